@@ -1,0 +1,76 @@
+"""Reachability over the main graph: what comes before a node, after it, and on the paths between two.
+
+A node that holds a body (If, Loop) reads what the nodes of its body capture from the main graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from qdq_passes.analysis.uses import has_body
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Predecessors and successors of every node of one graph; built once, asked often."""
+
+    predecessors: dict[ir.Node, list[ir.Node]]
+    successors: dict[ir.Node, list[ir.Node]]
+
+    def after(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
+        """Nodes that (transitively) read what ``nodes`` write; ``nodes`` themselves left out."""
+        return _closure(nodes, self.successors)
+
+    def before(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
+        """Nodes whose outputs ``nodes`` (transitively) read; ``nodes`` themselves left out."""
+        return _closure(nodes, self.predecessors)
+
+    def between(self, sources: Iterable[ir.Node], sinks: Iterable[ir.Node]) -> set[ir.Node]:
+        """Nodes on any path from a source to a sink, both ends included; empty when no path exists."""
+        sources, sinks = set(sources), set(sinks)
+        return (self.after(sources) | sources) & (self.before(sinks) | sinks)
+
+
+def reach(graph: ir.Graph) -> Reach:
+    """Edges of ``graph``, values captured by bodies included."""
+    predecessors: dict[ir.Node, list[ir.Node]] = {node: [] for node in graph}
+    successors: dict[ir.Node, list[ir.Node]] = {node: [] for node in graph}
+    for node in graph:
+        producers = (value.producer() for value in values_read(node))
+        for producer in dict.fromkeys(p for p in producers if p is not None):
+            if producer in successors:
+                predecessors[node].append(producer)
+                successors[producer].append(node)
+    return Reach(predecessors, successors)
+
+
+def values_read(node: ir.Node) -> list[ir.Value]:
+    """Inputs of ``node`` and what its bodies capture from outside."""
+    values = [value for value in node.inputs if value is not None]
+    if has_body(node):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                values += _captured(node, attribute.as_graph())
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for body in attribute.as_graphs():
+                    values += _captured(node, body)
+    return values
+
+
+def _captured(node: ir.Node, body: ir.Graph) -> list[ir.Value]:
+    inner = [value for n in body.all_nodes() for value in n.inputs if value is not None]
+    return [value for value in [*inner, *body.outputs] if value.graph is node.graph]
+
+
+def _closure(nodes: Iterable[ir.Node], edges: dict[ir.Node, list[ir.Node]]) -> set[ir.Node]:
+    start = set(nodes)
+    seen: set[ir.Node] = set()
+    stack = [other for node in start for other in edges.get(node, ())]
+    while stack:
+        node = stack.pop()
+        if node not in seen and node not in start:
+            seen.add(node)
+            stack.extend(edges.get(node, ()))
+    return seen

@@ -1,0 +1,1 @@
+"""Passes that tidy a graph without changing what it computes. One pass a file."""

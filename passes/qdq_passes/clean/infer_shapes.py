@@ -1,0 +1,32 @@
+"""infer-shapes"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from qdq_passes.core.base import EXACT, Change, Keeps, Pass
+from qdq_passes.core.wrap import changes_of
+
+
+@dataclass(frozen=True)
+class InferShapes(Pass):
+    """Add types and shapes of intermediate values, as onnx's own inference finds them.
+
+    Graph: unchanged; values gain type and shape.
+    Requires: nothing; where inference fails for an operator its values stay unknown.
+    Keeps: everything; numerics bit-exact.
+    Skips: values whose shape cannot be inferred; a shape that is already known is not overwritten by a vaguer one.
+    """
+
+    keeps: ClassVar[Keeps] = EXACT
+    data_propagation: bool = True
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Run onnx's shape inference on the model without its large weights."""
+        inference = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=self.data_propagation)
+        yield from changes_of(model, inference, "inferred")

@@ -1,0 +1,33 @@
+"""remove-unused"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from qdq_passes.core.base import EXACT, Change, Keeps, Pass
+from qdq_passes.core.wrap import changes_of
+
+
+@dataclass(frozen=True)
+class RemoveUnused(Pass):
+    """Remove nodes, initializers, functions and opset imports that no graph output needs.
+
+    Graph: ``x → Relu → y (output); x → Exp → z (read by nobody)`` → ``x → Relu → y``; inside bodies and functions too.
+    Requires: nothing.
+    Keeps: inputs, outputs and their names; numerics bit-exact.
+    Skips: graph inputs stay even when nothing reads them; so does an initializer that is a graph input.
+    """
+
+    keeps: ClassVar[Keeps] = EXACT
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Run onnx_ir's removal of nodes, functions and opset imports."""
+        sequence = ir.passes.Sequential(
+            common.RemoveUnusedNodesPass(), common.RemoveUnusedFunctionsPass(), common.RemoveUnusedOpsetsPass()
+        )
+        yield from changes_of(model, sequence, "no graph output needs it")

@@ -1,0 +1,1 @@
+"""The pass framework: contract, pipelines, registry, selection, surgery, annotations, verification, dump."""

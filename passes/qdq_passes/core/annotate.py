@@ -1,0 +1,141 @@
+"""Annotations: facts that passes leave on values, nodes and models for later passes.
+
+In memory they are frozen dataclasses in ``meta``; protobuf round trips lose ``meta``, so `write_metadata` puts every
+annotation into ``metadata_props`` as canonical JSON and `read_metadata` takes it back. Each annotation is defined once, here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import onnx_ir as ir
+
+from qdq_passes.numerics.encoding import Encoding
+
+T = TypeVar("T")
+
+
+class Annotatable(Protocol):
+    """What carries annotations: `ir.Value`, `ir.Node`, `ir.Graph`, `ir.Model`."""
+
+    @property
+    def meta(self) -> Any: ...
+    @property
+    def metadata_props(self) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Annotation(Generic[T]):
+    """One kind of annotation.
+
+    Args:
+        key: key in ``meta`` and ``metadata_props``, prefixed ``qdqtool.``.
+        to_json: dataclass → JSON-ready object.
+        from_json: JSON-ready object → dataclass.
+    """
+
+    key: str
+    to_json: Callable[[T], Any]
+    from_json: Callable[[Any], T]
+
+    def get(self, holder: Annotatable) -> T | None:
+        """The annotation of ``holder``, or None."""
+        value: T | None = holder.meta.get(self.key)
+        return value
+
+    def set(self, holder: Annotatable, value: T) -> None:
+        """Annotate ``holder``."""
+        holder.meta[self.key] = value
+
+    def clear(self, holder: Annotatable) -> None:
+        """Take the annotation off ``holder``, in memory and in its metadata."""
+        holder.meta.pop(self.key, None)
+        holder.metadata_props.pop(self.key, None)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """On a value inside a fused group: it never leaves the NPU's accumulator, so it gets no QDQ pair.
+
+    Args:
+        group: name of the group's first node.
+    """
+
+    group: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """On a node: the names of the nodes of the original model that it stands for."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """On a value that has an encoding: why.
+
+    Args:
+        nodes: names of the nodes that demand the encoding.
+    """
+
+    nodes: tuple[str, ...]
+
+
+def _tuple_of(cls: type[T], field: str) -> Callable[[Any], T]:
+    return lambda data: cls(**{field: tuple(data[field])})
+
+
+ENCODING: Annotation[Encoding] = Annotation("qdqtool.encoding", Encoding.to_json, Encoding.from_json)
+FUSED: Annotation[Fused] = Annotation("qdqtool.fused", asdict, lambda data: Fused(**data))
+ORIGIN: Annotation[Origin] = Annotation("qdqtool.origin", asdict, _tuple_of(Origin, "nodes"))
+DEMAND: Annotation[Demand] = Annotation("qdqtool.demand", asdict, _tuple_of(Demand, "nodes"))
+
+ANNOTATIONS: tuple[Annotation[Any], ...] = (ENCODING, FUSED, ORIGIN, DEMAND)
+
+
+def holders(model: ir.Model) -> list[Annotatable]:
+    """Everything in ``model`` that may carry annotations: nodes, their outputs, inputs, initializers; bodies included."""
+    found: dict[int, Annotatable] = {}
+
+    def add(items: Iterable[Annotatable | None]) -> None:
+        for item in items:
+            if item is not None:
+                found.setdefault(id(item), item)
+
+    add(graph for graph in model.graphs())
+    for graph_like in [model.graph, *model.functions.values()]:
+        for node in graph_like.all_nodes():
+            add([node, *node.inputs, *node.outputs])
+    for graph in model.graphs():
+        add([*graph.inputs, *graph.outputs, *graph.initializers.values()])
+    return list(found.values())
+
+
+def write_metadata(model: ir.Model) -> int:
+    """Write every annotation of ``model`` into ``metadata_props``; returns how many were written."""
+    count = 0
+    for holder in holders(model):
+        for annotation in ANNOTATIONS:
+            value = annotation.get(holder)
+            if value is not None:
+                text = json.dumps(annotation.to_json(value), sort_keys=True, separators=(",", ":"))
+                holder.metadata_props[annotation.key] = text
+                count += 1
+    return count
+
+
+def read_metadata(model: ir.Model, *, keep: bool = False) -> int:
+    """Read annotations back from ``metadata_props`` (removing them there unless ``keep``); returns how many were read."""
+    count = 0
+    for holder in holders(model):
+        for annotation in ANNOTATIONS:
+            text = holder.metadata_props.get(annotation.key)
+            if text is not None:
+                annotation.set(holder, annotation.from_json(json.loads(text)))
+                count += 1
+                if not keep:
+                    del holder.metadata_props[annotation.key]
+    return count

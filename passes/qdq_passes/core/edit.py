@@ -1,0 +1,226 @@
+"""Safe surgery: the only way passes change the wiring of a graph.
+
+Names of graph inputs and outputs never change, types and shapes move along, initializers that others read are not rewritten,
+new names are unique in the whole model, new nodes inherit scope and origin of what they stand for. An edit of a node that was
+already removed is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qdq_passes.analysis.scopes import INHERITED_KEYS
+from qdq_passes.analysis.uses import all_nodes, all_values, readers
+from qdq_passes.core.annotate import ANNOTATIONS, ORIGIN, Origin
+from qdq_passes.core.base import Change
+from qdq_passes.errors import QdqError
+
+
+class Namer:
+    """Gives names that no node and no value of the model has; one per run of a pass."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._used = {node.name for node in all_nodes(model)} | {value.name for value in all_values(model)}
+
+    def fresh(self, wanted: str) -> str:
+        """``wanted`` itself if it is free, else ``wanted_1``, ``wanted_2``…"""
+        name, count = wanted, 0
+        while name in self._used:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._used.add(name)
+        return name
+
+    def claim(self, name: str) -> None:
+        """Mark ``name`` as used."""
+        self._used.add(name)
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """The graph (main, body or function body) that holds ``node``.
+
+    Raises:
+        QdqError: the node was removed.
+    """
+    if node.graph is None:
+        raise QdqError(
+            "was already removed from its graph", where=node.name or node.op_type, hint="this is a bug of the pass"
+        )
+    return node.graph
+
+
+def inherit(new: ir.Node, olds: Iterable[ir.Node]) -> ir.Node:
+    """Let ``new`` stand for ``olds``: scope metadata of the first that has it, origin of all."""
+    origins: dict[str, None] = {}
+    for old in olds:
+        for key in INHERITED_KEYS:
+            if key in old.metadata_props:
+                new.metadata_props.setdefault(key, old.metadata_props[key])
+        origin = ORIGIN.get(old)
+        origins.update(dict.fromkeys(origin.nodes if origin else (old.name or old.op_type,)))
+    ORIGIN.set(new, Origin(tuple(origins)))
+    return new
+
+
+def make_node(
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    *,
+    name: str,
+    output: str,
+    like: ir.Value | None = None,
+    attributes: Mapping[str, ir.Attr] | Sequence[ir.Attr] = (),
+    domain: str = "",
+    stands_for: Iterable[ir.Node] = (),
+    dtype: ir.DataType | None = None,
+) -> ir.Node:
+    """A node with one output, not yet in a graph.
+
+    Args:
+        op_type: operator.
+        inputs: its inputs.
+        name: node name, already unique (`Namer.fresh`).
+        output: name of the output value, already unique.
+        like: value whose type and shape the output has.
+        attributes: attributes.
+        domain: operator domain.
+        stands_for: nodes whose scope and origin it inherits.
+        dtype: element type of the output where it is not that of ``like``.
+    """
+    values = list(attributes.values()) if isinstance(attributes, Mapping) else list(attributes)
+    value = ir.Value(name=output)
+    if like is not None:
+        value.shape = like.shape.copy() if like.shape is not None else None
+        value.type = ir.TensorType(dtype) if dtype is not None else like.type
+    node = ir.Node(domain, op_type, inputs, values, outputs=[value], name=name)
+    return inherit(node, stands_for)
+
+
+def new_initializer(graph: ir.Graph, name: str, array: npt.NDArray[np.generic] | ir.TensorProtocol) -> ir.Value:
+    """Register a new initializer called ``name`` (already unique) in ``graph``."""
+    tensor = array if not isinstance(array, np.ndarray | np.generic) else ir.tensor(np.asarray(array), name=name)
+    value = ir.Value(
+        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tuple(tensor.shape)), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def own_initializer(node: ir.Node, index: int, namer: Namer) -> ir.Value:
+    """Input ``index`` of ``node`` as an initializer that nobody else reads: itself, or a copy under a fresh name."""
+    value = node.inputs[index]
+    if value is None or value.const_value is None:
+        raise QdqError(f"input {index} is no initializer", where=node.name)
+    if len(readers(value)) == 1 and not value.is_graph_output() and not value.is_graph_input():
+        return value
+    graph = value.graph or graph_of(node)
+    copy = new_initializer(graph, namer.fresh(value.name or "initializer"), value.const_value)
+    copy.metadata_props.update(value.metadata_props)
+    node.replace_input_with(index, copy)
+    return copy
+
+
+def set_constant(value: ir.Value, array: npt.NDArray[np.generic]) -> None:
+    """Give an initializer new data. Whoever else reads it sees the change: call `own_initializer` first."""
+    tensor = ir.tensor(array, name=value.name)
+    value.const_value = tensor
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = ir.Shape(tensor.shape)
+
+
+def replace_value(old: ir.Value, new: ir.Value, namer: Namer) -> None:
+    """Let every reader of ``old`` read ``new``. A graph output keeps its name: ``new`` takes it over.
+
+    Where ``new`` cannot take the name (it is a graph input, an initializer or another output itself), an Identity carries it.
+    """
+    if not old.is_graph_output():
+        old.replace_all_uses_with(new)
+        return
+    graph = old.graph
+    if graph is None or old.name is None:
+        raise QdqError("is a graph output without a graph", where=old.name)
+    name = old.name
+    takes_name = not (new.is_graph_input() or new.is_initializer() or new.is_graph_output() or new.graph is not graph)
+    old.name = namer.fresh(f"{name}_replaced")
+    producer = old.producer()
+    if takes_name:
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.name = name
+        if new.type is None or new.shape is None:
+            new.type, new.shape = old.type, old.shape
+    else:
+        old_outputs = [i for i, value in enumerate(graph.outputs) if value is old]
+        identity = make_node(
+            "Identity", [new], name=namer.fresh(f"{name}_Identity"), output=name, like=old,
+            stands_for=[producer] if producer is not None else [],
+        )  # fmt: skip
+        graph.append(identity)
+        for i in old_outputs:
+            graph.outputs[i] = identity.outputs[0]
+        old.replace_all_uses_with(new)
+    move_annotations(old, new)
+
+
+def move_annotations(old: ir.Value, new: ir.Value) -> None:
+    """Carry annotations of ``old`` over to ``new`` unless ``new`` has its own."""
+    for annotation in ANNOTATIONS:
+        value = annotation.get(old)
+        if value is not None and annotation.get(new) is None:
+            annotation.set(new, value)
+
+
+def remove(nodes: ir.Node | Iterable[ir.Node], because: str) -> list[Change]:
+    """Take nodes that nobody reads out of their graph.
+
+    Raises:
+        QdqError: a node was already removed, or someone still reads it.
+    """
+    changes = []
+    for node in [nodes] if isinstance(nodes, ir.Node) else list(nodes):
+        graph = graph_of(node)
+        try:
+            graph.remove(node, safe=True)
+        except ValueError as error:
+            raise QdqError("cannot be removed, it is still read", where=node.name, hint=str(error)) from error
+        changes.append(Change("remove", node.name or node.op_type, because))
+    return changes
+
+
+def bypass(node: ir.Node, namer: Namer, because: str, *, source: ir.Value | None = None) -> Change:
+    """Remove ``node``; its readers read ``source`` (its first input by default) instead."""
+    graph_of(node)
+    source = source if source is not None else node.inputs[0]
+    if source is None:
+        raise QdqError("has no input to pass on", where=node.name)
+    replace_value(node.outputs[0], source, namer)
+    return remove(node, because)[0]
+
+
+def replace_nodes(olds: Sequence[ir.Node], new: Sequence[ir.Node], namer: Namer, because: str) -> Change:
+    """Put ``new`` where the last of ``olds`` stands; the first output of its last node takes over from that of the last old."""
+    last = olds[-1]
+    graph_of(last).insert_after(last, list(new))
+    old_value, new_value = last.outputs[0], new[-1].outputs[0]
+    name = old_value.name
+    was_output = old_value.is_graph_output()
+    replace_value(old_value, new_value, namer)
+    if not was_output and name is not None:
+        old_value.name, new_value.name = namer.fresh(f"{name}_replaced"), name
+    for node in reversed(olds):
+        remove(node, because)
+    return Change("replace", last.name or last.op_type, because)
+
+
+def drop_unread(values: Iterable[ir.Value | None]) -> list[Change]:
+    """Remove those of ``values`` that are initializers nobody reads any more."""
+    changes = []
+    for value in dict.fromkeys(v for v in values if v is not None):
+        if value.is_initializer() and not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            graph = value.graph
+            if graph is not None and value.name is not None and value.name in graph.initializers:
+                del graph.initializers[value.name]
+                changes.append(Change("remove", value.name, "initializer is no longer read"))
+    return changes

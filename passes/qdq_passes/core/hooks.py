@@ -1,0 +1,85 @@
+"""Hooks that need nothing from above: verify after each pass, time each pass, stop after N."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from qdq_passes.core.base import Change, Pass
+from qdq_passes.core.pipeline import StopPipeline
+from qdq_passes.core.pipeline_text import format_pass
+from qdq_passes.core.verify import Finding, verify
+from qdq_passes.errors import VerifyError
+
+
+class QuietHook:
+    """A hook that does nothing; the others override what they need."""
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Nothing."""
+
+    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
+        """Nothing."""
+
+    def on_error(self, pass_: Pass, model: ir.Model, error: Exception) -> None:
+        """Nothing."""
+
+
+def errors_of(model: ir.Model) -> list[Finding]:
+    """Findings of level error or fatal."""
+    return [f for f in verify(model) if f.level in ("fatal", "error")]
+
+
+@dataclass
+class VerifyEach(QuietHook):
+    """Verify after each pass; an error the model did not have before is the pass's fault."""
+
+    known: set[tuple[str, str]] | None = None
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Remember the errors the input came with."""
+        if self.known is None:
+            self.known = {(f.rule, f.where) for f in errors_of(model)}
+
+    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
+        """Raise `VerifyError` for the first new error."""
+        for finding in errors_of(model):
+            if (finding.rule, finding.where) not in (self.known or set()):
+                raise VerifyError(
+                    f"pass {format_pass(pass_)} broke the model: {finding.message}",
+                    where=finding.where,
+                    hint=finding.rule,
+                )
+
+
+@dataclass
+class TimePasses(QuietHook):
+    """Wall seconds per pass, in order, in ``seconds``."""
+
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+    _start: float = 0.0
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Start the clock."""
+        self._start = time.perf_counter()
+
+    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
+        """Stop it."""
+        self.seconds.append((format_pass(pass_), time.perf_counter() - self._start))
+
+
+@dataclass
+class StopAfter(QuietHook):
+    """End the run after ``count`` passes."""
+
+    count: int
+    _done: int = 0
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Stop when ``count`` passes ran."""
+        if self._done >= self.count:
+            raise StopPipeline
+        self._done += 1

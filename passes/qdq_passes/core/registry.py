@@ -1,0 +1,204 @@
+"""Registries that are folders: what exists is what lies there, a module is imported when it is used.
+
+Four places are searched, the later ones shadow nothing (a name given twice is an error): the package's own folder, the
+folders of ``--path`` / ``QDQTOOL_PATH`` (each with ``passes/ presets/ targets/ methods/ commands/``), and entry-point groups
+``qdqtool.<kind>`` of installed packages."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qdq_passes.core.names import camel_case
+from qdq_passes.errors import SetupError, UsageError
+
+_added: list[Path] = []
+
+
+def add_path(folder: str | os.PathLike[str]) -> None:
+    """Search ``folder`` (with ``passes/ presets/ targets/ methods/ commands/`` in it) as well.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise UsageError("no such folder", where=str(path), hint="--path takes a folder holding passes/, presets/, …")
+    if path not in _added:
+        _added.append(path)
+
+
+def search_path() -> list[Path]:
+    """Folders of `add_path`, then those of the environment variable ``QDQTOOL_PATH``, in order."""
+    from_environment = [Path(p) for p in os.environ.get("QDQTOOL_PATH", "").split(os.pathsep) if p]
+    return [*_added, *(p for p in from_environment if p not in _added)]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered thing.
+
+    Args:
+        name: as written on the command line.
+        origin: where it comes from: a module, a file or ``package:object``.
+        load: imports or reads it.
+    """
+
+    name: str
+    origin: str
+    load: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class FolderRegistry:
+    """Python classes, one a file: ``fuse_gelu.py`` holds ``FuseGelu`` and is called ``fuse-gelu``.
+
+    Args:
+        kind: folder name below ``--path`` and tail of the entry-point group: ``"passes"``, ``"methods"``, ``"commands"``.
+        packages: our own packages that hold the files.
+        prefix: file name prefix that is not part of the name (``cmd_``).
+        attribute: object to take from the module instead of the class named like the file.
+    """
+
+    kind: str
+    packages: tuple[str, ...]
+    prefix: str = ""
+    attribute: str | None = None
+
+    def entries(self) -> dict[str, Entry]:
+        """Everything there is, by name, sorted.
+
+        Raises:
+            UsageError: two places define the same name.
+        """
+        found: dict[str, Entry] = {}
+        for entry in [*self._own(), *self._from_folders(), *entry_point_entries(self.kind)]:
+            if entry.name in found:
+                raise UsageError(
+                    f"{self.kind} {entry.name!r} is defined twice: {found[entry.name].origin} and {entry.origin}",
+                    hint="rename one of the two files",
+                )
+            found[entry.name] = entry
+        return dict(sorted(found.items()))
+
+    def names(self) -> list[str]:
+        """Sorted names."""
+        return list(self.entries())
+
+    def load(self, name: str) -> Any:
+        """The class (or ``attribute``) called ``name``.
+
+        Raises:
+            UsageError: there is none; the nearest names are given.
+        """
+        entries = self.entries()
+        if name not in entries:
+            raise unknown_name(self.kind, name, entries)
+        return entries[name].load()
+
+    def _own(self) -> Iterable[Entry]:
+        for package in self.packages:
+            for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+                if not module.ispkg and module.name.startswith(self.prefix) and not module.name.startswith("_"):
+                    yield self._entry(module.name, f"{package}.{module.name}", None)
+
+    def _from_folders(self) -> Iterable[Entry]:
+        for folder in search_path():
+            for file in sorted((folder / self.kind).glob("*.py")):
+                if not file.name.startswith("_"):
+                    yield self._entry(file.stem, str(file), file)
+
+    def _entry(self, stem: str, origin: str, file: Path | None) -> Entry:
+        name = stem.removeprefix(self.prefix)
+        attribute = self.attribute or camel_case(name)
+
+        def load() -> Any:
+            module = importlib.import_module(origin) if file is None else import_file(file)
+            try:
+                return getattr(module, attribute)
+            except AttributeError:
+                raise UsageError(
+                    f"defines no {attribute}", where=origin, hint=f"the name rule is {stem}.py = {attribute}"
+                ) from None
+
+        return Entry(name.replace("_", "-"), origin, load)
+
+
+def import_file(file: Path) -> Any:
+    """Import a Python file outside of any package, once per path and content location."""
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
+    module_name = f"_qdqtool_path_{digest}_{file.stem}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError("is not a Python file", where=str(file))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise UsageError(f"cannot be imported: {type(error).__name__}: {error}", where=str(file)) from error
+    return module
+
+
+def entry_point_entries(kind: str) -> list[Entry]:
+    """Entries of the entry-point group ``qdqtool.<kind>``.
+
+    ``importlib.metadata`` costs as much as click itself, so it is imported only when some installed distribution
+    mentions the group at all.
+    """
+    group = f"qdqtool.{kind}"
+    if not any(_mentions(folder, group) for folder in sys.path):
+        return []
+    from importlib.metadata import entry_points
+
+    return [Entry(point.name, point.value, _entry_point_loader(point)) for point in entry_points(group=group)]
+
+
+def _entry_point_loader(point: Any) -> Callable[[], Any]:
+    def load() -> Any:
+        try:
+            return point.load()
+        except (ImportError, AttributeError) as error:
+            raise SetupError(f"entry point {point.value} cannot be loaded: {error}", where=point.name) from error
+
+    return load
+
+
+def _mentions(folder: str, group: str) -> bool:
+    try:
+        names = [name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))]
+    except OSError:
+        return False
+    header = f"[{group}]".encode()
+    return any(header in _read(os.path.join(folder, name, "entry_points.txt")) for name in names)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that does not exist, with the nearest ones."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"see `qdqtool list {kind}`"
+    singular = {"passes": "pass"}.get(kind, kind.removesuffix("s"))
+    return UsageError(f"unknown {singular} {name!r}", hint=hint)
+
+
+PASSES = FolderRegistry("passes", ("qdq_passes.clean", "qdq_passes.fuse", "qdq_passes.qdq"))

@@ -1,0 +1,57 @@
+"""The errors a person meets, and the exit code of each.
+
+Every message is one line that names the node, value or file (``where``) and ends with the way out (``hint``)."""
+
+from __future__ import annotations
+
+
+class QdqError(Exception):
+    """Base of all errors of this project.
+
+    Args:
+        message: what is wrong, one line, without a trailing full stop.
+        where: the node, value, pass or file concerned.
+        hint: what the reader can do about it.
+    """
+
+    exit_code: int = 70
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.message = message
+        self.where = where
+        self.hint = hint
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}; {self.hint}" if self.hint else text
+
+
+class ModelError(QdqError):
+    """The input model (or data file) is broken. Exit 2."""
+
+    exit_code = 2
+
+
+class UsageError(QdqError):
+    """The request is wrong: an option, a selector, a pipeline text. Exit 2."""
+
+    exit_code = 2
+
+
+class UnsupportedError(QdqError):
+    """The request is legitimate, but this construct cannot be handled. Exit 3."""
+
+    exit_code = 3
+
+
+class SetupError(QdqError):
+    """Something of the environment is missing: a package, an onnxruntime version. Exit 3."""
+
+    exit_code = 3
+
+
+class VerifyError(QdqError):
+    """A pass broke the model: our bug. Exit 70."""
+
+    exit_code = 70

@@ -1,0 +1,1 @@
+"""Arithmetic of quantization: encodings, rounding, agreement. numpy only; no graph."""

@@ -1,0 +1,171 @@
+"""Encoding = (dtype, scale, zero_point, granularity): how real numbers are stored as integers, x ≈ (q − zero_point)·scale."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics import pow2
+from qdq_passes.numerics.granularity import Granularity
+
+#: Smallest scale an encoding may have: float32's smallest normal number.
+FLOAT32_TINY = float(np.finfo(np.float32).tiny)
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """How a tensor is stored.
+
+    Args:
+        dtype: storage type (int8, uint8, int16, int4, float8e4m3fn…).
+        scale: real step per integer, flat in C order; one entry per-tensor.
+        zero_point: the integer that stands for 0.0, as many as scales.
+        shape: shape of the scales: ``()`` per-tensor, ``(C,)`` per-axis, the tensor's rank when blocked.
+        axis: axis the scales run along, None per-tensor.
+        block_size: elements of ``axis`` per scale, 0 unless blocked.
+    """
+
+    dtype: ir.DataType
+    scale: tuple[float, ...]
+    zero_point: tuple[int | float, ...]
+    shape: tuple[int, ...] = ()
+    axis: int | None = None
+    block_size: int = 0
+
+    def __post_init__(self) -> None:
+        count = math.prod(self.shape)
+        if len(self.scale) != count or len(self.zero_point) != count:
+            raise ModelError(
+                f"{len(self.scale)} scales and {len(self.zero_point)} zero points for scale shape {list(self.shape)}"
+            )
+
+    @classmethod
+    def per_tensor(cls, dtype: ir.DataType, scale: float, zero_point: int = 0) -> Encoding:
+        """An encoding with one scale for the whole tensor."""
+        return cls(dtype=dtype, scale=(float(scale),), zero_point=(zero_point,))
+
+    @property
+    def granularity(self) -> Granularity:
+        """Per-tensor, per-axis or blocked."""
+        return Granularity(self.axis, self.block_size)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every zero point is 0."""
+        return all(z == 0 for z in self.zero_point)
+
+    @property
+    def position(self) -> tuple[int, ...] | None:
+        """p per scale where scale = 2^-p, or None unless every scale is a power of two."""
+        positions = tuple(pow2.position_of(s) for s in self.scale)
+        return None if any(p is None for p in positions) else tuple(p for p in positions if p is not None)
+
+    def scale_array(self) -> npt.NDArray[np.float32]:
+        """Scales as float32, in ``shape``."""
+        return np.array(self.scale, np.float32).reshape(self.shape)
+
+    def zero_point_array(self) -> npt.NDArray[np.generic]:
+        """Zero points in the storage type, in ``shape``."""
+        return np.array(self.zero_point).astype(self.dtype.numpy()).reshape(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Canonical JSON form; inverse of `from_json`."""
+        return {
+            "axis": self.axis,
+            "block_size": self.block_size,
+            "dtype": self.dtype.name.lower(),
+            "scale": nested(self.scale, self.shape),
+            "zero_point": nested(self.zero_point, self.shape),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Encoding:
+        """Read the form written by `to_json`."""
+        scale = np.array(data["scale"], np.float64)
+        zero_point = np.array(data["zero_point"])
+        return cls(
+            dtype=parse_dtype(data["dtype"]),
+            scale=tuple(scale.ravel().tolist()),
+            zero_point=tuple(zero_point.ravel().tolist()),
+            shape=scale.shape,
+            axis=data.get("axis"),
+            block_size=int(data.get("block_size") or 0),
+        )
+
+
+def nested(flat: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
+    """``flat`` (C order) as nested lists of ``shape``; a bare number for shape ()."""
+    return np.array(flat, object).reshape(shape).tolist()
+
+
+def parse_dtype(name: str) -> ir.DataType:
+    """``"int8"`` → `ir.DataType.INT8`, in any case.
+
+    Raises:
+        UsageError: no such type.
+    """
+    try:
+        return ir.DataType[name.upper()]
+    except KeyError:
+        raise UsageError(f"unknown data type {name!r}", hint="for example int8, uint8, int16, int4") from None
+
+
+def integer_range(dtype: ir.DataType, *, symmetric: bool) -> tuple[int, int]:
+    """(qmin, qmax) of an integer type; ``symmetric`` leaves out the most negative value, so int8 gives (-127, 127)."""
+    signed, bits = integer_format(dtype)
+    if not signed:
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)) + int(symmetric), 2 ** (bits - 1) - 1
+
+
+@functools.cache
+def integer_format(dtype: ir.DataType) -> tuple[bool, int]:
+    """(signed, bits) of an integer storage type.
+
+    Raises:
+        UsageError: ``dtype`` is not an integer type.
+    """
+    name = dtype.name.lower()
+    signed, digits = not name.startswith("u"), name.removeprefix("u").removeprefix("int")
+    if not digits.isdigit():
+        raise UsageError(f"{name} is not an integer type", hint="for example int8, uint8, int16, int4")
+    return signed, int(digits)
+
+
+def encoding_of_range(low: float, high: float, *, dtype: ir.DataType, symmetric: bool, power_of_two: bool) -> Encoding:
+    """The encoding that covers the observed range [low, high].
+
+    Symmetric: scale = max(|low|, |high|) / qmax, zero point 0 (the middle, 2^(bits-1), for unsigned types). Asymmetric:
+    the range is widened to include 0, scale = (high − low) / (qmax − qmin), zero point = round(qmin − low / scale).
+    Power of two: the scale is rounded up, so that the range never overflows. An empty range gets scale 1.
+
+    Raises:
+        ModelError: the range is not finite, or low > high.
+        UsageError: power-of-two scales with asymmetric ranges.
+    """
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ModelError(f"range [{low}, {high}] is not a finite interval", hint="look for NaN or Inf in the data")
+    if power_of_two and not symmetric:
+        raise UsageError("power-of-two scales are symmetric", hint="drop asymmetric or the power-of-two rule")
+    low, high = max(min(low, 0.0), -FLOAT32_MAX / 2), min(max(high, 0.0), FLOAT32_MAX / 2)
+    qmin, qmax = integer_range(dtype, symmetric=symmetric)
+    signed, bits = integer_format(dtype)
+    if symmetric:
+        middle = 0 if signed else 2 ** (bits - 1)
+        scale = max(-low, high) / (qmax - middle)
+    else:
+        middle = 0
+        scale = (high - low) / (qmax - qmin)
+    if scale < FLOAT32_TINY:
+        return Encoding.per_tensor(dtype, 1.0, middle if symmetric else qmin if signed is False else 0)
+    scale = pow2.round_scale(scale) if power_of_two else float(np.float32(scale))
+    zero_point = middle if symmetric else int(np.clip(round(qmin - low / scale), qmin, qmax))
+    return Encoding.per_tensor(dtype, scale, zero_point)

@@ -1,0 +1,1 @@
+"""Passes on QuantizeLinear/DequantizeLinear pairs and their encodings. One pass a file."""
