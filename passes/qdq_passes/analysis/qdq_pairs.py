@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,6 +83,13 @@ def qdq_pairs(model: ir.Model) -> list[Pair]:
     return pairs
 
 
+def is_named(pair: Pair, nodes: Collection[ir.Node], values: Collection[ir.Value]) -> bool:
+    """Whether a selection of ``nodes`` and ``values`` names ``pair``: by its float value, its stored value, its Q or its DQ."""
+    own_values = [v for v in (pair.source, pair.output, pair.stored) if v is not None]
+    own_nodes = [n for n in (pair.q, pair.dq) if n is not None]
+    return any(n in nodes for n in own_nodes) or any(v in values for v in own_values)
+
+
 def _float_name(source: ir.Value, q: ir.Node) -> str:
     """Name of the float value; a graph output keeps it on the DQ while its producer writes ``<o>_QuantizeLinear_Input``."""
     name = source.name or ""
@@ -125,7 +133,7 @@ def encoding_of(node: ir.Node) -> Encoding | None:
 
 
 def _plain(z: np.generic) -> int | float:
-    value = float(z)  # type: ignore[arg-type]
+    value = float(z)
     return int(value) if value.is_integer() else value
 
 

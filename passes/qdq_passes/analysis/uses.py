@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -51,7 +51,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
         yield from function.inputs
 
 
-def constant_array(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
+def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The array of an initializer (that is no graph input) or of a Constant node's output; None when not constant.
 
     An initializer that is also a graph input is a default that the caller may override, hence not constant.

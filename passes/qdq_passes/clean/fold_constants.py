@@ -56,7 +56,7 @@ class FoldConstants(Pass):
         return Keeps(
             "bounded",
             bound=2.0**-16,
-            why="a folded float operator differs by its rounding, ≤ 2^-24·n relative for n accumulated terms (n ≤ max_input = 2^13, "
+            why="a folded float operator differs by its rounding, ≤ 2^-24·n relative for n accumulated terms (n ≤ 2^13, "
             "random signs: 2^-24·√n ≈ 2^-17.5), amplified ≤ 2 by the consumers",
         )
 

@@ -27,7 +27,7 @@ class RemoveUnused(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Run onnx_ir's removal of nodes, functions and opset imports."""
-        sequence = ir.passes.Sequential(
-            common.RemoveUnusedNodesPass(), common.RemoveUnusedFunctionsPass(), common.RemoveUnusedOpsetsPass()
-        )
+        passes: list[ir.passes.PassBase] = [common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()]
+        passes.insert(1, common.RemoveUnusedFunctionsPass())  # type: ignore[no-untyped-call]
+        sequence = ir.passes.Sequential(*passes)
         yield from changes_of(model, sequence, "no graph output needs it")

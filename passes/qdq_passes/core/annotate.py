@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.numerics.encoding import Encoding
 
 T = TypeVar("T")
@@ -106,9 +107,8 @@ def holders(model: ir.Model) -> list[Annotatable]:
                 found.setdefault(id(item), item)
 
     add(graph for graph in model.graphs())
-    for graph_like in [model.graph, *model.functions.values()]:
-        for node in graph_like.all_nodes():
-            add([node, *node.inputs, *node.outputs])
+    for node in all_nodes(model):
+        add([node, *node.inputs, *node.outputs])
     for graph in model.graphs():
         add([*graph.inputs, *graph.outputs, *graph.initializers.values()])
     return list(found.values())

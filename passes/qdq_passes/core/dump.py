@@ -1,7 +1,7 @@
 """Stable text form of a model: what golden tests check and `opt --print-each` writes.
 
 One line a value or node, in the order of the file. Weights show type, shape and data (up to `MAX_SHOWN` elements, else the first
-eight digits of the SHA-256); Q/DQ nodes show the values of scale and zero point; annotations and scopes stand at the end of a line."""
+eight digits of the SHA-256); Q/DQ nodes show scale and zero point; annotations and scopes end a line."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _array(array: npt.NDArray[np.generic]) -> str:
 
 
 def _number(x: np.generic) -> str:
-    value = x.item() if x.dtype.kind in "biuOSU" else float(x)  # type: ignore[arg-type]
+    value = x.item() if x.dtype.kind in "biuOSU" else float(x)
     if isinstance(value, bytes):
         return json.dumps(value.decode("utf-8", "replace"))
     return repr(value)

@@ -7,6 +7,7 @@ already removed is an error."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,8 @@ def inherit(new: ir.Node, olds: Iterable[ir.Node]) -> ir.Node:
                 new.metadata_props.setdefault(key, old.metadata_props[key])
         origin = ORIGIN.get(old)
         origins.update(dict.fromkeys(origin.nodes if origin else (old.name or old.op_type,)))
-    ORIGIN.set(new, Origin(tuple(origins)))
+    if origins:
+        ORIGIN.set(new, Origin(tuple(origins)))
     return new
 
 
@@ -99,11 +101,11 @@ def make_node(
     return inherit(node, stands_for)
 
 
-def new_initializer(graph: ir.Graph, name: str, array: npt.NDArray[np.generic] | ir.TensorProtocol) -> ir.Value:
+def new_initializer(graph: ir.Graph, name: str, array: npt.NDArray[Any] | ir.TensorProtocol) -> ir.Value:
     """Register a new initializer called ``name`` (already unique) in ``graph``."""
     tensor = array if not isinstance(array, np.ndarray | np.generic) else ir.tensor(np.asarray(array), name=name)
     value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tuple(tensor.shape)), const_value=tensor
+        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
     )
     graph.register_initializer(value)
     return value
@@ -123,12 +125,12 @@ def own_initializer(node: ir.Node, index: int, namer: Namer) -> ir.Value:
     return copy
 
 
-def set_constant(value: ir.Value, array: npt.NDArray[np.generic]) -> None:
+def set_constant(value: ir.Value, array: npt.NDArray[Any]) -> None:
     """Give an initializer new data. Whoever else reads it sees the change: call `own_initializer` first."""
     tensor = ir.tensor(array, name=value.name)
     value.const_value = tensor
     value.type = ir.TensorType(tensor.dtype)
-    value.shape = ir.Shape(tensor.shape)
+    value.shape = ir.Shape(tensor.shape.numpy())
 
 
 def replace_value(old: ir.Value, new: ir.Value, namer: Namer) -> None:
@@ -170,6 +172,19 @@ def move_annotations(old: ir.Value, new: ir.Value) -> None:
         value = annotation.get(old)
         if value is not None and annotation.get(new) is None:
             annotation.set(new, value)
+
+
+def insert_after(model: ir.Model, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
+    """Put ``nodes`` right behind the producer of ``value``; at the front of its graph for inputs and initializers."""
+    producer = value.producer()
+    if producer is not None:
+        graph_of(producer).insert_after(producer, list(nodes))
+        return
+    graph = value.graph or model.graph
+    if len(graph):
+        graph.insert_before(graph[0], list(nodes))
+    else:
+        graph.extend(nodes)
 
 
 def remove(nodes: ir.Node | Iterable[ir.Node], because: str) -> list[Change]:

@@ -6,7 +6,6 @@ beside `Named` in a union (such a value cannot be written as text, only named)."
 from __future__ import annotations
 
 import enum
-import functools
 import json
 import math
 import re
@@ -83,7 +82,6 @@ def describe(wanted: Any) -> str:
     return {bool: "true | false", int: "an integer", float: "a number", str: "text"}.get(wanted, str(wanted))
 
 
-@functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 

@@ -63,8 +63,8 @@ class Snapshot:
                 yield Change(
                     "annotate" if _name(state) == _name(self.values[value]) else "rename", value.name or "", because
                 )
-        for key in sorted({k[1] for k in self.initializers.keys() - later.initializers.keys()}):
-            yield Change("remove", key, f"{because}: initializer")
+        for name in sorted({k[1] for k in self.initializers.keys() - later.initializers.keys()}):
+            yield Change("remove", name, f"{because}: initializer")
         for key, tensor in later.initializers.items():
             if self.initializers.get(key) != tensor:
                 yield Change("edit" if key in self.initializers else "insert", key[1], f"{because}: initializer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.uses import all_nodes, constant_array, is_standard, only_reader
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, bypass, drop_unread, inherit, new_initializer
+from qdq_passes.core.edit import Namer, bypass, drop_unread, graph_of, inherit, new_initializer
 
 #: onnx's default of BatchNormalization.epsilon.
 DEFAULT_EPSILON = 1e-5
@@ -23,7 +23,7 @@ class FoldBatchNorm(Pass):
     """Fold BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it.
 
     Y = γ(WX + B − μ)/σ + β with σ = √(var + ε)  ⇒  f = γ/σ, W' = W·f over the output channels, B' = (B − μ)·f + β.
-    Weight [M, C/g, kH, kW]: f along axis 0; ConvTranspose [C, M/g, kH, kW]: axis 1, per group; Gemm B [K, N]: axis 1 (0 if transB).
+    Weight [M, C/g, kH, kW]: f along axis 0; ConvTranspose [C, M/g, kH, kW]: axis 1, per group; Gemm [K, N]: axis 1 (0 if transB).
 
     Graph: ``x → Conv(w, b) → t → BatchNormalization → y`` → ``x → Conv(w', b') → y``. The new initializers are ``y_weight``
     and ``y_bias``; the Conv keeps its name, the output keeps the BatchNormalization's.
@@ -81,9 +81,7 @@ def _fold(node: ir.Node, layer: ir.Node, namer: Namer) -> Iterator[Change]:
     bias = ((old_bias - mean) * factor + beta).astype(weight.dtype)
     scaled = (weight.astype(wide) * _along_outputs(layer, factor, weight.shape)).astype(weight.dtype)
 
-    graph, base = layer.graph, node.outputs[0].name or layer.name or "folded"
-    assert graph is not None
-    owner = graph if not isinstance(graph, ir.Function) else graph.graph
+    owner, base = graph_of(layer), node.outputs[0].name or layer.name or "folded"
     olds = [layer.inputs[1], bias_value, *node.inputs[1:5]]
     layer.replace_input_with(1, new_initializer(owner, namer.fresh(f"{base}_weight"), scaled))
     if len(layer.inputs) < 3:
@@ -103,7 +101,7 @@ def _take_output(layer: ir.Node, node: ir.Node, namer: Namer) -> Iterator[Change
         layer.outputs[0].name = name
 
 
-def _along_outputs(layer: ir.Node, factor: npt.NDArray[np.generic], shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+def _along_outputs(layer: ir.Node, factor: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """``factor`` [M] shaped to multiply the weight along its output channels."""
     if layer.op_type == "ConvTranspose":
         group = layer.attributes["group"].as_int() if "group" in layer.attributes else 1
@@ -115,7 +113,7 @@ def _along_outputs(layer: ir.Node, factor: npt.NDArray[np.generic], shape: tuple
     return factor.reshape(-1, *([1] * (len(shape) - 1)))
 
 
-def _array(value: ir.Value | None) -> npt.NDArray[np.generic]:
+def _array(value: ir.Value | None) -> npt.NDArray[Any]:
     array = constant_array(value)
     assert array is not None
     return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class Granularity:
             return (shape[axis],)
         return tuple(-(-d // self.block_size) if i == axis else d for i, d in enumerate(shape))
 
-    def expand(self, scales: npt.NDArray[np.generic], shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+    def expand(self, scales: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """``scales`` laid out so that they broadcast against a tensor of ``shape``.
 
         Raises:

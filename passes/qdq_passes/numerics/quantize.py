@@ -1,8 +1,10 @@
 """QuantizeLinear and DequantizeLinear in numpy, bit for bit as onnxruntime computes them with optimization disabled.
 
-q = saturate(round_half_even(x / scale) + zero_point), the division in x's own float type; x' = (q − zero_point)·scale."""
+q = saturate(round_half_even(x / scale) + zero_point), the division in float32 (float16 too); x' = (q − zero_point)·scale."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +12,7 @@ import numpy.typing as npt
 from qdq_passes.numerics.encoding import Encoding, integer_range
 
 
-def quantize(
-    x: npt.NDArray[np.generic], encoding: Encoding, *, symmetric_range: bool = False
-) -> npt.NDArray[np.generic]:
+def quantize(x: npt.NDArray[Any], encoding: Encoding, *, symmetric_range: bool = False) -> npt.NDArray[Any]:
     """Integers of ``x`` (float, any shape) in the storage type of ``encoding``, same shape.
 
     Args:
@@ -24,19 +24,26 @@ def quantize(
         UsageError: the storage type is not an integer type.
         ModelError: the scales do not fit the shape of ``x``.
     """
-    granularity, shape = encoding.granularity, x.shape
-    scale = granularity.expand(encoding.scale_array(), shape)
-    zero_point = granularity.expand(np.array(encoding.zero_point, np.int64).reshape(encoding.shape), shape)
+    granularity, wide = encoding.granularity, _wide(x.dtype)
+    scale = granularity.expand(encoding.scale_array().astype(x.dtype), x.shape)
+    zero_point = granularity.expand(np.array(encoding.zero_point, np.int64).reshape(encoding.shape), x.shape)
     qmin, qmax = integer_range(encoding.dtype, symmetric=symmetric_range)
-    rounded = np.rint(x / scale.astype(x.dtype)).astype(np.float64) + zero_point  # type: ignore[operator]
-    return np.clip(rounded, qmin, qmax).astype(np.int64).astype(encoding.dtype.numpy())
+    rounded = np.rint(np.divide(x.astype(wide), scale.astype(wide)))
+    shifted = np.add(rounded.astype(np.float64), zero_point.astype(np.float64))
+    integers: npt.NDArray[Any] = np.clip(shifted, qmin, qmax).astype(np.int64).astype(encoding.dtype.numpy())
+    return integers
 
 
-def dequantize(
-    q: npt.NDArray[np.generic], encoding: Encoding, dtype: npt.DTypeLike = np.float32
-) -> npt.NDArray[np.generic]:
+def dequantize(q: npt.NDArray[Any], encoding: Encoding, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
     """Real values of the integers ``q`` (any shape) as ``dtype``, same shape."""
-    granularity = encoding.granularity
+    granularity, wide = encoding.granularity, _wide(np.dtype(dtype))
     scale = granularity.expand(encoding.scale_array().astype(dtype), q.shape)
     zero_point = granularity.expand(np.array(encoding.zero_point, np.int64).reshape(encoding.shape), q.shape)
-    return (q.astype(np.int64) - zero_point).astype(dtype) * scale  # type: ignore[operator, no-any-return]
+    difference = np.subtract(q.astype(np.int64), zero_point.astype(np.int64))
+    real: npt.NDArray[Any] = np.multiply(difference.astype(wide), scale.astype(wide)).astype(dtype)
+    return real
+
+
+def _wide(dtype: np.dtype[Any]) -> npt.DTypeLike:
+    """Where the arithmetic happens: onnxruntime computes float16 and bfloat16 in float32."""
+    return np.float64 if dtype == np.float64 else np.float32

@@ -1,0 +1,102 @@
+"""The part of graphsurgeon's graph that surgeon passes of this package use, typed, and safe surgery on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableSequence
+from typing import Any, Protocol
+
+
+class SurgeonTensor(Protocol):
+    """``gs.Variable`` or ``gs.Constant``: ``inputs`` are the nodes that produce it, ``outputs`` those that read it."""
+
+    name: str
+    dtype: Any
+    shape: Any
+
+    @property
+    def inputs(self) -> MutableSequence[SurgeonNode]: ...
+    @property
+    def outputs(self) -> MutableSequence[SurgeonNode]: ...
+
+
+class SurgeonNode(Protocol):
+    """``gs.Node``. Its input and output lists keep those of the tensors in step."""
+
+    name: str
+    op: str
+    domain: str | None
+    attrs: dict[str, Any]
+
+    @property
+    def inputs(self) -> MutableSequence[SurgeonTensor]: ...
+    @property
+    def outputs(self) -> MutableSequence[SurgeonTensor]: ...
+
+
+class SurgeonGraph(Protocol):
+    """``gs.Graph`` or ``gs.Function``."""
+
+    nodes: list[SurgeonNode]
+    inputs: list[SurgeonTensor]
+    outputs: list[SurgeonTensor]
+    opset: int
+
+    @property
+    def functions(self) -> Iterable[SurgeonGraph]: ...
+    def subgraphs(self, recursive: bool = ...) -> Iterable[SurgeonGraph]: ...
+
+
+def all_graphs(graph: SurgeonGraph) -> Iterator[SurgeonGraph]:
+    """``graph``, its local functions, and the bodies of control-flow nodes in all of them."""
+    for outer in (graph, *graph.functions):
+        yield outer
+        yield from outer.subgraphs(recursive=True)
+
+
+def is_op(node: SurgeonNode, op: str) -> bool:
+    """Whether ``node`` is ``op`` of the default ONNX domain."""
+    return node.op == op and node.domain in (None, "", "ai.onnx")
+
+
+def is_output(graph: SurgeonGraph, tensor: SurgeonTensor) -> bool:
+    """Whether ``tensor`` is an output of ``graph``."""
+    return any(output is tensor for output in graph.outputs)
+
+
+def bypass(graph: SurgeonGraph, node: SurgeonNode, source: SurgeonTensor) -> str | None:
+    """Let every reader of the first output of ``node`` read ``source``, and detach the node.
+
+    A graph output keeps its name: the node that produces ``source`` produces it instead.
+
+    Returns:
+        None, or why it cannot be done: nothing was changed then.
+    """
+    target = node.outputs[0]
+    if not is_output(graph, target):
+        _move_readers(target, source)
+    else:
+        if is_output(graph, source):
+            return "it joins two graph outputs"
+        producer = next((p for p in source.inputs if any(p is other for other in graph.nodes)), None)
+        if producer is None:
+            return "it joins a graph input, an initializer or an outer value to a graph output"
+        node.inputs.clear()
+        node.outputs.clear()
+        producer.outputs[next(i for i, output in enumerate(producer.outputs) if output is source)] = target
+        _move_readers(source, target)
+    node.inputs.clear()
+    node.outputs.clear()
+    return None
+
+
+def remove(graph: SurgeonGraph, nodes: Iterable[SurgeonNode]) -> None:
+    """Take detached nodes out of ``graph``, by identity (graphsurgeon compares nodes by name)."""
+    gone = {id(node) for node in nodes}
+    graph.nodes = [node for node in graph.nodes if id(node) not in gone]
+
+
+def _move_readers(old: SurgeonTensor, new: SurgeonTensor) -> None:
+    for reader in list(old.outputs):
+        for index, tensor in enumerate(reader.inputs):
+            if tensor is old:
+                reader.inputs[index] = new

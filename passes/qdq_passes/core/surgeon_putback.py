@@ -1,0 +1,197 @@
+"""Puts back, on nodes and values made from a graphsurgeon graph, what `surgeon_facts` remembers of the model it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, SupportsInt
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from qdq_passes.analysis.scopes import INHERITED_KEYS
+from qdq_passes.core.annotate import ORIGIN, Origin
+from qdq_passes.core.surgeon_facts import NodeFacts, ScopeFacts, ValueFacts
+from qdq_passes.errors import ModelError, UnsupportedError
+
+#: Element types that graphsurgeon writes as ONNX's number, because its numpy arrays have none.
+_NO_NUMPY = frozenset(
+    ir.DataType[name]
+    for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
+)  # fmt: skip
+
+
+def gs_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | int | None:
+    """An element type as graphsurgeon writes it: a numpy type, or ONNX's number."""
+    if dtype is None or dtype in _NO_NUMPY or dtype == ir.DataType.UNDEFINED:
+        return dtype.value if dtype is not None else None
+    return onnx.helper.tensor_dtype_to_np_dtype(dtype.value)
+
+
+def ir_dtype(dtype: npt.DTypeLike | int | None, where: str) -> ir.DataType | None:
+    """Inverse of `gs_dtype`; also takes what users write (``np.float32``, ``onnx.TensorProto.FLOAT``)."""
+    if dtype is None:
+        return None
+    try:
+        if isinstance(dtype, int | np.integer):
+            return ir.DataType(int(dtype))
+        numpy_type = np.dtype(dtype)
+        return ir.DataType.STRING if numpy_type.kind in "OSU" else ir.DataType.from_numpy(numpy_type)
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"has the element type {dtype}, which ONNX does not know", where=where) from error
+
+
+def gs_shape(value: ir.Value) -> list[int | str | None] | None:
+    """A shape as graphsurgeon writes it; None for sequences, as it imports them."""
+    if value.shape is None or not isinstance(value.type, ir.TensorType | None):
+        return None
+    return _dims(value.shape)
+
+
+def type_and_shape(
+    name: str, dtype: Any, shape: Iterable[Any] | None, kind: str, facts: ValueFacts | None
+) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """Type and shape of a ``gs.Variable``: those of the original, denotations included, as far as they were not edited."""
+    element = ir_dtype(dtype, name)
+    type_: ir.TypeProtocol | None = None
+    if facts is not None and facts.type is not None and facts.type.dtype == element:
+        type_ = facts.type
+    elif element is not None and kind == "tensor_type":
+        type_ = ir.TensorType(element)
+    elif element is not None and kind == "sequence_type":
+        type_ = ir.SequenceType(ir.TensorType(element))
+    elif element is not None:
+        raise UnsupportedError(f"graphsurgeon cannot write the type {kind!r}", where=name)
+    if isinstance(type_, ir.SequenceType) and facts is not None and shape is None:
+        return type_, facts.shape.copy() if facts.shape is not None else None
+    return type_, _shape(name, shape, facts.shape if facts is not None else None)
+
+
+def _shape(name: str, shape: Iterable[Any] | None, original: ir.Shape | None) -> ir.Shape | None:
+    if shape is None:
+        return None
+    dims = [_dim(dim, name) for dim in shape]
+    old = _dims(original) if original is not None else []
+    kept = [original is not None and len(old) == len(dims) and old[i] == dim for i, dim in enumerate(dims)]
+    return ir.Shape(
+        dims, [original.get_denotation(i) if original is not None and keep else None for i, keep in enumerate(kept)]
+    )
+
+
+def _dims(shape: ir.Shape) -> list[int | str | None]:
+    return [dim if isinstance(dim, int) else dim.value for dim in shape]
+
+
+def _dim(dim: Any, name: str) -> int | str | None:
+    if dim is None or dim == "":
+        return None
+    if isinstance(dim, str):
+        return dim
+    if not isinstance(dim, SupportsInt) or int(dim) != dim:
+        raise ModelError(f"has the dimension {dim!r}", where=name, hint="a dimension is a number, a name or None")
+    return int(dim) if int(dim) >= 0 else None
+
+
+def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """``tensor`` under another name, without its data being read or copied; the original keeps its name."""
+    shape = ir.Shape(tensor.shape.numpy())
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=shape,
+            name=name,
+            base_dir=tensor.base_dir,
+        )
+    if tensor.dtype == ir.DataType.STRING:
+        return ir.StringTensor(tensor.numpy(), shape=shape, name=name)
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, shape, name=name)
+
+
+def put_in(names: Sequence[str], original: Sequence[str], missing: Collection[str]) -> list[str]:
+    """``names`` with each of ``missing`` put in, behind the names that ``original`` has before it."""
+    present = set(names) | set(missing)
+    in_order = [name for name in original if name in present]
+    if list(names) == [name for name in in_order if name not in missing]:
+        return in_order
+    result = list(names)
+    for name in (n for n in in_order if n in missing and n not in names):
+        before = [n for n in original[: original.index(name)] if n in result]
+        result.insert(result.index(before[-1]) + 1 if before else 0, name)
+    return result
+
+
+def node(made: ir.Node, facts: NodeFacts, scope: Mapping[str, ir.Value]) -> None:
+    """Give ``made`` the extras, version and device configurations of the node it is."""
+    facts.extras.put_back(made)
+    if (made.domain, made.op_type) == (facts.domain, facts.op_type):
+        made.version = facts.version
+    made.device_configurations = tuple(
+        dataclasses.replace(
+            configuration,
+            sharding_specs=tuple(
+                dataclasses.replace(spec, value=scope[spec.value.name])
+                for spec in configuration.sharding_specs
+                if spec.value is not None and spec.value.name in scope
+            ),
+        )
+        for configuration in facts.device_configurations
+    )
+
+
+def inherit(new: Sequence[ir.Node], kept: Iterable[NodeFacts], facts: ScopeFacts) -> None:
+    """Give new nodes scope and origin.
+
+    A node that produces a value which a removed node produced stands for that node and for the removed ones before it; nodes
+    that only feed such a node stand for the same. The rest has the scope of a neighbour.
+    """
+    present = {id(node) for node in kept}
+    done: set[int] = set()
+    for made in new:
+        former = [facts.by_output[out.name] for out in made.outputs if out.name in facts.by_output]
+        for old in former:
+            _copy_scope(made, old.extras.metadata_props)
+        gone = [old for old in former if id(old) not in present]
+        if gone:
+            ORIGIN.set(made, Origin(_origin(gone, facts, present)))
+        if former:
+            done.add(id(made))
+    for made in reversed(new):
+        readers = [use.node for out in made.outputs for use in out.uses() if id(use.node) in done]
+        if id(made) not in done and readers:
+            done.add(id(made))
+            _copy_scope(made, readers[0].metadata_props)
+            if (origin := ORIGIN.get(readers[0])) is not None:
+                ORIGIN.set(made, origin)
+    for made in (made for made in new if id(made) not in done):
+        producers = [value.producer() for value in made.inputs if value is not None]
+        neighbours = [*producers, *(use.node for out in made.outputs for use in out.uses())]
+        for neighbour in (n for n in neighbours if n is not None):
+            _copy_scope(made, neighbour.metadata_props)
+
+
+def _copy_scope(made: ir.Node, props: Mapping[str, str]) -> None:
+    """Scope keys, all of one node, unless ``made`` has any."""
+    if not any(key in made.metadata_props for key in INHERITED_KEYS):
+        made.metadata_props.update({key: props[key] for key in INHERITED_KEYS if key in props})
+
+
+def _origin(gone: Sequence[NodeFacts], facts: ScopeFacts, present: Collection[int]) -> tuple[str, ...]:
+    """Names of the original nodes behind ``gone`` and behind the removed nodes that fed them, in the order of the graph."""
+    found: dict[int, NodeFacts] = {}
+    waiting = list(gone)
+    while waiting:
+        old = waiting.pop()
+        if id(old) not in found and id(old) not in present:
+            found[id(old)] = old
+            waiting += [facts.by_output[name] for name in old.inputs if name in facts.by_output]
+    names: dict[str, None] = {}
+    for old in facts.nodes:
+        if id(old) in found:
+            origin = old.extras.meta.get(ORIGIN.key)
+            names.update(dict.fromkeys(origin.nodes if origin else (old.name or old.op_type,)))
+    return tuple(names)

@@ -1,0 +1,70 @@
+"""fold-weight-qdq"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from qdq_passes.analysis.qdq_pairs import encoding_of, is_dequantize, is_quantize
+from qdq_passes.analysis.uses import all_nodes, constant_array
+from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
+from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_initializer, remove
+from qdq_passes.core.select import ALL, Selector, select_values
+from qdq_passes.errors import UsageError
+from qdq_passes.numerics.encoding import integer_format
+from qdq_passes.numerics.quantize import quantize
+
+
+@dataclass(frozen=True)
+class FoldWeightQdq(Pass):
+    """Store quantized weights as integers: the QuantizeLinear of a constant is computed once and for all.
+
+    Graph: ``w → Q → DQ → A`` → ``w_quantized → DQ → A``.
+    Requires: w, scale and zero point constant.
+    Keeps: inputs, outputs and their names; numerics bit-exact.
+    Skips: storage types that are no integers; w is a graph input or the integers are a graph output.
+
+    Args:
+        select: the weights.
+    """
+
+    keeps: ClassVar[Keeps] = EXACT
+    select: Selector = ALL
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Fold one QuantizeLinear after the other."""
+        wanted = select_values(model, self.select)
+        namer = Namer(model)
+        for node in all_nodes(model):
+            source = node.inputs[0] if is_quantize(node) and node.inputs else None
+            array = constant_array(source)
+            if source is None or array is None or source not in wanted:
+                continue
+            encoding = encoding_of(node)
+            reason = None
+            if encoding is None:
+                reason = "its scale is not constant"
+            elif node.outputs[0].is_graph_output() or not all(is_dequantize(u) for u in node.outputs[0].consumers()):
+                reason = "its integers are read by something else than DequantizeLinear"
+            else:
+                try:
+                    integer_format(encoding.dtype)
+                except UsageError:
+                    reason = f"{encoding.dtype.name.lower()} is no integer type"
+            if reason is not None or encoding is None:
+                yield skip(node, reason or "")
+                continue
+            graph = graph_of(node)
+            tensor = ir.tensor(quantize(array, encoding), dtype=encoding.dtype)
+            stored = new_initializer(graph, namer.fresh(f"{source.name}_quantized"), tensor)
+            node.outputs[0].replace_all_uses_with(stored)
+            parameters = list(node.inputs)
+            yield from remove(node, "its input is constant")
+            yield Change("insert", stored.name or "", "integers of " + (source.name or ""))
+            yield from drop_unread(parameters)
+            producer = source.producer()
+            if producer is not None and not source.uses() and not source.is_graph_output():
+                yield from remove(producer, "its value is stored as integers")

@@ -1,0 +1,183 @@
+"""insert-qdq"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from qdq_passes.analysis.qdq_pairs import is_quantize
+from qdq_passes.analysis.uses import all_values, constant_array, is_constant
+from qdq_passes.core.annotate import ENCODING
+from qdq_passes.core.base import Change, Keeps, Pass, skip
+from qdq_passes.core.edit import Namer, insert_after, make_node, new_initializer
+from qdq_passes.core.select import ALL, Selector, select_values
+from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.numerics.encoding import Encoding, integer_format, parse_dtype
+from qdq_passes.numerics.quantize import quantize
+
+#: Oldest default-domain opset whose QuantizeLinear knows a feature (onnx's operator changelog).
+OPSET_OF_QDQ, OPSET_OF_AXIS, OPSET_OF_WIDE_TYPES = 10, 13, 21
+
+
+@dataclass(frozen=True)
+class InsertQdq(Pass):
+    """Insert a QuantizeLinear/DequantizeLinear pair on every annotated value, or on chosen values with an encoding given.
+
+    Graph: ``t → {A, B}`` → ``t → QuantizeLinear → DequantizeLinear → {A, B}``; a weight likewise, or with ``weights=dq`` its
+    integers ``w_quantized → DequantizeLinear``. Names: ``t_scale``, ``t_zero_point``, nodes ``t_QuantizeLinear`` and
+    ``t_DequantizeLinear``; a graph output keeps its name, its producer writes ``t_QuantizeLinear_Input``.
+    Requires: opset 10; 13 for per-axis; 21 for blocks and for types other than int8 and uint8.
+    Keeps: names of inputs and outputs; the numbers are quantized.
+    Skips: values that have a pair already; selected values without an encoding.
+
+    Args:
+        select: the values (of those annotated; all that are annotated by default).
+        weights: ``qdq`` keeps the float weight and puts a pair on it; ``dq`` stores integers.
+        scale: explicit scale(s) for the selected values instead of their annotation.
+        zero_point: explicit zero point(s); 0 by default.
+        dtype: storage type for explicit scales.
+        axis: axis of explicit per-axis scales.
+    """
+
+    keeps: ClassVar[Keeps] = Keeps("changes", why="values are rounded to the grid of their encoding")
+    select: Selector = ALL
+    weights: Literal["qdq", "dq"] = "qdq"
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = ()
+    dtype: str = "int8"
+    axis: int | None = None
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Insert in the order of the graph; the encoding's annotation is taken off once it is real."""
+        selected = select_values(model, self.select)
+        explicit = self._explicit()
+        opset = model.opset_imports.get("", 1)
+        namer = Namer(model)
+        for value in all_values(model):
+            encoding = (explicit or ENCODING.get(value)) if value in selected else None
+            if encoding is None:
+                if value in selected and not self.select.is_all:
+                    yield skip(value, "has no encoding")
+                continue
+            if any(is_quantize(user) for user in value.consumers()):
+                yield skip(value, "has a pair already")
+                continue
+            _check_opset(value, encoding, opset)
+            ENCODING.clear(value)
+            if is_constant(value) and self.weights == "dq":
+                yield _store_integers(value, encoding, namer)
+            else:
+                yield _insert_pair(model, value, encoding, namer)
+
+    def _explicit(self) -> Encoding | None:
+        if not self.scale:
+            if self.zero_point or self.axis is not None:
+                raise UsageError("a zero point or an axis without a scale", where=self.name(), hint="give scale too")
+            return None
+        if any(not (s > 0 and np.isfinite(s)) for s in self.scale):
+            raise UsageError(f"scale {list(self.scale)} is not positive", where=self.name())
+        if len(self.scale) > 1 and self.axis is None:
+            raise UsageError(f"{len(self.scale)} scales without an axis", where=self.name(), hint="give axis")
+        zero_point = self.zero_point or (0,) * len(self.scale)
+        if len(zero_point) != len(self.scale):
+            raise UsageError(f"{len(self.scale)} scales but {len(zero_point)} zero points", where=self.name())
+        dtype = parse_dtype(self.dtype)
+        integer_format(dtype)
+        shape = () if self.axis is None else (len(self.scale),)
+        return Encoding(dtype=dtype, scale=self.scale, zero_point=zero_point, shape=shape, axis=self.axis)
+
+
+def _insert_pair(model: ir.Model, value: ir.Value, encoding: Encoding, namer: Namer) -> Change:
+    base = value.name or "value"
+    scale, zero_point = _parameters(model.graph, value, encoding, namer, base)
+    attributes = _attributes(encoding)
+    stands_for = _neighbour(value)
+    readers = [(use.node, use.idx) for use in value.uses()]
+    q = make_node(
+        "QuantizeLinear", [value, scale, zero_point], name=namer.fresh(f"{base}_QuantizeLinear"),
+        output=namer.fresh(f"{base}_QuantizeLinear_Output"), like=value, dtype=encoding.dtype, attributes=attributes,
+        stands_for=stands_for,
+    )  # fmt: skip
+    dq = make_node(
+        "DequantizeLinear", [q.outputs[0], scale, zero_point], name=namer.fresh(f"{base}_DequantizeLinear"),
+        output=namer.fresh(f"{base}_DequantizeLinear_Output"), like=value, attributes=attributes, stands_for=stands_for,
+    )  # fmt: skip
+    insert_after(model, value, [q, dq])
+    for node, index in readers:
+        node.replace_input_with(index, dq.outputs[0])
+    _hand_over_output(value, dq.outputs[0], namer)
+    return Change("insert", base, f"{q.name}, {dq.name}")
+
+
+def _neighbour(value: ir.Value) -> list[ir.Node]:
+    """The node whose scope a pair on ``value`` belongs to: its producer, or the first reader of an input or weight."""
+    producer = value.producer()
+    return [producer] if producer is not None and producer.op_type != "Constant" else list(value.consumers())[:1]
+
+
+def _hand_over_output(value: ir.Value, dequantized: ir.Value, namer: Namer) -> None:
+    """A graph output is what the DequantizeLinear writes, under the old name. A graph input that is an output stays."""
+    graph, name = value.graph, value.name
+    if graph is None or not value.is_graph_output() or value.is_graph_input() or value.is_initializer():
+        return
+    value.name = namer.fresh(f"{name}_QuantizeLinear_Input")
+    for index, output in enumerate(graph.outputs):
+        if output is value:
+            graph.outputs[index] = dequantized
+    dequantized.name = name
+
+
+def _store_integers(value: ir.Value, encoding: Encoding, namer: Namer) -> Change:
+    """``value`` (constant) becomes integers and a DequantizeLinear."""
+    array, graph = constant_array(value), value.graph
+    assert array is not None
+    assert graph is not None
+    base = value.name or "weight"
+    scale, zero_point = _parameters(graph, value, encoding, namer, base)
+    integers = ir.tensor(quantize(array, encoding), dtype=encoding.dtype, name=namer.fresh(f"{base}_quantized"))
+    stored = new_initializer(graph, integers.name or "", integers)
+    readers = [(use.node, use.idx) for use in value.uses()]
+    dq = make_node(
+        "DequantizeLinear", [stored, scale, zero_point], name=namer.fresh(f"{base}_DequantizeLinear"),
+        output=namer.fresh(f"{base}_DequantizeLinear_Output"), like=value,
+        attributes=_attributes(encoding), stands_for=_neighbour(value),
+    )  # fmt: skip
+    graph.insert_before(graph[0], dq)
+    for node, index in readers:
+        node.replace_input_with(index, dq.outputs[0])
+    producer = value.producer()
+    if value.is_initializer() and not value.is_graph_output() and not value.is_graph_input():
+        del graph.initializers[base]
+    elif producer is not None and not value.is_graph_output():
+        graph.remove(producer, safe=True)
+    return Change("insert", base, f"{stored.name}, {dq.name}")
+
+
+def _parameters(
+    graph: ir.Graph, value: ir.Value, encoding: Encoding, namer: Namer, base: str
+) -> tuple[ir.Value, ir.Value]:
+    """Initializers ``<t>_scale`` (in the value's float type) and ``<t>_zero_point``."""
+    float_type = (value.dtype or ir.DataType.FLOAT).numpy()
+    scale = new_initializer(graph, namer.fresh(f"{base}_scale"), encoding.scale_array().astype(float_type))
+    tensor = ir.tensor(encoding.zero_point_array(), dtype=encoding.dtype)
+    return scale, new_initializer(graph, namer.fresh(f"{base}_zero_point"), tensor)
+
+
+def _attributes(encoding: Encoding) -> list[ir.Attr]:
+    attributes = [] if encoding.axis is None else [ir.AttrInt64("axis", encoding.axis)]
+    return [*attributes, *([ir.AttrInt64("block_size", encoding.block_size)] if encoding.block_size else [])]
+
+
+def _check_opset(value: ir.Value, encoding: Encoding, opset: int) -> None:
+    wide = encoding.dtype not in (ir.DataType.INT8, ir.DataType.UINT8) or encoding.block_size > 0
+    needed = OPSET_OF_WIDE_TYPES if wide else OPSET_OF_AXIS if encoding.axis is not None else OPSET_OF_QDQ
+    if opset < needed:
+        raise UnsupportedError(
+            f"{encoding.dtype.name.lower()} {encoding.granularity.kind} needs opset {needed}, the model has {opset}",
+            where=value.name,
+            hint=f"run convert-opset{{version={needed}}} first",
+        )

@@ -1,0 +1,83 @@
+"""round-scales-pow2"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, is_named, qdq_pairs
+from qdq_passes.analysis.uses import constant_array
+from qdq_passes.core.base import Change, Keeps, Pass, skip
+from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_initializer
+from qdq_passes.core.select import ALL, Selector, select
+from qdq_passes.numerics import pow2
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.quantize import dequantize, quantize
+
+
+@dataclass(frozen=True)
+class RoundScalesPow2(Pass):
+    """Round every scale to a power of two, 2^-p; stored integers are requantized from the values they stand for.
+
+    Graph: unchanged but for scales and stored integers; parameters that pairs share are copied where only some are chosen.
+    Requires: constant scales.
+    Keeps: names of inputs and outputs, zero points.
+    Skips: scales that are powers of two; scales computed at run time.
+
+    Args:
+        select: pairs, by their float value.
+        nearest: round to the nearest power in log2 (may overflow the range by √2) instead of up.
+    """
+
+    keeps: ClassVar[Keeps] = Keeps("changes", why="the grid of every rounded pair changes")
+    select: Selector = ALL
+    nearest: bool = False
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Round pair by pair."""
+        hit = select(model, self.select)
+        nodes, values = set(hit.nodes), set(hit.values)
+        namer = Namer(model)
+        done: set[ir.Node] = set()
+        for pair in qdq_pairs(model):
+            if not self.select.is_all and not is_named(pair, nodes, values):
+                continue
+            old = encoding_of(pair.dq)
+            if old is None:
+                yield skip(pair.dq, "its scale is not constant")
+            elif old.position is None:
+                scale = tuple(pow2.round_scale(s, nearest=self.nearest) for s in old.scale)
+                new = dataclasses.replace(old, scale=scale)
+                if pair.q is None:
+                    _requantize(pair, old, new, namer)
+                for node in (pair.q, pair.dq):
+                    if node is not None and node not in done:
+                        _set_scale(node, new, namer)
+                        done.add(node)
+                yield Change("edit", pair.tensor, f"scale {old.scale[0]:.6g} → 2^{-(new.position or (0,))[0]}")
+
+
+def _set_scale(node: ir.Node, encoding: Encoding, namer: Namer) -> None:
+    old = node.inputs[1]
+    assert old is not None
+    array = constant_array(old)
+    assert array is not None
+    scale = np.array(encoding.scale, array.dtype).reshape(array.shape)
+    name = namer.fresh(old.name or "scale")
+    node.replace_input_with(1, new_initializer(graph_of(node), name, scale))
+    drop_unread([old])
+
+
+def _requantize(pair: Pair, old: Encoding, new: Encoding, namer: Namer) -> None:
+    stored = pair.stored
+    integers = constant_array(stored)
+    assert stored is not None
+    assert integers is not None
+    tensor = ir.tensor(quantize(dequantize(integers, old), new), dtype=new.dtype)
+    pair.dq.replace_input_with(0, new_initializer(graph_of(pair.dq), namer.fresh(stored.name or "weight"), tensor))
+    drop_unread([stored])
