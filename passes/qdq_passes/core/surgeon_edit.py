@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableSequence
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 
 class SurgeonTensor(Protocol):
     """``gs.Variable`` or ``gs.Constant``: ``inputs`` are the nodes that produce it, ``outputs`` those that read it."""
@@ -61,6 +64,14 @@ def is_op(node: SurgeonNode, op: str) -> bool:
 def is_output(graph: SurgeonGraph, tensor: SurgeonTensor) -> bool:
     """Whether ``tensor`` is an output of ``graph``."""
     return any(output is tensor for output in graph.outputs)
+
+
+def constant_values(tensor: SurgeonTensor) -> npt.NDArray[np.generic] | None:
+    """The array of a ``gs.Constant`` or of a Constant node's output; None when ``tensor`` is not constant."""
+    producers = [node for node in tensor.inputs if is_op(node, "Constant")]
+    holder = producers[0].attrs.get("value") if producers else tensor
+    values: npt.NDArray[np.generic] | None = getattr(holder, "values", None)
+    return values
 
 
 def bypass(graph: SurgeonGraph, node: SurgeonNode, source: SurgeonTensor) -> str | None:

@@ -143,6 +143,11 @@ class ScopeFacts:
         """The node that produced a value."""
         return {output: node for node in self.nodes for output in node.outputs if output}
 
+    def domains(self) -> frozenset[str]:
+        """Domains of the nodes, bodies included."""
+        inner = (body.domains() for node in self.nodes for body in node.bodies.values())
+        return frozenset(node.domain for node in self.nodes).union(*inner)
+
     def match(self, nodes: Sequence[NamedNode]) -> dict[int, NodeFacts]:
         """Which of the present ``nodes`` (by position) is which node of the snapshot.
 

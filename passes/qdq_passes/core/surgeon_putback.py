@@ -21,6 +21,7 @@ _NO_NUMPY = frozenset(
     ir.DataType[name]
     for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
 )  # fmt: skip
+_SCALARS = frozenset({ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING})
 
 
 def gs_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | int | None:
@@ -112,15 +113,158 @@ def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     return ir.LazyTensor(lambda: tensor, tensor.dtype, shape, name=name)
 
 
-def put_in(names: Sequence[str], original: Sequence[str], missing: Collection[str]) -> list[str]:
-    """``names`` with each of ``missing`` put in, behind the names that ``original`` has before it."""
-    present = set(names) | set(missing)
-    in_order = [name for name in original if name in present]
-    if list(names) == [name for name in in_order if name not in missing]:
-        return in_order
+def attribute(name: str, value: Any, original: ir.Attr | None, where: str) -> ir.Attr:
+    """An attribute of a plain Python value; ``original`` itself when the value is still its own.
+
+    The kind of the original is kept where the value allows it (an empty list has no kind of its own, 2 may be meant as 2.0).
+
+    Raises:
+        ModelError: ONNX has no attribute of such a value.
+    """
+    listed = list(value) if isinstance(value, list | tuple | np.ndarray) else None
+    try:
+        if original is not None and not original.is_ref():
+            if isinstance(original.value, tuple) and listed is not None:
+                if list(original.value) == listed:
+                    return original
+                if not listed or original.type == ir.AttributeType.FLOATS:
+                    return ir.Attr(name, original.type, listed, doc_string=original.doc_string)
+            elif original.type in _SCALARS and listed is None:
+                if original.value == value:
+                    return original
+                if original.type == ir.AttributeType.FLOAT:
+                    return ir.Attr(name, original.type, value, doc_string=original.doc_string)
+        if isinstance(value, type):
+            dtype = ir_dtype(value, where)
+            value = dtype.value if dtype is not None else value
+        return ir.serde.deserialize_attribute(onnx.helper.make_attribute(name, value))
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"ONNX has no attribute {name!r} of the value {value!r}", where=where) from error
+
+
+def value(
+    name: str,
+    facts: ValueFacts | None,
+    type_: ir.TypeProtocol | None,
+    shape: ir.Shape | None,
+    tensor: ir.TensorProtocol | None,
+) -> ir.Value:
+    """A value with the extras of the one of that name."""
+    made = ir.Value(name=name, type=type_, shape=shape, const_value=tensor)
+    if facts is not None:
+        facts.extras.put_back(made)
+    return made
+
+
+def unused_initializers(facts: ScopeFacts, taken: Collection[str]) -> dict[str, ir.Value]:
+    """The initializers that nobody read, unless their name is ``taken`` now."""
+    names = [name for name in facts.initializers if name in facts.unused and name not in taken]
+    known = {name: facts.values[name] for name in names}
+    return {name: value(name, k, k.type, k.shape and k.shape.copy(), k.tensor) for name, k in known.items()}
+
+
+def defaults(local: Mapping[str, ir.Value], inputs: Iterable[str], facts: ScopeFacts) -> list[str]:
+    """Give graph inputs back the default value that they had; returns their names."""
+    found = [name for name in inputs if name in facts.inputs and name in facts.initializers]
+    found = [name for name in found if local[name].const_value is None]
+    for name in found:
+        local[name].const_value = facts.values[name].tensor
+    return found
+
+
+def type_of_tensor(
+    tensor: ir.TensorProtocol, facts: ValueFacts | None
+) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """Type and shape of an initializer: those of the original (which may carry denotations) where they still fit."""
+    dims: list[int | str | None] = list(tensor.shape.numpy())
+    if facts is None:
+        return ir.TensorType(tensor.dtype), ir.Shape(dims)
+    same_tensor = tensor is facts.tensor
+    same_type = same_tensor or (facts.type is not None and facts.type.dtype == tensor.dtype)
+    same_shape = same_tensor or (facts.shape is not None and _dims(facts.shape) == dims)
+    shape = facts.shape.copy() if facts.shape is not None else None
+    return facts.type if same_type else ir.TensorType(tensor.dtype), shape if same_shape else ir.Shape(dims)
+
+
+def types_of_io(graph: ir.Graph, facts: ScopeFacts) -> None:
+    """Give inputs and outputs of the main graph the element type they had, where graphsurgeon's has none.
+
+    Raises:
+        ModelError: a new one has none.
+    """
+    for made in (*graph.inputs, *graph.outputs):
+        if made.type is None:
+            known = facts.values.get(made.name or "")
+            if known is None:
+                raise ModelError(
+                    "an input or output of the graph has no element type",
+                    where=made.name,
+                    hint="set dtype and shape of its gs.Variable",
+                )
+            made.type, made.shape = known.type, made.shape or (known.shape and known.shape.copy())
+
+
+def by_name(values: Iterable[ir.Value]) -> dict[str, ir.Value]:
+    """Values by name.
+
+    Raises:
+        ModelError: a name occurs twice.
+    """
+    found: dict[str, ir.Value] = {}
+    for made in values:
+        name = made.name or ""
+        if name in found:
+            raise ModelError(
+                "is produced twice",
+                where=name,
+                hint="clear the outputs of the node you replaced (node.outputs.clear()), or call graph.cleanup()",
+            )
+        found[name] = made
+    return found
+
+
+def find(scope: Mapping[str, ir.Value], name: str, reader: str) -> ir.Value:
+    """The value called ``name``.
+
+    Raises:
+        ModelError: nothing produces it; ``reader`` says who wants it.
+    """
+    if name not in scope:
+        raise ModelError(
+            f"is {reader}, but nothing in its graph produces it",
+            where=name,
+            hint="append its producer to graph.nodes or make it a graph input; an Identity passes on an outer value",
+        )
+    return scope[name]
+
+
+def opset_imports(graph: Any, facts: ScopeFacts) -> dict[str, int]:
+    """Those of a ``gs.Graph``, its edited ``opset``, and domains that new nodes brought, at version 1 as graphsurgeon does it."""
+    imports = {opset.domain: opset.version for opset in graph.import_domains or ()}
+    if "" in imports and facts.opset_imports.get("", graph.opset) != graph.opset:
+        imports[""] = graph.opset
+    used = {node.domain or "" for inner in (graph, *graph.subgraphs(recursive=True)) for node in inner.nodes}
+    for domain in sorted(used - imports.keys() - facts.domains()):
+        imports[domain] = 1 if domain else graph.opset
+    return imports
+
+
+def unless_edited(original: str | None, now: str | None) -> str | None:
+    """``original`` if graphsurgeon's text still is what it made of it (it has no None), else the new text."""
+    return original if (original or "") == (now or "") else now
+
+
+def in_order(names: Collection[str], original: Iterable[str]) -> list[str]:
+    """``names``, those of ``original`` first and in its order."""
+    known = [name for name in original if name in names]
+    return [*known, *(name for name in names if name not in known)]
+
+
+def put_in(names: Sequence[str], original: Sequence[str], missing: Sequence[str]) -> list[str]:
+    """``names`` with each of ``missing`` put in, behind what ``original`` has before it (at the end when it has it not)."""
     result = list(names)
-    for name in (n for n in in_order if n in missing and n not in names):
-        before = [n for n in original[: original.index(name)] if n in result]
+    for name in in_order([n for n in missing if n not in names], original):
+        before = [n for n in original[: original.index(name)] if n in result] if name in original else result
         result.insert(result.index(before[-1]) + 1 if before else 0, name)
     return result
 

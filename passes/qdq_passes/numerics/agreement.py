@@ -134,11 +134,13 @@ class Accumulator:
             raise ModelError(
                 f"axis {self.axis} has {sums.shape[1]} entries, {self._sums.shape[1]} in the samples before"
             )
-        self._sums += sums
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._sums += sums
 
     def result(self) -> Agreement:
         """The figures of everything added so far."""
-        total = self._sums.sum(1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = self._sums.sum(1)
         broken = bool(total[_BROKEN])
         return Agreement(
             sqnr_db=_sqnr(total),
@@ -224,7 +226,7 @@ def _sqnr(sums: Sums) -> float | None:
 def _cosine(sums: Sums) -> float:
     if not (sums[_XX] and sums[_YY]):
         return 1.0 if sums[_XX] == sums[_YY] else 0.0
-    cosine = sums[_XY] / (math.sqrt(sums[_XX]) * math.sqrt(sums[_YY]))
+    cosine = float(sums[_XY]) / (math.sqrt(sums[_XX]) * math.sqrt(sums[_YY]))
     return float(np.clip(cosine, -1.0, 1.0)) if math.isfinite(cosine) else 0.0
 
 

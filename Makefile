@@ -1,0 +1,39 @@
+# make demo: the main job on the bundled sample.   make test: what every change must pass, one interpreter.
+# make test-all: what needs more than Python, make, git and a C++ compiler; each part says SKIPPED with the missing thing.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-all lint bench clean samples
+
+demo: $(STAMP)
+	@mkdir -p .demo
+	$(BIN)/qdqtool demo -o .demo/digits_int8.onnx --overwrite
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -q -m "not extra"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test-all: $(STAMP)
+	PYTHON="$(PYTHON)" $(BIN)/python -m tests.extra
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench
+
+samples:
+	@echo "sample models are committed; sample_models/README.md says how to rebuild one"
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=24"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,lint]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build .demo

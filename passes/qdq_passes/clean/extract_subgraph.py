@@ -1,0 +1,70 @@
+"""extract-subgraph"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from qdq_passes.analysis.uses import all_nodes, all_values
+from qdq_passes.core.base import Change, Keeps, Pass
+from qdq_passes.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ExtractSubgraph(Pass):
+    """Cut the part of the main graph between ``inputs`` and ``outputs`` out as the model.
+
+    Graph: ``x → A → a → B → b → C → y`` with inputs=[a] outputs=[b] → ``a → B → b``.
+    Requires: every path from a graph input to an output of the cut crosses one of ``inputs``.
+    Keeps: names of all values; weights, functions that are still called, opset imports, metadata.
+    Skips: nothing; unnamed inputs default to the graph inputs that the outputs depend on.
+
+    Args:
+        inputs: value names that become graph inputs; the graph's own where empty.
+        outputs: value names that become graph outputs; the graph's own where empty.
+    """
+
+    keeps: ClassVar[Keeps] = Keeps("changes", why="another model with other inputs and outputs")
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Rewire the graph's ends, then drop what no output needs."""
+        graph = model.graph
+        values = {v.name: v for v in all_values(model) if v.name and v.graph is graph}
+        starts = [_find(name, values) for name in self.inputs]
+        ends = [_find(name, values) for name in self.outputs] or list(graph.outputs)
+        removed = {node: node.name or node.op_type for node in all_nodes(model)}
+        try:
+            part = ir.convenience.extract(graph, starts or list(graph.inputs), ends)
+        except ValueError as error:
+            needed = str(error).rpartition(": ")[2]
+            raise UsageError(
+                f"the outputs also depend on {needed}", where=self.name(), hint="add a cut before it with --inputs"
+            ) from error
+        if self.inputs:
+            named = set(self.inputs)
+        else:
+            named = {v.name for v in part.inputs if v.uses() or v.is_graph_output()}
+            for value in [v for v in part.inputs if v.name not in named]:
+                part.inputs.remove(value)
+        part.opset_imports.update({k: v for k, v in graph.opset_imports.items() if k not in part.opset_imports})
+        part.name, part.doc_string = graph.name, graph.doc_string
+        part.metadata_props.update(graph.metadata_props)
+        model.graph = part
+        kept = {node.name for node in all_nodes(model)}
+        for name in removed.values():
+            if name not in kept:
+                yield Change("remove", name, "outside of the cut")
+        yield Change("edit", part.name or "graph", f"inputs {sorted(n for n in named if n)}, outputs {[v.name for v in ends]}")
+
+
+def _find(name: str, values: dict[str | None, ir.Value]) -> ir.Value:
+    if name not in values:
+        near = difflib.get_close_matches(name, [n for n in values if n], n=3, cutoff=0.4)
+        raise UsageError(f"no value {name!r} in the main graph", hint=f"nearest: {', '.join(near)}" if near else None)
+    return values[name]

@@ -1,0 +1,94 @@
+"""fix-shapes"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from qdq_passes.analysis.uses import all_values
+from qdq_passes.core.base import Change, Keeps, Pass
+from qdq_passes.core.names import split_assignment
+from qdq_passes.core.wrap import changes_of
+from qdq_passes.errors import UsageError
+
+
+@dataclass(frozen=True)
+class FixShapes(Pass):
+    """Make dynamic dimensions static: by the dimension's name, or by the whole shape of an input.
+
+    Graph: same wiring. ``dims=["N=1"]``: every ``N`` becomes 1; ``shapes=["x=1x3x224x224"]``: each symbolic dimension of input x
+    is bound wherever its name occurs. Shapes of intermediate values are then inferred anew.
+    Requires: the dimension or input exists; a static dimension is only confirmed, never changed.
+    Keeps: names; the function for inputs of those shapes, bit-exact.
+    Skips: nothing.
+
+    Args:
+        dims: ``name=size``.
+        shapes: ``input=1x3x224x224``.
+    """
+
+    keeps: ClassVar[Keeps] = Keeps("changes", why="the model takes inputs of these shapes only")
+    dims: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Bind, then infer."""
+        sizes: dict[str, int] = {}
+        for text in self.dims:
+            name, size = split_assignment(text)
+            sizes[name] = _size(size, text)
+        for text in self.shapes:
+            yield from _bind_input(model, text, sizes)
+        known = {d.value for v in all_values(model) if v.shape is not None for d in v.shape if isinstance(d, ir.SymbolicDim)}
+        for name in sizes:
+            if name not in known:
+                raise UsageError(
+                    f"no dynamic dimension {name!r}", hint=f"there is {', '.join(sorted(n for n in known if n)) or 'none'}"
+                )
+        for value in all_values(model):
+            if value.shape is not None and any(isinstance(d, ir.SymbolicDim) and d.value in sizes for d in value.shape):
+                before = str(value.shape)
+                value.shape = ir.Shape([sizes.get(_name(d), d) for d in value.shape.dims])
+                yield Change("edit", value.name or "", f"{before} → {value.shape}")
+        inference = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
+        yield from changes_of(model, inference, "inferred")
+
+
+def _bind_input(model: ir.Model, text: str, sizes: dict[str, int]) -> Iterator[Change]:
+    name, wanted_text = split_assignment(text)
+    value = next((v for v in model.graph.inputs if v.name == name), None)
+    if value is None:
+        raise UsageError(f"no input {name!r}", hint=f"inputs are {', '.join(v.name or '' for v in model.graph.inputs)}")
+    wanted = [_size(part, text) for part in wanted_text.replace(",", "x").split("x")]
+    if value.shape is None:
+        value.shape = ir.Shape(wanted)
+        yield Change("edit", name, f"shape {wanted}")
+        return
+    if len(wanted) != len(value.shape):
+        raise UsageError(f"shape {wanted} has rank {len(wanted)}, the input has {value.shape}", where=name)
+    dims: list[int | ir.SymbolicDim] = []
+    for have, want in zip(value.shape.dims, wanted, strict=True):
+        if isinstance(have, int) and have != want:
+            raise UsageError(f"dimension {have} is static, {want} was asked for", where=name, hint="only dynamic ones can be fixed")
+        if isinstance(have, ir.SymbolicDim) and have.value is not None:
+            if sizes.setdefault(have.value, want) != want:
+                raise UsageError(f"dimension {have.value} cannot be {sizes[have.value]} and {want}", where=name)
+            dims.append(have)
+        else:
+            dims.append(want)
+    value.shape = ir.Shape(dims)
+    yield Change("edit", name, f"shape {wanted}")
+
+
+def _size(text: str, whole: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise UsageError(f"{text!r} in {whole!r} is no size", hint="write N=1 or x=1x3x224x224")
+    return int(text)
+
+
+def _name(dim: int | ir.SymbolicDim) -> str:
+    return (dim.value or "") if isinstance(dim, ir.SymbolicDim) else ""

@@ -1,0 +1,61 @@
+"""Findings: what a rule has to say about a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+Level = Literal["fatal", "error", "warning", "note"]
+#: From bad to harmless. *fatal*: no file can hold it; *error*: a runtime refuses it, or computes something else.
+LEVELS: tuple[Level, ...] = ("fatal", "error", "warning", "note")
+
+#: What a rule yields: (level, where, message, hint).
+Problem = tuple[Level, str, str, str]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a rule found.
+
+    Args:
+        level: how bad it is.
+        rule: id of the rule, such as ``unique-node-names``.
+        where: name of the node, value or graph.
+        message: what is wrong, one line.
+        hint: what repairs it.
+    """
+
+    level: Level
+    rule: str
+    where: str
+    message: str
+    hint: str
+
+    def to_json(self) -> dict[str, str]:
+        """JSON form: ``{level, rule, where, message, hint}``."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.where}: {self.message} [{self.rule}]; {self.hint}"
+
+
+def is_at_least(finding: Finding, minimum: Level) -> bool:
+    """Whether ``finding`` is as bad as ``minimum``, or worse."""
+    return LEVELS.index(finding.level) <= LEVELS.index(minimum)
+
+
+def new_errors(before: Iterable[Finding], after: Iterable[Finding]) -> list[Finding]:
+    """Errors of ``after`` that ``before`` did not have: by rule and place, as a message may count differently."""
+    known = {(f.rule, f.where) for f in before}
+    return [f for f in after if is_at_least(f, "error") and (f.rule, f.where) not in known]
+
+
+def place(node: ir.Node) -> str:
+    """How a finding names ``node``: by its name, or by its operator and what it writes."""
+    if node.name:
+        return node.name
+    written = next((value.name for value in node.outputs if value.name), "nothing")
+    return f"{node.op_type} → {written}"

@@ -1,0 +1,162 @@
+"""Registries of TOML files: ``targets/acme_npu.toml`` is called ``acme_npu``. The file's name is the name; nothing is imported.
+
+The same places are searched as for passes: the package's own folder, ``<kind>/`` below ``--path`` and ``QDQTOOL_PATH``, and the
+entry-point group ``qdqtool.<kind>``, whose objects are paths of TOML files. A name given twice is an error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from qdq_passes.core.registry import Entry, entry_point_entries, search_path, unknown_name
+from qdq_passes.core.toml_table import TomlTable
+from qdq_passes.errors import ModelError, SetupError, UsageError
+
+SUFFIX = ".toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TomlFile:
+    """A TOML file that was read.
+
+    Args:
+        name: the file's name without ``.toml``.
+        origin: where it lies, for messages.
+        data: its content.
+    """
+
+    name: str
+    origin: str
+    data: Mapping[str, object]
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the content; comments, blanks and the order of keys do not count."""
+        return hashlib.sha256(json.dumps(self.data, sort_keys=True, default=str).encode()).hexdigest()
+
+    def root(self, *keys: str) -> TomlTable:
+        """The top level, which may hold ``keys`` only.
+
+        Raises:
+            ModelError: it holds another key.
+        """
+        return TomlTable.of(self.data, where=self.origin, keys=keys)
+
+
+@dataclass(frozen=True)
+class TomlRegistry:
+    """TOML files of one kind.
+
+    Args:
+        kind: folder name below ``--path`` and tail of the entry-point group: ``"targets"``, ``"presets"``.
+        package: our own package that holds the files.
+    """
+
+    kind: str
+    package: str
+
+    def entries(self) -> dict[str, Entry]:
+        """Everything there is, by name, sorted.
+
+        Raises:
+            UsageError: two places define the same name.
+        """
+        found: dict[str, Entry] = {}
+        for entry in [*self._own(), *self._from_folders(), *self._from_entry_points()]:
+            if entry.name in found:
+                raise UsageError(
+                    f"{self.kind} {entry.name!r} is defined twice: {found[entry.name].origin} and {entry.origin}",
+                    hint="rename one of the two files",
+                )
+            found[entry.name] = entry
+        return dict(sorted(found.items()))
+
+    def names(self) -> list[str]:
+        """Sorted names."""
+        return list(self.entries())
+
+    def path(self, name: str) -> Traversable:
+        """The file called ``name``.
+
+        Raises:
+            UsageError: there is none; the nearest names are given.
+        """
+        entries = self.entries()
+        if name not in entries:
+            raise unknown_name(self.kind, name, entries)
+        path: Traversable = entries[name].load()
+        return path
+
+    def read(self, name_or_path: str | os.PathLike[str]) -> TomlFile:
+        """The file of that name or, when it ends in ``.toml``, at that path.
+
+        Raises:
+            UsageError: there is no such name or file.
+            ModelError: the file cannot be read, or is not TOML.
+        """
+        text = os.fspath(name_or_path)
+        path: Traversable = Path(text) if text.endswith(SUFFIX) else self.path(text)
+        if path.is_file():
+            return _read(path)
+        known = _stem(Path(text).name) in self.names()
+        raise UsageError(
+            "no such file",
+            where=str(path),
+            hint=f"the one that is known by name is written {_stem(Path(text).name)}" if known else "check the path",
+        )
+
+    def _own(self) -> Iterable[Entry]:
+        return _entries_of(files(self.package).iterdir())
+
+    def _from_folders(self) -> Iterable[Entry]:
+        for folder in search_path():
+            if (folder / self.kind).is_dir():
+                yield from _entries_of((folder / self.kind).iterdir())
+
+    def _from_entry_points(self) -> Iterable[Entry]:
+        for entry in entry_point_entries(self.kind):
+            yield Entry(entry.name, entry.origin, partial(_path_of, entry))
+
+
+def _entries_of(paths: Iterable[Traversable]) -> Iterable[Entry]:
+    for path in sorted(paths, key=lambda p: p.name):
+        if path.name.endswith(SUFFIX) and not path.name.startswith(("_", ".")):
+            yield Entry(_stem(path.name), str(path), partial(_itself, path))
+
+
+def _itself(path: Traversable) -> Traversable:
+    return path
+
+
+def _path_of(entry: Entry) -> Traversable:
+    path = entry.load()
+    if isinstance(path, str):
+        return Path(path)
+    if not isinstance(path, Traversable):
+        raise SetupError(f"entry point {entry.origin} gives no path of a TOML file", where=entry.name)
+    return path
+
+
+def _stem(file_name: str) -> str:
+    return file_name.removesuffix(SUFFIX)
+
+
+def _read(path: Traversable) -> TomlFile:
+    where = str(path)
+    try:
+        data = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error.strerror})", where=where, hint="check its permissions") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"is not UTF-8 text (byte {error.start})", where=where, hint="save it as UTF-8") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ModelError(f"is not TOML: {' '.join(str(error).split())}", where=where) from error
+    return TomlFile(name=_stem(path.name), origin=where, data=data)

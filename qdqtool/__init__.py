@@ -1,0 +1,39 @@
+"""qdqtool: edit, quantize and check ONNX models for NPUs.
+
+The verbs of the command line as functions, with the same option names. They are loaded when first used, so that importing the
+package is cheap. (Calibration alone is `qdqtool.api.calibrate`: the name ``qdqtool.calibrate`` belongs to the package.)"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import qdq_passes  # noqa: F401  (defers sympy; must run before anything imports onnx_ir)
+
+if TYPE_CHECKING:
+    from qdq_passes.core.pipeline import run_pipeline
+    from qdq_passes.core.surgeon import from_gs, to_gs
+
+    from qdqtool.api import compare, quantize
+    from qdqtool.io.load import load
+    from qdqtool.io.save import save
+
+_WHERE = {
+    "compare": "qdqtool.api",
+    "from_gs": "qdq_passes.core.surgeon",
+    "load": "qdqtool.io.load",
+    "quantize": "qdqtool.api",
+    "run_pipeline": "qdq_passes.core.pipeline",
+    "save": "qdqtool.io.save",
+    "to_gs": "qdq_passes.core.surgeon",
+}
+
+__all__ = ["compare", "from_gs", "load", "quantize", "run_pipeline", "save", "to_gs"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value

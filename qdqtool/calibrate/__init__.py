@@ -1,0 +1,1 @@
+"""Calibration: sample data → statistics of each tensor → ranges."""

@@ -1,0 +1,178 @@
+"""Ranges of all tensors of a model, as a versioned JSON file that can be merged with the ranges of further samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qdq_passes.errors import ModelError, QdqError, UsageError
+
+from qdqtool.calibrate.observer import Observer, Option, Range, State, observers
+from qdqtool.io.artifacts import read_json, sha256_of_json, write_json
+from qdqtool.io.feed_hash import join
+
+KIND, VERSION = "ranges", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """What calibration found.
+
+    Args:
+        method: name of the calibration method.
+        samples: number of feeds.
+        tensors: range per tensor name.
+        options: options of the method, those that were given.
+        states: per tensor what the method needs to go on from here, where the range does not say it.
+        unobserved: tensors that were asked for and never held a value (zero elements in every sample).
+        model_sha256: fingerprint of the model, see `qdqtool.calibrate.fingerprint`; empty when unknown.
+        data_sha256: fingerprint of the feeds, see `qdqtool.io.feed_hash`; empty when unknown.
+    """
+
+    method: str
+    samples: int
+    tensors: Mapping[str, Range]
+    options: Mapping[str, Option] = field(default_factory=dict)
+    states: Mapping[str, State] = field(default_factory=dict)
+    unobserved: tuple[str, ...] = ()
+    model_sha256: str = ""
+    data_sha256: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready payload; inverse of `from_json`. Floats are exact."""
+        tensors: dict[str, dict[str, Any]] = {}
+        for name, found in self.tensors.items():
+            tensors[name] = {"low": found.low, "high": found.high}
+            if self.states.get(name):
+                tensors[name]["state"] = dict(self.states[name])
+        return {
+            "data_sha256": self.data_sha256,
+            "method": self.method,
+            "model_sha256": self.model_sha256,
+            "options": dict(self.options),
+            "samples": self.samples,
+            "tensors": tensors,
+            "unobserved": sorted(self.unobserved),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Ranges:
+        """Read the form written by `to_json`.
+
+        Raises:
+            ModelError: a key is missing or holds something else.
+        """
+        try:
+            tensors: dict[str, Any] = data["tensors"]
+            return cls(
+                method=str(data["method"]),
+                samples=int(data["samples"]),
+                tensors={name: Range(float(t["low"]), float(t["high"])) for name, t in tensors.items()},
+                options=dict(data.get("options", {})),
+                states={name: dict(t["state"]) for name, t in tensors.items() if "state" in t},
+                unobserved=tuple(data.get("unobserved", ())),
+                model_sha256=str(data.get("model_sha256", "")),
+                data_sha256=str(data.get("data_sha256", "")),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelError(
+                f"the ranges are malformed: {type(error).__name__}: {error}", hint="calibrate again"
+            ) from error
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Ranges:
+        """Read a ranges file.
+
+        Raises:
+            ModelError: missing, broken, of another kind or a newer version.
+        """
+        try:
+            return cls.from_json(read_json(path, kind=KIND, max_version=VERSION))
+        except QdqError as error:
+            error.where = error.where or os.fspath(path)
+            raise
+
+    def write(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+        """Write a ranges file, whole or not at all."""
+        write_json(path, kind=KIND, version=VERSION, payload=self.to_json(), overwrite=overwrite)
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of the canonical JSON of `to_json`."""
+        return sha256_of_json(self.to_json())
+
+    def observers(self) -> dict[str, Observer]:
+        """The observers as they stood when these ranges were made."""
+        make = observers(self.method, self.options)
+        found = {name: make() for name in self.tensors}
+        for name, observer in found.items():
+            try:
+                observer.restore(self.states.get(name, {}), self.tensors[name])
+            except (KeyError, TypeError, ValueError) as error:
+                raise ModelError(f"the state of {name!r} is malformed: {error}", hint="calibrate again") from error
+        return found
+
+    @classmethod
+    def of(
+        cls,
+        seen: Mapping[str, Observer],
+        *,
+        method: str,
+        samples: int,
+        options: Mapping[str, Option],
+        unobserved: Iterable[str],
+        model_sha256: str,
+        data_sha256: str,
+    ) -> Ranges:
+        """Ranges of observers that saw at least one sample each; the other arguments are the fields of that name."""
+        return cls(
+            method=method,
+            samples=samples,
+            tensors={name: observer.range() for name, observer in seen.items()},
+            options=dict(options),
+            states={name: state for name, observer in seen.items() if (state := observer.state())},
+            unobserved=tuple(sorted(unobserved)),
+            model_sha256=model_sha256,
+            data_sha256=data_sha256,
+        )
+
+
+def merge(first: Ranges, *others: Ranges) -> Ranges:
+    """The ranges of all samples together, exactly as calibrating on the concatenated data gives them.
+
+    Raises:
+        UsageError: the ranges are of different methods, options, models or tensors.
+    """
+    merged = first
+    for other in others:
+        merged = _merge(merged, other)
+    return merged
+
+
+def _merge(a: Ranges, b: Ranges) -> Ranges:
+    names = {*a.tensors, *a.unobserved}
+    for what, left, right in (
+        ("methods", a.method, b.method),
+        ("options", dict(a.options), dict(b.options)),
+        ("models", a.model_sha256, b.model_sha256),
+        ("tensors", sorted(names ^ {*b.tensors, *b.unobserved})[:3], []),
+    ):
+        if left != right:
+            raise UsageError(f"these ranges are of different {what}: {left} and {right}", hint="calibrate both alike")
+    seen, more = a.observers(), b.observers()
+    for name, observer in more.items():
+        if name in seen:
+            seen[name].merge(observer)
+        else:
+            seen[name] = observer
+    return Ranges.of(
+        seen,
+        unobserved=names - set(seen),
+        method=a.method,
+        options=a.options,
+        samples=a.samples + b.samples,
+        model_sha256=a.model_sha256,
+        data_sha256=join(a.data_sha256, b.data_sha256, b.samples) if a.data_sha256 and b.data_sha256 else "",
+    )

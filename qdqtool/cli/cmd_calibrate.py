@@ -1,0 +1,87 @@
+"""qdqtool calibrate"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from qdqtool.cli.options import command, data_options, image_settings, select_option
+from qdqtool.cli.render import Out, say
+
+
+@command()
+@click.argument("model", metavar="MODEL", required=False)
+@click.option("-o", "--output", metavar="FILE", required=True, help="Where to write the ranges (JSON).")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@click.option(
+    "--method", default="minmax", show_default=True, metavar="NAME", help="Calibration method (`list methods`)."
+)
+@click.option("--merge", "merge_files", is_flag=True, help="Merge ranges files (given instead of MODEL) into one.")
+@click.argument("more", nargs=-1, metavar="[RANGES...]")
+@select_option
+@data_options
+def calibrate(
+    out: Out,
+    model: str | None,
+    output: str,
+    overwrite: bool,
+    method: str,
+    merge_files: bool,
+    more: tuple[str, ...],
+    select: tuple[str, ...],
+    data: str | None,
+    samples: int | None,
+    seed: int,
+    **images: Any,
+) -> None:
+    """Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
+    from qdq_passes.errors import UsageError
+
+    from qdqtool.calibrate.ranges import Ranges, merge
+    from qdqtool.io.atomic import refuse_existing
+
+    refuse_existing(os.fspath(output), overwrite=overwrite)
+    if model is None:
+        raise UsageError("no model", hint="give MODEL --data D, or --merge A.json B.json")
+    if merge_files:
+        if not more:
+            raise UsageError("one file to merge", hint="--merge A.json B.json -o R.json")
+        found = merge(*(Ranges.read(path) for path in (model, *more)))
+    else:
+        if more:
+            raise click.UsageError(f"unexpected arguments {' '.join(more)}")
+        if data is None:
+            raise UsageError("no data to calibrate on", hint="give --data; see `qdqtool calibrate --help`")
+        found = _calibrate(out, model, data, method, select, samples=samples, seed=seed, image=image_settings(images))
+    found.write(output, overwrite=overwrite)
+    payload = {
+        "output": output, "method": found.method, "samples": found.samples, "tensors": len(found.tensors),
+        "ranges_sha256": found.sha256, "unobserved": list(found.unobserved),
+    }  # fmt: skip
+    out.result(
+        payload, lambda: say(f"{len(found.tensors)} ranges over {found.samples} samples ({found.method}) in {output}")
+    )
+
+
+def _calibrate(out: Out, model: str, data: str, method: str, texts: tuple[str, ...], **options: Any) -> Any:
+    from qdqtool import api
+    from qdqtool.io.load import load
+    from qdqtool.runtime.taps import float_tensors
+
+    graph = load(model)
+    tensors = None
+    if texts:
+        from qdq_passes.core.select import Selector, select
+
+        names = {v.name for v in select(graph, Selector.of(*texts)).values}
+        tensors = [name for name in float_tensors(graph) if name in names]
+    with out.progress("calibrating") as tick:
+        return api.calibrate(
+            graph, data, method=method, tensors=tensors, warn=out.warn,
+            progress=lambda stage, done, total: tick(done, total), **options,
+        )  # fmt: skip
+
+
+command = calibrate

@@ -1,0 +1,101 @@
+"""qdqtool inspect"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.cli.options import command, load_model, model_argument
+from qdqtool.cli.render import Out, megabytes, say, table
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+@command()
+@model_argument
+def inspect(out: Out, model: str) -> None:
+    """Show inputs, outputs, operators, parameters, QDQ coverage and dynamic dimensions of MODEL."""
+    found = describe(load_model(out, model))
+    out.result(found, lambda: _render(found))
+
+
+def describe(model: ir.Model) -> dict[str, Any]:
+    """What `inspect` says, JSON-ready. Parameters are elements of initializers and Constants; bytes as stored."""
+    from collections import Counter
+
+    from qdq_passes.analysis.qdq_pairs import is_dequantize, is_quantize, qdq_pairs
+    from qdq_passes.analysis.uses import all_nodes
+
+    nodes = all_nodes(model)
+    ops = Counter(f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
+    tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
+    tensors += [n.attributes["value"].as_tensor() for n in nodes if n.op_type == "Constant" and _has_tensor(n)]
+    pairs = qdq_pairs(model)
+    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+    dims = [d.value for v in inputs if v.shape is not None for d in v.shape if not isinstance(d, int)]
+    return {
+        "inputs": [_value(v) for v in inputs],
+        "outputs": [_value(v) for v in model.graph.outputs],
+        "opset": model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0)),
+        "opsets": dict(sorted(model.opset_imports.items())),
+        "ir_version": model.ir_version,
+        "producer": " ".join(t for t in (model.producer_name, model.producer_version) if t),
+        "nodes": len(nodes),
+        "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        "functions": len(model.functions),
+        "parameters": sum(t.size for t in tensors),
+        "parameter_bytes": sum(t.nbytes for t in tensors),
+        "dynamic_dims": list(dict.fromkeys(d if d is not None else "?" for d in dims)),
+        "qdq": {
+            "q": sum(is_quantize(n) for n in nodes),
+            "dq": sum(is_dequantize(n) for n in nodes),
+            "pairs": len(pairs),
+            "weights": sum(p.kind != "activation" for p in pairs),
+            "coverage": _coverage(nodes),
+        },
+        "metadata": dict(model.metadata_props),
+    }
+
+
+def _has_tensor(node: ir.Node) -> bool:
+    import onnx_ir as ir
+
+    attribute = node.attributes.get("value")
+    return attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR
+
+
+def _coverage(nodes: list[ir.Node]) -> float:
+    """Share of the linear and convolutional nodes whose first two inputs are dequantized values, 0..1."""
+    from qdq_passes.analysis.qdq_pairs import is_dequantize
+
+    linear = [n for n in nodes if n.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
+    dequantized = [
+        n for n in linear if all(v is not None and (p := v.producer()) and is_dequantize(p) for v in n.inputs[:2])
+    ]
+    return round(len(dequantized) / len(linear), 4) if linear else 0.0
+
+
+def _value(value: ir.Value) -> dict[str, Any]:
+    shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    return {"name": value.name, "dtype": value.dtype.name.lower() if value.dtype is not None else None, "shape": shape}
+
+
+def _render(found: dict[str, Any]) -> None:
+    qdq = found["qdq"]
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found["opsets"].items())
+    say(f"IR {found['ir_version']}, opset {opsets}" + (f", made by {found['producer']}" if found["producer"] else ""))
+    say(f"{found['nodes']} nodes, {found['parameters']:,} parameters, {megabytes(found['parameter_bytes'])}")
+    say(f"{qdq['pairs']} QDQ pairs ({qdq['weights']} on weights), {qdq['coverage']:.0%} of linear layers quantized")
+    if found["dynamic_dims"]:
+        say(f"dynamic dimensions: {', '.join(found['dynamic_dims'])}")
+    say()
+    rows = [("input", v["name"], v["dtype"], v["shape"]) for v in found["inputs"]]
+    table(
+        ("", "name", "type", "shape"),
+        [*rows, *(("output", v["name"], v["dtype"], v["shape"]) for v in found["outputs"])],
+    )
+    say()
+    table(("operator", "count"), list(found["ops"].items()))
+
+
+command = inspect

@@ -1,0 +1,111 @@
+"""qdqtool list"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from qdqtool.cli.options import command
+from qdqtool.cli.render import Out, say, table
+
+
+@command(name="list")
+@click.argument("what", type=click.Choice(["passes", "presets", "targets", "methods", "commands"]))
+@click.argument("name", required=False)
+def list_(out: Out, what: str, name: str | None) -> None:
+    """List passes, presets, targets, calibration methods or commands; with NAME show that one in full."""
+    entries = {"passes": _passes, "presets": _presets, "targets": _targets, "methods": _methods, "commands": _commands}[
+        what
+    ]()
+    if name is None:
+        out.result({what: entries}, lambda: table(("name", "what it is"), [(e["name"], e["summary"]) for e in entries]))
+        return
+    found = next((e for e in entries if e["name"] == name), None)
+    if found is None:
+        from qdq_passes.core.registry import unknown_name
+
+        raise unknown_name(what, name, [e["name"] for e in entries])
+    out.result(found, lambda: _whole(found))
+
+
+def _whole(entry: dict[str, Any]) -> None:
+    say(entry["name"])
+    say(entry.get("text") or entry["summary"])
+    for option in entry.get("options", []):
+        say(f"  {option['name']} = {option['type']}, default {option['default']}")
+
+
+def _passes() -> list[dict[str, Any]]:
+    import dataclasses
+    import inspect
+
+    from qdq_passes.core.option_types import describe, field_type, to_text
+    from qdq_passes.core.registry import PASSES
+
+    found = []
+    for name, entry in PASSES.entries().items():
+        cls = entry.load()
+        text = inspect.getdoc(cls) or ""
+        options = [
+            {
+                "name": f.name.replace("_", "-"),
+                "type": describe(field_type(cls, f.name)),
+                "default": "none, it is required" if f.default is dataclasses.MISSING else to_text(f.default, f.name),
+            }
+            for f in dataclasses.fields(cls)
+            if f.init
+        ]
+        found.append(
+            {"name": name, "summary": _first_line(text), "text": text, "options": options, "origin": entry.origin}
+        )
+    return found
+
+
+def _methods() -> list[dict[str, Any]]:
+    import inspect
+
+    from qdqtool.calibrate.methods import METHODS
+
+    found = []
+    for name, entry in METHODS.entries().items():
+        text = inspect.getdoc(entry.load()) or ""
+        found.append({"name": name, "summary": _first_line(text), "text": text, "origin": entry.origin})
+    return found
+
+
+def _presets() -> list[dict[str, Any]]:
+    from qdqtool.presets.loading import load_preset, preset_names
+
+    found = []
+    for name, description in preset_names().items():
+        explained = load_preset(name).explain()
+        text = "\n".join(f"  {key}: {value}" for key, value in explained)
+        found.append({"name": name, "summary": description, "text": text, "settings": dict(explained)})
+    return found
+
+
+def _targets() -> list[dict[str, Any]]:
+    from qdqtool.targets.loading import load_target, target_names
+
+    found = []
+    for name, description in target_names().items():
+        ops = list(load_target(name).quantized_ops())
+        found.append({"name": name, "summary": description, "text": f"operators: {', '.join(ops)}", "ops": ops})
+    return found
+
+
+def _commands() -> list[dict[str, Any]]:
+    from qdqtool.cli.main import COMMANDS
+
+    return [
+        {"name": name, "summary": entry.load().get_short_help_str(100), "origin": entry.origin}
+        for name, entry in COMMANDS.entries().items()
+    ]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0]
+
+
+command = list_

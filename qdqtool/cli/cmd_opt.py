@@ -1,0 +1,87 @@
+"""qdqtool opt"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from qdqtool.cli.options import command, model_argument, output_options
+from qdqtool.cli.render import Out
+
+
+@command()
+@model_argument
+@output_options
+@click.option(
+    "-p", "--pipeline", "text", required=True, metavar="TEXT", help="Passes, or @FILE with text or a TOML edit script."
+)
+@click.option("--ranges", metavar="FILE", help="Binds @ranges, the ranges that `calibrate` wrote.")
+@click.option("--target", metavar="T", help="Binds @target.")
+@click.option("--verify-each", is_flag=True, help="Verify after every pass.")
+@click.option("--print-each", metavar="DIR", help="Write the model's text form after every pass into DIR.")
+@click.option("--time-passes", is_flag=True, help="Show the time of every pass.")
+@click.option("--stop-after", type=click.IntRange(min=0), metavar="N", help="Stop after N passes.")
+@click.option(
+    "--check-data", metavar="D", help="Run these samples before and after every pass; hold it to what it keeps."
+)
+@click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
+@click.option("--annotations", is_flag=True, help="Save the annotations of passes in metadata (to look at in Netron).")
+@click.option(
+    "--reproducer", metavar="DIR", help="Where a failing pass leaves its input; OUTPUT.reproducer by default."
+)
+def opt(
+    out: Out,
+    model: str,
+    output: str,
+    overwrite: bool,
+    no_provenance: bool,
+    text: str,
+    ranges: str | None,
+    target: str | None,
+    verify_each: bool,
+    print_each: str | None,
+    time_passes: bool,
+    stop_after: int | None,
+    check_data: str | None,
+    allow_findings: bool,
+    annotations: bool,
+    reproducer: str | None,
+) -> None:
+    """Run a pipeline of passes on MODEL."""
+    from qdq_passes.core.hooks import StopAfter, VerifyEach
+
+    from qdqtool.calibrate.ranges import Ranges
+    from qdqtool.cli.saving import pipeline_text, refuse_output, run_and_save, show_report
+    from qdqtool.io.hooks import DumpEach, Reproducer
+    from qdqtool.targets.loading import load_target
+
+    refuse_output(model, output, overwrite)
+    pipeline = pipeline_text(text)
+    found = Ranges.read(ranges) if ranges else None
+    inputs: dict[str, Any] = {"ranges": found.tensors} if found else {}
+    if target:
+        inputs["target"] = load_target(target)
+    hooks: list[Any] = [Reproducer(reproducer or f"{output}.reproducer")]
+    hooks += [VerifyEach()] if verify_each else []
+    hooks += [DumpEach(print_each)] if print_each else []
+    hooks += [StopAfter(stop_after)] if stop_after is not None else []
+    if check_data:
+        hooks.append(_numeric_check(model, check_data))
+    report = run_and_save(
+        out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, inputs=inputs, hooks=hooks,
+        allow_findings=allow_findings, ranges=found, annotations=annotations or None,
+    )  # fmt: skip
+    show_report(out, report, output, times=time_passes)
+
+
+def _numeric_check(model: str, data: str) -> Any:
+    from qdqtool.io.feed_spec import input_specs
+    from qdqtool.io.feeds import open_feeds
+    from qdqtool.io.load import load
+    from qdqtool.runtime.hooks import NumericCheck
+
+    return NumericCheck(open_feeds(data, input_specs(load(model)), samples=4))
+
+
+command = opt

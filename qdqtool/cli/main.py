@@ -1,0 +1,111 @@
+"""Entry point of ``qdqtool``: finds commands by file name and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+from qdq_passes.core.registry import FolderRegistry, add_path, unknown_name
+from qdq_passes.errors import QdqError
+
+COMMANDS = FolderRegistry("commands", ("qdqtool.cli",), prefix="cmd_", attribute="command")
+
+#: Exit codes beside those of `QdqError`.
+INTERNAL_ERROR, INTERRUPTED = 70, 130
+
+
+class CommandFolder(click.Group):
+    """A group whose commands are the files ``cmd_*.py``; a command's module is imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, sorted."""
+        return COMMANDS.names()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command called ``cmd_name``; a usage error with the nearest names when there is none."""
+        entries = COMMANDS.entries()
+        if cmd_name not in entries:
+            raise unknown_name("commands", cmd_name, entries)
+        command: click.Command = entries[cmd_name].load()
+        return command
+
+
+def _add_paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+    for folder in value:
+        add_path(folder)
+
+
+@click.group(
+    cls=CommandFolder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    invoke_without_command=True,
+)
+@click.option(
+    "--path",
+    multiple=True,
+    metavar="DIR",
+    is_eager=True,
+    expose_value=False,
+    callback=_add_paths,
+    help="Also search DIR for passes/ presets/ targets/ methods/ commands/ (as does QDQTOOL_PATH).",
+)
+@click.option("--version", is_flag=True, help="Print the version and exit.")
+@click.pass_context
+def cli(ctx: click.Context, version: bool) -> None:
+    """Edit, quantize and check ONNX models for NPUs."""
+    if version:
+        from importlib.metadata import version as version_of
+
+        click.echo(f"qdqtool {version_of('qdqtool')}")
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit; ``arguments`` default to those of the process."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line and return its exit code. A user's fault is one line on stderr; ``-v`` adds the traceback."""
+    verbose = any(a in ("-v", "--verbose") for a in arguments)
+    try:
+        result: Any = cli.main(arguments, prog_name="qdqtool", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; nothing was written", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        _show(error.format_message(), verbose)
+        return error.exit_code
+    except QdqError as error:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))
+        first, newline, rest = str(error).partition("\n")
+        _show(f"{first}{notes}{newline}{rest}", verbose)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        _show(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), verbose)
+        return 2
+    except Exception as error:  # noqa: BLE001  (the border: a bug of ours becomes one line and exit 70)
+        hint = "" if verbose else "; run again with -v for the traceback"
+        _show(f"internal error: {type(error).__name__}: {' '.join(str(error).split())}{hint}", verbose)
+        return INTERNAL_ERROR
+
+
+def _show(message: str, verbose: bool) -> None:
+    if verbose:
+        import traceback
+
+        traceback.print_exc()
+    click.echo(f"error: {message}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Options that several commands share, spelled once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qdqtool.cli.main import _add_paths
+from qdqtool.cli.render import Out
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from qdqtool.io.feeds import Feeds
+    from qdqtool.io.images import ImageOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+
+def stack(*decorators: Callable[[Any], Any]) -> Decorator[Any]:
+    """Several decorators as one, applied so that options show in the order given."""
+    return lambda function: functools.reduce(lambda f, d: d(f), reversed(decorators), function)
+
+
+def command(group: click.Group | None = None, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function ``f(out, …)``: adds ``--json --json-out -v -q --path`` and passes an `Out` first."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        @functools.wraps(function)
+        def call(as_json: bool, json_out: str | None, verbose: bool, quiet: bool, **options: Any) -> Any:
+            return function(Out(as_json, json_out, verbose, quiet), **options)
+
+        options = stack(
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else there."),
+            click.option("--json-out", metavar="FILE", help="Write the JSON document to FILE."),
+            click.option("-v", "--verbose", is_flag=True, help="Show what was skipped and why; tracebacks on errors."),
+            click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+            click.option(
+                "--path", multiple=True, metavar="DIR", is_eager=True, expose_value=False, callback=_add_paths,
+                help="Also search DIR for own passes, presets, targets, methods, commands.",
+            ),
+        )  # fmt: skip
+        make = click.command if group is None else group.command
+        made: click.Command = make(name)(options(call))
+        return made
+
+    return decorate
+
+
+model_argument = click.argument("model", metavar="MODEL")
+
+output_options = stack(
+    click.option(
+        "-o", "--output", metavar="FILE", required=True, help="Where to write the model; parent folders are made."
+    ),
+    click.option("--overwrite", is_flag=True, help="Replace FILE if it exists."),
+    click.option("--no-provenance", is_flag=True, help="Leave out the metadata entry that says what was done."),
+)
+
+select_option = click.option(
+    "--select", "select", multiple=True, metavar="SEL", help="What the command acts on (selector; repeat to unite)."
+)
+allow_empty_option = click.option(
+    "--allow-empty", is_flag=True, help="A selector that matches nothing is a warning, not an error."
+)
+
+exclude_options = stack(
+    click.option("--exclude", multiple=True, metavar="SEL", help="Nodes that stay float (selector; repeat to unite)."),
+    click.option("--only", multiple=True, metavar="SEL", help="The only nodes that may be quantized."),
+    click.option("--isolate", is_flag=True, help="Values of excluded nodes stay float even if a neighbour wants them."),
+    allow_empty_option,
+)
+
+image_options = stack(
+    click.option("--image-size", metavar="HxW", help="Size of images; by default from the model's input."),
+    click.option("--image-mean", metavar="M[,M,M]", help="Subtracted after scaling, per channel."),
+    click.option("--image-std", metavar="S[,S,S]", help="Divided by after the mean, per channel."),
+    click.option(
+        "--image-scale", type=float, metavar="F", help="Pixels 0..255 are multiplied by it first (1/255 = 0.00392157)."
+    ),
+    click.option("--image-order", type=click.Choice(["rgb", "bgr"]), help="Order of the colour channels."),
+    click.option("--image-layout", type=click.Choice(["nchw", "nhwc"]), help="Layout of the model's input."),
+    click.option(
+        "--image-fit",
+        type=click.Choice(["stretch", "letterbox", "center-crop"]),
+        help="How images are brought to size.",
+    ),
+)
+
+data_options = stack(
+    click.option(
+        "--data", metavar="D",
+        help="Samples: file.npz, a folder of .npz or of images, module:function, or random:N[:SEED].",
+    ),
+    click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Take the first N samples."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data."),
+    image_options,
+)  # fmt: skip
+
+IMAGE_KEYS = ("image_size", "image_mean", "image_std", "image_scale", "image_order", "image_layout", "image_fit")
+
+
+def image_settings(options: dict[str, Any]) -> ImageOptions | None:
+    """Take the image options out of ``options``; None when none was given.
+
+    Raises:
+        UsageError: a size or a list of numbers cannot be read.
+    """
+    given = {key.removeprefix("image_"): options.pop(key) for key in IMAGE_KEYS}
+    given = {key: value for key, value in given.items() if value is not None}
+    if not given:
+        return None
+    from qdqtool.io.images import Fit, ImageOptions, Layout, Order
+
+    read = {
+        "size": _size,
+        "mean": _numbers,
+        "std": _numbers,
+        "scale": float,
+        "order": Order,
+        "layout": Layout,
+        "fit": Fit,
+    }
+    return ImageOptions(**{key: read[key](value) for key, value in given.items()})
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, _, width = text.lower().partition("x")
+    if not (height.isdigit() and (width.isdigit() or not width)):
+        raise click.UsageError(f"--image-size {text!r} is no size; write 224x224 (height x width) or 224")
+    return int(height), int(width or height)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise click.UsageError(f"{text!r} is no list of numbers; write 0.485,0.456,0.406") from None
+
+
+def open_data(
+    out: Out, model: ir.Model, data: str | None, samples: int | None, seed: int, options: dict[str, Any]
+) -> Feeds | None:
+    """Feeds of ``--data`` for ``model``, or None without ``--data``; takes the image options out of ``options``."""
+    images = image_settings(options)
+    if data is None:
+        return None
+    from qdqtool.io.feed_spec import input_specs
+    from qdqtool.io.feeds import open_feeds
+
+    return open_feeds(data, input_specs(model), samples=samples, seed=seed, image=images)
+
+
+def load_model(out: Out, path: str) -> ir.Model:
+    """Load a model for a command."""
+    from qdqtool.io.load import load
+
+    return load(path)

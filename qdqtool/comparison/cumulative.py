@@ -1,0 +1,184 @@
+"""Cumulative comparison: both models run on the same feeds, errors add up along the graph as they do in use.
+
+Where a tensor is quantized, what its consumers read is compared: the output of its DequantizeLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from qdq_passes.analysis.qdq_pairs import Pair, qdq_pairs
+from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.agreement import Accumulator, worst_first
+from qdq_passes.numerics.encoding import Encoding
+
+from qdqtool.comparison.report import Compared, Comparison
+from qdqtool.io.feeds import Feeds
+from qdqtool.runtime.taps import Taps, float_tensors
+
+Array = npt.NDArray[Any]
+#: Told (samples done, samples in all or None).
+Progress = Callable[[int, int | None], None]
+
+
+@dataclass
+class _Track:
+    """One tensor followed through the samples: its name in the report, and what is read for it in A and in B."""
+
+    name: str
+    in_a: str
+    in_b: str
+    is_output: bool
+    encoding: Encoding | None
+    axis: int | None
+    total: Accumulator = field(default_factory=Accumulator)
+    sliced: Accumulator | None = None
+
+
+def compare_models(
+    a: ir.Model,
+    b: ir.Model,
+    feeds: Iterable[Mapping[str, Array]],
+    *,
+    per_slice: int | None = None,
+    tensors: Sequence[str] | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare ``b`` (the quantized model) with ``a`` (the reference) on the same feeds; neither is changed.
+
+    Args:
+        a: reference.
+        b: tested model; its inputs are those of ``a``, by name or else by position.
+        feeds: feeds of ``a``; read once.
+        per_slice: axis along which to compare every index by itself as well.
+        tensors: names of tensors inside to compare; default: every float tensor that both have; empty: outputs only.
+        threads: threads inside an operator.
+        progress: called after each sample.
+
+    Raises:
+        UsageError: the models do not have as many inputs or outputs, a tensor is not in both, or there is no sample.
+        ModelError: outputs of the two have different shapes.
+    """
+    warnings: list[str] = []
+    inputs = _matched("inputs", _input_names(a), _input_names(b), warnings)
+    tracks = _tracks(a, b, tensors, per_slice, warnings)
+    taps_a = Taps(a, [t.in_a for t in tracks], threads=threads)
+    taps_b = Taps(b, [t.in_b for t in tracks], threads=threads)
+    total = feeds.count if isinstance(feeds, Feeds) else None
+    samples = 0
+    for feed in feeds:
+        values_a = taps_a.run(feed)
+        values_b = taps_b.run({inputs[name]: array for name, array in feed.items()})
+        for track in list(tracks):
+            try:
+                _add(track, values_a[track.in_a], values_b[track.in_b], warnings)
+            except ModelError as error:
+                if track.is_output:
+                    raise
+                warnings.append(f"not compared: {error}")
+                tracks.remove(track)
+        samples += 1
+        if progress is not None:
+            progress(samples, total)
+    if not samples:
+        raise UsageError("there is no sample to compare on", hint="--data gives the samples")
+    if isinstance(feeds, Feeds):
+        warnings = [*feeds.warnings, *warnings]
+    inside = [_compared(t) for t in tracks if not t.is_output]
+    return Comparison(
+        outputs=tuple(_compared(t) for t in tracks if t.is_output),
+        tensors=tuple(sorted(inside, key=lambda c: (worst_first(c.agreement.sqnr_db), c.name))),
+        samples=samples,
+        warnings=tuple(warnings),
+    )
+
+
+def _tracks(
+    a: ir.Model, b: ir.Model, tensors: Sequence[str] | None, axis: int | None, warnings: list[str]
+) -> list[_Track]:
+    pairs_a, pairs_b = _activation_pairs(a), _activation_pairs(b)
+    encodings = {name: pair.encoding for name, pair in pairs_b.items()}
+    outputs = _matched("outputs", _names(a.graph.outputs), _names(b.graph.outputs), warnings)
+    tracks = [_Track(x, x, y, True, encodings.get(y), axis) for x, y in outputs.items()]
+    if tensors is not None and not tensors:
+        return tracks
+    in_b = set(float_tensors(b)) | set(pairs_b)
+    shared = [name for name in float_tensors(a) if name in in_b]
+    absent = sorted(set(tensors or ()) - set(shared))
+    if absent:
+        raise UsageError(f"not a float tensor of both models: {', '.join(absent)}", hint="tensors are matched by name")
+    same = {*outputs, *(name for name in _input_names(a) if name not in pairs_b)}  # shown above, or equal by definition
+    for name in [n for n in shared if n not in same] if tensors is None else dict.fromkeys(tensors):
+        read_a, read_b = _read_for(name, pairs_a), _read_for(name, pairs_b)
+        tracks.append(_Track(name, read_a, read_b, False, encodings.get(name), axis))
+    return tracks
+
+
+def _activation_pairs(model: ir.Model) -> dict[str, Pair]:
+    """The pairs on activations of the main graph by the float value's name, the first of each."""
+    found: dict[str, Pair] = {}
+    for pair in qdq_pairs(model):
+        if pair.kind == "activation" and pair.q is not None and pair.dq.graph is model.graph:
+            found.setdefault(pair.tensor, pair)
+    return found
+
+
+def _read_for(name: str, pairs: Mapping[str, Pair]) -> str:
+    """The value that consumers of the tensor ``name`` read."""
+    return (pairs[name].output.name or name) if name in pairs else name
+
+
+def _matched(what: str, names_a: list[str], names_b: list[str], warnings: list[str]) -> dict[str, str]:
+    """Names of A → names of B: equal names, or by position when the names differ."""
+    if set(names_a) == set(names_b):
+        return {name: name for name in names_a}
+    if len(names_a) != len(names_b):
+        raise UsageError(
+            f"the models have different {what}: {', '.join(names_a)} and {', '.join(names_b)}",
+            hint="give two forms of one model",
+        )
+    warnings.append(f"{what} are matched by position: {', '.join(names_a)} with {', '.join(names_b)}")
+    return dict(zip(names_a, names_b, strict=True))
+
+
+def _names(values: Iterable[ir.Value]) -> list[str]:
+    return [value.name for value in values if value.name]
+
+
+def _input_names(model: ir.Model) -> list[str]:
+    return [name for name in _names(model.graph.inputs) if name not in model.graph.initializers]
+
+
+def _add(track: _Track, x: Any, y: Any, warnings: list[str]) -> None:
+    """Take one sample in.
+
+    Raises:
+        ModelError: the two cannot be compared.
+    """
+    where = f"{'output' if track.is_output else 'tensor'} {track.name!r}"
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
+        raise ModelError("it is no tensor", where=where)
+    if x.shape != y.shape:
+        raise ModelError(f"shape {list(x.shape)} in A, {list(y.shape)} in B", where=where)
+    if track.encoding is not None:
+        scale = track.encoding.granularity.expand(track.encoding.scale_array(), x.shape)
+        track.total.scale = np.asarray(scale, np.float64)
+    track.total.add(x, y)
+    if track.axis is None or not -x.ndim <= track.axis < x.ndim:
+        return
+    track.sliced = track.sliced or Accumulator(axis=track.axis)
+    try:
+        track.sliced.add(x, y)
+    except ModelError as error:
+        warnings.append(f"{where} has no slices: {error}")
+        track.axis = track.sliced = None
+
+
+def _compared(track: _Track) -> Compared:
+    slices = tuple(track.sliced.per_slice()) if track.sliced is not None else ()
+    return Compared(name=track.name, agreement=track.total.result(), slices=slices)

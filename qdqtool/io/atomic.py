@@ -1,0 +1,134 @@
+"""Files that appear whole or not at all: written beside their place under a hidden name, synced, renamed last.
+
+A process killed in between leaves the old file (or none) and a hidden ``.<name>.<random>.tmp``, which nothing reads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+from qdq_passes.errors import QdqError, SetupError, UsageError
+
+#: Create, never follow or truncate what somebody else put there.
+CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def refuse_existing(path: str, *, overwrite: bool) -> None:
+    """Refuse to write to ``path`` when it is a folder, or exists and may not be overwritten.
+
+    Raises:
+        UsageError: it must not be written.
+    """
+    if os.path.isdir(path):
+        raise UsageError("is a folder", where=path, hint="give the name of a file")
+    if not overwrite and os.path.lexists(path):
+        raise UsageError("exists", where=path, hint="pass --overwrite")
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turn what the operating system says while ``path`` is written into one clear line.
+
+    Raises:
+        SetupError: the disk is full.
+        UsageError: the place cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _write_error(path, error) from error
+
+
+def _write_error(path: str, error: OSError) -> QdqError:
+    if error.errno in NO_ROOM:
+        return SetupError("no room left on the disk", where=path, hint="free some, or write elsewhere")
+    if isinstance(error, PermissionError):
+        return UsageError("permission denied", where=path, hint="write to a folder of yours")
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return UsageError("a parent of it is a file, not a folder", where=path, hint="give another path")
+    return UsageError(f"cannot be written ({error.strerror or error})", where=path, hint="give another path")
+
+
+@contextmanager
+def folder_for(path: str) -> Iterator[str]:
+    """The folder of ``path``, made when missing, and taken away again when the body fails and left it empty."""
+    folder = os.path.dirname(os.path.abspath(path))
+    missing = []
+    ancestor = folder
+    while not os.path.lexists(ancestor):
+        missing.append(ancestor)
+        ancestor = os.path.dirname(ancestor)
+    try:
+        with writing(path):
+            os.makedirs(folder, exist_ok=True)
+        yield folder
+    except BaseException:
+        for made in missing:
+            with suppress(OSError):
+                os.rmdir(made)
+        raise
+
+
+class HiddenFile:
+    """An open file under a hidden name in ``folder``, until `keep_as` gives it its own or `discard` takes it away."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        """Open ``.<name>.<random>.tmp``, nothing in it yet."""
+        short = name.encode(errors="replace")[:200].decode(errors="ignore")
+        self.path = os.path.join(folder, f".{short}.{secrets.token_hex(4)}.tmp")
+        self.file: BinaryIO = os.fdopen(os.open(self.path, CREATE, 0o666), "wb")
+
+    def sync(self) -> None:
+        """Bring what was written onto the disk and close the file."""
+        if not self.file.closed:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+
+    def keep_as(self, path: str) -> None:
+        """Put the file in its place, replacing what stands there: a link is replaced, never followed."""
+        self.sync()
+        os.replace(self.path, path)
+        sync_folder(os.path.dirname(path))
+
+    def discard(self) -> None:
+        """Take the file away; nothing happens when it has been kept."""
+        with suppress(OSError):
+            self.file.close()
+        with suppress(OSError):
+            os.unlink(self.path)
+
+
+def sync_folder(folder: str) -> None:
+    """Bring a rename in ``folder`` onto the disk, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:
+    """Write ``data`` to ``path`` (parents are made) so that at every moment the old or the new file is whole.
+
+    Raises:
+        UsageError: the file exists and ``overwrite`` is off, or the place cannot be written.
+        SetupError: the disk is full.
+    """
+    target = os.path.abspath(os.fspath(path))
+    refuse_existing(target, overwrite=overwrite)
+    with folder_for(target) as folder, writing(target):
+        hidden = HiddenFile(folder, os.path.basename(target))
+        try:
+            hidden.file.write(data)
+            refuse_existing(target, overwrite=overwrite)
+            hidden.keep_as(target)
+        except BaseException:
+            hidden.discard()
+            raise

@@ -1,0 +1,58 @@
+"""Reading a file that a person named: one clear line for everything that can be wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+from qdq_passes.errors import ModelError
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a regular, non-empty file.
+
+    Raises:
+        ModelError: missing (with the nearest names), a folder, no permission, empty, not a regular file.
+    """
+    where = os.fspath(path)
+    try:
+        if os.path.exists(where) and not os.path.isfile(where):
+            what = "a folder" if os.path.isdir(where) else "no regular file"
+            raise ModelError(f"is {what}", where=where, hint=_nearest(where, what) or "give the name of a file")
+        with open(where, "rb") as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise ModelError("no such file", where=where, hint=_nearest(where, "") or "check the path") from error
+    except PermissionError as error:
+        raise ModelError("permission denied", where=where, hint=f"chmod +r {where}") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot be read ({error})", where=where, hint="check the path") from error
+    if not data:
+        raise ModelError("is empty (0 bytes)", where=where, hint="the copy or download broke off: fetch it again")
+    return data
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        ModelError: as `read_bytes`, or not UTF-8.
+    """
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise ModelError("is not UTF-8 text", where=os.fspath(path), hint="save it as UTF-8") from error
+
+
+def _nearest(path: str, what: str) -> str:
+    """Names like ``path`` that exist beside it, or the models inside it when it is a folder."""
+    folder, name = (path, "") if what == "a folder" else os.path.split(path)
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError:
+        return f"there is no folder {folder}" if not os.path.isdir(folder) else ""
+    if what == "a folder":
+        close = [n for n in names if n.endswith((".onnx", ".onnxtxt"))][:3]
+        return f"it holds {', '.join(close)}" if close else ""
+    close = difflib.get_close_matches(name, names, n=3)
+    return f"did you mean {', '.join(close)}?" if close else ""

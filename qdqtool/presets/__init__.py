@@ -1,0 +1,25 @@
+"""Quantization presets, one TOML file each: ``xint8.toml`` is called ``--preset xint8``.
+
+To add one, put such a file here, into ``presets/`` of a folder given with ``--path``, or pass it as ``--preset ./mine.toml``;
+``schema.json`` beside this file lists every key. A key left out takes the default of the pass it belongs to:
+
+    description = "int8 activations with a zero point, int8 weights, float scales"
+
+    [calibration]
+    method = "minmax"                           # as in --method
+
+    [pipeline]
+    before = "give-names,fold-batch-norm,sort"  # passes run on the float model before calibration
+
+    [encodings]                                 # the policy: options of annotate-encodings
+    scales = "any"
+    symmetric = false
+
+    [insert]                                    # options of insert-qdq
+    weights = "dq"
+
+    [selection]
+    ops = ["Conv", "Gemm"]                      # operator types that are quantized
+    exclude = ["*/head/*"]                      # selectors of nodes that stay float
+
+Every number and choice carries a comment with its source."""

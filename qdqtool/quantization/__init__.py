@@ -1,0 +1,1 @@
+"""The quantization workflow: clean and fuse, calibrate, choose encodings, insert QDQ; one printable pipeline."""

@@ -1,0 +1,58 @@
+"""What onnxruntime says when it refuses, as one line of ours that names the node and the way out. Text only."""
+
+from __future__ import annotations
+
+import re
+
+from qdq_passes.errors import ModelError, QdqError, UnsupportedError
+
+_STATUS = re.compile(r"^\s*\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_SOURCE = re.compile(r"/\S+\.(?:cc|cpp|h|hpp):\d+ .*?\)(?: const)?\s+")
+_NO_OPERATOR = re.compile(r'In Node, \("(?P<node>[^"]*)", [^)]*\).*No Op registered for (?P<op>\S+)', re.S)
+_NO_FUNCTION = re.compile(r"(?P<op>[\w.]+:\w+)\(-?\d+\) is not a registered function/op")
+_NO_KERNEL = re.compile(r"Could not find an implementation for (?P<op>\S+) node with name '(?P<node>[^']*)'")
+_BAD_NODE = re.compile(r'In Node, \("(?P<node>[^"]*)", ')
+_VERSION = re.compile(r"(?:Unsupported model IR version|Opset \d+ is under development|support for domain)")
+_RUNNING = re.compile(r"while running (?P<op>\S+) node\. Name:'(?P<node>[^']*)' Status Message: (?P<why>.*)", re.S)
+
+
+class VersionError(UnsupportedError):
+    """The model's IR version or opset is newer than what the installed onnxruntime reads."""
+
+
+def one_line(text: str) -> str:
+    """``text`` without onnxruntime's status prefix, source locations and line breaks."""
+    return " ".join(_SOURCE.sub("", _STATUS.sub("", text)).split())
+
+
+def refusal(text: str, *, version: str) -> QdqError:
+    """The error for a model that onnxruntime ``version`` does not load, given its message."""
+    line = one_line(text)
+    if _VERSION.search(text):
+        hint = "lower it with `qdqtool convert-opset`, or install a newer onnxruntime"
+        return VersionError(f"onnxruntime {version} does not read this model: {line}", hint=hint)
+    for pattern in (_NO_OPERATOR, _NO_KERNEL, _NO_FUNCTION):
+        found = pattern.search(text)
+        if found:
+            what = "kernel" if pattern is _NO_KERNEL else "operator"
+            return UnsupportedError(
+                f"onnxruntime {version} has no {what} {found['op'].rstrip(',')} for these types",
+                where=found.groupdict().get("node") or None,
+                hint="replace the node, or register its custom-operator library",
+            )
+    node = _BAD_NODE.search(text)
+    return ModelError(
+        f"onnxruntime {version} refuses the model: {line}", where=(node["node"] or None) if node else None
+    )
+
+
+def failure(text: str) -> QdqError:
+    """The error for a run that failed, given onnxruntime's message."""
+    found = _RUNNING.search(text)
+    if found:
+        return ModelError(
+            f"{found['op']} fails in onnxruntime: {one_line(found['why'])}",
+            where=found["node"] or None,
+            hint="compare the shapes and values of the feed with what the model wants",
+        )
+    return ModelError(f"the run fails in onnxruntime: {one_line(text)}")

@@ -1,0 +1,210 @@
+"""Sessions: the one module that imports onnxruntime, and only when a session is opened.
+
+A session is the project's numeric reference: graph optimization is off unless asked for, because the fused int8 kernels of
+CPUs without VNNI saturate and one thread makes sums reproducible. Every refusal of onnxruntime becomes one line of ours."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from qdq_passes.errors import QdqError, SetupError, UsageError
+
+from qdqtool.io.feed_spec import Dims, InputSpec, format_shape
+from qdqtool.runtime.model_bytes import model_bytes
+from qdqtool.runtime.refusals import failure, refusal
+
+Array = npt.NDArray[np.generic]
+
+#: numpy type of each onnxruntime tensor type. The last five have no numpy form in onnxruntime: their bytes are copied.
+_DTYPES: dict[str, Any] = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    **{f"{sign}int{bits}": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "bool": np.bool_,
+    "string": np.object_,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8e5m2": ml_dtypes.float8_e5m2,
+    "float8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+}
+FLOATS = frozenset(np.dtype(t) for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16))
+
+
+@functools.cache
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise SetupError(f"onnxruntime cannot be imported: {error}", hint="pip install onnxruntime") from error
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime
+
+
+def version() -> str:
+    """Version of the installed onnxruntime, as ``"1.31.1"``."""
+    return str(_onnxruntime().__version__)
+
+
+class Session:
+    """A model that runs. Made by `open_session`; may be used from several threads.
+
+    Attributes:
+        input_names: names of the graph inputs that a feed must hold.
+        input_shapes: shape of each: a number, the name of a dynamic dimension, or None; () also when the rank is unknown.
+        input_dtypes: numpy type of each; ``object`` for strings, None for what is no tensor or has no numpy type.
+        output_names: names of the outputs, the extra ones last.
+        output_dtypes: numpy type of each, as for inputs.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        inputs, outputs = handle.get_inputs(), handle.get_outputs()
+        self.input_names: tuple[str, ...] = tuple(i.name for i in inputs)
+        self.input_shapes: dict[str, Dims] = {i.name: tuple(i.shape) for i in inputs}
+        self.input_dtypes: dict[str, np.dtype[Any] | None] = {i.name: _dtype(i.type) for i in inputs}
+        self.output_names: tuple[str, ...] = tuple(o.name for o in outputs)
+        self.output_dtypes: dict[str, np.dtype[Any] | None] = {o.name: _dtype(o.type) for o in outputs}
+
+    def run(self, feed: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Any]:
+        """Values of ``outputs`` (default: all) for one feed.
+
+        Args:
+            feed: one array per input, of the exact type and shape.
+            outputs: names among ``output_names``.
+
+        Raises:
+            UsageError: an input is missing, unknown, or has another type or shape than the model's.
+            ModelError: a node fails; ``where`` names it.
+        """
+        names = list(self.output_names if outputs is None else outputs)
+        feed = self._checked(feed, names)
+        raw = any(_is_raw(self.input_dtypes[n]) for n in feed) or any(_is_raw(self.output_dtypes[n]) for n in names)
+        try:
+            values = self._run_raw(feed, names) if raw else self._handle.run(names, feed)
+        except Exception as error:
+            raise failure(str(error)) from error
+        return dict(zip(names, values, strict=True))
+
+    def _checked(self, feed: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+        _refuse_names("input", [n for n in feed if n not in self.input_dtypes], self.input_names)
+        _refuse_names("output", [n for n in names if n not in self.output_dtypes], self.output_names)
+        missing = [n for n in self.input_names if n not in feed]
+        if missing:
+            raise UsageError(f"the feed lacks {', '.join(missing)}", hint=f"it has {', '.join(feed) or 'nothing'}")
+        return {name: self._fitting(name, value) for name, value in feed.items()}
+
+    def _fitting(self, name: str, value: Array) -> Array:
+        wanted, shape = self.input_dtypes[name], self.input_shapes[name]
+        if wanted is None:  # a sequence, a map: onnxruntime checks it
+            return value
+        array = np.asarray(value)
+        fits = not shape or InputSpec(name, wanted, shape).takes(array.shape)
+        if not fits or (array.dtype != wanted and wanted != np.object_):
+            text = f"{array.dtype} {format_shape(array.shape)}"
+            raise UsageError(
+                f"the model wants {wanted} {format_shape(shape)}, the feed has {text}", where=f"input {name!r}"
+            )
+        return array
+
+    def _run_raw(self, feed: Mapping[str, Array], names: list[str]) -> list[Any]:
+        """A run through OrtValues, for types that onnxruntime's numpy interface does not know."""
+        values = self._handle.run_with_ort_values(names, {n: _to_ort_value(a) for n, a in feed.items()})
+        return [_from_ort_value(v, self.output_dtypes[n]) for n, v in zip(names, values, strict=True)]
+
+
+def open_session(
+    model: ir.Model | str | os.PathLike[str],
+    *,
+    optimize: bool = False,
+    threads: int = 1,
+    extra_outputs: Iterable[str] = (),
+) -> Session:
+    """A session on the CPU for ``model``, which is not changed.
+
+    Args:
+        model: the model, or the file to load it from.
+        optimize: let onnxruntime optimize the graph: for timing, never for numbers that are compared.
+        threads: threads inside an operator; 0 leaves the choice to onnxruntime.
+        extra_outputs: names of values of the main graph to be had besides the outputs.
+
+    Raises:
+        UnsupportedError: onnxruntime has no such operator, kernel, opset or IR version.
+        ModelError: onnxruntime refuses the model.
+        SetupError: onnxruntime is not installed.
+    """
+    if not isinstance(model, ir.Model):
+        from qdqtool.io.load import load
+
+        model = load(model)
+    ort = _onnxruntime()
+    source = model_bytes(model, extra_outputs=extra_outputs)
+    options = ort.SessionOptions()
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # errors arrive as exceptions, once
+    if source.folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", source.folder)
+    if source.arrays:
+        values = [ort.OrtValue.ortvalue_from_numpy(a) for a in source.arrays.values()]
+        options.add_external_initializers(list(source.arrays), values)
+    try:
+        return Session(ort.InferenceSession(source.data, options, providers=["CPUExecutionProvider"]))
+    except Exception as error:
+        raise refusal(str(error), version=version()) from error
+
+
+def load_check(model: ir.Model | str | os.PathLike[str]) -> str | None:
+    """None when the installed onnxruntime loads ``model``, else its reason in one line."""
+    try:
+        open_session(model)
+    except SetupError:
+        raise
+    except QdqError as error:
+        return str(error)
+    return None
+
+
+def _dtype(type_text: str) -> np.dtype[Any] | None:
+    """``"tensor(float)"`` → float32; None for sequences, maps, optionals and 4-bit types."""
+    known = _DTYPES.get(type_text.removeprefix("tensor(").removesuffix(")"))
+    return None if known is None else np.dtype(known)
+
+
+def _is_raw(dtype: np.dtype[Any] | None) -> bool:
+    return dtype is not None and dtype.kind == "V"
+
+
+def _to_ort_value(array: Array) -> Any:
+    value = _onnxruntime().OrtValue
+    if not _is_raw(array.dtype):
+        return value.ortvalue_from_numpy(np.ascontiguousarray(array))
+    bits = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+    return value.ortvalue_from_numpy_with_onnx_type(bits, ir.DataType.from_numpy(array.dtype).value)
+
+
+def _from_ort_value(value: Any, dtype: np.dtype[Any] | None) -> Any:
+    if dtype is None or not _is_raw(dtype):
+        return value.numpy()
+    shape = tuple(value.shape())
+    size = math.prod(shape) * dtype.itemsize
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(bytearray(data), dtype).reshape(shape)
+
+
+def _refuse_names(kind: str, unknown: Sequence[str], known: Sequence[str]) -> None:
+    if unknown:
+        raise UsageError(
+            f"the model has no {kind} {', '.join(unknown)}", hint=f"its {kind}s are {', '.join(known) or 'none'}"
+        )

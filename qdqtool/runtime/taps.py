@@ -1,0 +1,74 @@
+"""Taps: values inside a model, fetched while feeds stream through one session. One sample's tensors are held at a time."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from qdq_passes.errors import UsageError
+
+from qdqtool.runtime.session import FLOATS, Session, open_session
+
+Array = npt.NDArray[np.generic]
+
+_FLOAT_TYPES = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+class Taps:
+    """One session on ``model`` (which is not changed) whose extra outputs are the wanted tensors.
+
+    Args:
+        model: the model. Bodies of If, Loop and Scan are not tapped.
+        tensors: names of graph inputs and node outputs of the main graph.
+        threads: threads inside an operator.
+
+    Raises:
+        UsageError: a tensor is not a graph input or node output of the main graph.
+    """
+
+    def __init__(self, model: ir.Model, tensors: Iterable[str], *, threads: int = 1) -> None:
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(tensors))
+        inputs = {value.name for value in model.graph.inputs}
+        known = {*inputs, *(value.name for value in _node_outputs(model))}
+        for name in self.names:
+            if name not in known:
+                near = difflib.get_close_matches(name, [k for k in known if k], n=3)
+                raise UsageError(
+                    f"the main graph has no tensor {name!r}",
+                    hint=f"did you mean {' or '.join(near)}?" if near else None,
+                )
+        self._fetched = [name for name in self.names if name not in inputs]
+        self.session: Session = open_session(model, threads=threads, extra_outputs=self._fetched)
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """The wanted tensors for one feed, in the order they were asked for."""
+        fetched = self.session.run(feed, self._fetched) if self._fetched else {}
+        return {name: fetched[name] if name in fetched else feed[name] for name in self.names}
+
+    def stream(self, feeds: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
+        """The wanted tensors of each feed in turn; drop one before taking the next to stay within one sample's memory."""
+        for feed in feeds:
+            yield self.run(feed)
+
+
+def float_tensors(model: ir.Model) -> list[str]:
+    """Names of the float graph inputs and node outputs of the main graph (float, double, float16, bfloat16), in graph order.
+
+    Constants are left out. Where the model does not say the type, onnxruntime is asked.
+    """
+    constants = set(model.graph.initializers)
+    values = [v for v in model.graph.inputs if v.name not in constants] + _node_outputs(model)
+    untyped = [v.name for v in values if v.name and v.type is None]
+    asked = open_session(model, extra_outputs=untyped).output_dtypes if untyped else {}
+    return [v.name for v in values if v.name and (_is_float(v) if v.type is not None else asked.get(v.name) in FLOATS)]
+
+
+def _is_float(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType) and value.dtype in _FLOAT_TYPES
+
+
+def _node_outputs(model: ir.Model) -> list[ir.Value]:
+    return [v for node in model.graph if node.op_type != "Constant" for v in node.outputs if v.name]

@@ -1,0 +1,128 @@
+"""Runs every golden case; see `tests.golden.golden` for what a case file says."""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from qdq_passes.core.annotate import write_metadata
+from qdq_passes.core.dump import dump
+from qdq_passes.core.pipeline import parse_pipeline, run_pipeline
+from qdq_passes.core.registry import PASSES
+from qdq_passes.errors import QdqError
+from qdqtool.io.load import model_of
+from qdqtool.io.serialize import serialize
+from tests.golden.golden import FOLDER, Golden, cases, filecheck
+from tests.golden.numerics import differences, outputs_of
+
+CASES = cases()
+#: Passes whose second run does something on purpose.
+NOT_IDEMPOTENT = {
+    "extract-subgraph": "reports the cut it was told to make",
+    "inject-outliers": "scales again",
+    "rename": "the old name is gone",
+}
+
+each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+
+
+@functools.cache
+def parsed(case: Golden) -> ir.Model:
+    return case.model()
+
+
+@functools.cache
+def result(case: Golden) -> tuple[ir.Model, str]:
+    """The model after the pipeline, and its changes as text. Neither is to be changed."""
+    model = case.model()
+    report = case.run(model)
+    return model, "\n".join(str(change) for change in report.changes) + "\n"
+
+
+@each_case
+def test_case(case: Golden) -> None:
+    problems = ""
+    if case.has("FAILS"):
+        with pytest.raises(QdqError) as caught:
+            result(case)
+        assert caught.value.exit_code != 70 or case.has("FAILS-70"), "an error of ours, not of the user"
+        assert not filecheck("FAILS", case.path, f"{type(caught.value).__name__}: {caught.value}\n")
+        return
+    model, changes = result(case)
+    if case.directives("UNCHANGED"):
+        assert dump(model) == dump(parsed(case))
+        assert all(line.startswith("skip ") for line in changes.splitlines() if line), changes
+    if case.has("CHECK"):
+        problems += filecheck("CHECK", case.path, dump(model))
+    if case.has("CHANGES"):
+        problems += filecheck("CHANGES", case.path, changes)
+    assert not problems, problems
+    assert case.has("CHECK") or case.has("CHANGES") or case.directives("UNCHANGED"), "the case checks nothing"
+
+
+def ran() -> list[Golden]:
+    return [case for case in CASES if not case.has("FAILS")]
+
+
+@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
+def test_result_survives_the_file(case: Golden) -> None:
+    """Serialized with its annotations and read back, the result is the same; onnx.checker accepts it if it did before."""
+    model = result(case)[0].clone()
+    write_metadata(model)
+    proto = serialize(model)
+    read = model_of(onnx.ModelProto.FromString(proto.SerializeToString()))
+    assert dump(read) == dump(result(case)[0])
+    if is_clean(serialize(parsed(case))):
+        onnx.checker.check_model(proto, full_check=True)
+
+
+def is_clean(proto: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
+def test_numerics(case: Golden) -> None:
+    """onnxruntime computes what the passes promise; a model it ran before it still runs."""
+    reasons = case.directives("NUMERICS")
+    if reasons:
+        assert "because" in reasons[0]
+        return
+    before = outputs_of(parsed(case))
+    after = outputs_of(result(case)[0])
+    assert not differences(before, after, [pass_.keeps for pass_ in parse_pipeline(case.pipeline).passes])
+
+
+@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
+def test_second_run_changes_nothing(case: Golden) -> None:
+    last = parse_pipeline(case.pipeline).passes[-1]
+    if last.name() in NOT_IDEMPOTENT:
+        assert NOT_IDEMPOTENT[last.name()]
+        return
+    model = case.model()
+    case.run(model)
+    before = dump(model)
+    report = run_pipeline(model, parse_pipeline(case.pipeline), inputs=case.inputs())
+    assert dump(model) == before
+    assert not report.passes[-1].modified, [str(c) for c in report.passes[-1].changes]
+
+
+def test_every_pass_has_cases() -> None:
+    folders = {folder.name: [g.path.stem for g in CASES if g.path.parent == folder] for folder in FOLDER.iterdir()}
+    for name in PASSES.names():
+        stems = folders.get(name, [])
+        assert stems, f"tests/golden/{name}/ has no case"
+        kinds = {stem.partition("_")[0] for stem in stems}
+        assert {"acts", "declines"} <= kinds, f"tests/golden/{name}/: cases that act and that decline, found {stems}"
+
+
+def test_no_case_is_left_over() -> None:
+    for case in CASES:
+        assert case.path.parent.name in PASSES.names(), f"{case.name}: there is no such pass"
+        assert case.path.parent.name in case.pipeline, f"{case.name} does not run its pass"

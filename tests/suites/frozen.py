@@ -1,0 +1,40 @@
+"""Variants of the node cases with constants in them: the cases hand every operand in as an input, which real models do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tests.suites.cases import Case
+
+#: First IR version in which an initializer need not be an input.
+IR_OF_CONSTANTS = 4
+
+
+def variants(cases: Iterable[Case]) -> list[Case]:
+    """Per node case up to two: every input a constant, and every input but the first."""
+    made = (frozen(case, keep=keep) for case in cases if case.kind == "node" for keep in (0, 1))
+    return [variant for variant in made if variant is not None]
+
+
+def frozen(case: Case, *, keep: int) -> Case | None:
+    """``case`` with all tensor inputs after the first ``keep`` turned into initializers; None when there is none.
+
+    It is called ``<case>+frozen<keep>``.
+    """
+    (feed,) = case.feeds
+    names = [name for name in list(feed)[keep:] if isinstance(feed[name], np.ndarray)]
+    model = onnx.ModelProto.FromString(case.model)
+    if not names or len(model.graph.initializer):
+        return None
+    model.graph.initializer.extend(numpy_helper.from_array(feed[name], name) for name in names)
+    inputs = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, IR_OF_CONSTANTS)
+    left = {name: value for name, value in feed.items() if name not in names}
+    return replace(case, name=f"{case.name}+frozen{keep}", model=model.SerializeToString(), feeds=(left,))

@@ -1,0 +1,125 @@
+"""What every model goes through besides load → save: each pass of the registry with its default options, and the rows below.
+
+A pass whose options all have defaults needs no row. One with required options does; without it `steps_of` raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from qdq_passes.core.base import EXACT, Keeps
+from qdq_passes.core.pipeline import Pipeline, bind, parse_pipeline
+from qdq_passes.core.registry import PASSES
+from qdq_passes.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Row:
+    """A further pipeline that a pass is tried in.
+
+    Args:
+        text: the pipeline; its named inputs come from `INPUTS`.
+        keeps: what the pipeline as a whole promises, where that is more than its passes do.
+        without: operators; a model that has one of them is left out.
+    """
+
+    text: str
+    keeps: Keeps | None = None
+    without: frozenset[str] = frozenset()
+
+
+_QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_ANNOTATE = "annotate-encodings{encodings=@ranges}"
+
+#: Pass → its rows.
+ROWS: dict[str, tuple[Row, ...]] = {
+    "annotate-encodings": (Row(_ANNOTATE),),
+    "fold-constants": (Row("fold-constants{what=all}"),),
+    "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq"),),
+    "insert-qdq": (Row(f"{_ANNOTATE},insert-qdq"), Row(f"{_ANNOTATE},insert-qdq{{weights=dq}}")),
+    "remove-qdq": (Row(f"{_ANNOTATE},insert-qdq,remove-qdq", EXACT, without=_QDQ),),
+}
+
+
+@dataclass(frozen=True)
+class Range:
+    """An observed range, as calibration would give it."""
+
+    low: float = -8.0
+    high: float = 8.0
+
+
+class SameRange(Mapping[str, Range]):
+    """The same range for every tensor there is."""
+
+    def __getitem__(self, name: str) -> Range:
+        return Range()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+#: Values of the named inputs that rows use.
+INPUTS: dict[str, object] = {"ranges": SameRange()}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A pipeline that every model goes through.
+
+    Args:
+        text: the pipeline, named inputs unbound.
+        pipeline: the pipeline, named inputs bound.
+        keeps: what it promises.
+        without: operators; a model that has one of them is left out.
+    """
+
+    text: str
+    pipeline: Pipeline
+    keeps: Keeps
+    without: frozenset[str] = frozenset()
+
+
+def step_of(row: Row) -> Step:
+    """The step of a row."""
+    pipeline = Pipeline(tuple(bind(pass_, INPUTS) for pass_ in parse_pipeline(row.text).passes))
+    return Step(row.text, pipeline, row.keeps or kept_by(pipeline), row.without)
+
+
+def kept_by(pipeline: Pipeline) -> Keeps:
+    """What all passes keep together: bounds add up."""
+    kept = [pass_.keeps for pass_ in pipeline.passes]
+    changing = [keeps for keeps in kept if keeps.numerics == "changes"]
+    if changing:
+        return changing[0]
+    bounds = [keeps.bound for keeps in kept if keeps.numerics == "bounded"]
+    return Keeps("bounded", sum(bounds)) if bounds else EXACT
+
+
+def steps_of(name: str) -> tuple[Step, ...]:
+    """The steps that stand for pass ``name``: its default options, if they are enough, and its rows.
+
+    Raises:
+        UsageError: the pass has required options and no row, or cannot be loaded.
+    """
+    rows = tuple(step_of(row) for row in ROWS.get(name, ()))
+    try:
+        return (step_of(Row(name)), *rows)
+    except UsageError as error:
+        if rows:
+            return rows
+        raise UsageError(error.message, where=name, hint="give it a row in ROWS of tests/suites/steps.py") from error
+
+
+def all_steps() -> tuple[Step, ...]:
+    """Every step of every pass that can be tried; a pass without its row is left to its own test."""
+    steps: dict[str, Step] = {}
+    for name in PASSES.names():
+        try:
+            steps |= {step.text: step for step in steps_of(name)}
+        except UsageError:
+            continue
+    return tuple(steps.values())
