@@ -1,4 +1,4 @@
-"""qdqtool calibrate"""
+"""Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""qdqtool check"""
+"""Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings."""
 
 from __future__ import annotations
 

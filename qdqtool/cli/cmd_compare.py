@@ -1,4 +1,4 @@
-"""qdqtool compare"""
+"""Compare model B with the reference A on --data: SQNR, largest difference, cosine, share of equal elements; worst first."""
 
 from __future__ import annotations
 

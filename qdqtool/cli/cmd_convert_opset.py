@@ -1,4 +1,4 @@
-"""qdqtool convert-opset"""
+"""Convert MODEL to another version of the default operator set."""
 
 from __future__ import annotations
 

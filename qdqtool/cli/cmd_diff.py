@@ -1,4 +1,4 @@
-"""qdqtool diff"""
+"""Compare two models by name: nodes, attributes, weights, inputs, outputs, encodings; exit 1 when they differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qdqtool.cli.render import Out, say, table
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 def diff(out: Out, a: str, b: str) -> int:
-    """Compare two models by name: nodes, attributes, initializers, inputs and outputs, QDQ parameters; exit 1 when they differ."""
+    """Compare two models by name: nodes, attributes, weights, inputs, outputs, encodings; exit 1 when they differ."""
     from qdqtool.comparison.difference import differences
 
     found = [d.to_json() for d in differences(load_model(out, a), load_model(out, b))]

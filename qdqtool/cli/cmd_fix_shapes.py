@@ -1,4 +1,4 @@
-"""qdqtool fix-shapes"""
+"""Make dynamic dimensions static, and infer the shapes that follow."""
 
 from __future__ import annotations
 

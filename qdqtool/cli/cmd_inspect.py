@@ -1,4 +1,4 @@
-"""qdqtool inspect"""
+"""Show inputs, outputs, operators, parameters, QDQ coverage and dynamic dimensions of MODEL."""
 
 from __future__ import annotations
 

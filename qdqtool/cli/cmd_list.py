@@ -1,4 +1,4 @@
-"""qdqtool list"""
+"""List passes, presets, targets, calibration methods or commands; with NAME show that one in full."""
 
 from __future__ import annotations
 

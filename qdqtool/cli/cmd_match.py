@@ -1,4 +1,4 @@
-"""qdqtool match"""
+"""Show the nodes and tensors of MODEL that selectors hit, before they are used anywhere."""
 
 from __future__ import annotations
 

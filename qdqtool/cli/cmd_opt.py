@@ -1,4 +1,4 @@
-"""qdqtool opt"""
+"""Run a pipeline of passes on MODEL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""qdqtool qdq"""
+"""List, insert and remove QuantizeLinear/DequantizeLinear pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""qdqtool quantize"""
+"""Quantize the float MODEL: clean, fuse, calibrate on --data, insert QDQ pairs."""
 
 from __future__ import annotations
 

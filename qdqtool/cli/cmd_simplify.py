@@ -1,4 +1,4 @@
-"""qdqtool simplify"""
+"""Fold constants, drop what is unused or does nothing; Q and DQ stay, outputs stay bit for bit the same."""
 
 from __future__ import annotations
 

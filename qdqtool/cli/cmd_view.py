@@ -1,4 +1,4 @@
-"""qdqtool view"""
+"""Open MODEL in Netron, with scales and annotations of Q/DQ as metadata; served on 127.0.0.1 until interrupted."""
 
 from __future__ import annotations
 

@@ -18,6 +18,15 @@ INTERNAL_ERROR, INTERRUPTED = 70, 130
 class CommandFolder(click.Group):
     """A group whose commands are the files ``cmd_*.py``; a command's module is imported when it is used."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands; their one-line help is the first line of their file, so that none is imported."""
+        rows = [
+            (name, entry.first_doc_line() or entry.load().get_short_help_str(90))
+            for name, entry in COMMANDS.entries().items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, sorted."""
         return COMMANDS.names()

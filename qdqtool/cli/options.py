@@ -116,7 +116,7 @@ def image_settings(options: dict[str, Any]) -> ImageOptions | None:
         return None
     from qdqtool.io.images import Fit, ImageOptions, Layout, Order
 
-    read = {
+    read: dict[str, Callable[[Any], Any]] = {
         "size": _size,
         "mean": _numbers,
         "std": _numbers,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,8 @@ class Out:
     def result(self, payload: Any, render: Callable[[], None]) -> None:
         """The result: ``payload`` as JSON where asked for, else ``render()`` prints tables."""
         if self.as_json or self.json_out:
+            import json
+
             text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
             if self.json_out:
                 from qdqtool.io.atomic import write_whole

@@ -87,8 +87,6 @@ def compare_models(
             progress(samples, total)
     if not samples:
         raise UsageError("there is no sample to compare on", hint="--data gives the samples")
-    if isinstance(feeds, Feeds):
-        warnings = [*feeds.warnings, *warnings]
     inside = [_compared(t) for t in tracks if not t.is_output]
     return Comparison(
         outputs=tuple(_compared(t) for t in tracks if t.is_output),

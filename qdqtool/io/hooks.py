@@ -18,7 +18,7 @@ from qdqtool.io.save import save
 
 @dataclass
 class DumpEach(QuietHook):
-    """Write the text form of the model into ``folder`` before the first and after each pass: ``00-input.txt``, ``01-sort.txt``…"""
+    """Write the text form of the model into ``folder`` before the first and after each pass: ``00-input.txt``…"""
 
     folder: str
     _count: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -13,6 +14,9 @@ from qdq_passes.numerics.granularity import PER_TENSOR
 Operand = Literal["activations", "weights", "bias"]
 GranularityKind = Literal["per-tensor", "per-axis", "blocked"]
 Scales = Literal["any", "pow2"]
+Encodings = Mapping[Operand, Encoding]
+
+_SINGULAR: dict[Operand, str] = {"activations": "activation", "weights": "weight", "bias": "bias"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,40 +39,34 @@ class Scheme:
     granularity: tuple[GranularityKind, ...] = ("per-tensor",)
     scales: Scales = "any"
 
-    def complaints(
-        self, *, activation: Encoding | None = None, weight: Encoding | None = None, bias: Encoding | None = None
-    ) -> list[str]:
-        """What this scheme does not take of the encodings given, in words; empty when it takes them all."""
-        return [
-            *self._of("activation", "activations", activation, self.activations, (PER_TENSOR.kind,)),
-            *self._of("weight", "weights", weight, self.weights, self.granularity),
-            *self._of("bias", "bias", bias, self.bias, self.granularity),
-        ]
+    def types(self, operand: Operand) -> tuple[ir.DataType, ...]:
+        """Storage types it takes for ``operand``."""
+        return {"activations": self.activations, "weights": self.weights, "bias": self.bias}[operand]
 
-    def _of(
-        self,
-        word: str,
-        operand: Operand,
-        encoding: Encoding | None,
-        types: tuple[ir.DataType, ...],
-        granularity: tuple[str, ...],
-    ) -> list[str]:
-        if encoding is None:
-            return []
+    def refused_types(self, given: Encodings) -> int:
+        """How many of the encodings given have a storage type it does not take."""
+        return sum(encoding.dtype not in self.types(operand) for operand, encoding in given.items())
+
+    def complaints(self, given: Encodings) -> list[str]:
+        """What it does not take of the encodings given, in words; empty when it takes them all."""
+        return [text for operand, encoding in given.items() for text in self._complaints(operand, encoding)]
+
+    def _complaints(self, operand: Operand, encoding: Encoding) -> Iterator[str]:
+        word, types = _SINGULAR[operand], self.types(operand)
         if not types:
-            return [f"takes no quantized {word}"]
-        found = []
+            yield f"takes no quantized {word}"
+            return
         if encoding.dtype not in types:
-            found.append(f"{word} is {_name(encoding.dtype)}, not {' or '.join(_name(t) for t in types)}")
+            yield f"{word} is {_name(encoding.dtype)}, not {' or '.join(_name(t) for t in types)}"
         middle = _middle(encoding.dtype)
         off = [z for z in encoding.zero_point if z != middle]
         if operand in self.symmetric and off:
-            found.append(f"{word} has zero point {off[0]}, not {middle} (symmetric)")
+            yield f"{word} has zero point {off[0]}, not {middle} (symmetric)"
+        granularity = (PER_TENSOR.kind,) if operand == "activations" else self.granularity
         if encoding.granularity.kind not in granularity:
-            found.append(f"{word} is {encoding.granularity.kind}, not {' or '.join(granularity)}")
+            yield f"{word} is {encoding.granularity.kind}, not {' or '.join(granularity)}"
         if self.scales == "pow2" and encoding.position is None:
-            found.append(f"{word} has a scale that is no power of two")
-        return found
+            yield f"{word} has a scale that is no power of two"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +114,16 @@ class Target:
     ) -> str | None:
         """None when one scheme of the operator takes all encodings given, else the reason in words.
 
-        With several schemes the reason is that of the one with the fewest complaints, the first of those. An operand left
-        None is not judged. An operator with several activations is asked once for each of their encodings.
+        An operand left None is not judged; an operator with several activations is asked once for each of their encodings.
+        With several schemes the reason is that of the nearest: fewest storage types refused, then fewest complaints.
         """
         if op_type not in self._schemes:
             return f"{self.name} has no rule for {op_type}"
-        complaints = [
-            scheme.complaints(activation=activation, weight=weight, bias=bias) for scheme in self._schemes[op_type]
-        ]
-        fewest = min(complaints, key=len)
-        return f"{op_type} on {self.name}: {'; '.join(fewest)}" if fewest else None
+        operands: dict[Operand, Encoding | None] = {"activations": activation, "weights": weight, "bias": bias}
+        given = {operand: encoding for operand, encoding in operands.items() if encoding is not None}
+        nearest = min(self._schemes[op_type], key=lambda s: (s.refused_types(given), len(s.complaints(given))))
+        complaints = nearest.complaints(given)
+        return f"{op_type} on {self.name}: {'; '.join(complaints)}" if complaints else None
 
     @cached_property
     def _schemes(self) -> dict[str, tuple[Scheme, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx_ir as ir
+
 from qdqtool.io import serialize
 from qdqtool.io.load import load
 from qdqtool.io.save import save

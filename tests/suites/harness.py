@@ -23,8 +23,8 @@ from tests.suites.steps import Step
 #: The step before all others.
 ROUND_TRIP = "load → save"
 
-#: ``same``: nothing changed, and the bytes say so · ``agrees``: the outputs are what the step promises · ``accepted``: no outputs
-#: to compare; checker and verifier find no new error · ``refused``: UnsupportedError, and the model was left as it was · ``failed``.
+#: ``same``: nothing changed, nor did the bytes · ``agrees``: the outputs are what the step promises · ``accepted``: no outputs
+#: to compare; checker and verifier find no new error · ``refused``: UnsupportedError, and the model is as it was · ``failed``.
 Status = Literal["same", "agrees", "accepted", "refused", "failed"]
 
 

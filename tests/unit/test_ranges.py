@@ -97,7 +97,7 @@ def test_unknown_method_and_option() -> None:
 
 METHOD_FILE = '''
 """A method of one's own."""
-from qdqtool.calibrate.observer import Observer, Range
+from qdqtool.calibrate.methods import Observer, Range
 
 
 class LargestMean(Observer):

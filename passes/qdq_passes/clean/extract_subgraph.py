@@ -49,7 +49,7 @@ class ExtractSubgraph(Pass):
         if self.inputs:
             named = set(self.inputs)
         else:
-            named = {v.name for v in part.inputs if v.uses() or v.is_graph_output()}
+            named = {v.name or "" for v in part.inputs if v.uses() or v.is_graph_output()}
             for value in [v for v in part.inputs if v.name not in named]:
                 part.inputs.remove(value)
         part.opset_imports.update({k: v for k, v in graph.opset_imports.items() if k not in part.opset_imports})
@@ -60,11 +60,13 @@ class ExtractSubgraph(Pass):
         for name in removed.values():
             if name not in kept:
                 yield Change("remove", name, "outside of the cut")
-        yield Change("edit", part.name or "graph", f"inputs {sorted(n for n in named if n)}, outputs {[v.name for v in ends]}")
+        yield Change(
+            "edit", part.name or "graph", f"inputs {sorted(n for n in named if n)}, outputs {[v.name for v in ends]}"
+        )
 
 
-def _find(name: str, values: dict[str | None, ir.Value]) -> ir.Value:
+def _find(name: str, values: dict[str, ir.Value]) -> ir.Value:
     if name not in values:
-        near = difflib.get_close_matches(name, [n for n in values if n], n=3, cutoff=0.4)
+        near = difflib.get_close_matches(name, list(values), n=3, cutoff=0.4)
         raise UsageError(f"no value {name!r} in the main graph", hint=f"nearest: {', '.join(near)}" if near else None)
     return values[name]

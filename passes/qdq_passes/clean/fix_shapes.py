@@ -43,11 +43,14 @@ class FixShapes(Pass):
             sizes[name] = _size(size, text)
         for text in self.shapes:
             yield from _bind_input(model, text, sizes)
-        known = {d.value for v in all_values(model) if v.shape is not None for d in v.shape if isinstance(d, ir.SymbolicDim)}
+        known = {
+            d.value for v in all_values(model) if v.shape is not None for d in v.shape if isinstance(d, ir.SymbolicDim)
+        }
         for name in sizes:
             if name not in known:
                 raise UsageError(
-                    f"no dynamic dimension {name!r}", hint=f"there is {', '.join(sorted(n for n in known if n)) or 'none'}"
+                    f"no dynamic dimension {name!r}",
+                    hint=f"there is {', '.join(sorted(n for n in known if n)) or 'none'}",
                 )
         for value in all_values(model):
             if value.shape is not None and any(isinstance(d, ir.SymbolicDim) and d.value in sizes for d in value.shape):
@@ -73,7 +76,7 @@ def _bind_input(model: ir.Model, text: str, sizes: dict[str, int]) -> Iterator[C
     dims: list[int | ir.SymbolicDim] = []
     for have, want in zip(value.shape.dims, wanted, strict=True):
         if isinstance(have, int) and have != want:
-            raise UsageError(f"dimension {have} is static, {want} was asked for", where=name, hint="only dynamic ones can be fixed")
+            raise UsageError(f"dimension {have} is static, {want} was asked for", where=name, hint="leave it as it is")
         if isinstance(have, ir.SymbolicDim) and have.value is not None:
             if sizes.setdefault(have.value, want) != want:
                 raise UsageError(f"dimension {have.value} cannot be {sizes[have.value]} and {want}", where=name)

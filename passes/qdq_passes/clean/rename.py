@@ -52,7 +52,9 @@ def _rename(things: list[ir.Value] | list[ir.Node], texts: tuple[str, ...], what
     for text in texts:
         old, new = split_assignment(text)
         if old not in by_name:
-            raise UsageError(f"no {what} {old!r}", hint=f"see `qdqtool match MODEL {'tensor:' if what == 'value' else ''}'*'`")
+            raise UsageError(
+                f"no {what} {old!r}", hint=f"see `qdqtool match MODEL {'tensor:' if what == 'value' else ''}'*'`"
+            )
         if new in by_name and new != old:
             raise UsageError(f"{what} {new!r} exists already", where=old)
         thing = by_name.pop(old)

@@ -2,24 +2,23 @@
 
 Four places are searched, the later ones shadow nothing (a name given twice is an error): the package's own folder, the
 folders of ``--path`` / ``QDQTOOL_PATH`` (each with ``passes/ presets/ targets/ methods/ commands/``), and entry-point groups
-``qdqtool.<kind>`` of installed packages."""
+``qdqtool.<kind>`` of installed packages. What ``--help`` does not need is imported inside functions."""
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import importlib
-import importlib.util
 import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qdq_passes.core.names import camel_case
 from qdq_passes.errors import SetupError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _added: list[Path] = []
 
@@ -30,6 +29,8 @@ def add_path(folder: str | os.PathLike[str]) -> None:
     Raises:
         UsageError: there is no such folder.
     """
+    from pathlib import Path
+
     path = Path(folder)
     if not path.is_dir():
         raise UsageError("no such folder", where=str(path), hint="--path takes a folder holding passes/, presets/, …")
@@ -39,7 +40,12 @@ def add_path(folder: str | os.PathLike[str]) -> None:
 
 def search_path() -> list[Path]:
     """Folders of `add_path`, then those of the environment variable ``QDQTOOL_PATH``, in order."""
-    from_environment = [Path(p) for p in os.environ.get("QDQTOOL_PATH", "").split(os.pathsep) if p]
+    texts = [p for p in os.environ.get("QDQTOOL_PATH", "").split(os.pathsep) if p]
+    if not texts:
+        return list(_added)
+    from pathlib import Path
+
+    from_environment = [Path(p) for p in texts]
     return [*_added, *(p for p in from_environment if p not in _added)]
 
 
@@ -51,11 +57,21 @@ class Entry:
         name: as written on the command line.
         origin: where it comes from: a module, a file or ``package:object``.
         load: imports or reads it.
+        file: path of its source, None for entry points.
     """
 
     name: str
     origin: str
     load: Callable[[], Any]
+    file: str | None = None
+
+    def first_doc_line(self) -> str:
+        """The first line of the file's docstring, read without importing it; empty when there is none."""
+        if self.file is None:
+            return ""
+        with open(self.file, encoding="utf-8") as file:
+            first = file.readline().strip()
+        return first.strip('"').strip() if first.startswith('"""') else ""
 
 
 @dataclass(frozen=True)
@@ -109,15 +125,17 @@ class FolderRegistry:
         for package in self.packages:
             for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
                 if not module.ispkg and module.name.startswith(self.prefix) and not module.name.startswith("_"):
-                    yield self._entry(module.name, f"{package}.{module.name}", None)
+                    folder = getattr(module.module_finder, "path", None)
+                    source = os.path.join(folder, f"{module.name}.py") if folder else None
+                    yield self._entry(module.name, f"{package}.{module.name}", None, source)
 
     def _from_folders(self) -> Iterable[Entry]:
         for folder in search_path():
             for file in sorted((folder / self.kind).glob("*.py")):
                 if not file.name.startswith("_"):
-                    yield self._entry(file.stem, str(file), file)
+                    yield self._entry(file.stem, str(file), file, str(file))
 
-    def _entry(self, stem: str, origin: str, file: Path | None) -> Entry:
+    def _entry(self, stem: str, origin: str, file: Path | None, source: str | None) -> Entry:
         name = stem.removeprefix(self.prefix)
         attribute = self.attribute or camel_case(name)
 
@@ -130,11 +148,14 @@ class FolderRegistry:
                     f"defines no {attribute}", where=origin, hint=f"the name rule is {stem}.py = {attribute}"
                 ) from None
 
-        return Entry(name.replace("_", "-"), origin, load)
+        return Entry(name.replace("_", "-"), origin, load, source)
 
 
 def import_file(file: Path) -> Any:
     """Import a Python file outside of any package, once per path and content location."""
+    import hashlib
+    import importlib.util
+
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
     module_name = f"_qdqtool_path_{digest}_{file.stem}"
     if module_name in sys.modules:
@@ -195,6 +216,8 @@ def _read(path: str) -> bytes:
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that does not exist, with the nearest ones."""
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"see `qdqtool list {kind}`"
     singular = {"passes": "pass"}.get(kind, kind.removesuffix("s"))

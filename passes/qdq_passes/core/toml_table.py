@@ -163,5 +163,5 @@ def _shown(value: object) -> str:
 
 
 def _nearest(word: str, known: Sequence[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(word, known, n=2, cutoff=0.5)
+    near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(repr(n) for n in near)}?" if near else f"{otherwise} {', '.join(known)}"

@@ -76,8 +76,13 @@ class Linear:
 
     @property
     def stored(self) -> ir.DataType | None:
-        """Type of the quantized side, as far as it is known."""
-        return self.node.outputs[0].dtype if self.is_q else self.x.dtype
+        """Type of the quantized side, as far as it is declared, or told by the Q before a DQ."""
+        if self.is_q:
+            return self.node.outputs[0].dtype
+        producer = self.x.producer() if self.x.dtype is None else None
+        if producer is None or (producer.domain, producer.op_type) not in QUANTIZE or len(producer.inputs) < 3:
+            return self.x.dtype
+        return None if producer.inputs[2] is None else producer.inputs[2].dtype
 
     @property
     def dims(self) -> ir.Shape | None:
@@ -214,18 +219,18 @@ def pair(walk: Walk) -> Iterator[Problem]:
             if _differ(mine, its):
                 yield "error", where, f"has zero point {_show(mine)}, {other} {_show(its)}", "give both the same"
         for name, default in (("axis", 1), ("block_size", 0)) if q.scales is not None and q.scales.size > 1 else ():
-            mine_, its_ = dq.number(name, default), q.number(name, default)
-            if mine_ != its_ and not (name == "axis" and q.dims is not None and (mine_ - its_) % len(q.dims) == 0):
-                yield "error", where, f"has {name} {mine_}, {other} {its_}", "give both the same"
+            this, that = dq.number(name, default), q.number(name, default)
+            if this != that and not (name == "axis" and q.dims is not None and (this - that) % len(q.dims) == 0):
+                yield "error", where, f"has {name} {this}, {other} {that}", "give both the same"
 
 
 def _differ(a: npt.NDArray[np.generic] | None, b: npt.NDArray[np.generic] | None) -> bool:
     """Whether two known tensors of scales or zero points are unequal; a single zero stands for any number of zeros."""
     if a is None or b is None:
         return False
-    if a.size != b.size and (np.any(a) or np.any(b)):
-        return True
-    return bool(np.any(a.ravel() != b.ravel())) if a.size == b.size else False
+    if a.size != b.size:
+        return bool(np.any(a) or np.any(b))
+    return a is not b and bool(np.any(a.astype(np.float64).ravel() != b.astype(np.float64).ravel()))
 
 
 def _show(values: npt.NDArray[np.generic] | None) -> str:

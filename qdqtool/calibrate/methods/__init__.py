@@ -2,7 +2,7 @@
 
 To add one, put such a file here, or into ``methods/`` of a folder given with ``--path``:
 
-    from qdqtool.calibrate.observer import Array, Observer, Range, State
+    from qdqtool.calibrate.methods import Array, Observer, Range, State
 
     class LargestMean(Observer):                                # largest_mean.py = --method largest-mean
         '''The range covers ``factor`` times the largest mean magnitude of a sample.'''
@@ -27,3 +27,9 @@ To add one, put such a file here, or into ``methods/`` of a folder given with ``
 
 `qdqtool.calibrate.observer.Observer` says what each must keep to: bounded memory, and a merge that is exact. One observer
 serves one tensor and sees it once per feed, in the order of the feeds."""
+
+from __future__ import annotations
+
+from qdqtool.calibrate.observer import METHODS, Array, Observer, Range, State
+
+__all__ = ["METHODS", "Array", "Observer", "Range", "State"]
