@@ -120,7 +120,10 @@ def test_a_model_that_nothing_runs_is_still_checked(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_one_failure(tmp_path: Path) -> None:
-    found = examine(Case("cut", "node", CASE.model[:-7], ({"x": X},)), [], tmp_path)
+    text = TEXT.replace("Relu(z)", "Relu(nowhere)")
+    found = examine(
+        Case("broken", "node", onnx.parser.parse_model(text).SerializeToString(), ({"x": X},)), [], tmp_path
+    )
     assert found.results[ROUND_TRIP].status == "failed"
 
 

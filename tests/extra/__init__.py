@@ -1,0 +1,1 @@
+"""What `make test-all` adds: parts that need more than Python, make, git and a C++ compiler."""

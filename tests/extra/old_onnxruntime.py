@@ -1,0 +1,13 @@
+"""The oldest onnxruntime that is supported: the unit and golden tests, and the models we make load in it."""
+
+from __future__ import annotations
+
+from tests.extra.part import environment, pytest_summary
+
+OLDEST = "1.23.2"
+
+
+def run() -> str:
+    """Run the tests in an environment with the oldest onnxruntime."""
+    python = environment("old-onnxruntime", ["-e", ".[test]", f"onnxruntime=={OLDEST}"])
+    return pytest_summary(python, "tests/unit", "tests/golden", "-m", "not extra")

@@ -1,0 +1,61 @@
+"""What the parts share: running commands, and virtual environments of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+class Missing(Exception):
+    """A thing that this part needs is not on the machine; the message names it."""
+
+
+class Failed(Exception):
+    """A command of the part failed; the message is the tail of its output."""
+
+
+def call(command: Sequence[str], *, cwd: Path = ROOT, env: dict[str, str] | None = None) -> str:
+    """Run ``command`` and return what it printed.
+
+    Raises:
+        Failed: it exited with something else than 0.
+    """
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False
+    )
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-25:])
+        raise Failed(f"exit {done.returncode}: {' '.join(command)}\n{tail}")
+    return done.stdout
+
+
+def environment(name: str, packages: Sequence[str], python: str = sys.executable) -> str:
+    """The interpreter of a virtual environment ``.venv-<name>`` that holds ``packages``, made when it is not there.
+
+    Raises:
+        Missing: a package cannot be installed for this interpreter.
+    """
+    folder = ROOT / f".venv-{name}"
+    stamp, wanted = folder / "packages.txt", "\n".join(packages)
+    interpreter = str(folder / "bin" / "python")
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return interpreter
+    call([python, "-m", "venv", "--clear", str(folder)])
+    try:
+        call([interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
+    except Failed as error:
+        last = str(error).splitlines()[-1]
+        raise Missing(f"{' '.join(packages)} for {python} ({last})") from error
+    stamp.write_text(wanted)
+    return interpreter
+
+
+def pytest_summary(interpreter: str, *arguments: str) -> str:
+    """Run pytest with ``interpreter`` on the tree and return its last line."""
+    output = call([interpreter, "-m", "pytest", "-q", *arguments])
+    return output.strip().splitlines()[-1]
