@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out, megabytes, say, table
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @command()
 @click.option(
     "-o", "--output", default="digits_int8.onnx", show_default=True, metavar="FILE", help="Where the int8 model goes."
 )
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
-def demo(out: Out, output: str, overwrite: bool) -> None:
+@click.option("--overwrite", is_flag=True, help="Replace files that exist.")
+@click.option(
+    "--files", "folder_out", metavar="DIR", help="Also put the float model and its data into DIR, to play with."
+)
+def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None:
     """The main job on the bundled sample: quantize a CNN trained on handwritten digits, measure accuracy on held-out images."""
     from importlib.resources import as_file, files
 
@@ -33,6 +40,8 @@ def demo(out: Out, output: str, overwrite: bool) -> None:
         as_file(folder / "test.npz") as test,
     ):
         refuse_output(str(source), output, overwrite)
+        if folder_out is not None:
+            _copy([source, calib, test], folder_out, overwrite)
         with out.progress("quantizing") as tick:
             done = api.quantize(
                 source, output, data=str(calib), overwrite=overwrite, progress=lambda stage, at, total: tick(at, total)
@@ -74,10 +83,16 @@ def demo(out: Out, output: str, overwrite: bool) -> None:
     out.result(payload, render)
 
 
-def _size(path: str) -> str:
-    from pathlib import Path
+def _copy(paths: list[Path], folder: str, overwrite: bool) -> None:
+    """Copy the bundled files into ``folder``."""
+    from qdqtool.io.atomic import write_whole
 
-    return megabytes(Path(path).stat().st_size)
+    for path in paths:
+        write_whole(os.path.join(folder, path.name), path.read_bytes(), overwrite=overwrite)
+
+
+def _size(path: str) -> str:
+    return megabytes(os.path.getsize(path))
 
 
 command = demo

@@ -17,6 +17,8 @@ from qdqtool.io.parse import read_model
 from qdqtool.io.proto_rules import check_model
 from qdqtool.io.slots import slots
 
+#: Characters of an error message, and of the place it names.
+LINE = 240
 #: In ``model.meta``: absolute path of the file the model was loaded from.
 SOURCE = "qdqtool.source"
 #: In ``model.meta``: the file held annotations of ours, so that saving writes them again.
@@ -41,9 +43,15 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         return model_of(read_model(path), os.path.dirname(where), source=where)
     except QdqError as error:
         given = os.fspath(path)
-        error.where = given if error.where in (None, given) else f"{given}: {error.where}"
-        error.where, error.message = (" ".join(text.split()) for text in (error.where, error.message))
+        error.where = given if error.where in (None, given) else f"{given}: {_short(error.where)}"
+        error.message = _short(error.message)
         raise
+
+
+def _short(text: str) -> str:
+    """One line of bounded length: names come from the file, and may hold anything."""
+    line = " ".join(text.split())
+    return line if len(line) <= LINE else f"{line[:LINE]}…"
 
 
 def model_of(proto: onnx.ModelProto, folder: str | None = None, *, source: str | None = None) -> ir.Model:
@@ -80,7 +88,7 @@ def root_cause(error: BaseException) -> tuple[BaseException, str]:
     """The first of a chain of errors, and what it says, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return error, " ".join(str(error).split())[:200] or type(error).__name__
+    return error, _short(str(error)) or type(error).__name__
 
 
 def _refusal(error: Exception) -> QdqError:

@@ -21,23 +21,28 @@ class Row:
         text: the pipeline; its named inputs come from `INPUTS`.
         keeps: what the pipeline as a whole promises, where that is more than its passes do.
         without: operators; a model that has one of them is left out.
+        runs: whether what runs a model must run the result too, even if it may compute something else.
     """
 
     text: str
     keeps: Keeps | None = None
     without: frozenset[str] = frozenset()
+    runs: bool = False
 
 
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _ANNOTATE = "annotate-encodings{encodings=@ranges}"
 
-#: Pass → its rows.
+#: Pass → its rows. One with the bare name of the pass stands in for its default options.
 ROWS: dict[str, tuple[Row, ...]] = {
     "annotate-encodings": (Row(_ANNOTATE),),
+    "convert-opset": (Row("convert-opset", EXACT),),
+    "fix-shapes": (Row("fix-shapes", EXACT),),
     "fold-constants": (Row("fold-constants{what=all}"),),
-    "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq"),),
-    "insert-qdq": (Row(f"{_ANNOTATE},insert-qdq"), Row(f"{_ANNOTATE},insert-qdq{{weights=dq}}")),
-    "remove-qdq": (Row(f"{_ANNOTATE},insert-qdq,remove-qdq", EXACT, without=_QDQ),),
+    "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq", runs=True),),
+    "insert-qdq": (Row(f"{_ANNOTATE},insert-qdq", runs=True), Row(f"{_ANNOTATE},insert-qdq{{weights=dq}}", runs=True)),
+    "remove-qdq": (Row("remove-qdq", runs=True), Row(f"{_ANNOTATE},insert-qdq,remove-qdq", EXACT, without=_QDQ)),
+    "round-scales-pow2": (Row("round-scales-pow2", runs=True),),
 }
 
 
@@ -75,18 +80,20 @@ class Step:
         pipeline: the pipeline, named inputs bound.
         keeps: what it promises.
         without: operators; a model that has one of them is left out.
+        runs: whether the result must run in any case.
     """
 
     text: str
     pipeline: Pipeline
     keeps: Keeps
     without: frozenset[str] = frozenset()
+    runs: bool = False
 
 
 def step_of(row: Row) -> Step:
     """The step of a row."""
     pipeline = Pipeline(tuple(bind(pass_, INPUTS) for pass_ in parse_pipeline(row.text).passes))
-    return Step(row.text, pipeline, row.keeps or kept_by(pipeline), row.without)
+    return Step(row.text, pipeline, row.keeps or kept_by(pipeline), row.without, row.runs)
 
 
 def kept_by(pipeline: Pipeline) -> Keeps:
@@ -106,6 +113,8 @@ def steps_of(name: str) -> tuple[Step, ...]:
         UsageError: the pass has required options and no row, or cannot be loaded.
     """
     rows = tuple(step_of(row) for row in ROWS.get(name, ()))
+    if any(row.text == name for row in rows):
+        return rows
     try:
         return (step_of(Row(name)), *rows)
     except UsageError as error:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
-
 from qdq_passes import from_gs, to_gs
 from qdq_passes.analysis.scopes import NAME_SCOPES, scope_of
 from qdq_passes.core.annotate import ORIGIN, Origin
 from qdq_passes.core.verify import verify
 from qdq_passes.errors import ModelError
+
 from qdqtool.io.load import load
 from qdqtool.io.serialize import serialize
 from qdqtool.runtime.session import open_session
@@ -202,13 +202,34 @@ def test_fold_constants(make: Callable[[], ir.Model]) -> None:
 
 
 def test_constant_node_becomes_initializer_without_renaming_its_tensor() -> None:
-    before = model("g (float[2] x) => (float[2] y) { [c] k = Constant<value = float[2] inner {1, 2}>() [a] y = Add(x, k) }")
+    before = model(
+        "g (float[2] x) => (float[2] y) { [c] k = Constant<value = float[2] inner {1, 2}>() [a] y = Add(x, k) }"
+    )
     bytes_before = to_bytes(before)
     after = from_gs(to_gs(before).fold_constants().cleanup())
     assert list(after.graph.initializers) == ["k"]
     assert [node.name for node in after.graph] == ["a"]
     assert b"inner" not in to_bytes(after)
     assert to_bytes(before) == bytes_before
+
+
+def test_float_constants_fold_to_float32() -> None:
+    text = "g (float[2] x) => (float[2] y) { k = Constant<value_float = 0.1>() j = Neg(k) y = Add(x, j) }"
+    before = model(text)
+    after = from_gs(to_gs(before).fold_constants().cleanup())
+    assert [node.op_type for node in after.graph] == ["Add"]
+    feed: Arrays = {"x": np.ones(2, np.float32)}
+    assert_same(run(after, feed), run(before, feed))
+
+
+def test_a_flattened_branch_keeps_its_scopes() -> None:
+    text = """g (float[2] x) => (float[2] y) <bool c = {1}> {
+      [if] y = If (c) <then_branch = t () => (float[2] u) { [deep] u = Relu(x) },
+                       else_branch = e () => (float[2] v) { [other] v = Abs(x) }> }"""
+    before = model(text)
+    before.graph.node(0).attributes["then_branch"].as_graph().node(0).metadata_props[NAME_SCOPES] = "['', 'mlp', 'act']"
+    after = from_gs(to_gs(before).fold_constants().cleanup())
+    assert [(node.name, scope_of(node)) for node in after.graph] == [("deep", "mlp")]
 
 
 def test_edited_weights_are_new_and_read_ones_are_not() -> None:
@@ -316,9 +337,15 @@ def test_broken_graphs_are_named() -> None:
     def no_type(graph: gs.Graph) -> None:
         graph.outputs.append(graph.layer(op="Exp", inputs=[graph.inputs[0]], outputs=["e"])[0])
 
+    def nameless(graph: gs.Graph) -> None:
+        graph.nodes[0].inputs[1] = gs.Constant("", np.zeros((4, 3), np.float32))
+
+    assert broken(nameless) == "mm: reads a tensor that has no name"
     assert broken(twice).startswith("y: is produced twice; clear the outputs of the node you replaced")
     assert "has a cycle" in broken(cycle)
-    assert broken(lambda graph: graph.nodes.pop(0)).startswith("h: is an input of 'add', but nothing in its graph produces it")
+    assert broken(lambda graph: graph.nodes.pop(0)).startswith(
+        "h: is an input of 'add', but nothing in its graph produces it"
+    )
     assert broken(same_name) == "w: two constants of different values have this name"
     assert broken(no_type).startswith("e_0: an input or output of the graph has no element type")
 

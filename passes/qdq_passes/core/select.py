@@ -6,7 +6,7 @@
                | "op:" GLOB | "tensor:" GLOB | "scope:" GLOB | "layer:" N[".."M] | "re:" REGEX | GLOB
 
 A selector denotes nodes, or (``tensor:``, ``in:``, ``io:``) values. A literal ``&`` is written ``\\&``. Several selectors unite.
-Globs are case-sensitive and ``*`` crosses ``/``."""
+Globs are case-sensitive and ``*`` crosses ``/``; names also match by the original nodes that a node stands for."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.reach import Reach, reach
 from qdq_passes.analysis.scopes import ancestors, layer_of, scope_of
 from qdq_passes.analysis.uses import all_nodes, all_values, is_constant
+from qdq_passes.core.annotate import ORIGIN
 from qdq_passes.errors import UnsupportedError, UsageError
 
 ROLES = ("qk_bmm", "softmax", "pv_bmm", "norm", "rope", "mlp", "lm_head", "embedding", "kv", "head")
@@ -217,11 +218,11 @@ class _Query:
 
     def glob(self, atom: _Atom) -> _Hit:
         matches = _matcher(atom.argument)
-        return self._by_node(lambda n: matches(n.name or ""))
+        return self._by_node(lambda n: any(map(matches, _names(n))))
 
     def regex(self, atom: _Atom) -> _Hit:
         pattern = re.compile(atom.argument)
-        return self._by_node(lambda n: pattern.search(n.name or "") is not None)
+        return self._by_node(lambda n: any(map(pattern.search, _names(n))))
 
     def op(self, atom: _Atom) -> _Hit:
         matches = _matcher(atom.argument)
@@ -293,6 +294,12 @@ class _Query:
         if not near:
             return f"see what there is with `qdqtool match MODEL '{kind + colon if kind else ''}*'`"
         return "nearest: " + ", ".join(near)
+
+
+def _names(node: ir.Node) -> tuple[str, ...]:
+    """The name of ``node``, and those of the original nodes that it stands for."""
+    origin = ORIGIN.get(node)
+    return (node.name or "", *(origin.nodes if origin is not None else ()))
 
 
 def is_weight_of(value: ir.Value) -> bool:

@@ -147,6 +147,9 @@ class _Import:
         if attribute.type == ir.AttributeType.TENSOR:
             name = attribute.value.name or ""
             return gs.Constant(name, Weights(attribute.value, name))
+        if attribute.name in ("value_float", "value_floats"):  # graphsurgeon folds Python floats to float64
+            values = np.array(attribute.value, np.float32)
+            return list(values) if values.ndim else values[()]
         return list(attribute.value) if isinstance(attribute.value, tuple) else attribute.value
 
     def _tensor(self, value: ir.Value | None) -> gs.Tensor:
@@ -254,7 +257,7 @@ class _Export:
     ) -> None:
         """Match nodes, and find the graph of every constant: the one where it was, else the innermost that holds all its uses."""
         chain = (*outer, (graph, facts))
-        found = facts.match(graph.nodes)
+        found = facts.match(graph.nodes, outer[0][1].inner_by_name if outer else facts.inner_by_name)
         nodes = [(node, found.get(i)) for i, node in enumerate(graph.nodes)]
         nodes = [(node, known) for node, known in nodes if node.outputs or (known is not None and not known.outputs)]
         self.kept[id(graph)] = nodes
@@ -307,6 +310,8 @@ class _Export:
 
     def _node(self, node: gs.Node, known: NodeFacts | None, scope: ChainMap[str, ir.Value]) -> ir.Node:
         where = node.name or node.op
+        if any(t.is_empty() and (t.inputs or isinstance(t, gs.Constant)) for t in node.inputs):
+            raise ModelError("reads a tensor that has no name", where=where)
         inputs = [None if t.is_empty() else putback.find(scope, t.name, f"an input of {where!r}") for t in node.inputs]
         attributes = []
         for name, value in node.attrs.items():

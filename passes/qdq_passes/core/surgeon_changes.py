@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change
@@ -145,15 +146,13 @@ def same_tensor(old: ir.TensorProtocol | None, new: ir.TensorProtocol | None) ->
     return same_array(old.numpy(), new.numpy())
 
 
-def same_array(
-    old: np.ndarray[tuple[int, ...], np.dtype[np.generic]], new: np.ndarray[tuple[int, ...], np.dtype[np.generic]]
-) -> bool:
+def same_array(old: npt.NDArray[np.generic], new: npt.NDArray[np.generic]) -> bool:
     """Whether both arrays are equal bit for bit (NaN equal to itself, 0.0 not to -0.0); strings by their text."""
     if old.dtype != new.dtype or old.shape != new.shape:
         return False
-    if old.dtype.hasobject:
-        return bool(np.array_equal(old, new))
-    return old.tobytes() == new.tobytes()
+    if not old.dtype.hasobject:
+        old, new = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (old, new))
+    return bool(np.array_equal(old, new))
 
 
 def _properties(model: ir.Model) -> dict[str, object]:

@@ -148,10 +148,20 @@ class ScopeFacts:
         inner = (body.domains() for node in self.nodes for body in node.bodies.values())
         return frozenset(node.domain for node in self.nodes).union(*inner)
 
-    def match(self, nodes: Sequence[NamedNode]) -> dict[int, NodeFacts]:
+    @cached_property
+    def inner_by_name(self) -> dict[str, NodeFacts]:
+        """Nodes of this graph and of all bodies in it whose name is theirs alone."""
+        nodes = list(self.nodes)
+        for node in nodes:  # grows while it is walked
+            nodes += [inner for body in node.bodies.values() for inner in body.nodes]
+        twice = _twice(node.name for node in nodes)
+        return {node.name: node for node in nodes if node.name and node.name not in twice}
+
+    def match(self, nodes: Sequence[NamedNode], anywhere: Mapping[str, NodeFacts]) -> dict[int, NodeFacts]:
         """Which of the present ``nodes`` (by position) is which node of the snapshot.
 
-        By its name; else, where that name does not identify it, by the value it produces, if the operator is the same.
+        By its name; else, where that name does not identify it, by the value it produces; else by its name in another graph
+        (``anywhere``), from where it was moved. The latter two only if the operator is the same.
         """
         names = _twice([node.name for node in nodes])
         found = {i: self.by_name[n.name] for i, n in enumerate(nodes) if n.name in self.by_name and n.name not in names}
@@ -161,6 +171,8 @@ class ScopeFacts:
             if i not in found and former is not None and id(former) not in taken and former.op_type == node.op:
                 found[i] = former
                 taken.add(id(former))
+            elif i not in found and node.name in anywhere and anywhere[node.name].op_type == node.op:
+                found[i] = anywhere[node.name]
         return found
 
 
