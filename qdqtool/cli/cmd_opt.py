@@ -18,7 +18,9 @@ from qdqtool.cli.render import Out
 )
 @click.option("--ranges", metavar="FILE", help="Binds @ranges, the ranges that `calibrate` wrote.")
 @click.option("--target", metavar="T", help="Binds @target.")
-@click.option("--verify-each", is_flag=True, help="Verify after every pass.")
+@click.option(
+    "--verify-each/--no-verify-each", default=True, help="Verify after every pass, so that a message names the pass."
+)
 @click.option("--print-each", metavar="DIR", help="Write the model's text form after every pass into DIR.")
 @click.option("--time-passes", is_flag=True, help="Show the time of every pass.")
 @click.option("--stop-after", type=click.IntRange(min=0), metavar="N", help="Stop after N passes.")
@@ -49,7 +51,7 @@ def opt(
     reproducer: str | None,
 ) -> None:
     """Run a pipeline of passes on MODEL."""
-    from qdq_passes.core.hooks import StopAfter, VerifyEach
+    from qdq_passes.core.hooks import StopAfter
 
     from qdqtool.calibrate.ranges import Ranges
     from qdqtool.cli.saving import pipeline_text, refuse_output, run_and_save, show_report
@@ -63,14 +65,13 @@ def opt(
     if target:
         inputs["target"] = load_target(target)
     hooks: list[Any] = [Reproducer(reproducer or f"{output}.reproducer")]
-    hooks += [VerifyEach()] if verify_each else []
     hooks += [DumpEach(print_each)] if print_each else []
     hooks += [StopAfter(stop_after)] if stop_after is not None else []
     if check_data:
         hooks.append(_numeric_check(model, check_data))
     report = run_and_save(
         out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, inputs=inputs, hooks=hooks,
-        allow_findings=allow_findings, ranges=found, annotations=annotations or None,
+        allow_findings=allow_findings, ranges=found, annotations=annotations or None, verify_each=verify_each,
     )  # fmt: skip
     show_report(out, report, output, times=time_passes)
 

@@ -47,6 +47,7 @@ def run_and_save(
     external: str = "auto",
     threshold: int | None = None,
     annotations: bool | None = None,
+    verify_each: bool = True,
 ) -> Report:
     """Load ``source``, run ``pipeline``, verify, save to ``output``; returns the pipeline's report.
 
@@ -54,8 +55,9 @@ def run_and_save(
         UsageError: the output exists, or the input has errors and neither the pipeline nor ``allow_findings`` deals with them.
         VerifyError: the pipeline made an error that was not there: a bug of a pass.
     """
-    from qdq_passes.core.hooks import errors_of
+    from qdq_passes.core.hooks import VerifyEach
     from qdq_passes.core.pipeline import run_pipeline
+    from qdq_passes.core.verify import new_errors, verify
     from qdq_passes.errors import VerifyError
 
     from qdqtool import api
@@ -63,10 +65,11 @@ def run_and_save(
 
     refuse_output(source, output, overwrite)
     model, digest = api.opened(source)
-    known = {(f.rule, f.where) for f in errors_of(model)}
+    known = verify(model, minimum="error")
+    hooks = [*([VerifyEach(known)] if verify_each else []), *hooks]
     report = run_pipeline(model, pipeline, inputs=inputs, hooks=hooks)
-    errors = errors_of(model)
-    new = [f for f in errors if (f.rule, f.where) not in known]
+    errors = verify(model, minimum="error")
+    new = new_errors(known, errors)
     if new:
         raise VerifyError(
             f"the pipeline broke the model: {new[0].message}", where=new[0].where, hint=f"rule {new[0].rule}"

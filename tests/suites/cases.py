@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test import loader
+from onnx.backend.test.case.test_case import TestCase
 
 #: Folders of the package's data that hold whole models.
 FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
@@ -44,13 +45,19 @@ def collect() -> list[Case]:
             "ignore"
         )  # onnx computes the expected outputs of its own edge cases: log(0), overflowing casts
         generated = loader.load_model_tests(kind="node")
-    cases = [
-        Case(c.name, "node", c.model.SerializeToString(), tuple(_feed(c.model, inputs) for inputs, _ in c.data_sets))
-        for c in generated
-    ]
+    cases = [_generated(case) for case in generated]
     for kind in FOLDERS:
-        cases += [_from_folder(kind, Path(c.model_dir)) for c in loader.load_model_tests(kind=kind)]
+        cases += [
+            _from_folder(kind, Path(case.model_dir)) for case in loader.load_model_tests(kind=kind) if case.model_dir
+        ]
     return sorted(cases, key=lambda case: (case.kind != "node", case.name))
+
+
+def _generated(case: TestCase) -> Case:
+    assert case.model is not None
+    assert case.data_sets is not None
+    feeds = tuple(_feed(case.model, inputs) for inputs, _ in case.data_sets)
+    return Case(case.name, "node", case.model.SerializeToString(), feeds)
 
 
 def _from_folder(kind: str, folder: Path) -> Case:

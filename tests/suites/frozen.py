@@ -24,9 +24,9 @@ def variants(cases: Iterable[Case]) -> list[Case]:
 
 
 def frozen(case: Case, *, keep: int) -> Case | None:
-    """``case`` with all tensor inputs after the first ``keep`` turned into initializers; None for a large model or when there is none.
+    """``case`` with all tensor inputs after the first ``keep`` turned into initializers, called ``<case>+frozen<keep>``.
 
-    It is called ``<case>+frozen<keep>``. A tensor of another shape than its input declares stays an input.
+    A tensor of another shape than its input declares stays an input. None for a large model, or when nothing was turned.
     """
     (feed,) = case.feeds
     model = onnx.ModelProto.FromString(case.model)
@@ -44,6 +44,6 @@ def frozen(case: Case, *, keep: int) -> Case | None:
 
 def _is_tensor(value: object, wanted: onnx.ValueInfoProto) -> bool:
     dims = wanted.type.tensor_type.shape.dim
-    return isinstance(value, np.ndarray) and [
-        dim.dim_value or size for dim, size in zip(dims, value.shape, strict=False)
-    ] == [*value.shape]
+    if not isinstance(value, np.ndarray) or value.ndim != len(dims):
+        return False
+    return all(dim.dim_value in (0, size) for dim, size in zip(dims, value.shape, strict=True))

@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import pytest
@@ -81,6 +82,10 @@ def _crash(model: ir.Model) -> None:
     raise KeyError("z")
 
 
+def _float32(*items: float) -> npt.NDArray[np.float32]:
+    return np.array(items, np.float32)
+
+
 def test_what_is_right_passes(tmp_path: Path) -> None:
     assert _result(tmp_path, Made(says=(skip("z", "no"),))).status == "same"
     assert _result(tmp_path, Made()).status == "agrees"
@@ -130,15 +135,15 @@ def test_a_model_that_cannot_be_loaded_is_one_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "bound", "fault"),
     [
-        (np.float32([np.nan, 1]), np.float32([np.nan, 1]), None, None),
-        (np.float32([0.0]), np.float32([-0.0]), None, "1 of 1 elements differ"),
-        (np.float32([np.nan, 1]), np.float32([0, 1]), 1.0, "NaN or Inf at other places"),
-        (np.int64([1000000]), np.int64([1000001]), 1.0, "1 of 1 elements differ"),
-        (np.float32([1]), np.float64([1]), None, "float64[1], was float32[1]"),
+        (_float32(np.nan, 1), _float32(np.nan, 1), None, None),
+        (_float32(0.0), _float32(-0.0), None, "1 of 1 elements differ"),
+        (_float32(np.nan, 1), _float32(0, 1), 1.0, "NaN or Inf at other places"),
+        (np.array([1000000]), np.array([1000001]), 1.0, "1 of 1 elements differ"),
+        (_float32(1), np.array([1.0]), None, "float64[1], was float32[1]"),
         (np.array(["a", "b"], object), np.array(["a", "c"], object), None, "1 of 2 elements differ"),
         (np.array([1, 2], ml_dtypes.bfloat16), np.array([1, 2.015625], ml_dtypes.bfloat16), 2.0**-9, "allowed 0.00195"),
-        ([np.float32([1])], [np.float32([1]), np.float32([2])], None, "was a sequence of 1"),
-        (None, np.float32([1]), None, "was nothing"),
+        ([_float32(1)], [_float32(1), _float32(2)], None, "was a sequence of 1"),
+        (None, _float32(1), None, "was nothing"),
     ],
 )
 def test_difference(old: Any, new: Any, bound: float | None, fault: str | None) -> None:

@@ -222,6 +222,16 @@ def test_float_constants_fold_to_float32() -> None:
     assert_same(run(after, feed), run(before, feed))
 
 
+def test_folding_is_right_about_a_part_of_a_shape() -> None:
+    text = """g (float[2,3,4] x) => (int64[1] y, int64[3] z) {
+      s = Shape<start = 1, end = 2>(x) y = Abs(s) z = Shape(x) e = Expand(x, z) }"""
+    before = model(text)
+    after = from_gs(to_gs(before).fold_constants().cleanup())
+    assert [node.op_type for node in after.graph] == ["Shape", "Abs"]
+    feed: Arrays = {"x": np.ones((2, 3, 4), np.float32)}
+    assert_same(run(after, feed), run(before, feed))
+
+
 def test_a_flattened_branch_keeps_its_scopes() -> None:
     text = """g (float[2] x) => (float[2] y) <bool c = {1}> {
       [if] y = If (c) <then_branch = t () => (float[2] u) { [deep] u = Relu(x) },

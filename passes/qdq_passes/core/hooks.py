@@ -11,7 +11,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Pass
 from qdq_passes.core.pipeline import StopPipeline
 from qdq_passes.core.pipeline_text import format_pass
-from qdq_passes.core.verify import Finding, verify
+from qdq_passes.core.verify import Finding, new_errors, verify
 from qdq_passes.errors import VerifyError
 
 
@@ -28,31 +28,23 @@ class QuietHook:
         """Nothing."""
 
 
-def errors_of(model: ir.Model) -> list[Finding]:
-    """Findings of level error or fatal."""
-    return [f for f in verify(model) if f.level in ("fatal", "error")]
-
-
 @dataclass
 class VerifyEach(QuietHook):
     """Verify after each pass; an error the model did not have before is the pass's fault."""
 
-    known: set[tuple[str, str]] | None = None
+    known: list[Finding] | None = None
 
     def before(self, pass_: Pass, model: ir.Model) -> None:
         """Remember the errors the input came with."""
         if self.known is None:
-            self.known = {(f.rule, f.where) for f in errors_of(model)}
+            self.known = verify(model, minimum="error")
 
     def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
         """Raise `VerifyError` for the first new error."""
-        for finding in errors_of(model):
-            if (finding.rule, finding.where) not in (self.known or set()):
-                raise VerifyError(
-                    f"pass {format_pass(pass_)} broke the model: {finding.message}",
-                    where=finding.where,
-                    hint=finding.rule,
-                )
+        for finding in new_errors(self.known or [], verify(model, minimum="error")):
+            raise VerifyError(
+                f"pass {format_pass(pass_)} broke the model: {finding.message}", where=finding.where, hint=finding.rule
+            )
 
 
 @dataclass

@@ -96,15 +96,7 @@ class FolderRegistry:
         Raises:
             UsageError: two places define the same name.
         """
-        found: dict[str, Entry] = {}
-        for entry in [*self._own(), *self._from_folders(), *entry_point_entries(self.kind)]:
-            if entry.name in found:
-                raise UsageError(
-                    f"{self.kind} {entry.name!r} is defined twice: {found[entry.name].origin} and {entry.origin}",
-                    hint="rename one of the two files",
-                )
-            found[entry.name] = entry
-        return dict(sorted(found.items()))
+        return by_name(self.kind, [*self._own(), *self._from_folders(), *entry_point_entries(self.kind)])
 
     def names(self) -> list[str]:
         """Sorted names."""
@@ -149,6 +141,23 @@ class FolderRegistry:
                 ) from None
 
         return Entry(name.replace("_", "-"), origin, load, source)
+
+
+def by_name(kind: str, entries: Iterable[Entry]) -> dict[str, Entry]:
+    """``entries`` by name, sorted.
+
+    Raises:
+        UsageError: two places define the same name.
+    """
+    found: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.name in found:
+            raise UsageError(
+                f"{kind} {entry.name!r} is defined twice: {found[entry.name].origin} and {entry.origin}",
+                hint="rename one of the two files",
+            )
+        found[entry.name] = entry
+    return dict(sorted(found.items()))
 
 
 def import_file(file: Path) -> Any:

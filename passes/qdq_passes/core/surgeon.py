@@ -30,6 +30,7 @@ from qdq_passes.core import surgeon_putback as putback
 from qdq_passes.core.edit import Namer
 from qdq_passes.core.surgeon_changes import same_array
 from qdq_passes.core.surgeon_facts import ModelFacts, NodeFacts, ScopeFacts, is_sorted
+from qdq_passes.core.surgeon_fold import FoldsShapes
 from qdq_passes.core.surgeon_losses import refuse_edited, refuse_losses
 from qdq_passes.core.surgeon_pass import SurgeonPass, surgeon_pass
 from qdq_passes.errors import ModelError, UnsupportedError
@@ -72,6 +73,14 @@ class Weights(LazyValues):  # type: ignore[misc]
         return np.array(self.source.numpy())
 
 
+class Graph(FoldsShapes, gs.Graph):  # type: ignore[misc]
+    """A ``gs.Graph`` whose folding is right about Shape."""
+
+
+class Function(FoldsShapes, gs.Function):  # type: ignore[misc]
+    """A ``gs.Function`` whose folding is right about Shape."""
+
+
 def to_gs(model: ir.Model) -> gs.Graph:
     """``model`` as a graphsurgeon graph. Editing it does not touch ``model``; `from_gs` makes a model of it again.
 
@@ -86,7 +95,7 @@ def to_gs(model: ir.Model) -> gs.Graph:
     refuse_losses(model)
     build = _Import(model.ir_version)
     opset = model.opset_imports.get("")
-    graph = gs.Graph(
+    graph = Graph(
         **build.graph(model.graph, _opsets(model.opset_imports, opset)),
         functions=[build.function(function, opset) for function in model.functions.values()],
         producer_name=model.producer_name,
@@ -127,7 +136,7 @@ class _Import:
             name: None if attribute.value is None else self._attribute(attribute, {})
             for name, attribute in function.attributes.items()
         }
-        return gs.Function(**{**arguments, "name": function.name}, domain=function.domain, attrs=attributes)
+        return Function(**{**arguments, "name": function.name}, domain=function.domain, attrs=attributes)
 
     def _node(self, node: ir.Node, opsets: dict[str, Any]) -> gs.Node:
         return gs.Node(
@@ -143,7 +152,7 @@ class _Import:
         if attribute.is_ref():
             return gs.Node.AttributeRef(attribute.ref_attr_name, misc.convert_from_onnx_attr_type(attribute.type.value))
         if attribute.type == ir.AttributeType.GRAPH:
-            return gs.Graph(**self.graph(attribute.as_graph(), opsets))
+            return Graph(**self.graph(attribute.as_graph(), opsets))
         if attribute.type == ir.AttributeType.TENSOR:
             name = attribute.value.name or ""
             return gs.Constant(name, Weights(attribute.value, name))
@@ -270,7 +279,7 @@ class _Export:
         for node, node_facts in nodes:
             for name, value in node.attrs.items():
                 if isinstance(value, gs.Graph):
-                    self._collect(value, _body(node_facts, name), chain, homes)
+                    self._collect(value, putback.body(node_facts, name), chain, homes)
 
     def _graph(self, graph: gs.Graph, facts: ScopeFacts, outer: ChainMap[str, ir.Value]) -> ir.Graph:
         found = self.constants.get(id(graph), {})
@@ -317,7 +326,7 @@ class _Export:
         for name, value in node.attrs.items():
             original = known.attributes.get(name) if known else None
             if isinstance(value, gs.Graph):
-                body = self._graph(value, _body(known, name), scope)
+                body = self._graph(value, putback.body(known, name), scope)
                 attributes.append(ir.AttrGraph(name, body, original.doc_string if original else None))
             else:
                 attributes.append(self._attribute(name, value, original, where))
@@ -363,10 +372,6 @@ class _Export:
         known = facts.values.get(tensor.name)
         type_, shape = putback.type_and_shape(tensor.name, tensor.dtype, tensor.shape, tensor.type, known)
         return putback.value(tensor.name, known, type_, shape, None)
-
-
-def _body(known: NodeFacts | None, attribute: str) -> ScopeFacts:
-    return known.bodies.get(attribute, _NOTHING) if known else _NOTHING
 
 
 def _tensor(constant: gs.Constant, original: ir.TensorProtocol | None) -> ir.TensorProtocol:

@@ -142,6 +142,11 @@ def attribute(name: str, value: Any, original: ir.Attr | None, where: str) -> ir
         raise ModelError(f"ONNX has no attribute {name!r} of the value {value!r}", where=where) from error
 
 
+def body(owner: NodeFacts | None, attribute_name: str) -> ScopeFacts:
+    """The facts of a node's body; empty ones of a new node or body."""
+    return owner.bodies.get(attribute_name, ScopeFacts()) if owner else ScopeFacts()
+
+
 def value(
     name: str,
     facts: ValueFacts | None,

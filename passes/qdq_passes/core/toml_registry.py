@@ -16,7 +16,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from qdq_passes.core.registry import Entry, entry_point_entries, search_path, unknown_name
+from qdq_passes.core.registry import Entry, by_name, entry_point_entries, search_path, unknown_name
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, SetupError, UsageError
 
@@ -69,15 +69,7 @@ class TomlRegistry:
         Raises:
             UsageError: two places define the same name.
         """
-        found: dict[str, Entry] = {}
-        for entry in [*self._own(), *self._from_folders(), *self._from_entry_points()]:
-            if entry.name in found:
-                raise UsageError(
-                    f"{self.kind} {entry.name!r} is defined twice: {found[entry.name].origin} and {entry.origin}",
-                    hint="rename one of the two files",
-                )
-            found[entry.name] = entry
-        return dict(sorted(found.items()))
+        return by_name(self.kind, [*self._own(), *self._from_folders(), *self._from_entry_points()])
 
     def names(self) -> list[str]:
         """Sorted names."""
