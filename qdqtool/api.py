@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
+from qdq_passes.core.findings import Finding
 from qdq_passes.core.pipeline import Hook
-from qdq_passes.core.select import Selector, select
-from qdq_passes.errors import UsageError
+from qdq_passes.core.verify import new_errors, verify
+from qdq_passes.errors import UsageError, VerifyError
 
-from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.report import Comparison
@@ -26,8 +27,10 @@ from qdqtool.io.provenance import Provenance
 from qdqtool.io.save import save
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.plan import RANGES, plan
-from qdqtool.quantization.quantizing import Quantization, quantize_model
+from qdqtool.quantization.calibrating import Passing, collect_finite
+from qdqtool.quantization.plan import RANGES, Plan, plan
+from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
+from qdqtool.runtime.taps import float_tensors
 from qdqtool.targets.loading import load_target
 
 ModelOrPath = ir.Model | str | os.PathLike[str]
@@ -83,6 +86,30 @@ def opened(model: ModelOrPath) -> tuple[ir.Model, str]:
     return load(model), sha256_of_file(model)
 
 
+def refuse_errors(model: ir.Model, known: Sequence[Finding], *, allow_findings: bool) -> None:
+    """Refuse to save a model with errors: new ones always, those it came with (``known``) unless ``allow_findings``.
+
+    Raises:
+        VerifyError: a pass made an error that was not there.
+        UsageError: the model came with an error, and nothing repaired it.
+    """
+    errors = verify(model, minimum="error")
+    for finding in new_errors(known, errors):
+        raise VerifyError(
+            f"the pipeline broke the model: {finding.message}", where=finding.where, hint=f"rule {finding.rule}"
+        )
+    if errors and not allow_findings:
+        first = errors[0]
+        more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+        raise UsageError(
+            f"{first.message}{more}",
+            where=first.where,
+            hint=f"{first.hint}, or pass --allow-findings"
+            if first.hint
+            else "pass --allow-findings to save it as it is",
+        )
+
+
 def calibrate(
     model: ModelOrPath,
     data: FeedSpec,
@@ -98,7 +125,14 @@ def calibrate(
     """Ranges of the float tensors of ``model`` over ``data``; all of them, or those named in ``tensors``."""
     graph = model if isinstance(model, ir.Model) else load(model)
     feeds = open_feeds(data, input_specs(graph), samples=samples, seed=seed, image=image)
-    found = collect(graph, feeds, method, tensors=tensors, progress=_stage(progress, "calibrating"))
+    found = collect_finite(
+        graph,
+        feeds,
+        method,
+        float_tensors(graph) if tensors is None else tensors,
+        way_out=lambda bad: f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{name}' for name in bad))}",
+        progress=_stage(progress, "calibrating", feeds.count),
+    )
     _pass_on(feeds.warnings, warn)
     return found
 
@@ -122,6 +156,7 @@ def quantize(
     weights: Literal["qdq", "dq"] | None = None,
     fuse_layers: bool = True,
     keep_functions: bool = False,
+    allow_findings: bool = False,
     overwrite: bool = False,
     no_provenance: bool = False,
     hooks: Iterable[Hook] = (),
@@ -148,6 +183,7 @@ def quantize(
         weights: ``"qdq"`` (pair on the float weight) or ``"dq"`` (stored integers).
         fuse_layers: false leaves out folding and fusing.
         keep_functions: do not inline local functions.
+        allow_findings: save although the model has errors that it came with.
         overwrite: replace an existing ``output``.
         no_provenance: leave out the metadata entry.
         hooks: pipeline hooks.
@@ -157,12 +193,58 @@ def quantize(
     Raises:
         QdqError: bad model, data or options; see each class's exit code.
     """
-    chosen = preset if isinstance(preset, Preset) else load_preset(preset)
     work, source = opened(model)
-    if allow_empty:
-        exclude, only = (_matching(work, texts, warn) for texts in (exclude, only))
-    job = plan(
-        chosen,
+    job = planned(
+        preset,
+        method=method,
+        target=target,
+        exclude=exclude,
+        only=only,
+        isolate=isolate,
+        weights=weights,
+        fuse_layers=fuse_layers,
+        keep_functions=keep_functions,
+    )
+    known = verify(work, minimum="error")
+    feeds = None
+    if data is not None:
+        feeds = open_feeds(data, input_specs(work), samples=samples, seed=seed, image=image)
+    given = Ranges.read(ranges) if isinstance(ranges, str | os.PathLike) else ranges
+    if given is not None and method is not None and given.method != method and warn is not None:
+        warn(f"--method {method} is not used: the ranges given are of method {given.method}")
+    passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
+    reference = None if feeds is None else work.clone()
+    done = quantize_model(
+        work, job, feeds=passing, ranges=given, allow_empty=allow_empty, hooks=hooks, warn=warn,
+        progress=_stage(progress, "calibrating", None if feeds is None else feeds.count),
+    )  # fmt: skip
+    refuse_errors(work, known, allow_findings=allow_findings)
+    comparison = None
+    if reference is not None and passing is not None and feeds is not None:
+        few = passing.first or list(itertools.islice(feeds, SQNR_SAMPLES))
+        comparison = compare_models(reference, work, few, tensors=[], progress=_stage(progress, "comparing", len(few)))
+        _pass_on([*feeds.warnings, *comparison.warnings], warn)
+    result = Quantized(model=work, quantization=done, comparison=comparison, source_sha256=source)
+    if output is not None:
+        save(work, output, overwrite=overwrite, provenance=None if no_provenance else result.provenance)
+    return result
+
+
+def planned(
+    preset: str | Preset,
+    *,
+    method: str | None = None,
+    target: str | None = None,
+    exclude: Sequence[str] = (),
+    only: Sequence[str] = (),
+    isolate: bool = False,
+    weights: Literal["qdq", "dq"] | None = None,
+    fuse_layers: bool = True,
+    keep_functions: bool = False,
+) -> Plan:
+    """What `quantize` with these options will run."""
+    return plan(
+        preset if isinstance(preset, Preset) else load_preset(preset),
         method=method,
         exclude=tuple(exclude),
         only=tuple(only),
@@ -172,21 +254,15 @@ def quantize(
         fuse_layers=fuse_layers,
         keep_functions=keep_functions,
     )
-    feeds = None
-    if data is not None:
-        feeds = open_feeds(data, input_specs(work), samples=samples, seed=seed, image=image)
-    found = Ranges.read(ranges) if isinstance(ranges, str | os.PathLike) else ranges
-    reference = work.clone() if feeds is not None else None
-    done = quantize_model(work, job, feeds=feeds, ranges=found, hooks=hooks, progress=_stage(progress, "calibrating"))
-    comparison = None
-    if reference is not None and feeds is not None:
-        few = itertools.islice(feeds, SQNR_SAMPLES)
-        comparison = compare_models(reference, work, few, tensors=[], progress=_stage(progress, "comparing"))
-        _pass_on(feeds.warnings, warn)
-    result = Quantized(model=work, quantization=done, comparison=comparison, source_sha256=source)
-    if output is not None:
-        save(work, output, overwrite=overwrite, provenance=None if no_provenance else result.provenance)
-    return result
+
+
+def planned_for(model: ModelOrPath, job: Plan, *, allow_empty: bool = False, warn: Warn | None = None) -> Plan:
+    """``job`` with its selectors tried on ``model`` (which stays as it is), as `quantize` would run it.
+
+    Raises:
+        UsageError: a selector matches nothing.
+    """
+    return prepare(opened(model)[0], job, allow_empty=allow_empty, warn=warn)[0]
 
 
 def compare(
@@ -220,27 +296,14 @@ def compare(
     second = b if isinstance(b, ir.Model) else load(b)
     feeds = open_feeds(data, input_specs(first), samples=samples, seed=seed, image=image)
     found = compare_models(
-        first, second, feeds, per_slice=per_slice, tensors=tensors, progress=_stage(progress, "comparing")
+        first, second, feeds, per_slice=per_slice, tensors=tensors, progress=_stage(progress, "comparing", feeds.count)
     )
     _pass_on([*feeds.warnings, *found.warnings], warn)
     return found
 
 
-def _matching(model: ir.Model, texts: Sequence[str], warn: Warn | None) -> tuple[str, ...]:
-    """Those of ``texts`` that match something; the others are warned about."""
-    kept = []
-    for text in texts:
-        try:
-            select(model, Selector.of(text))
-            kept.append(text)
-        except UsageError as error:
-            if warn is not None:
-                warn(str(error))
-    return tuple(kept)
-
-
-def _stage(progress: Progress | None, name: str) -> Callable[[int, int | None], None] | None:
-    return None if progress is None else lambda done, total: progress(name, done, total)
+def _stage(progress: Progress | None, name: str, count: int | None = None) -> Callable[[int, int | None], None] | None:
+    return None if progress is None else lambda done, total: progress(name, done, count if total is None else total)
 
 
 def _pass_on(warnings: Iterable[str], warn: Warn | None) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from qdqtool.cli.options import command, data_options, image_settings, select_option
-from qdqtool.cli.render import Out, say
+from qdqtool.cli.options import allow_empty_option, command, data_options, image_settings, select_option
+from qdqtool.cli.render import Out, plural, say
+
+if TYPE_CHECKING:
+    from qdqtool.calibrate.ranges import Ranges
 
 
 @command()
@@ -21,6 +23,7 @@ from qdqtool.cli.render import Out, say
 @click.option("--merge", "merge_files", is_flag=True, help="Merge ranges files (given instead of MODEL) into one.")
 @click.argument("more", nargs=-1, metavar="[RANGES...]")
 @select_option
+@allow_empty_option
 @data_options
 def calibrate(
     out: Out,
@@ -31,6 +34,7 @@ def calibrate(
     merge_files: bool,
     more: tuple[str, ...],
     select: tuple[str, ...],
+    allow_empty: bool,
     data: str | None,
     samples: int | None,
     seed: int,
@@ -40,9 +44,9 @@ def calibrate(
     from qdq_passes.errors import UsageError
 
     from qdqtool.calibrate.ranges import Ranges, merge
-    from qdqtool.io.atomic import refuse_existing
+    from qdqtool.cli.saving import refuse_output
 
-    refuse_existing(os.fspath(output), overwrite=overwrite)
+    refuse_output(output, overwrite, model, data, *more)
     if model is None:
         raise UsageError("no model", hint="give MODEL --data D, or --merge A.json B.json")
     if merge_files:
@@ -54,18 +58,27 @@ def calibrate(
             raise click.UsageError(f"unexpected arguments {' '.join(more)}")
         if data is None:
             raise UsageError("no data to calibrate on", hint="give --data; see `qdqtool calibrate --help`")
-        found = _calibrate(out, model, data, method, select, samples=samples, seed=seed, image=image_settings(images))
+        found = _calibrate(
+            out, model, data, method, select, allow_empty, samples=samples, seed=seed, image=image_settings(images)
+        )
     found.write(output, overwrite=overwrite)
     payload = {
         "output": output, "method": found.method, "samples": found.samples, "tensors": len(found.tensors),
         "ranges_sha256": found.sha256, "unobserved": list(found.unobserved),
     }  # fmt: skip
     out.result(
-        payload, lambda: say(f"{len(found.tensors)} ranges over {found.samples} samples ({found.method}) in {output}")
+        payload,
+        lambda: say(
+            f"{plural(len(found.tensors), 'range')} over {plural(found.samples, 'sample')} ({found.method}) in {output}"
+        ),
     )
 
 
-def _calibrate(out: Out, model: str, data: str, method: str, texts: tuple[str, ...], **options: Any) -> Any:
+def _calibrate(
+    out: Out, model: str, data: str, method: str, texts: tuple[str, ...], allow_empty: bool, **options: Any
+) -> Ranges:
+    from qdq_passes.errors import UsageError
+
     from qdqtool import api
     from qdqtool.io.load import load
     from qdqtool.runtime.taps import float_tensors
@@ -75,12 +88,13 @@ def _calibrate(out: Out, model: str, data: str, method: str, texts: tuple[str, .
     if texts:
         from qdq_passes.core.select import Selector, select
 
-        names = {v.name for v in select(graph, Selector.of(*texts)).values}
+        names = {v.name for v in select(graph, Selector.of(*texts), allow_empty=allow_empty).values}
         tensors = [name for name in float_tensors(graph) if name in names]
+        if not tensors:
+            raise UsageError("--select names no float value of the main graph", hint="weights need no calibration")
     with out.progress("calibrating") as tick:
         return api.calibrate(
-            graph, data, method=method, tensors=tensors, warn=out.warn,
-            progress=lambda stage, done, total: tick(done, total), **options,
+            graph, data, method=method, tensors=tensors, warn=out.warn, progress=tick, **options,
         )  # fmt: skip
 
 

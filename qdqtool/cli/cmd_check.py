@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qdqtool.cli.options import command, model_argument
-from qdqtool.cli.render import Out, say, table
+from qdqtool.cli.options import command, load_model, model_argument
+from qdqtool.cli.render import Out, plural, say
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -21,21 +22,24 @@ if TYPE_CHECKING:
 )
 def check(out: Out, model: str, no_runtime: bool, baseline: str | None) -> int:
     """Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings."""
-    from qdqtool.cli.options import load_model
-
-    graph = load_model(out, model)
-    findings = [*_verifier(graph), *_checker(model, graph)]
-    if not no_runtime:
-        findings += _runtime(model)
-    errors = [f for f in findings if f["level"] in ("error", "fatal")]
-    if baseline is not None:
-        known = _known(baseline)
-        errors = [f for f in errors if (f["rule"], f["where"]) not in known]
     from qdqtool.io.versions import loadable_in
 
-    payload = {"model": model, "findings": findings, "onnxruntime": loadable_in(graph), "errors": len(errors)}
-    out.result(payload, lambda: _render(payload))
-    return 1 if errors else 0
+    graph = load_model(model)
+    findings = [*_verifier(graph), *_checker(model, graph)]
+    if not no_runtime:
+        findings += _runtime(model, graph)
+    errors = [f for f in findings if f["level"] in ("error", "fatal")]
+    known = _known(baseline) if baseline is not None else set()
+    new = [f for f in errors if (f["rule"], f["where"]) not in known]
+    payload = {
+        "model": model,
+        "findings": findings,
+        "onnxruntime": loadable_in(graph),
+        "errors": len(new),
+        "known_errors": len(errors) - len(new),
+    }
+    out.result(payload, lambda: _render(payload, graph))
+    return 1 if new else 0
 
 
 def _verifier(graph: ir.Model) -> list[dict[str, Any]]:
@@ -45,36 +49,36 @@ def _verifier(graph: ir.Model) -> list[dict[str, Any]]:
 
 
 def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
-    """onnx.checker; what it rejects only for an operator that it does not know is a note, onnxruntime decides about those."""
+    """onnx.checker. What it rejects only for an operator of onnxruntime, our verifier has noted; onnxruntime decides about it."""
     import onnx.checker
     from qdq_passes.analysis.uses import all_nodes
 
+    from qdqtool.io.parse import read_model
+
+    is_text = os.path.splitext(path)[1].lower() in (".onnxtxt", ".json", ".textproto", ".prototxt", ".pbtxt")
     try:
-        onnx.checker.check_model(path, full_check=True)
+        onnx.checker.check_model(read_model(path) if is_text else path, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, OSError) as error:
         text = " ".join(str(error).split())
-        contrib = next((n for n in all_nodes(graph) if f"No Op registered for {n.op_type} " in text), None)
-        if contrib is not None:
-            return [
-                _finding("note", "onnx-checker-contrib", contrib.name or contrib.op_type,
-                         f"{contrib.op_type} is a contrib operator of onnxruntime, onnx.checker does not know it",
-                         "load it in onnxruntime; other tools may refuse it")
-            ]  # fmt: skip
-        return [_finding("error", "onnx-checker", path, text[:400], "see the message of onnx.checker")]
+        noted = {f["where"] for f in _verifier(graph) if (f["level"], f["rule"]) == ("note", "known-operators")}
+        if any(f"No Op registered for {n.op_type} " in text for n in all_nodes(graph) if n.name in noted):
+            return []
+        return [_finding("error", "onnx-checker", path, text[:400], "export the model again, or edit what it names")]
     return []
 
 
-def _runtime(path: str) -> list[dict[str, Any]]:
-    from qdqtool.runtime.session import load_check, version
+def _runtime(path: str, graph: ir.Model) -> list[dict[str, Any]]:
+    from qdq_passes.errors import QdqError, SetupError
 
-    error = load_check(path)
-    if error is None:
-        return []
-    return [
-        _finding(
-            "error", "onnxruntime-load", path, f"onnxruntime {version()} refuses it: {error}", "see `onnxruntime` above"
-        )
-    ]
+    from qdqtool.runtime.session import open_session
+
+    try:
+        open_session(graph)
+    except SetupError:
+        raise
+    except QdqError as error:
+        return [_finding("error", "onnxruntime-load", error.where or path, error.message, error.hint or "")]
+    return []
 
 
 def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict[str, Any]:
@@ -82,26 +86,30 @@ def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict
 
 
 def _known(path: str) -> set[tuple[str, str]]:
+    """(rule, place) of the findings of an earlier report."""
     import json
-    from pathlib import Path
 
     from qdq_passes.errors import UsageError
 
+    from qdqtool.io.read import read_text
+
     try:
-        findings = json.loads(Path(path).read_text())["findings"]
+        findings = json.loads(read_text(path))["findings"]
         return {(f["rule"], f["where"]) for f in findings}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UsageError("is no report of `qdqtool check --json`", where=path) from error
 
 
-def _render(payload: dict[str, Any]) -> None:
-    findings = payload["findings"]
-    if findings:
-        rows = [(f["level"], f["rule"], f["where"], f["message"], f["hint"]) for f in findings]
-        table(("level", "rule", "where", "message", "what to do"), rows)
-    else:
+def _render(payload: dict[str, Any], graph: ir.Model) -> None:
+    for f in payload["findings"]:
+        hint = f"; {f['hint']}" if f["hint"] else ""
+        say(f"{f['level']:<7}  {f['rule']}  {f['where']}: {f['message']}{hint}")
+    if not payload["findings"]:
         say("no findings")
-    say(f"loads in onnxruntime {payload['onnxruntime']}")
+    if payload["known_errors"]:
+        say(f"{plural(payload['known_errors'], 'error')} known from the baseline, {payload['errors']} new")
+    opset = graph.opset_imports.get("", 0)
+    say(f"IR {graph.ir_version}, opset {opset}: onnxruntime that reads it: {payload['onnxruntime']}")
 
 
 command = check

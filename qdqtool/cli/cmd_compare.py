@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from qdqtool.cli.options import command, data_options, image_settings
-from qdqtool.cli.render import Out, say, table
+from qdqtool.cli.render import EXACT, Out, plural, say, table
 
 #: Rows of the table of inner tensors without -v.
 SHOWN = 12
+#: Slices shown of each tensor with --per-slice.
+SLICES = 3
 
 
 @command()
@@ -54,7 +56,7 @@ def compare(
         found = api.compare(
             a, b, data, samples=samples, seed=seed, image=image_settings(images), per_slice=per_slice,
             tensors=[] if outputs_only else list(tensors) or None, warn=out.warn,
-            progress=lambda stage, done, total: tick(done, total),
+            progress=tick,
         )  # fmt: skip
     payload = {**found.to_json(), "mode": mode}
     out.result(payload, lambda: _render(payload, out.verbose))
@@ -62,26 +64,38 @@ def compare(
 
 
 def _render(payload: dict[str, Any], everything: bool) -> None:
-    rows = [(name, *_figures(figures)) for name, figures in payload["outputs"].items()]
-    table(("output", "SQNR dB", "max abs", "cosine", "exact"), rows)
-    shown = payload["tensors"] if everything else payload["tensors"][:SHOWN]
+    outputs = [{"name": name, **figures} for name, figures in payload["outputs"].items()]
+    inner = payload["tensors"]
+    differing = [t for t in inner if t["sqnr_db"] is not None]
+    shown = inner if everything else differing[:SHOWN]
+    _agreements("output", outputs)
     if shown:
         say()
-        table(
-            ("tensor, worst first", "SQNR dB", "max abs", "cosine", "exact"), [(t["name"], *_figures(t)) for t in shown]
-        )
-        left = len(payload["tensors"]) - len(shown)
-        if left:
-            say(f"{left} more with -v")
-    for name, figures in [*payload["outputs"].items(), *((t["name"], t) for t in shown)]:
-        for one in figures.get("slices", [])[:3]:
-            say(f"worst slices of {name}: {one}")
-    say(f"{payload['samples']} samples, cumulative")
+        _agreements("tensor, worst first", shown)
+    if inner and not differing:
+        say(f"all {len(inner)} tensors inside are exact")
+    elif len(inner) > len(shown):
+        say(f"{len(inner) - len(shown)} more with -v")
+    slices = [
+        (t["name"], part["index"], _sqnr(part), part["exact"])
+        for t in [*outputs, *shown]
+        for part in t.get("slices", [])[:SLICES]
+    ]
+    if slices:
+        say()
+        table(("worst slices of", "index", "SQNR dB", "exact"), slices)
+    say(f"{plural(payload['samples'], 'sample')}, {payload['mode']}")
 
 
-def _figures(figures: dict[str, Any]) -> tuple[object, ...]:
-    sqnr = figures["sqnr_db"]
-    return ("exact" if sqnr is None else round(sqnr, 2), figures["max_abs"], figures["cosine"], figures["exact"])
+def _agreements(title: str, compared: list[dict[str, Any]]) -> None:
+    """LSB (steps of B's encoding) where there is one."""
+    columns = ("SQNR dB", "max abs", "max LSB", "cosine", "exact")
+    rows = [(t["name"], _sqnr(t), t["max_abs"], t.get("lsb"), t["cosine"], t["exact"]) for t in compared]
+    table((title, *columns), rows)
+
+
+def _sqnr(figures: dict[str, Any]) -> object:
+    return EXACT if figures["sqnr_db"] is None else round(figures["sqnr_db"], 2)
 
 
 command = compare

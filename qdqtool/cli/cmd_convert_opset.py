@@ -19,8 +19,8 @@ def convert_opset(out: Out, model: str, output: str, overwrite: bool, no_provena
     from qdqtool.cli.saving import run_and_save, show_report
 
     pipeline = f"convert-opset{{version={version}}}" if version != 21 else "convert-opset"
-    report = run_and_save(out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
-    show_report(out, report, output)
+    saved = run_and_save(model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
+    show_report(out, saved)
 
 
 command = convert_opset

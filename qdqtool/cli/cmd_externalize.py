@@ -28,12 +28,11 @@ def externalize(
 
     from qdqtool.cli.saving import run_and_save, show_report
 
-    external = "never" if inline else "always"
-    report = run_and_save(
-        out, model, output, Pipeline(), overwrite=overwrite, no_provenance=no_provenance, external=external, threshold=threshold,
-        allow_findings=True,
+    saved = run_and_save(
+        model, output, Pipeline(), overwrite=overwrite, no_provenance=no_provenance,
+        external="never" if inline else "always", threshold=threshold, allow_findings=True,
     )  # fmt: skip
-    show_report(out, report, output)
+    show_report(out, saved)
 
 
 command = externalize

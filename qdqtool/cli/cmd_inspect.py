@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.options import command, load_model, model_argument
-from qdqtool.cli.render import Out, megabytes, say, table
+from qdqtool.cli.render import Out, megabytes, plural, say, table
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @model_argument
 def inspect(out: Out, model: str) -> None:
     """Show inputs, outputs, operators, parameters, QDQ coverage and dynamic dimensions of MODEL."""
-    found = describe(load_model(out, model))
+    found = describe(load_model(model))
     out.result(found, lambda: _render(found))
 
 
@@ -84,8 +84,10 @@ def _render(found: dict[str, Any]) -> None:
     qdq = found["qdq"]
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found["opsets"].items())
     say(f"IR {found['ir_version']}, opset {opsets}" + (f", made by {found['producer']}" if found["producer"] else ""))
-    say(f"{found['nodes']} nodes, {found['parameters']:,} parameters, {megabytes(found['parameter_bytes'])}")
-    say(f"{qdq['pairs']} QDQ pairs ({qdq['weights']} on weights), {qdq['coverage']:.0%} of linear layers quantized")
+    say(f"{plural(found['nodes'], 'node')}, {found['parameters']:,} parameters, {megabytes(found['parameter_bytes'])}")
+    say(
+        f"{plural(qdq['pairs'], 'QDQ pair')} ({qdq['weights']} on weights), {qdq['coverage']:.0%} of linear layers quantized"
+    )
     if found["dynamic_dims"]:
         say(f"dynamic dimensions: {', '.join(found['dynamic_dims'])}")
     say()

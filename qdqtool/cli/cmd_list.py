@@ -11,7 +11,7 @@ from qdqtool.cli.render import Out, say, table
 
 
 @command(name="list")
-@click.argument("what", type=click.Choice(["passes", "presets", "targets", "methods", "commands"]))
+@click.argument("what", metavar="WHAT", type=click.Choice(["passes", "presets", "targets", "methods", "commands"]))
 @click.argument("name", required=False)
 def list_(out: Out, what: str, name: str | None) -> None:
     """List passes, presets, targets, calibration methods or commands; with NAME show that one in full."""
@@ -32,8 +32,9 @@ def list_(out: Out, what: str, name: str | None) -> None:
 def _whole(entry: dict[str, Any]) -> None:
     say(entry["name"])
     say(entry.get("text") or entry["summary"])
-    for option in entry.get("options", []):
-        say(f"  {option['name']} = {option['type']}, default {option['default']}")
+    if entry.get("options"):
+        say()
+        table(("option", "value", "default"), [(o["name"], o["type"], o["default"]) for o in entry["options"]])
 
 
 def _passes() -> list[dict[str, Any]]:
@@ -42,8 +43,15 @@ def _passes() -> list[dict[str, Any]]:
 
     from qdq_passes.core.option_types import describe, field_type, to_text
     from qdq_passes.core.registry import PASSES
+    from qdq_passes.core.select import ALL, NONE
 
     found = []
+
+    def default(field: dataclasses.Field[Any]) -> str:
+        if field.default is dataclasses.MISSING:
+            return "required"
+        return {ALL: "everything", NONE: "nothing"}.get(field.default) or to_text(field.default, field.name)
+
     for name, entry in PASSES.entries().items():
         cls = entry.load()
         text = inspect.getdoc(cls) or ""
@@ -51,7 +59,7 @@ def _passes() -> list[dict[str, Any]]:
             {
                 "name": f.name.replace("_", "-"),
                 "type": describe(field_type(cls, f.name)),
-                "default": "none, it is required" if f.default is dataclasses.MISSING else to_text(f.default, f.name),
+                "default": default(f),
             }
             for f in dataclasses.fields(cls)
             if f.init
@@ -99,7 +107,11 @@ def _commands() -> list[dict[str, Any]]:
     from qdqtool.cli.main import COMMANDS
 
     return [
-        {"name": name, "summary": entry.load().get_short_help_str(100), "origin": entry.origin}
+        {
+            "name": name,
+            "summary": entry.first_doc_line() or entry.load().get_short_help_str(100),
+            "origin": entry.origin,
+        }
         for name, entry in COMMANDS.entries().items()
     ]
 

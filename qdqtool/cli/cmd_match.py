@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qdqtool.cli.options import allow_empty_option, command, load_model, model_argument
-from qdqtool.cli.render import Out, say, table
+from qdqtool.cli.render import Out, plural, say, table
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 @command()
@@ -19,7 +22,7 @@ def match(out: Out, model: str, selectors: tuple[str, ...], allow_empty: bool) -
     from qdq_passes.analysis.scopes import scope_of
     from qdq_passes.core.select import Selector, select
 
-    graph = load_model(out, model)
+    graph = load_model(model)
     hit = select(graph, Selector.of(*selectors), allow_empty=allow_empty)
     payload: dict[str, Any] = {
         "nodes": [n.name or n.op_type for n in hit.nodes],
@@ -27,16 +30,21 @@ def match(out: Out, model: str, selectors: tuple[str, ...], allow_empty: bool) -
     }
 
     def render() -> None:
-        say(f"{len(hit.nodes)} nodes, {len(hit.values)} tensors")
+        say(f"{plural(len(hit.nodes), 'node')}, {plural(len(hit.values), 'tensor')}")
         if hit.nodes:
             table(("node", "operator", "scope"), [(n.name, n.op_type, scope_of(n)) for n in hit.nodes])
         if hit.values:
             say()
-            table(("tensor", "type"), [(v.name, f"{v.type} {v.shape}") for v in hit.values])
+            table(("tensor", "type", "shape"), [(v.name, *_type(v)) for v in hit.values])
 
     if not hit.nodes and not hit.values:
         out.warn("the selectors match nothing")
     out.result(payload, render)
+
+
+def _type(value: ir.Value) -> tuple[str, object]:
+    dtype = value.dtype.name.lower() if value.dtype is not None else "?"
+    return dtype, "?" if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
 
 
 command = match

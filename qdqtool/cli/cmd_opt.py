@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qdqtool.cli.options import command, model_argument, output_options
 from qdqtool.cli.render import Out
+
+if TYPE_CHECKING:
+    from qdqtool.runtime.hooks import NumericCheck
 
 
 @command()
@@ -55,28 +58,33 @@ def opt(
 
     from qdqtool.calibrate.ranges import Ranges
     from qdqtool.cli.saving import pipeline_text, refuse_output, run_and_save, show_report
-    from qdqtool.io.hooks import DumpEach, Reproducer
+    from qdqtool.io.hooks import DumpEach
     from qdqtool.targets.loading import load_target
 
-    refuse_output(model, output, overwrite)
+    refuse_output(output, overwrite, model, ranges, check_data, text.removeprefix("@"))
     pipeline = pipeline_text(text)
+    needed = pipeline.needs()
     found = Ranges.read(ranges) if ranges else None
     inputs: dict[str, Any] = {"ranges": found.tensors} if found else {}
     if target:
         inputs["target"] = load_target(target)
-    hooks: list[Any] = [Reproducer(reproducer or f"{output}.reproducer")]
-    hooks += [DumpEach(print_each)] if print_each else []
+    for name in [name for name in inputs if name not in needed]:
+        out.warn(f"no pass of the pipeline reads @{name}: --{name} is not used")
+    check = _numeric_check(model, check_data) if check_data else None
+    hooks: list[Any] = [DumpEach(print_each)] if print_each else []
     hooks += [StopAfter(stop_after)] if stop_after is not None else []
-    if check_data:
-        hooks.append(_numeric_check(model, check_data))
-    report = run_and_save(
-        out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, inputs=inputs, hooks=hooks,
-        allow_findings=allow_findings, ranges=found, annotations=annotations or None, verify_each=verify_each,
+    hooks += [check] if check is not None else []
+    saved = run_and_save(
+        model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, inputs=inputs, hooks=hooks,
+        allow_findings=allow_findings, ranges=found if "ranges" in needed else None, annotations=annotations or None,
+        verify_each=verify_each, reproducer=reproducer, ranges_file=ranges,
     )  # fmt: skip
-    show_report(out, report, output, times=time_passes)
+    for passed, why in check.unchecked if check is not None else ():
+        out.warn(f"{passed} is not checked on the data: {why}")
+    show_report(out, saved, times=time_passes)
 
 
-def _numeric_check(model: str, data: str) -> Any:
+def _numeric_check(model: str, data: str) -> NumericCheck:
     from qdqtool.io.feed_spec import input_specs
     from qdqtool.io.feeds import open_feeds
     from qdqtool.io.load import load

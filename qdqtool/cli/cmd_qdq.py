@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qdqtool.cli.main import SubCommands
 from qdqtool.cli.options import allow_empty_option, command, load_model, model_argument, output_options, select_option
-from qdqtool.cli.render import Out, table
+from qdqtool.cli.render import Out, Precise, say, table
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     from qdq_passes.analysis.qdq_pairs import Pair
 
 
-@click.group(name="qdq")
+@click.group(name="qdq", cls=SubCommands)
 def qdq() -> None:
     """List, insert and remove QuantizeLinear/DequantizeLinear pairs."""
 
@@ -21,21 +23,41 @@ def qdq() -> None:
 @command(qdq, name="list")
 @model_argument
 @select_option
-def list_pairs(out: Out, model: str, select: tuple[str, ...]) -> None:
+@allow_empty_option
+def list_pairs(out: Out, model: str, select: tuple[str, ...], allow_empty: bool) -> None:
     """List every QDQ pair of MODEL and every stored integer weight: encoding, position, nodes."""
     from qdq_passes.analysis.qdq_pairs import is_named, qdq_pairs
     from qdq_passes.core.select import Selector
     from qdq_passes.core.select import select as evaluate
 
-    graph = load_model(out, model)
-    pairs = qdq_pairs(graph)
+    graph = load_model(model)
+    pairs = _in_reading_order(graph, qdq_pairs(graph))
     if select:
-        hit = evaluate(graph, Selector.of(*select))
+        hit = evaluate(graph, Selector.of(*select), allow_empty=allow_empty)
         nodes, values = set(hit.nodes), set(hit.values)
         pairs = [p for p in pairs if is_named(p, nodes, values)]
     rows = [_pair(p) for p in pairs]
     columns = ("tensor", "kind", "dtype", "scale", "zero_point", "position", "axis")
-    out.result({"pairs": rows}, lambda: table(columns, [[_short(row[c]) for c in columns] for row in rows]))
+
+    def render() -> None:
+        if rows:
+            table(columns, [[_short(row[c]) for c in columns] for row in rows])
+        else:
+            say("no QDQ pairs" + (" there" if select else ""))
+
+    out.result({"pairs": rows}, render)
+
+
+def _in_reading_order(model: ir.Model, pairs: list[Pair]) -> list[Pair]:
+    """By the first node that reads the dequantized value; what a node reads in the order of its inputs."""
+    from qdq_passes.analysis.uses import all_nodes
+
+    place = {node: number for number, node in enumerate(all_nodes(model))}
+
+    def first_use(pair: Pair) -> tuple[int, int]:
+        return min(((place[use.node], use.idx) for use in pair.output.uses()), default=(len(place), 0))
+
+    return sorted(pairs, key=first_use)
 
 
 def _pair(pair: Pair) -> dict[str, Any]:
@@ -61,16 +83,25 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 
 def _short(value: object) -> object:
-    if isinstance(value, list):
-        flat = str(value)
-        return flat if len(flat) <= 40 else f"{len(value)} values"
-    return value
+    """A cell; a list of three and more as its length and its extremes."""
+    if isinstance(value, float):
+        return Precise(value)
+    if not isinstance(value, list) or len(value) < 3:
+        return value
+    numbers = sorted(_flat(value))
+    low, high = f"{numbers[0]:.6g}", f"{numbers[-1]:.6g}"
+    return f"{len(numbers)}: {low}" if low == high else f"{len(numbers)}: {low}..{high}"
+
+
+def _flat(value: Any) -> list[Any]:
+    return [x for item in value for x in _flat(item)] if isinstance(value, list) else [value]
 
 
 @command(qdq, name="insert")
 @model_argument
 @output_options
 @select_option
+@allow_empty_option
 @click.option("--scale", "scales", multiple=True, type=float, metavar="S", help="Scale; repeat for per-axis.")
 @click.option("--zero-point", "zero_points", multiple=True, type=int, metavar="Z", help="Zero point; 0 by default.")
 @click.option("--dtype", default="int8", show_default=True, metavar="TYPE", help="Storage type.")
@@ -88,6 +119,7 @@ def insert(
     overwrite: bool,
     no_provenance: bool,
     select: tuple[str, ...],
+    allow_empty: bool,
     scales: tuple[float, ...],
     zero_points: tuple[int, ...],
     dtype: str,
@@ -107,7 +139,7 @@ def insert(
         raise UsageError("give either --scale or --ranges", where="qdq insert")
     options: dict[str, Any] = {"weights": weights}
     if select:
-        options["select"] = list(select)
+        options["select"] = _matching(out, model, select, allow_empty)
     elif scales:
         raise UsageError("--scale without --select", where="qdq insert", hint="say which tensors: --select tensor:NAME")
     found = Ranges.read(ranges) if ranges else None
@@ -118,11 +150,11 @@ def insert(
     else:
         text = "annotate-encodings{encodings=@ranges},"
     pipeline = parse_pipeline(text + format_pass(make_pass("insert-qdq", options)))
-    report = run_and_save(
-        out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, ranges=found,
-        inputs={"ranges": found.tensors} if found else {},
+    saved = run_and_save(
+        model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, ranges=found,
+        inputs={"ranges": found.tensors} if found else {}, ranges_file=ranges,
     )  # fmt: skip
-    show_report(out, report, output)
+    show_report(out, saved)
 
 
 @command(qdq, name="remove")
@@ -154,20 +186,32 @@ def remove(
         raise UsageError("give either --select or --all", where="qdq remove")
     options: dict[str, Any] = {"keep_weights": keep_weights} if keep_weights else {}
     if select:
-        from qdq_passes.core.select import Selector
-        from qdq_passes.core.select import select as evaluate
-
-        evaluate(load_model(out, model), Selector.of(*select), allow_empty=allow_empty)
-        options["select"] = list(select)
-    report = run_and_save(
-        out,
+        options["select"] = _matching(out, model, select, allow_empty)
+    saved = run_and_save(
         model,
         output,
         Pipeline((make_pass("remove-qdq", options),)),
         overwrite=overwrite,
         no_provenance=no_provenance,
     )
-    show_report(out, report, output)
+    show_report(out, saved)
+
+
+def _matching(out: Out, model: str, texts: tuple[str, ...], allow_empty: bool) -> list[str]:
+    """``texts``; with ``allow_empty`` those that match something, or one that never does."""
+    if not allow_empty:
+        return list(texts)
+    from qdq_passes.core.select import NONE, Selector, select
+    from qdq_passes.errors import UsageError
+
+    graph, kept = load_model(model), []
+    for text in texts:
+        try:
+            select(graph, Selector.of(text))
+            kept.append(text)
+        except UsageError as error:
+            out.warn(str(error))
+    return kept or list(NONE.texts)
 
 
 command = qdq

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qdqtool.cli.options import command, data_options, exclude_options, image_settings, model_argument
-from qdqtool.cli.render import Out, megabytes, say, table
+from qdqtool.cli.render import Out, megabytes, plural, say, table
 
 if TYPE_CHECKING:
     from qdqtool.api import Quantized
+    from qdqtool.quantization.plan import Plan
 
 
 @command()
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--print-pipeline", is_flag=True, help="Print the pipeline that does the job; without --output stop there."
 )
+@click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
 @exclude_options
 @data_options
 def quantize(
@@ -52,23 +53,27 @@ def quantize(
 
     from qdqtool import api
     from qdqtool.cli.saving import refuse_output
+    from qdqtool.io.hooks import Reproducer
 
     options["image"] = image_settings(options)
     if print_pipeline and output is None:
-        say(_pipeline(model, options))
+        job = _planned(out, model, options)
+        out.result({"pipeline": str(job.pipeline), "method": job.method}, lambda: say(str(job.pipeline)))
         return
     if output is None:
         raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
-    refuse_output(model, output, overwrite)
-    if save_ranges and os.path.exists(save_ranges) and not overwrite:
-        raise UsageError("exists", where=save_ranges, hint="pass --overwrite to replace it")
+    inputs = (model, options["data"], options["ranges"])
+    refuse_output(output, overwrite, *inputs)
+    if save_ranges:
+        refuse_output(save_ranges, overwrite, *inputs)
     with out.progress("quantizing") as tick:
         done = api.quantize(
             model,
             output,
             overwrite=overwrite,
             warn=out.warn,
-            progress=lambda stage, at, total: tick(at, total),
+            hooks=[Reproducer(f"{output}.reproducer")],
+            progress=tick,
             **options,
         )
     if save_ranges:
@@ -82,41 +87,31 @@ def quantize(
     out.result(payload, lambda: _render(payload, done, model, output))
 
 
-def _pipeline(model: str, options: dict[str, Any]) -> str:
-    """The text of the job, without running it."""
-    from qdqtool.presets.loading import load_preset
-    from qdqtool.quantization.plan import plan
-    from qdqtool.targets.loading import load_target
+def _planned(out: Out, model: str, options: dict[str, Any]) -> Plan:
+    """What would run, its selectors tried on the model, and nothing calibrated."""
+    from qdqtool import api
 
-    target = options["target"]
-    job = plan(
-        load_preset(options["preset"]),
-        method=options["method"],
-        exclude=tuple(options["exclude"]),
-        only=tuple(options["only"]),
-        isolate=options["isolate"],
-        weights=options["weights"],
-        ops=load_target(target).quantized_ops() if target else (),
-        fuse_layers=options["fuse_layers"],
-        keep_functions=options["keep_functions"],
-    )
-    return str(job.pipeline)
+    names = ("method", "target", "exclude", "only", "isolate", "weights", "fuse_layers", "keep_functions")
+    job = api.planned(options["preset"], **{name: options[name] for name in names})
+    return api.planned_for(model, job, allow_empty=options["allow_empty"], warn=out.warn)
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:
+    from qdqtool.cli.saving import stored_bytes
+
     rows: list[tuple[str, object]] = [
         ("preset", payload["preset"]),
-        ("method", f"{payload['method']} over {payload['samples']} samples"),
-        ("quantized nodes", payload["quantized_nodes"]),
-        ("excluded nodes", len(payload["excluded_nodes"])),
-        ("QDQ pairs", payload["pairs"]),
+        ("method", f"{payload['method']} over {plural(payload['samples'], 'sample')}"),
+        ("quantized nodes", str(payload["quantized_nodes"])),
+        ("excluded nodes", str(len(payload["excluded_nodes"]))),
+        ("QDQ pairs", str(payload["pairs"])),
     ]
     if done.comparison is not None:
         sqnr = payload["sqnr_db"]
         shown = "exact" if sqnr is None else f"{sqnr:.1f} dB"
-        rows.append(("SQNR of the worst output", f"{shown} on {payload['sqnr_samples']} samples"))
-    rows.append(("file", f"{megabytes(os.path.getsize(source))} → {megabytes(os.path.getsize(output))}"))
-    rows.append(("seconds", payload["seconds"]))
+        rows.append(("SQNR of the worst output", f"{shown} on {plural(payload['sqnr_samples'], 'sample')}"))
+    rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}"))
+    rows.append(("seconds", f"{payload['seconds']:.1f}"))
     table(("", ""), rows)
     if payload["excluded"]:
         say()

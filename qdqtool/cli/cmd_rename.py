@@ -36,8 +36,8 @@ def rename(
     if not (values or nodes or dims):
         raise UsageError("nothing to rename", hint="give --value, --node or --dim OLD=NEW")
     pipeline = Pipeline((Rename(values=values, nodes=nodes, dims=dims),))
-    report = run_and_save(out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
-    show_report(out, report, output)
+    saved = run_and_save(model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
+    show_report(out, saved)
 
 
 command = rename

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 from qdq_passes.core.registry import FolderRegistry, add_path, unknown_name
-from qdq_passes.errors import QdqError
+from qdq_passes.errors import QdqError, UsageError
 
 COMMANDS = FolderRegistry("commands", ("qdqtool.cli",), prefix="cmd_", attribute="command")
 
@@ -43,6 +43,17 @@ class CommandFolder(click.Group):
 def _add_paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
     for folder in value:
         add_path(folder)
+
+
+class SubCommands(click.Group):
+    """A group inside a command (``qdqtool qdq list``); an unknown name is answered with those that exist."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command called ``cmd_name``; a usage error with the names there are when there is none."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None:
+            raise UsageError(f"unknown {self.name} command {cmd_name!r}", hint=f"there is {', '.join(self.commands)}")
+        return found
 
 
 @click.group(
@@ -88,17 +99,22 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; nothing was written", err=True)
         return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
     except click.ClickException as error:
-        _show(error.format_message(), verbose)
+        _show(f"{error.format_message().rstrip('.')}{_where_to_look(error)}", verbose)
         return error.exit_code
     except QdqError as error:
-        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))
+        told = [*getattr(error, "__notes__", []), *getattr(error.__cause__, "__notes__", [])]
+        notes = "".join(f" ({note})" for note in dict.fromkeys(told))
         first, newline, rest = str(error).partition("\n")
         _show(f"{first}{notes}{newline}{rest}", verbose)
         return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    except SystemExit as error:
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click: whoever read our help went away
+            return 0
+        return error.code if isinstance(error.code, int) else INTERNAL_ERROR
     except OSError as error:
         _show(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), verbose)
         return 2
@@ -106,6 +122,12 @@ def run(arguments: list[str]) -> int:
         hint = "" if verbose else "; run again with -v for the traceback"
         _show(f"internal error: {type(error).__name__}: {' '.join(str(error).split())}{hint}", verbose)
         return INTERNAL_ERROR
+
+
+def _where_to_look(error: click.ClickException) -> str:
+    """What helps after a wrong option or argument: the help of the command it was given to."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"; see `{context.command_path} --help`" if context is not None else ""
 
 
 def _show(message: str, verbose: bool) -> None:

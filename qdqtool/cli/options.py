@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from qdq_passes.errors import UsageError
 
 from qdqtool.cli.main import _add_paths
 from qdqtool.cli.render import Out
@@ -14,7 +16,6 @@ from qdqtool.cli.render import Out
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from qdqtool.io.feeds import Feeds
     from qdqtool.io.images import ImageOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,6 +33,8 @@ def command(group: click.Group | None = None, name: str | None = None) -> Callab
     def decorate(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)
         def call(as_json: bool, json_out: str | None, verbose: bool, quiet: bool, **options: Any) -> Any:
+            if json_out is not None:
+                refuse_inputs(json_out, [v for v in options.values() if isinstance(v, str)])
             return function(Out(as_json, json_out, verbose, quiet), **options)
 
         options = stack(
@@ -49,6 +52,19 @@ def command(group: click.Group | None = None, name: str | None = None) -> Callab
         return made
 
     return decorate
+
+
+def refuse_inputs(written: str, inputs: Iterable[str | None]) -> None:
+    """Refuse to write to a file that the command reads, whatever ``--overwrite`` says; before any work is done.
+
+    Raises:
+        UsageError: it is one of ``inputs`` (names that are no files are not looked at).
+    """
+    if not os.path.exists(written):
+        return
+    for path in inputs:
+        if path is not None and os.path.isfile(path) and os.path.samefile(path, written):
+            raise UsageError("is an input", where=written, hint="write to another file; inputs are never overwritten")
 
 
 model_argument = click.argument("model", metavar="MODEL")
@@ -142,20 +158,7 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise click.UsageError(f"{text!r} is no list of numbers; write 0.485,0.456,0.406") from None
 
 
-def open_data(
-    out: Out, model: ir.Model, data: str | None, samples: int | None, seed: int, options: dict[str, Any]
-) -> Feeds | None:
-    """Feeds of ``--data`` for ``model``, or None without ``--data``; takes the image options out of ``options``."""
-    images = image_settings(options)
-    if data is None:
-        return None
-    from qdqtool.io.feed_spec import input_specs
-    from qdqtool.io.feeds import open_feeds
-
-    return open_feeds(data, input_specs(model), samples=samples, seed=seed, image=images)
-
-
-def load_model(out: Out, path: str) -> ir.Model:
+def load_model(path: str) -> ir.Model:
     """Load a model for a command."""
     from qdqtool.io.load import load
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +12,8 @@ from typing import Any
 
 import click
 
-#: Called with (done, total or None).
-ProgressCallback = Callable[[int, int | None], None]
+#: Called with (stage, done, total or None).
+ProgressCallback = Callable[[str, int, int | None], None]
 
 
 @dataclass
@@ -42,7 +44,7 @@ class Out:
 
                 write_whole(self.json_out, (text + "\n").encode())
             if self.as_json:
-                click.echo(text)
+                say(text)
                 return
         if not self.quiet:
             render()
@@ -66,8 +68,8 @@ class Out:
     @contextmanager
     def progress(self, what: str) -> Iterator[ProgressCallback]:
         """A progress bar on stderr while the block runs; nothing when stderr is no terminal."""
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda done, total: None
+        if self.quiet or not _is_terminal(sys.stderr):
+            yield lambda stage, done, total: None
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -75,51 +77,77 @@ class Out:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Whether a person looks at ``stream``; it is None where the shell closed it."""
+    return stream is not None and stream.isatty()
 
 
 def say(text: str = "") -> None:
-    """A line on stdout."""
-    click.echo(text)
+    """A line on stdout. When its reader went away (``| head -1``), the rest is dropped and the command does its job."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """A table on stdout. Columns whose cells are all numbers are right-aligned."""
+def plural(count: int, noun: str) -> str:
+    """``1 pair``, ``2 pairs``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on stdout. Columns of numbers are right-aligned; columns without a title make a table without a head.
+
+    On a terminal that is wide enough it is drawn by rich; a narrower one wraps whole lines, so that names stay in one piece.
+    """
     cells = [[_cell(c) for c in row] for row in rows]
-    numeric = [
-        all(isinstance(row[i], int | float) or row[i] is None for row in rows) and bool(rows)
-        for i in range(len(columns))
-    ]
-    if sys.stdout.isatty():
-        _rich_table(columns, cells, numeric, title)
+    numeric = [bool(rows) and all(_is_figure(row[i]) for row in rows) for i in range(len(columns))]
+    shown = [list(columns), *cells] if any(columns) else cells
+    widths = [max(len(row[i]) for row in shown) if shown else 0 for i in range(len(columns))]
+    if _is_terminal(sys.stdout) and sum(widths) + 3 * len(widths) <= shutil.get_terminal_size().columns:
+        _rich_table(columns, cells, numeric)
         return
-    if title:
-        say(title)
-    widths = [max([len(columns[i]), *(len(row[i]) for row in cells)]) for i in range(len(columns))]
-    for row in [list(columns), *cells]:
+    for row in shown:
         padded = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(row, widths, numeric, strict=True)]
         say("  ".join(padded).rstrip())
 
 
-def _rich_table(columns: Sequence[str], cells: list[list[str]], numeric: list[bool], title: str | None) -> None:
+def _rich_table(columns: Sequence[str], cells: list[list[str]], numeric: list[bool]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+    shown = Table(box=SIMPLE_HEAD, show_header=any(columns), show_edge=False, pad_edge=False)
     for name, right in zip(columns, numeric, strict=True):
-        shown.add_column(name, justify="right" if right else "left", overflow="fold")
+        shown.add_column(name, justify="right" if right else "left", no_wrap=True)
     for row in cells:
         shown.add_row(*(Text(c) for c in row))
     Console().print(shown)
 
 
+class Precise(float):
+    """A number of which a table shows every digit that a float32 has."""
+
+
+#: A word that stands in a column of numbers.
+EXACT = "exact"
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or value == EXACT or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, Precise):
+        return f"{value:.9g}"
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(_cell(v) for v in value) + "]"
     return str(value)
@@ -127,6 +155,9 @@ def _cell(value: object) -> str:
 
 def megabytes(count: int) -> str:
     """Bytes in words."""
-    return (
-        f"{count} B" if count < 1024 else f"{count / 1024:.1f} KiB" if count < 1024**2 else f"{count / 1024**2:.1f} MiB"
-    )
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-import click
-from qdq_passes.errors import UsageError
-
-from qdqtool.cli.render import Out, say
+from qdqtool.cli.options import refuse_inputs
+from qdqtool.cli.render import Out, plural, say
 
 if TYPE_CHECKING:
     from qdq_passes.core.pipeline import Hook, Pipeline, Report
@@ -17,23 +16,34 @@ if TYPE_CHECKING:
     from qdqtool.calibrate.ranges import Ranges
 
 
-def refuse_output(source: str, output: str, overwrite: bool) -> None:
-    """Refuse an output that is the input, or that exists without ``--overwrite``; before any work is done.
+@dataclass(frozen=True)
+class Saved:
+    """A pipeline that ran, and what was written.
+
+    Args:
+        report: what the passes did.
+        output: the model.
+        files: everything written: the model, and its new data file if there is one.
+    """
+
+    report: Report
+    output: str
+    files: tuple[str, ...]
+
+
+def refuse_output(output: str, overwrite: bool, *inputs: str | None) -> None:
+    """Refuse an output that is one of ``inputs``, or that exists without ``--overwrite``; before any work is done.
 
     Raises:
-        UsageError: either of the two.
+        UsageError: either of the two, or it is a folder.
     """
-    if os.path.exists(output):
-        if os.path.exists(source) and os.path.samefile(source, output):
-            raise UsageError(
-                "is the input model", where=output, hint="write to another file; the input is never overwritten"
-            )
-        if not overwrite:
-            raise UsageError("exists", where=output, hint="pass --overwrite to replace it")
+    from qdqtool.io.atomic import refuse_existing
+
+    refuse_inputs(output, inputs)
+    refuse_existing(output, overwrite=overwrite)
 
 
 def run_and_save(
-    out: Out,
     source: str,
     output: str,
     pipeline: Pipeline | str,
@@ -44,12 +54,29 @@ def run_and_save(
     hooks: Iterable[Hook] = (),
     allow_findings: bool = False,
     ranges: Ranges | None = None,
-    external: str = "auto",
+    external: Literal["auto", "never", "always"] = "auto",
     threshold: int | None = None,
     annotations: bool | None = None,
     verify_each: bool = True,
-) -> Report:
-    """Load ``source``, run ``pipeline``, verify, save to ``output``; returns the pipeline's report.
+    reproducer: str | None = None,
+    ranges_file: str | None = None,
+) -> Saved:
+    """Load ``source``, run ``pipeline``, verify, save to ``output``; a pass that breaks leaves a reproducer.
+
+    Args:
+        source: the model.
+        output: where the result goes.
+        pipeline: what runs.
+        overwrite: whether ``output`` may be replaced.
+        no_provenance: leave out the entry that says what was done.
+        inputs: named inputs of the pipeline.
+        hooks: hooks besides those for verification and the reproducer.
+        allow_findings: save although the model has errors that it came with.
+        ranges: what stands behind ``@ranges``, for the provenance entry.
+        external: as for `qdqtool.io.save.save`, and ``threshold``, ``annotations`` too.
+        verify_each: verify after every pass, so that an error names the pass.
+        reproducer: folder for the reproducer; ``<output>.reproducer`` by default.
+        ranges_file: file behind ``@ranges``, for the reproducer.
 
     Raises:
         UsageError: the output exists, or the input has errors and neither the pipeline nor ``allow_findings`` deals with them.
@@ -57,55 +84,70 @@ def run_and_save(
     """
     from qdq_passes.core.hooks import VerifyEach
     from qdq_passes.core.pipeline import run_pipeline
-    from qdq_passes.core.verify import new_errors, verify
-    from qdq_passes.errors import VerifyError
+    from qdq_passes.core.verify import verify
 
     from qdqtool import api
+    from qdqtool.io.hooks import Reproducer
     from qdqtool.io.save import THRESHOLD, save
 
-    refuse_output(source, output, overwrite)
+    refuse_output(output, overwrite, source, ranges_file)
     model, digest = api.opened(source)
     known = verify(model, minimum="error")
-    hooks = [*([VerifyEach(known)] if verify_each else []), *hooks]
-    report = run_pipeline(model, pipeline, inputs=inputs, hooks=hooks)
-    errors = verify(model, minimum="error")
-    new = new_errors(known, errors)
-    if new:
-        raise VerifyError(
-            f"the pipeline broke the model: {new[0].message}", where=new[0].where, hint=f"rule {new[0].rule}"
-        )
-    if errors and not allow_findings:
-        first = errors[0]
-        more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-        raise UsageError(
-            f"{first.message}{more}",
-            where=first.where,
-            hint=f"{first.hint}, or pass --allow-findings" if first.hint else None,
-        )
-    entry = None if no_provenance or not report.modified else api.provenance_of(str(pipeline), digest, ranges)
-    save(
-        model, output, overwrite=overwrite, provenance=entry, external=external,  # type: ignore[arg-type]
-        threshold=THRESHOLD if threshold is None else threshold, annotations=annotations,
-    )  # fmt: skip
-    return report
+    keeper = Reproducer(reproducer or f"{output}.reproducer", ranges_file)
+    report = run_pipeline(
+        model, pipeline, inputs=inputs, hooks=[keeper, *([VerifyEach(known)] if verify_each else []), *hooks]
+    )
+    api.refuse_errors(model, known, allow_findings=allow_findings)
+    ran = ",".join(part.text for part in report.passes)
+    entry = None if no_provenance or not report.modified else api.provenance_of(ran, digest, ranges)
+    files = save(
+        model,
+        output,
+        overwrite=overwrite,
+        provenance=entry,
+        external=external,
+        threshold=THRESHOLD if threshold is None else threshold,
+        annotations=annotations,
+    )
+    return Saved(report, output, (output, *files[1:]))
 
 
-def show_report(out: Out, report: Report, output: str, *, times: bool = False) -> None:
+def show_report(out: Out, saved: Saved, *, times: bool = False) -> None:
     """Print what a pipeline did, as the command's result."""
-    payload = {"output": output, "modified": report.modified, "passes": report.to_json()}
+    report = saved.report
+    payload = {
+        "output": saved.output,
+        "files": list(saved.files),
+        "modified": report.modified,
+        "passes": report.to_json(),
+    }
 
     def render() -> None:
         for part in report.passes:
             done = [c for c in part.changes if not c.is_skip]
             skips = len(part.changes) - len(done)
             took = f"  {part.seconds * 1000:.1f} ms" if times else ""
-            say(f"{part.text}: {len(done)} changes" + (f", {skips} skipped" if skips else "") + took)
+            say(f"{part.text}: {plural(len(done), 'change')}" + (f", {skips} skipped" if skips else "") + took)
             if out.verbose:
                 for change in part.changes:
                     say(f"  {change}")
-        say(f"wrote {output}")
+        if report.passes and not report.modified:
+            say("nothing to change: the model is saved as it was")
+        say(f"wrote {' and '.join(saved.files)}")
 
     out.result(payload, render)
+
+
+def stored_bytes(path: str) -> int:
+    """Bytes of a model in files: its own, and the data files it refers to."""
+    import onnx_ir as ir
+
+    from qdqtool.io.load import load
+    from qdqtool.io.slots import slots
+
+    tensors = [slot.tensor for slot in slots(load(path))]
+    files = {os.path.realpath(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)}
+    return sum(os.path.getsize(file) for file in [path, *files])
 
 
 def pipeline_text(text: str) -> Pipeline:
@@ -117,12 +159,3 @@ def pipeline_text(text: str) -> Pipeline:
     from qdqtool.io.edit_script import read_pipeline
 
     return Pipeline(tuple(read_pipeline(text[1:])))
-
-
-def assignments(texts: Iterable[str], what: str) -> list[str]:
-    """Checked ``OLD=NEW`` texts."""
-    found = list(texts)
-    for text in found:
-        if "=" not in text:
-            raise click.UsageError(f"{what} {text!r} is no OLD=NEW pair")
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from typing import Any
 
@@ -10,25 +11,29 @@ from qdq_passes.core.base import Pass
 from qdq_passes.core.pipeline_text import make_pass, parse_passes
 from qdq_passes.errors import UsageError
 
+from qdqtool.io.read import read_text
+
+#: A table of an edit script; pipeline text has none.
+_TABLE = re.compile(r"^\s*\[\[?\s*pass\s*\]", re.MULTILINE)
+
 
 def read_pipeline(path: str | os.PathLike[str]) -> list[Pass]:
     """The passes of a pipeline file. Lines that start with ``#`` are comments.
 
     Raises:
-        UsageError: no such file, not UTF-8, or it cannot be read as a pipeline.
+        ModelError: no such file, empty, or not UTF-8.
+        UsageError: it cannot be read as a pipeline.
     """
     name = os.fspath(path)
-    try:
-        with open(name, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=name) from error
-    except UnicodeDecodeError as error:
-        raise UsageError("is no text", where=name, hint="-p @FILE takes pipeline text or a TOML edit script") from error
-    if "[[pass]]" in text:
+    text = read_text(name)
+    if name.endswith(".toml") or _TABLE.search(text):
         return _from_toml(text, name)
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    return parse_passes(" ".join(lines).strip())
+    try:
+        return parse_passes(" ".join(lines).strip())
+    except UsageError as error:
+        error.where = error.where or name
+        raise
 
 
 def _from_toml(text: str, name: str) -> list[Pass]:
@@ -38,6 +43,8 @@ def _from_toml(text: str, name: str) -> list[Pass]:
         raise UsageError(f"is no TOML: {error}", where=name) from error
     if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
         raise UsageError("pass is no list of tables", where=name, hint="write [[pass]] before each pass")
+    if not tables:
+        raise UsageError("holds no [[pass]]", where=name, hint='write [[pass]] and name = "fold-batch-norm"')
     passes = []
     for index, table in enumerate(tables, 1):
         options = dict(table)

@@ -11,8 +11,10 @@ from qdq_passes.core.base import Change, Pass
 from qdq_passes.core.dump import dump
 from qdq_passes.core.hooks import QuietHook
 from qdq_passes.core.pipeline_text import format_pass
+from qdq_passes.errors import QdqError
 
 from qdqtool.io.atomic import write_whole
+from qdqtool.io.read import read_bytes
 from qdqtool.io.save import save
 
 
@@ -33,7 +35,6 @@ class DumpEach(QuietHook):
         self._write(type(pass_).name(), model)
 
     def _write(self, name: str, model: ir.Model) -> None:
-        os.makedirs(self.folder, exist_ok=True)
         write_whole(os.path.join(self.folder, f"{self._count:02d}-{name}.txt"), dump(model).encode())
         self._count += 1
 
@@ -44,9 +45,14 @@ class Reproducer(QuietHook):
 
     ``qdqtool opt FOLDER/input.onnx -p @FOLDER/pipeline.txt -o out.onnx`` then fails the same way. Errors of the user's making
     (exit code 2 or 3) leave nothing behind.
+
+    Args:
+        folder: made when a pass breaks.
+        ranges: file behind ``@ranges``, copied along.
     """
 
     folder: str
+    ranges: str | None = None
     _input: ir.Model | None = None
     _passes: list[str] = field(default_factory=list)
 
@@ -60,7 +66,15 @@ class Reproducer(QuietHook):
         """Write the reproducer and say where."""
         if self._input is None or getattr(error, "exit_code", 70) != 70:
             return
-        os.makedirs(self.folder, exist_ok=True)
-        save(self._input, os.path.join(self.folder, "input.onnx"), annotations=True)
-        write_whole(os.path.join(self.folder, "pipeline.txt"), (",".join(self._passes) + "\n").encode())
-        error.add_note(f"reproducer in {self.folder}")
+        command = "qdqtool opt input.onnx -p @pipeline.txt -o out.onnx"
+        try:
+            save(self._input, os.path.join(self.folder, "input.onnx"), annotations=True)
+            if self.ranges is not None:
+                write_whole(os.path.join(self.folder, "ranges.json"), read_bytes(self.ranges))
+                command += " --ranges ranges.json"
+            text = f"# {command}\n{','.join(self._passes)}\n"
+            write_whole(os.path.join(self.folder, "pipeline.txt"), text.encode())
+        except QdqError as failure:
+            error.add_note(f"no reproducer: {failure}")
+        else:
+            error.add_note(f"reproducer in {self.folder}")

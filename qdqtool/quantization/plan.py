@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.pipeline import Pipeline, parse_pipeline
+from qdq_passes.core.select import ALL, NONE, Selector
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 
 from qdqtool.presets.preset import Preset
@@ -36,6 +38,22 @@ class Plan:
     def pipeline(self) -> Pipeline:
         """The whole job; ``opt -p @file --ranges R`` replays its text to the same bytes."""
         return self.prepare + self.materialise
+
+    @property
+    def annotate(self) -> AnnotateEncodings:
+        """The pass that chooses the encodings, and says what is quantized."""
+        return next(p for p in self.materialise.passes if isinstance(p, AnnotateEncodings))
+
+    def without(self, texts: Collection[str]) -> Plan:
+        """This plan with the selectors ``texts`` taken out of what is excluded and of what may be quantized."""
+        policy = self.annotate
+        exclude, only = (tuple(t for t in s.texts if t not in texts) for s in (policy.exclude, policy.only))
+        nothing_left = NONE if policy.only.texts else ALL
+        annotate = dataclasses.replace(
+            policy, exclude=Selector(exclude) if exclude else NONE, only=Selector(only) if only else nothing_left
+        )
+        passes = tuple(annotate if p is policy else p for p in self.materialise.passes)
+        return dataclasses.replace(self, materialise=Pipeline(passes))
 
 
 def plan(

@@ -11,20 +11,19 @@ import onnx_ir as ir
 from qdq_passes.analysis.demands import demands_of
 from qdq_passes.analysis.qdq_pairs import qdq_pairs
 from qdq_passes.analysis.uses import has_body, main_nodes
-from qdq_passes.core.annotate import FUSED
+from qdq_passes.core.annotate import DEMAND, FUSED
 from qdq_passes.core.base import Change
 from qdq_passes.core.hooks import VerifyEach
-from qdq_passes.core.pipeline import Hook, PassReport
-from qdq_passes.core.select import select_nodes
+from qdq_passes.core.pipeline import Hook, PassReport, Report
+from qdq_passes.core.select import NONE, Selector, select_nodes
 from qdq_passes.errors import UsageError
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.qdq.annotate_encodings import AnnotateEncodings, touching
 
-from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.ranges import Ranges
+from qdqtool.quantization.calibrating import Progress, collect_finite, exclude_options, huge
 from qdqtool.quantization.plan import RANGES, Plan
 
-#: Told (samples done, samples in all or None).
-Progress = Callable[[int, int | None], None]
+Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,39 +81,55 @@ def quantize_model(
     *,
     feeds: Iterable[Mapping[str, Any]] | None = None,
     ranges: Ranges | None = None,
+    allow_empty: bool = False,
     hooks: Iterable[Hook] = (),
     progress: Progress | None = None,
+    warn: Warn | None = None,
 ) -> Quantization:
     """Quantize ``model`` in place.
 
     Args:
         model: the float model.
         plan: from `qdqtool.quantization.plan.plan`.
-        feeds: calibration samples; not needed with ``ranges``.
+        feeds: calibration samples, read once; not needed with ``ranges``.
         ranges: ranges found before.
+        allow_empty: selectors that match nothing are warned about and left out of the plan.
         hooks: pipeline hooks; verification after each pass is always on.
         progress: called after each calibration sample.
+        warn: told what is likely a mistake.
 
     Raises:
-        UsageError: neither feeds nor ranges; a selector that matches nothing; a tensor without a range.
+        UsageError: neither feeds nor ranges; nothing to quantize; a selector that matches nothing; a tensor without a range.
+        ModelError: a tensor holds NaN or Inf; the message says how to leave it float.
     """
     start = time.perf_counter()
-    hooks = (VerifyEach(), *hooks)
-    prepared = plan.prepare.run(model, hooks=hooks)
-    annotate = next(p for p in plan.materialise.passes if isinstance(p, AnnotateEncodings))
+    hooks = (*hooks, VerifyEach())
+    plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
+    annotate = plan.annotate
     excluded_by_user = select_nodes(model, annotate.exclude)
     wanted = select_nodes(model, annotate.only) - excluded_by_user
     demands = demands_of(model, set(annotate.ops), wanted)
+    isolated = excluded_by_user if annotate.isolate else set()
+    names = [
+        v.name
+        for v in demands.nodes
+        if v.name and demands.roles[v] == "activation" and FUSED.get(v) is None and not touching(v, isolated)
+    ]
+    if not names:
+        raise _nothing_to_quantize(model, annotate)
     if ranges is None:
         if feeds is None:
             raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
-        names = [v.name for v in demands.nodes if v.name and demands.roles[v] == "activation" and FUSED.get(v) is None]
-        if not names:
-            raise UsageError(
-                "nothing to quantize", hint="no operator of the preset's list is left; look at --exclude and --only"
-            )
-        ranges = collect(model, feeds, plan.method, tensors=names, progress=progress)
-    quantized = {name for _, names_ in demands.items() for name in names_}
+        ranges = collect_finite(
+            model, feeds, plan.method, names, progress=progress,
+            way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
+        )  # fmt: skip
+    if warn is not None and (large := huge(names, ranges)):
+        reach = max(ranges.tensors[name].magnitude for name in large)
+        warn(
+            f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
+            f"leave it float with {exclude_options(model, large)}"
+        )
     excluded = [
         (node.name or node.op_type, reason)
         for node in main_nodes(model)
@@ -127,7 +142,7 @@ def quantize_model(
         model=model,
         plan=plan,
         ranges=ranges,
-        quantized_nodes=len(quantized),
+        quantized_nodes=len({name for v in demands.nodes if (demand := DEMAND.get(v)) for name in demand.nodes}),
         excluded=tuple(excluded),
         kept=tuple(kept),
         pairs=len(qdq_pairs(model)),
@@ -136,9 +151,70 @@ def quantize_model(
     )
 
 
+def prepare(
+    model: ir.Model,
+    plan: Plan,
+    *,
+    allow_empty: bool = False,
+    hooks: Iterable[Hook] = (),
+    warn: Warn | None = None,
+) -> tuple[Plan, Report]:
+    """Run the passes before calibration on ``model``, and see what the plan's selectors hit in what they made of it.
+
+    Returns:
+        The plan (with ``allow_empty`` without the selectors that match nothing), and the report of the passes.
+
+    Raises:
+        UsageError: a selector matches nothing.
+    """
+    annotate = plan.annotate
+    texts = [t for selector in (annotate.exclude, annotate.only) if selector != NONE for t in selector.texts]
+    before = {text for text in texts if _hits(model, text) is None}
+    report = plan.prepare.run(model, hooks=hooks)
+    empty = []
+    for text, error in [(text, _hits(model, text)) for text in texts]:
+        if error is None:
+            continue
+        if text in before:
+            error = UsageError(
+                f"selector {text!r} matches nothing once the model is prepared",
+                hint="what it names is folded or inlined then: name the layer it goes into, or pass --no-fuse-layers",
+            )
+        if not allow_empty:
+            raise error
+        if warn is not None:
+            warn(str(error))
+        empty.append(text)
+    return (plan.without(empty) if empty else plan), report
+
+
+def _hits(model: ir.Model, text: str) -> UsageError | None:
+    """None when ``text`` names a node, else what is wrong with it."""
+    try:
+        nodes = select_nodes(model, Selector.of(text))
+    except UsageError as error:
+        return error
+    if nodes:
+        return None
+    hint = "inputs and weights are written by none: name a node that reads them"
+    return UsageError(f"selector {text!r} names values that no node writes", hint=hint)
+
+
+def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings) -> UsageError:
+    if pairs := len(qdq_pairs(model)):
+        hint = f"it has {pairs} QDQ pairs already; take them out with `qdqtool qdq remove --all`"
+    elif annotate.exclude != NONE or not annotate.only.is_all:
+        hint = "--exclude and --only leave no operator that is on the preset's list"
+    else:
+        found = sorted({node.op_type for node in main_nodes(model)})
+        bodies = "; bodies of If and Loop stay float" if any(has_body(node) for node in main_nodes(model)) else ""
+        hint = f"of its operators ({', '.join(found[:8])}) none is on the preset's list{bodies}"
+    return UsageError("nothing to quantize", hint=hint)
+
+
 def _why_excluded(node: ir.Node, excluded: set[ir.Node], wanted: set[ir.Node], ops: set[str]) -> str | None:
     if node in excluded:
-        return "excluded"
+        return "named by --exclude"
     if has_body(node):
         return "values inside its body stay float"
     if node not in wanted and node.op_type in ops:

@@ -12,7 +12,7 @@ from tests.suites.steps import ROWS, steps_of
 
 pytestmark = pytest.mark.suite
 
-#: Failures shown per step.
+#: Failures shown per step, the first by name.
 SHOWN = 20
 
 
@@ -41,11 +41,14 @@ def test_every_row_is_of_a_pass() -> None:
 
 @pytest.mark.parametrize("exclusion", exclusions(), ids=lambda exclusion: exclusion.cases[0])
 def test_exclusion_still_fails(report: Report, exclusion: Exclusion) -> None:
-    found = list(complaints(exclusion, report.examinations.values()))
-    assert not found, f"{len(found)} complaints about an exclusion:\n" + "\n".join(found[:SHOWN])
+    _assert_empty(sorted(complaints(exclusion, report.examinations.values())), "complaints about an exclusion")
 
 
 def _assert_all_hold(report: Report, step: str) -> None:
     assert report.results(step), f"{step} was not tried"
-    faults = unexcused(report.examinations.values(), step, exclusions())
-    assert not faults, f"{step} fails on {len(faults)} models:\n" + "\n".join(faults[:SHOWN])
+    _assert_empty(sorted(unexcused(report.examinations.values(), step, exclusions())), f"models fail in {step}")
+
+
+def _assert_empty(faults: list[str], what: str) -> None:
+    if faults:
+        pytest.fail(f"{len(faults)} {what}:\n" + "\n".join(faults[:SHOWN]), pytrace=False)

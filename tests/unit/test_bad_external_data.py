@@ -23,7 +23,7 @@ from tests.unit.io_helpers import parsed, refused, write
 
 def external(folder: Path, *entries: tuple[str, str]) -> Path:
     """A model whose weight w (8 bytes) has the given external data entries; data.bin with 16 bytes lies beside it."""
-    (folder / "data.bin").write_bytes(np.float32([1, 2, 3, 4]).tobytes())
+    (folder / "data.bin").write_bytes(np.array([1, 2, 3, 4], np.float32).tobytes())
     proto = parsed()
     tensor = proto.graph.initializer[0]
     tensor.ClearField("float_data")

@@ -97,7 +97,7 @@ def test_external_data_is_mapped_when_it_is_read(tmp_path: Path) -> None:
 
 
 def test_external_data_of_constants_and_of_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "w.data").write_bytes(np.float32([3, 4]).tobytes())
+    (tmp_path / "w.data").write_bytes(np.array([3, 4], np.float32).tobytes())
     source = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 21, "f" : 1]> g (float[2] x) => (float[2] y) { y = f.F (x) }
            <domain: "f", opset_import: ["" : 21]> F (a) => (b) { w = Constant <value = float[2] {0, 0}> ()  b = Add (a, w) }"""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx.parser
 import onnx_ir as ir
@@ -174,7 +175,7 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert listing(tmp_path) == []
 
 
-class _Broken(ir.Tensor):
+class _Broken(ir.Tensor[npt.NDArray[np.float32]]):
     def tobytes(self) -> bytes:
         raise OSError(5, "tape torn")
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from collections import ChainMap
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,7 @@ def to_gs(model: ir.Model) -> gs.Graph:
     build = _Import(model.ir_version)
     opset = model.opset_imports.get("")
     graph = Graph(
-        **build.graph(model.graph, _opsets(model.opset_imports, opset)),
+        **build.graph(model.graph, putback.opsets(model.opset_imports, opset)),
         functions=[build.function(function, opset) for function in model.functions.values()],
         producer_name=model.producer_name,
         producer_version=model.producer_version,
@@ -104,12 +103,6 @@ def to_gs(model: ir.Model) -> gs.Graph:
     )
     setattr(graph, _FACTS, ModelFacts.of(model))
     return graph
-
-
-def _opsets(imports: Mapping[str, int], default: int | None) -> dict[str, Any]:
-    """Arguments of ``gs.Graph`` that name operator sets."""
-    domains = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
-    return {"opset": imports.get("", default), "import_domains": domains}
 
 
 class _Import:
@@ -131,7 +124,7 @@ class _Import:
         }
 
     def function(self, function: ir.Function, default_opset: int | None) -> gs.Function:
-        arguments = self.graph(function.graph, _opsets(function.opset_imports, default_opset))
+        arguments = self.graph(function.graph, putback.opsets(function.opset_imports, default_opset))
         attributes = {
             name: None if attribute.value is None else self._attribute(attribute, {})
             for name, attribute in function.attributes.items()

@@ -89,7 +89,6 @@ def _make(function: Surgery, keeps: Keeps, ops: tuple[str, ...]) -> type[Surgeon
         bases=(SurgeonPass,),
         namespace={
             "__doc__": function.__doc__ or "",
-            "__module__": function.__module__,
             "__qualname__": class_name,
             "keeps": keeps,
             "ops": ops,
@@ -98,6 +97,7 @@ def _make(function: Surgery, keeps: Keeps, ops: tuple[str, ...]) -> type[Surgeon
         frozen=True,
         kw_only=True,
     )
+    made.__module__ = function.__module__
     inspect.unwrap(function).__globals__.setdefault(class_name, made)
     return typing.cast("type[SurgeonPass]", made)
 

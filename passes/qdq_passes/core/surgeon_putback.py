@@ -243,6 +243,12 @@ def find(scope: Mapping[str, ir.Value], name: str, reader: str) -> ir.Value:
     return scope[name]
 
 
+def opsets(imports: Mapping[str, int], default: int | None) -> dict[str, Any]:
+    """Arguments of ``gs.Graph`` that name operator sets."""
+    domains = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
+    return {"opset": imports.get("", default), "import_domains": domains}
+
+
 def opset_imports(graph: Any, facts: ScopeFacts) -> dict[str, int]:
     """Those of a ``gs.Graph``, its edited ``opset``, and domains that new nodes brought, at version 1 as graphsurgeon does it."""
     imports = {opset.domain: opset.version for opset in graph.import_domains or ()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -87,12 +87,12 @@ class AnnotateEncodings(Pass):
         excluded: set[ir.Node],
         sharing: dict[ir.Value, ir.Value],
     ) -> Iterator[Change]:
-        touching = [n for n in (value.producer(), *value.consumers()) if n in excluded]
+        near = touching(value, excluded)
         if FUSED.get(value) is not None:
             yield skip(value, "is inside a fused group")
             return
-        if touching and self.isolate:
-            yield skip(value, f"is isolated with {touching[0].name}")
+        if near and self.isolate:
+            yield skip(value, f"is isolated with {near[0].name}")
             return
         role = demands.role(value)
         if role == "bias" and self.bias == "none":
@@ -108,8 +108,8 @@ class AnnotateEncodings(Pass):
             if shared and source is not None
             else f"{role}, {_describe(encoding)}"
         )
-        if touching:
-            because += f"; excluded {touching[0].name} touches it, kept for {demand.nodes[0]}"
+        if near:
+            because += f"; excluded {near[0].name} touches it, kept for {demand.nodes[0]}"
         yield Change("annotate", value.name or "", because)
 
     def _choose(self, value: ir.Value, role: str) -> Encoding:
@@ -137,6 +137,11 @@ class AnnotateEncodings(Pass):
             symmetric=self.symmetric or role != "activation",
             power_of_two=self.scales == "pow2",
         )
+
+
+def touching(value: ir.Value, nodes: Collection[ir.Node]) -> list[ir.Node]:
+    """Those of ``nodes`` that write or read ``value``; with ``isolate`` they keep it float."""
+    return [n for n in (value.producer(), *value.consumers()) if n is not None and n in nodes]
 
 
 def _describe(encoding: Encoding) -> str:

@@ -1,0 +1,141 @@
+"""Sizes, names and contents of files."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import statistics
+from pathlib import Path
+
+import click
+import pytest
+
+import qdqtool
+from qdq_passes.core.names import camel_case
+from qdqtool.calibrate.methods import __name__ as methods_package
+from qdqtool.calibrate.observer import METHODS, Observer
+from qdqtool.cli.main import COMMANDS
+from tests.architecture.places import ROOT, python_files, short, tree_of
+
+LIMIT = 400
+#: Verbs that are, or are to become, functions of `qdqtool`; importing a module of that name would replace the function.
+#: ``calibrate`` is a package on purpose: the verb is `qdqtool.api.calibrate`.
+VERBS = {
+    "analyze", "check", "compare", "compile", "convert_opset", "diff", "extract", "fix_shapes", "from_gs", "generate", "inspect",
+    "load", "lower", "match", "mixed_precision", "quantize", "rename", "run_pipeline", "save", "sensitivity", "simplify",
+    "simulate", "split", "to_gs", "view",
+}  # fmt: skip
+
+
+def test_sizes() -> None:
+    lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in python_files()}
+    long = {short(file): count for file, count in lines.items() if count > LIMIT}
+    assert not long, f"over {LIMIT} lines: {long}"
+    ours = [count for file, count in lines.items() if not short(file).startswith("tests/") and count > 1]
+    median = statistics.median(ours)
+    print(f"{len(ours)} files, median {median:g} lines, longest {max(ours)}")
+    assert 60 <= median <= 150
+
+
+def test_no_module_bears_the_name_of_a_verb() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(qdqtool.__path__)}
+    assert not modules & (VERBS | set(qdqtool.__all__))
+
+
+def test_verbs_stay_functions() -> None:
+    """Import every module there is; each verb must still be what it was, and be there a second time."""
+    for module in pkgutil.walk_packages(qdqtool.__path__, "qdqtool."):
+        importlib.import_module(module.name)
+    for name in qdqtool.__all__:
+        verb = getattr(qdqtool, name)
+        assert callable(verb), f"qdqtool.{name} is {verb!r}"
+        assert getattr(qdqtool, name) is verb
+
+
+def test_one_method_a_file() -> None:
+    for name in METHODS.names():
+        module = name.replace("-", "_")
+        cls = METHODS.load(name)
+        if cls.__module__ == f"{methods_package}.{module}":
+            assert cls.__name__ == camel_case(name)
+            assert issubclass(cls, Observer)
+    assert len(METHODS.names()) >= 2
+
+
+def test_one_command_a_file() -> None:
+    for name in COMMANDS.names():
+        command = COMMANDS.load(name)
+        assert isinstance(command, click.Command), f"cmd_{name.replace('-', '_')}.py defines no click command"
+        assert command.name == name
+        assert command.help, f"qdqtool {name} has no help"
+    files = {file.stem.removeprefix("cmd_").replace("_", "-") for file in (ROOT / "qdqtool" / "cli").glob("cmd_*.py")}
+    assert files <= set(COMMANDS.names())
+
+
+@pytest.mark.parametrize("folder", ["presets", "targets"])
+def test_data_files(folder: str) -> None:
+    """Names are what a person types; every number's line has a comment near it that says where it comes from."""
+    files = sorted((ROOT / "qdqtool" / folder).glob("*.toml"))
+    assert files
+    for file in files:
+        assert re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", file.stem), f"{short(file)}: lower case and underscores"
+        text = file.read_text(encoding="utf-8")
+        assert "#" in text, f"{short(file)} has no comment with the source of its numbers"
+
+
+def text_files() -> list[Path]:
+    """What a person reads in the repository."""
+    kinds = ("*.py", "*.md", "*.toml", "*.onnxtxt", "*.json", "*.txt", "*.cfg", "*.yml", "*.yaml")
+    folders = ("passes", "qdqtool", "tests", "sample_models", "docs", ".ci")
+    found = [file for folder in folders for kind in kinds for file in (ROOT / folder).rglob(kind)]
+    found += [file for kind in (*kinds, "Makefile") for file in ROOT.glob(kind)]
+    return sorted(file for file in found if "__pycache__" not in file.parts)
+
+
+def test_no_machine_paths() -> None:
+    """Nothing depends on, or tells of, the machine it was written on."""
+    folders = "|".join(["root", "home", "work", "Users", "tmp/w"])
+    pattern = re.compile(rf"(?<![\w.:/>-])/(?:{folders})/[\w.]|[A-Z]:\\\\?Users\\")
+    found = [
+        f"{short(file)}:{number}: {line.strip()[:100]}"
+        for file in text_files()
+        if file != Path(__file__)
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def calls(function: ast.FunctionDef) -> set[str]:
+    """Names of the functions and methods that ``function`` calls."""
+    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in called}
+
+
+def test_every_test_asserts() -> None:
+    """With assert, pytest.raises or numpy.testing, or by calling a helper of the tests that does."""
+    functions = [
+        (file, node)
+        for file in python_files()
+        if short(file).startswith("tests/")
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    checking = {"raises", "warns", "fail", "assert_array_equal", "assert_allclose"}
+    while True:
+        found = {
+            node.name
+            for _, node in functions
+            if calls(node) & checking or any(isinstance(inner, ast.Assert) for inner in ast.walk(node))
+        }
+        if found <= checking:
+            break
+        checking |= found
+    silent = [
+        f"{short(file)}:{node.lineno}: {node.name}"
+        for file, node in functions
+        if file.name.startswith("test_") and node.name.startswith("test_") and node.name not in checking
+    ]
+    assert not silent, "these tests check nothing:\n" + "\n".join(silent)
