@@ -75,9 +75,13 @@ class SubCommands(click.Group):
 def cli(ctx: click.Context, version: bool) -> None:
     """Edit, quantize and check ONNX models for NPUs."""
     if version:
+        from importlib.metadata import PackageNotFoundError
         from importlib.metadata import version as version_of
 
-        click.echo(f"qdqtool {version_of('qdqtool')}")
+        try:
+            click.echo(f"qdqtool {version_of('qdqtool')}")
+        except PackageNotFoundError:
+            click.echo("qdqtool, run from its sources without being installed")
         ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

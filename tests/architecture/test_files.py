@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 import pytest
+from qdq_passes.core.names import camel_case
 
 import qdqtool
-from qdq_passes.core.names import camel_case
 from qdqtool.calibrate.methods import __name__ as methods_package
 from qdqtool.calibrate.observer import METHODS, Observer
 from qdqtool.cli.main import COMMANDS

@@ -10,7 +10,18 @@ import pytest
 
 from tests.architecture.places import ROOT
 
-HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "onnx_graphsurgeon", "rich", "importlib.metadata", "ml_dtypes", "sympy.core")
+HEAVY = (
+    "numpy",
+    "onnx",
+    "onnx_ir",
+    "onnxruntime",
+    "onnxscript",
+    "onnx_graphsurgeon",
+    "rich",
+    "importlib.metadata",
+    "ml_dtypes",
+    "sympy.core",
+)
 
 
 def modules_after(code: str) -> set[str]:

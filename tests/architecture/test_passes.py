@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from qdq_passes.core.base import Keeps, Pass
 from qdq_passes.core.names import camel_case
 from qdq_passes.core.option_types import describe, field_type
@@ -17,7 +16,9 @@ from qdq_passes.core.registry import PASSES
 
 SECTIONS = ("Graph:", "Requires:", "Keeps:", "Skips:")
 FAMILIES = PASSES.packages
-FILES = [file for family in FAMILIES for file in sorted(Path(importlib.import_module(family).__path__[0]).glob("[a-z]*.py"))]
+FILES = [
+    file for family in FAMILIES for file in sorted(Path(importlib.import_module(family).__path__[0]).glob("[a-z]*.py"))
+]
 each_file = pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 
 
@@ -37,7 +38,7 @@ def test_names_agree(file: Path) -> None:
     assert cls.name() == name
     assert inspect.getmodule(cls) is not None
     assert cls.__module__.endswith(f".{file.stem}")
-    assert (inspect.getmodule(cls).__doc__ or "").startswith(name)  # type: ignore[union-attr]
+    assert (inspect.getmodule(cls).__doc__ or "").startswith(name)
 
 
 @each_file
@@ -66,9 +67,8 @@ def test_docstring_has_the_five_parts(file: Path) -> None:
 def test_keeps_is_honest(file: Path) -> None:
     """A bound has a derivation, a change has a reason."""
     cls = pass_of(file)
-    keeps = cls.keeps
-    if not isinstance(keeps, Keeps):  # a property, which depends on the options
-        keeps = cls().keeps
+    declared: object = cls.keeps
+    keeps = declared if isinstance(declared, Keeps) else cls().keeps  # a property where it depends on the options
     assert keeps.numerics in ("exact", "bounded", "changes")
     assert keeps.numerics == "exact" or keeps.why
     assert (keeps.bound > 0) == (keeps.numerics == "bounded")

@@ -1,15 +1,15 @@
 """Golden cases: ONNX text whose comments say which pipeline runs and what must come out.
 
-    # RUN: fold-batch-norm                    the pipeline (required)
-    # RANGES: x=-1..1 y=0..4                  bound to @ranges: observed range per tensor
-    # ENCODING: w {"dtype": "int4", …}        bound to @ranges: a ready encoding of one tensor (canonical JSON)
-    # SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
-    # NUMERICS: none, because …               onnxruntime does not run this model, or the numbers are not compared
-    # TWICE: no, because …                    a second run of the pipeline does something again, or complains
-    # CHECK: …  # CHECK-NEXT: …  # CHECK-NOT: …         FileCheck lines against `dump` of the result
-    # CHANGES: … # CHANGES-NEXT: … # CHANGES-NOT: …     likewise against the changes and skips, one a line
-    # FAILS: …                                likewise against the error's type and text; there is no result then
-    # UNCHANGED                               the dump stays the same and nothing but skips is reported
+# RUN: fold-batch-norm                    the pipeline (required)
+# RANGES: x=-1..1 y=0..4                  bound to @ranges: observed range per tensor
+# ENCODING: w {"dtype": "int4", …}        bound to @ranges: a ready encoding of one tensor (canonical JSON)
+# SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
+# NUMERICS: none, because …               onnxruntime does not run this model, or the numbers are not compared
+# TWICE: no, because …                    a second run of the pipeline does something again, or complains
+# CHECK: …  # CHECK-NEXT: …  # CHECK-NOT: …         FileCheck lines against `dump` of the result
+# CHANGES: … # CHANGES-NEXT: … # CHANGES-NOT: …     likewise against the changes and skips, one a line
+# FAILS: …                                likewise against the error's type and text; there is no result then
+# UNCHANGED                               the dump stays the same and nothing but skips is reported
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from filecheck.finput import FInput
 from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser, pattern_for_opts
-
 from qdq_passes.analysis.scopes import SCOPE
 from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.hooks import VerifyEach
 from qdq_passes.core.pipeline import Report, run_pipeline
 from qdq_passes.numerics.encoding import Encoding
+
 from qdqtool.io.load import model_of
 
 FOLDER = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Runs a golden case's model before and after in onnxruntime, and says where the outputs differ by more than the passes declare."""
+"""Runs a golden case's model before and after in onnxruntime, and says where outputs differ by more than the passes declare."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-
 from qdq_passes.core.base import Keeps
+
 from qdqtool.runtime.session import Session, open_session
 
 #: Size of a dynamic dimension.

@@ -7,12 +7,14 @@ import functools
 import onnx
 import onnx_ir as ir
 import pytest
-
-from qdq_passes.core.annotate import write_metadata
+from qdq_passes.analysis.scopes import SCOPE
+from qdq_passes.analysis.uses import all_nodes, all_values
+from qdq_passes.core.annotate import DEMAND, Demand, write_metadata
 from qdq_passes.core.dump import dump
 from qdq_passes.core.pipeline import parse_pipeline, run_pipeline
 from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import QdqError
+
 from qdqtool.io.load import model_of
 from qdqtool.io.serialize import serialize
 from tests.golden.golden import FOLDER, Golden, cases, filecheck
@@ -125,3 +127,23 @@ def test_no_case_is_left_over() -> None:
     for case in CASES:
         assert case.path.parent.name in PASSES.names(), f"{case.name}: there is no such pass"
         assert case.path.parent.name in case.pipeline, f"{case.name} does not run its pass"
+
+
+@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
+def test_scopes_survive(case: Golden) -> None:
+    """Nodes that stay keep their scope, nodes that are new have one; annotations of values that stay are still there."""
+    model = case.model()
+    scopes = {}
+    for node in all_nodes(model):
+        node.metadata_props.setdefault(SCOPE, f"model.{node.name}")
+        scopes[node.name] = node.metadata_props[SCOPE]
+    for value in all_values(model):
+        DEMAND.set(value, Demand((value.name or "",)))
+    case.run(model)
+    for node in all_nodes(model):
+        assert node.metadata_props.get(SCOPE), f"{node.op_type} {node.name} has no scope"
+        if case.path.parent.name != "inline-functions":  # nodes of a body take over the scope of the call
+            assert node.metadata_props[SCOPE] == scopes.get(node.name, node.metadata_props[SCOPE])
+    if case.path.parent.name not in ("annotate-encodings", "insert-qdq"):
+        for value in model.graph.outputs:
+            assert DEMAND.get(value) is not None, f"the annotation of {value.name} is lost"

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for small models, as ONNX text: chains of layers with branches, shared weights and outputs in the middle."""
+"""Hypothesis strategies for small models, as ONNX text: chains with branches, shared weights and outputs in the middle."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics import pow2
 from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_range
 from qdq_passes.numerics.quantize import dequantize, quantize
+
 from tests.properties.graphs import DETERMINISTIC
 
 PROFILE = settings(DETERMINISTIC, max_examples=300)
@@ -34,7 +34,9 @@ def grid(x: float, encoding: Encoding) -> float:
 @given(numbers, numbers, types, st.booleans(), st.booleans())
 def test_zero_is_exact(a: float, b: float, dtype: ir.DataType, symmetric: bool, power_of_two: bool) -> None:
     """Padding and Relu need a zero that stays zero."""
-    encoding = encoding_of_range(min(a, b), max(a, b), dtype=dtype, symmetric=symmetric, power_of_two=power_of_two and symmetric)
+    encoding = encoding_of_range(
+        min(a, b), max(a, b), dtype=dtype, symmetric=symmetric, power_of_two=power_of_two and symmetric
+    )
     assert grid(0.0, encoding) == 0.0
     qmin, qmax = integer_range(dtype, symmetric=False)
     assert qmin <= encoding.zero_point[0] <= qmax
@@ -112,11 +114,15 @@ def test_round_scale_stays_normal(scale: float) -> None:
 
 @PROFILE
 @given(st.data(), types, st.sampled_from([((), None, 0), ((3,), 1, 0), ((3,), -1, 0), ((2, 3), 0, 4)]))
-def test_json_round_trip(data: st.DataObject, dtype: ir.DataType, layout: tuple[tuple[int, ...], int | None, int]) -> None:
+def test_json_round_trip(
+    data: st.DataObject, dtype: ir.DataType, layout: tuple[tuple[int, ...], int | None, int]
+) -> None:
     """Canonical JSON and back is the identity, floats exact."""
     shape, axis, block_size = layout
     count = math.prod(shape)
     scales = data.draw(st.lists(st.floats(2.0**-126, 2.0**127, width=32), min_size=count, max_size=count))
     zeros = data.draw(st.lists(st.integers(*integer_range(dtype, symmetric=False)), min_size=count, max_size=count))
-    encoding = Encoding(dtype=dtype, scale=tuple(scales), zero_point=tuple(zeros), shape=shape, axis=axis, block_size=block_size)
+    encoding = Encoding(
+        dtype=dtype, scale=tuple(scales), zero_point=tuple(zeros), shape=shape, axis=axis, block_size=block_size
+    )
     assert Encoding.from_json(json.loads(json.dumps(encoding.to_json()))) == encoding

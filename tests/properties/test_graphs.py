@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from qdq_passes.analysis.uses import all_values
 from qdq_passes.core.dump import dump
 from qdq_passes.core.pipeline import parse_pipeline, run_pipeline
+
 from qdqtool.io.serialize import serialize, to_bytes
 from tests.golden.numerics import differences, outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts

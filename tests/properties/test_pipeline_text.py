@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import string
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from qdq_passes.core import registry
 from qdq_passes.core.base import Named, Pass
 from qdq_passes.core.option_types import field_type
@@ -22,6 +22,7 @@ from qdq_passes.core.pipeline_text import PipelineSyntaxError, format_pass, make
 from qdq_passes.core.registry import PASSES
 from qdq_passes.core.select import Selector
 from qdq_passes.errors import UsageError
+
 from tests.properties.graphs import DETERMINISTIC
 
 EVERY_TYPE = '''
@@ -60,7 +61,28 @@ class EveryType(Pass):
 '''
 
 #: Words that read as something else when they stand bare.
-TRAPS = ("true", "none", "None", "nan", "NaN", "inf", "Infinity", "-inf", "1", "1.0", "1e5", "0x1", "@x", "a b", "", "{", '"', "a,b", "é", "a\nb")
+TRAPS = (
+    "true",
+    "none",
+    "None",
+    "nan",
+    "NaN",
+    "inf",
+    "Infinity",
+    "-inf",
+    "1",
+    "1.0",
+    "1e5",
+    "0x1",
+    "@x",
+    "a b",
+    "",
+    "{",
+    '"',
+    "a,b",
+    "é",
+    "a\nb",
+)
 texts = st.sampled_from(TRAPS) | st.text(max_size=8) | st.text(string.ascii_letters + "./_:*-", max_size=8)
 names = st.text(string.ascii_lowercase + "-_0123456789", min_size=1, max_size=6).filter(lambda t: t[0].isalpha())
 globs = st.text(string.ascii_letters + "/*._- ", min_size=1, max_size=8).filter(lambda t: t.strip())
@@ -82,7 +104,11 @@ def values_of(wanted: Any) -> st.SearchStrategy[Any]:
     """Any value of a field type."""
     arguments = typing.get_args(wanted)
     if wanted is Selector:
-        return selectors | st.just(Selector()) | st.builds(lambda a, b: Selector((*a.texts, *b.texts)), selectors, selectors)
+        return (
+            selectors
+            | st.just(Selector())
+            | st.builds(lambda a, b: Selector((*a.texts, *b.texts)), selectors, selectors)
+        )
     if wanted is Named:
         return st.builds(Named, names)
     if wanted is type(None):
@@ -111,7 +137,8 @@ def passes(draw: st.DrawFn) -> Pass:
     options = {
         field.name: draw(values_of(field_type(cls, field.name)))
         for field in dataclasses.fields(cls)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING or draw(st.booleans())
+        if (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
+        or draw(st.booleans())
     }
     return typing.cast("Pass", cls(**options))
 
@@ -149,16 +176,17 @@ def plain(value: Any) -> Any:
 
 
 @settings(DETERMINISTIC, max_examples=300)
-@given(st.text("ab-{}[]\"@=,. 1\\\n", max_size=24))
+@given(st.text('ab-{}[]"@=,. 1\\\n', max_size=24))
 def test_any_text_parses_or_says_where_it_is_wrong(text: str) -> None:
     """No text makes the parser raise anything but its own error, with a caret below the text."""
-    try:
+    with contextlib.suppress(PipelineSyntaxError):
         pipeline = parse_pipeline(text)
-    except PipelineSyntaxError as error:
-        assert str(error).splitlines()[-1].strip() == "^"
-        assert 0 <= error.column <= len(text)
-    else:
         assert parse_pipeline(str(pipeline)) == pipeline
+        return
+    with pytest.raises(PipelineSyntaxError) as caught:
+        parse_pipeline(text)
+    assert str(caught.value).splitlines()[-1].strip() == "^"
+    assert 0 <= caught.value.column <= len(text)
 
 
 @settings(DETERMINISTIC, max_examples=200)
@@ -167,10 +195,7 @@ def test_cut_text_is_refused_or_shorter(pass_: Pass, data: st.DataObject) -> Non
     """The beginning of a text is never read as the whole pass with other options than it shows."""
     text = format_pass(pass_)
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
-    try:
+    with contextlib.suppress(UsageError):
         read = parse_pipeline(cut)
-    except UsageError as error:
-        assert str(error)
-    else:
         assert "{" not in cut
         assert str(read) == cut.strip()

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from qdq_passes.core.edit import make_node, new_initializer
+from qdq_passes.core.edit import make_node
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize
+
 from qdqtool.runtime.session import open_session
 from tests.properties.graphs import DETERMINISTIC
 
@@ -26,12 +26,25 @@ def pair_model(encoding: Encoding, dtype: ir.DataType, shape: tuple[int, ...]) -
     """x → QuantizeLinear → q → DequantizeLinear → y; q is an output too where numpy has its type."""
     x = ir.Value(name="x", type=ir.TensorType(dtype), shape=ir.Shape(shape))
     graph = ir.Graph([x], [], nodes=[], opset_imports={"": 21}, name="pair")
-    scale = new_initializer(graph, "scale", encoding.scale_array().astype(dtype.numpy()))
-    zero_point = new_initializer(graph, "zero_point", ir.tensor(encoding.zero_point_array(), dtype=encoding.dtype))
+    scale = ir.val("scale", const_value=ir.tensor(encoding.scale_array().astype(dtype.numpy()), name="scale"))
+    zero = ir.tensor(encoding.zero_point_array(), dtype=encoding.dtype, name="zero_point")
+    zero_point = ir.val("zero_point", const_value=zero)
+    graph.register_initializer(scale)
+    graph.register_initializer(zero_point)
     attributes = [] if encoding.axis is None else [ir.AttrInt64("axis", encoding.axis)]
     attributes += [ir.AttrInt64("block_size", encoding.block_size)] if encoding.block_size else []
-    q = make_node("QuantizeLinear", [x, scale, zero_point], name="q", output="q", like=x, dtype=encoding.dtype, attributes=attributes)
-    dq = make_node("DequantizeLinear", [q.outputs[0], scale, zero_point], name="dq", output="y", like=x, attributes=attributes)
+    q = make_node(
+        "QuantizeLinear",
+        [x, scale, zero_point],
+        name="q",
+        output="q",
+        like=x,
+        dtype=encoding.dtype,
+        attributes=attributes,
+    )
+    dq = make_node(
+        "DequantizeLinear", [q.outputs[0], scale, zero_point], name="dq", output="y", like=x, attributes=attributes
+    )
     graph.extend([q, dq])
     graph.outputs.extend([*([q.outputs[0]] if encoding.dtype.bitwidth >= 8 else []), dq.outputs[0]])
     return ir.Model(graph, ir_version=10)
@@ -48,7 +61,9 @@ def encodings(draw: st.DrawFn, shape: tuple[int, ...], *, half: bool) -> Encodin
     low, high = (2.0**-10, 2.0**4) if half else (2.0**-60, 2.0**60)
     power = st.integers(math.frexp(low)[1], math.frexp(high)[1]).map(lambda e: math.ldexp(0.5, e))
     scale = power | st.floats(low, high, width=16 if half else 32)
-    zero_point = st.sampled_from([0, *integer_range(dtype, symmetric=False)]) | st.integers(*integer_range(dtype, symmetric=False))
+    zero_point = st.sampled_from([0, *integer_range(dtype, symmetric=False)]) | st.integers(
+        *integer_range(dtype, symmetric=False)
+    )
     count = math.prod(scale_shape)
     return Encoding(
         dtype=dtype,
@@ -73,7 +88,7 @@ def values_for(encoding: Encoding, shape: tuple[int, ...], dtype: npt.DTypeLike,
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.finfo(dtype).max]).astype(dtype)
     x = np.where(kinds == 2, random.choice(special, shape), x)
     if np.dtype(dtype) == np.float16 or encoding.block_size or encoding.dtype.bitwidth < 8:
-        # onnxruntime converts x/scale to int32 here before it saturates: beyond 2^31 it gives the lowest integer, whatever the sign
+        # onnxruntime converts x/scale to int32 before it saturates here: beyond 2^31 it gives the lowest integer, of any sign
         limit = np.minimum(2.0**30 * scale, float(np.finfo(dtype).max))
         x = np.clip(x.astype(np.float64), -limit, limit)
     return x.astype(dtype)

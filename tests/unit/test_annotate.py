@@ -7,7 +7,6 @@ import json
 import onnx
 import onnx_ir as ir
 import pytest
-
 from qdq_passes.analysis.uses import all_nodes, all_values
 from qdq_passes.core.annotate import (
     ANNOTATIONS,
@@ -25,6 +24,7 @@ from qdq_passes.core.annotate import (
 )
 from qdq_passes.core.dump import dump
 from qdq_passes.numerics.encoding import Encoding
+
 from tests.unit.small_models import model
 
 NETWORK = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-
 from qdq_passes.core.annotate import ENCODING, FUSED, ORIGIN, Fused, Origin
 from qdq_passes.core.dump import MAX_SHOWN, dump
-from qdq_passes.core.edit import new_initializer
+from qdq_passes.core.edit import Namer, new_constant
 from qdq_passes.numerics.encoding import Encoding
+
 from tests.unit.small_models import model
 
 EVERYTHING = """<ir_version: 10, opset_import: ["" : 21, "local" : 1, "com.acme" : 2]>
@@ -73,9 +73,13 @@ def test_it_is_stable() -> None:
 def test_the_digest_is_of_the_data() -> None:
     """Sizes above `MAX_SHOWN` show a hash; one changed element, or another type, shows."""
     texts = set()
-    for array in (np.arange(MAX_SHOWN + 1, dtype=np.float32), np.arange(MAX_SHOWN + 1), np.ones(MAX_SHOWN + 1, np.float32)):
+    for array in (
+        np.arange(MAX_SHOWN + 1, dtype=np.float32),
+        np.arange(MAX_SHOWN + 1),
+        np.ones(MAX_SHOWN + 1, np.float32),
+    ):
         graph = model("g (float[2] x) => (float[2] y) { [relu] y = Relu(x) }")
-        new_initializer(graph.graph, "big", array)
+        new_constant(graph.graph, Namer(graph), "big", array)
         texts.add(dump(graph).splitlines()[2].rpartition("sha256:")[2])
     assert len(texts) == 3
     assert all(len(text) == 8 for text in texts)
@@ -85,7 +89,9 @@ def test_numbers_of_every_type() -> None:
     graph = model("g (float[2] x) => (float[2] y) { [relu] y = Relu(x) }")
     for dtype in ("INT4", "UINT4", "INT8", "UINT16", "INT32", "FLOAT16", "BFLOAT16", "DOUBLE", "FLOAT8E4M3FN"):
         kind = ir.DataType[dtype]
-        new_initializer(graph.graph, dtype.lower(), ir.tensor(np.array([1, 3]).astype(kind.numpy()), dtype=kind))
+        new_constant(
+            graph.graph, Namer(graph), dtype.lower(), ir.tensor(np.array([1, 3]).astype(kind.numpy()), dtype=kind)
+        )
     shown = {line.split(":")[0].strip(" %"): line.partition(" = ")[2] for line in dump(graph).splitlines()[2:-2]}
     assert {name: text for name, text in shown.items() if "int" in name} == dict.fromkeys(
         ("int4", "uint4", "int8", "uint16", "int32"), "[1,3]"
@@ -95,7 +101,7 @@ def test_numbers_of_every_type() -> None:
 
 def test_infinite_and_undefined_numbers() -> None:
     graph = model("g (float[2] x) => (float[2] y) { [relu] y = Relu(x) }")
-    new_initializer(graph.graph, "odd", np.array([np.inf, -np.inf, np.nan, -0.0], np.float32))
+    new_constant(graph.graph, Namer(graph), "odd", np.array([np.inf, -np.inf, np.nan, -0.0], np.float32))
     assert "= [inf,-inf,nan,-0.0]" in dump(graph)
 
 

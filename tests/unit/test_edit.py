@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 import pytest
-
 from qdq_passes.analysis.uses import all_nodes, all_values
 from qdq_passes.core import edit
 from qdq_passes.core.annotate import ENCODING, FUSED, ORIGIN, Fused, Origin
@@ -14,6 +12,7 @@ from qdq_passes.core.edit import Namer
 from qdq_passes.core.verify import verify
 from qdq_passes.errors import QdqError
 from qdq_passes.numerics.encoding import Encoding
+
 from tests.unit.small_models import model
 
 CHAIN = """g (float[2] x) => (float[2] y) <float[2] w = {1,2}>
@@ -56,7 +55,7 @@ def test_a_graph_output_keeps_its_name() -> None:
     graph = model(CHAIN)
     edit.bypass(node(graph, "mul"), Namer(graph), "not needed")
     assert [v.name for v in graph.graph.outputs] == ["y"]
-    assert lines(graph)[-1] == "%y: ? = Add(%b, %w) @add" or lines(graph)[-1] == "%y: float[2] = Add(%b, %w) @add"
+    assert lines(graph)[-1] == "%y: float[2] = Add(%b, %w) @add"
     assert graph.graph.outputs[0].shape is not None
     assert no_errors(graph)
 
@@ -109,7 +108,11 @@ def test_removing_twice_is_an_error() -> None:
     graph = model(CHAIN)
     exp = node(graph, "exp")
     edit.bypass(exp, Namer(graph), "once")
-    for attempt in (lambda: edit.remove(exp, "twice"), lambda: edit.bypass(exp, Namer(graph), "twice"), lambda: edit.graph_of(exp)):
+    for attempt in (
+        lambda: edit.remove(exp, "twice"),
+        lambda: edit.bypass(exp, Namer(graph), "twice"),
+        lambda: edit.graph_of(exp),
+    ):
         with pytest.raises(QdqError, match=r"exp: was already removed from its graph; this is a bug of the pass"):
             attempt()
 
@@ -124,62 +127,6 @@ def test_removing_what_is_read_is_an_error() -> None:
     assert dump(graph) == before
 
 
-def test_own_initializer() -> None:
-    graph = model(CHAIN)
-    mul, add, namer = node(graph, "mul"), node(graph, "add"), Namer(graph)
-    value(graph, "w").metadata_props["note"] = "kept"
-    own = edit.own_initializer(mul, 1, namer)
-    assert own.name == "w_1"
-    assert own.metadata_props["note"] == "kept"
-    edit.set_constant(own, np.array([5.0, 6.0, 7.0], np.float64))
-    assert value(graph, "w").const_value is not None
-    assert value(graph, "w").const_value.numpy().tolist() == [1, 2]  # type: ignore[union-attr]
-    assert (own.dtype, list(own.shape or [])) == (ir.DataType.DOUBLE, [3])
-    assert edit.own_initializer(mul, 1, namer) is own
-    assert edit.own_initializer(add, 1, namer) is value(graph, "w")
-    with pytest.raises(QdqError, match="mul: input 0 is no initializer"):
-        edit.own_initializer(mul, 0, namer)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1,2}> { [mul] y = Mul(x, w) }",
-        "g (float[2] x, float[2] w = {1,2}) => (float[2] y) { [mul] y = Mul(x, w) }",
-    ],
-    ids=["output", "input"],
-)
-def test_an_initializer_of_the_interface_is_never_ones_own(text: str) -> None:
-    graph = model(text)
-    own = edit.own_initializer(node(graph, "mul"), 1, Namer(graph))
-    assert own is not value(graph, "w")
-    assert lines(graph) == ["%y: float[2] = Mul(%x, %w_1) @mul"]
-    assert no_errors(graph)
-
-
-def test_names_are_unique_in_the_whole_model() -> None:
-    graph = model(
-        """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
-        g (bool c, float[2] x) => (float[2] y) <float[2] w = {1,2}>
-        {
-          [call] t = local.Block(x)
-          [if] y = If(c) <
-            then_branch = b1 () => (float[2] a) <float[2] inner = {1,2}> { [add] a = Add(t, inner) },
-            else_branch = b2 () => (float[2] b) { [id] b = Identity(t) }
-          >
-        }
-        <domain: "local", opset_import: ["" : 21]>
-        Block (p) => (q) { [exp] hidden = Exp(p) [relu] q = Relu(hidden) }"""
-    )
-    namer = Namer(graph)
-    for name in ("x", "y", "w", "t", "a", "inner", "call", "add", "exp", "p", "hidden", "q"):
-        assert namer.fresh(name) == f"{name}_1", f"{name} is in use"
-    assert namer.fresh("new") == "new"
-    assert [namer.fresh("new"), namer.fresh("new")] == ["new_1", "new_2"]
-    namer.claim("other")
-    assert namer.fresh("other") == "other_1"
-
-
 def test_new_nodes_inherit_scope_and_origin() -> None:
     graph = model(CHAIN)
     relu, exp, add = (node(graph, name) for name in ("relu", "exp", "add"))
@@ -187,7 +134,9 @@ def test_new_nodes_inherit_scope_and_origin() -> None:
     exp.metadata_props["qdqtool.scope"] = "model.second"
     exp.metadata_props["unrelated"] = "stays"
     ORIGIN.set(exp, Origin(("one", "two")))
-    new = edit.make_node("Gelu", [value(graph, "x")], name="gelu", output="g", like=value(graph, "x"), stands_for=[relu, exp, add])
+    new = edit.make_node(
+        "Gelu", [value(graph, "x")], name="gelu", output="g", like=value(graph, "x"), stands_for=[relu, exp, add]
+    )
     assert new.metadata_props == {"qdqtool.scope": "model.first"}
     assert ORIGIN.get(new) == Origin(("relu", "one", "two", "add"))
     assert new.outputs[0].dtype == ir.DataType.FLOAT
@@ -199,7 +148,9 @@ def test_replace_nodes() -> None:
     graph = model(CHAIN)
     namer = Namer(graph)
     exp, add = node(graph, "exp"), node(graph, "add")
-    new = edit.make_node("Sub", [value(graph, "a"), value(graph, "w")], name="sub", output=namer.fresh("s"), stands_for=[exp, add])
+    new = edit.make_node(
+        "Sub", [value(graph, "a"), value(graph, "w")], name="sub", output=namer.fresh("s"), stands_for=[exp, add]
+    )
     change = edit.replace_nodes([exp, add], [new], namer, "one is enough")
     assert str(change) == "replace add: one is enough"
     assert lines(graph) == ["%a: ? = Relu(%x) @relu", "%c: ? = Sub(%a, %w) @sub", "%y: float[2] = Mul(%c, %w) @mul"]
@@ -210,7 +161,9 @@ def test_replace_nodes_before_an_output() -> None:
     graph = model(CHAIN)
     namer = Namer(graph)
     mul = node(graph, "mul")
-    new = edit.make_node("Sub", [value(graph, "c"), value(graph, "w")], name="sub", output=namer.fresh("s"), stands_for=[mul])
+    new = edit.make_node(
+        "Sub", [value(graph, "c"), value(graph, "w")], name="sub", output=namer.fresh("s"), stands_for=[mul]
+    )
     edit.replace_nodes([mul], [new], namer, "other")
     assert lines(graph)[-1] == "%y: float[2] = Sub(%c, %w) @sub"
     assert no_errors(graph)
@@ -242,20 +195,3 @@ def test_insert_after() -> None:
         new = edit.make_node("Neg", [value(graph, name)], name=f"neg_{name}", output=f"n_{name}")
         edit.insert_after(graph, value(graph, name), [new])
         assert [n.name for n in graph.graph].index(f"neg_{name}") == place
-
-
-def test_drop_unread() -> None:
-    graph = model(CHAIN.replace("<float[2] w = {1,2}>", "<float[2] w = {1,2}, float[2] v = {3,4}>"))
-    w, v = value(graph, "w"), value(graph, "v")
-    changes = edit.drop_unread([w, v, v, None, value(graph, "x")])
-    assert [str(change) for change in changes] == ["remove v: initializer is no longer read"]
-    assert list(graph.graph.initializers) == ["w"]
-
-
-def test_new_initializers_of_any_type() -> None:
-    graph = model(CHAIN)
-    made = edit.new_initializer(graph.graph, "scalar", np.float32(3))
-    assert (made.dtype, list(made.shape or [1])) == (ir.DataType.FLOAT, [])
-    int4 = ir.tensor(np.array([1, -2], ir.DataType.INT4.numpy()), dtype=ir.DataType.INT4)
-    assert edit.new_initializer(graph.graph, "four", int4).dtype == ir.DataType.INT4
-    assert no_errors(graph)

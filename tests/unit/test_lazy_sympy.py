@@ -57,7 +57,9 @@ for _ in range(2):
 def run(code: str) -> str:
     """What ``code`` prints in a fresh interpreter; a warning there is an error."""
     prelude = f"import sys; sys.path[:0] = {[str(ROOT / 'passes'), str(ROOT)]!r}\n"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", prelude + code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", prelude + code], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

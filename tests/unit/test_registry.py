@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from qdq_passes import Change, parse_pipeline, run_pipeline
 from qdq_passes.core import registry
 from qdq_passes.core.names import camel_case, kebab_case, split_assignment
 from qdq_passes.core.registry import PASSES, FolderRegistry, add_path, entry_point_entries, search_path
 from qdq_passes.errors import SetupError, UsageError
+
 from tests.unit.small_models import model
 
 PASS = '''
@@ -153,7 +153,13 @@ def install(folder: Path, group: str, *lines: str) -> None:
 
 def test_packages_add_passes_by_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "acme_passes.py").write_text(PASS.format(name="whisper-names", cls="WhisperNames"))
-    install(folder, "qdqtool.passes", "whisper-names = acme_passes:WhisperNames", "gone = acme_passes:Gone", "lost = no_such:X")
+    install(
+        folder,
+        "qdqtool.passes",
+        "whisper-names = acme_passes:WhisperNames",
+        "gone = acme_passes:Gone",
+        "lost = no_such:X",
+    )
     monkeypatch.syspath_prepend(str(folder))
     assert {"whisper-names", "gone", "lost"} <= set(PASSES.names())
     assert PASSES.load("whisper-names").name() == "whisper-names"
@@ -182,7 +188,9 @@ def test_prefix_and_attribute(folder: Path) -> None:
     assert commands.load("split-up") == 42
 
 
-@pytest.mark.parametrize("names", [("fold-batch-norm", "FoldBatchNorm"), ("round-scales-pow2", "RoundScalesPow2"), ("sort", "Sort")])
+@pytest.mark.parametrize(
+    "names", [("fold-batch-norm", "FoldBatchNorm"), ("round-scales-pow2", "RoundScalesPow2"), ("sort", "Sort")]
+)
 def test_the_name_rule(names: tuple[str, str]) -> None:
     kebab, camel = names
     assert camel_case(kebab) == camel_case(kebab.replace("-", "_")) == camel

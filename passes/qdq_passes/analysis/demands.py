@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.analysis.qdq_pairs import BIAS_INPUT, is_dequantize, is_quantize
-from qdq_passes.analysis.uses import DATA_MOVEMENT, FLOAT_TYPES, is_constant, main_nodes
+from qdq_passes.analysis.uses import (
+    DATA_MOVEMENT,
+    FLOAT_TYPES,
+    OPSET_OF_HALF,
+    QUANTIZABLE_TYPES,
+    constant_array,
+    dtype_of,
+    is_constant,
+    main_nodes,
+)
 
 Role = Literal["activation", "weight", "bias"]
 
@@ -34,10 +44,17 @@ SHARING = DATA_MOVEMENT | {"MaxPool"}
 
 @dataclass
 class Demands:
-    """Values that get an encoding, in the order of the graph, with the nodes that demand it."""
+    """Values that get an encoding, in the order of the graph, with the nodes that demand it; and those that cannot have one.
+
+    Args:
+        nodes: names of the demanding nodes per value.
+        roles: what the value is to them.
+        refused: value → why it stays float although a node demands it.
+    """
 
     nodes: dict[ir.Value, list[str]] = field(default_factory=dict)
     roles: dict[ir.Value, Role] = field(default_factory=dict)
+    refused: dict[ir.Value, str] = field(default_factory=dict)
 
     def add(self, value: ir.Value, role: Role, node: ir.Node) -> None:
         """``node`` wants ``value`` to have an encoding; a constant that is ever a weight is no bias."""
@@ -66,9 +83,29 @@ def demands_of(model: ir.Model, ops: set[str], wanted: set[ir.Node]) -> Demands:
     for node in main_nodes(model):
         if node in wanted and node.domain in ("", "ai.onnx") and node.op_type in ops and _computes_on_floats(node):
             for value, role in _of_node(node):
-                if not _has_pair(value):
+                if has_pair(value):
+                    continue
+                reason = why_not_quantizable(value, model.opset_imports.get("", 1))
+                if reason is None:
                     demands.add(value, role, node)
+                else:
+                    demands.refused[value] = reason
     return demands
+
+
+def why_not_quantizable(value: ir.Value, opset: int) -> str | None:
+    """Why QuantizeLinear of ``opset`` cannot take ``value``, in words; None when it can."""
+    dtype = dtype_of(value)
+    if dtype is None:
+        return "its type is unknown; run infer-shapes first"
+    if dtype not in QUANTIZABLE_TYPES:
+        return f"is {dtype.name.lower()}, which QuantizeLinear does not take"
+    if dtype != ir.DataType.FLOAT and opset < OPSET_OF_HALF:
+        return f"{dtype.name.lower()} needs opset {OPSET_OF_HALF}, the model has {opset}"
+    array = constant_array(value)
+    if array is not None and not np.isfinite(array.astype(np.float32)).all():
+        return "holds values that are not finite"
+    return None
 
 
 def sharing_outputs(model: ir.Model) -> dict[ir.Value, ir.Value]:
@@ -103,10 +140,12 @@ def _computes_on_floats(node: ir.Node) -> bool:
 
 
 def _is_float(value: ir.Value) -> bool:
-    """Whether ``value`` is a float tensor; a type nobody knows counts as float."""
-    return value.dtype is None or value.dtype in FLOAT_TYPES
+    """Whether ``value`` is, or may be, a float tensor."""
+    dtype = dtype_of(value)
+    return dtype is None or dtype in FLOAT_TYPES
 
 
-def _has_pair(value: ir.Value) -> bool:
+def has_pair(value: ir.Value) -> bool:
+    """Whether ``value`` is already quantized: a DequantizeLinear writes it, or a QuantizeLinear reads it."""
     producer = value.producer()
     return (producer is not None and is_dequantize(producer)) or any(is_quantize(user) for user in value.consumers())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
@@ -17,8 +18,28 @@ DATA_MOVEMENT = frozenset(
 )  # fmt: skip
 
 FLOAT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+#: Float types that QuantizeLinear takes; float64 is none of them.
+QUANTIZABLE_TYPES = FLOAT_TYPES - {ir.DataType.DOUBLE}
+#: Oldest default-domain opset whose QuantizeLinear takes float16 and bfloat16 (onnx's operator changelog).
+OPSET_OF_HALF = 19
 
 GraphLike = ir.Graph | ir.Function
+
+#: Operators whose first output has the element type of their first data input (the second of Where).
+SAME_TYPE = DATA_MOVEMENT | {
+    "Abs", "Add", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Div", "Dropout", "Elu",
+    "Erf", "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish",
+    "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "MatMul", "Max",
+    "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "Pow", "RMSNormalization", "Reciprocal", "ReduceMax",
+    "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Selu", "Sigmoid", "Sign", "Softmax", "Softplus", "Softsign",
+    "Sqrt", "Sub", "Sum", "Tanh", "Where",
+}  # fmt: skip
+
+#: Types of Constant's attributes that are no tensors.
+_CONSTANT_TYPES = {
+    "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
+    "value_string": np.object_, "value_strings": np.object_,
+}  # fmt: skip
 
 
 def graph_likes(model: ir.Model) -> list[GraphLike]:
@@ -32,8 +53,8 @@ def all_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:
-    """Every graph: the main graph, function bodies, control-flow bodies."""
-    return list(model.graphs())
+    """Every graph that may hold initializers: the main graph and all bodies of control flow, those in functions too."""
+    return [*model.graphs(), *(graph for function in model.functions.values() for graph in function.subgraphs())]
 
 
 def all_values(model: ir.Model) -> list[ir.Value]:
@@ -42,24 +63,42 @@ def all_values(model: ir.Model) -> list[ir.Value]:
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        yield from graph.inputs
-        yield from graph.initializers.values()
-        for node in graph:
+    for graph_like in [*model.graphs(), *_function_parts(model)]:
+        yield from graph_like.inputs
+        if isinstance(graph_like, ir.Graph):
+            yield from graph_like.initializers.values()
+        for node in graph_like:
             yield from node.outputs
+
+
+def _function_parts(model: ir.Model) -> Iterator[GraphLike]:
     for function in model.functions.values():
-        yield from function.inputs
+        yield function
+        yield from function.subgraphs()
 
 
 def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The array of an initializer (that is no graph input) or of a Constant node's output; None when not constant.
 
+    Reads only (onnx_ir's own query names the tensors it finds).
+
     An initializer that is also a graph input is a default that the caller may override, hence not constant.
     """
     if value is None or value.is_graph_input():
         return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    producer = value.producer()
+    if producer is None or not is_standard(producer, "Constant"):
+        return None
+    for name, attribute in producer.attributes.items():
+        if attribute.is_ref() or name == "sparse_value":
+            return None
+        if name == "value":
+            return attribute.as_tensor().numpy()
+        array: npt.NDArray[Any] = np.array(attribute.value, _CONSTANT_TYPES[name])
+        return array
+    return None
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -70,6 +109,26 @@ def is_constant(value: ir.Value | None) -> bool:
         return True
     producer = value.producer()
     return producer is not None and producer.op_type == "Constant" and producer.domain in ("", "ai.onnx")
+
+
+def dtype_of(value: ir.Value) -> ir.DataType | None:
+    """Element type of ``value``: its own, its tensor's, or that of what `SAME_TYPE` operators make it from; None when unknown."""
+    seen: set[ir.Value] = set()
+    current: ir.Value | None = value
+    while current is not None and current not in seen:
+        seen.add(current)
+        if current.dtype is not None:
+            return current.dtype
+        if current.const_value is not None:
+            return current.const_value.dtype
+        array = constant_array(current)
+        if array is not None:
+            return None if array.dtype.kind == "O" else ir.DataType.from_numpy(array.dtype)
+        producer = current.producer()
+        if producer is None or not is_standard(producer, *SAME_TYPE) or producer.outputs[0] is not current:
+            return None
+        current = producer.inputs[1 if producer.op_type == "Where" else 0] if producer.inputs else None
+    return None
 
 
 def readers(value: ir.Value) -> list[tuple[ir.Node, int]]:

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes.analysis.uses import all_nodes, all_values
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.wrap import changes_of
+from qdq_passes.core.edit import Namer, copy_model, inherit
 from qdq_passes.errors import UnsupportedError
 
 #: Oldest IR version that may import each default-domain opset, from onnx's release table (docs/Versioning.md).
@@ -23,36 +24,80 @@ class ConvertOpset(Pass):
 
     Graph: operators are replaced by their form in the new opset (axes attributes become inputs, …); functions are inlined.
     Requires: a converter exists for every operator in use, in onnxscript (upwards from 18) or in onnx.
-    Keeps: inputs, outputs and their names; numerics bit-exact where the operators' definitions are.
-    Skips: a model that already has the opset.
+    Keeps: inputs, outputs and their names, types and shapes; scopes; numerics bit-exact where the operators' definitions are.
+    Skips: a model that already has the opset. A model that cannot be converted is refused and stays as it is.
     """
 
     keeps: ClassVar[Keeps] = Keeps("changes", why="an operator's definition may differ between opsets")
     version: int = 21
 
     def run(self, model: ir.Model) -> Iterator[Change]:
-        """Run onnxscript's converter with onnx's as fallback; refuse when neither reaches the version."""
-        if model.opset_imports.get("", self.version) == self.version:
+        """Convert a copy; install it when it has the opset and the same inputs and outputs."""
+        before = model.opset_imports.get("", self.version)
+        if before == self.version:
             return
         from onnxscript.version_converter import ConvertVersionPass
 
-        before = model.opset_imports[""]
-        changes = list(
-            changes_of(model, _quietly(ConvertVersionPass(self.version, fallback=True)), f"opset {self.version}")
-        )
-        if model.opset_imports.get("") != self.version:
-            raise UnsupportedError(
-                f"no converter from opset {before} to {self.version} for this model",
-                where=model.graph.name,
-                hint="export the model again with the opset you need",
-            )
+        logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it logs what it cannot do and goes on: checked below
+        copy = copy_model(model)
+        try:
+            ConvertVersionPass(self.version, fallback=True)(copy)
+        except Exception as error:
+            raise self._refusal(before, model, " ".join(str(error).split())[:160]) from error
+        if copy.opset_imports.get("") != self.version:
+            raise self._refusal(before, model, "an operator has none")
+        if _ends(copy) != _ends(model):
+            raise self._refusal(before, model, "the converter changes its inputs or outputs")
+        old = {node.name: node for node in all_nodes(model)}
+        _put_back(model, copy)
+        model.graph = copy.graph
+        model.functions.clear()
+        model.functions.update(copy.functions)
         needed = max((ir_version for opset, ir_version in IR_OF_OPSET.items() if opset <= self.version), default=3)
         model.ir_version = max(model.ir_version or 0, needed)
-        yield from changes
         yield Change("edit", "opset", f"{before} → {self.version}, IR {model.ir_version}")
+        for node in all_nodes(model):
+            was = old.pop(node.name, None)
+            if was is None:
+                yield Change("insert", node.name or node.op_type, f"opset {self.version}")
+            elif (was.op_type, list(was.attributes), len(was.inputs)) != (
+                node.op_type, list(node.attributes), len(node.inputs)
+            ):  # fmt: skip
+                yield Change("edit", node.name or node.op_type, f"opset {self.version}")
+        for name in old:
+            yield Change("remove", name or "", f"opset {self.version}")
+
+    def _refusal(self, before: int, model: ir.Model, why: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"no converter from opset {before} to {self.version} for this model: {why}",
+            where=model.graph.name,
+            hint="export the model again with the opset you need",
+        )
 
 
-def _quietly(conversion: ir.passes.PassBase) -> ir.passes.PassBase:
-    """The converters log what they cannot do and go on; `ConvertOpset` checks the result itself."""
-    logging.getLogger("onnxscript").setLevel(logging.ERROR)
-    return conversion
+def _ends(model: ir.Model) -> list[tuple[str | None, str, str]]:
+    return [(v.name, str(v.type), str(v.shape)) for v in (*model.graph.inputs, *model.graph.outputs)]
+
+
+def _put_back(old: ir.Model, new: ir.Model) -> None:
+    """Names for nodes the converters made; metadata and annotations by name (onnx's converter drops them)."""
+    namer = Namer(new)
+    nodes = {node.name: node for node in all_nodes(old)}
+    values = {value.name: value for value in all_values(old)}
+    for node in all_nodes(new):
+        if not node.name:
+            node.name = namer.fresh(f"{node.op_type}_{node.outputs[0].name}" if node.outputs else node.op_type)
+        _copy_notes(nodes.get(node.name), node)
+    for node in all_nodes(new):
+        if node.name not in nodes:
+            inherit(node, [user for value in node.outputs for user in value.consumers()][:1])
+    for value in all_values(new):
+        _copy_notes(values.get(value.name), value)
+
+
+def _copy_notes(old: ir.Node | ir.Value | None, new: ir.Node | ir.Value) -> None:
+    if old is not None:
+        for key, text in old.metadata_props.items():
+            new.metadata_props.setdefault(key, text)
+        for meta_key, note in old.meta.items():
+            new.meta.setdefault(meta_key, note)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from qdq_passes.analysis.uses import all_values
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.names import split_assignment
+from qdq_passes.core.inference import infer_shapes
+from qdq_passes.core.names import split_assignment, substitute_dim
 from qdq_passes.core.wrap import changes_of
 from qdq_passes.errors import UsageError
 
@@ -44,21 +44,27 @@ class FixShapes(Pass):
         for text in self.shapes:
             yield from _bind_input(model, text, sizes)
         known = {
-            d.value for v in all_values(model) if v.shape is not None for d in v.shape if isinstance(d, ir.SymbolicDim)
+            d.value
+            for v in all_values(model)
+            for d in v.shape or ()
+            if isinstance(d, ir.SymbolicDim) and d.value is not None
         }
         for name in sizes:
             if name not in known:
                 raise UsageError(
                     f"no dynamic dimension {name!r}",
-                    hint=f"there is {', '.join(sorted(n for n in known if n)) or 'none'}",
+                    hint=f"there is {', '.join(sorted(known)) or 'none'}",
                 )
         for value in all_values(model):
-            if value.shape is not None and any(isinstance(d, ir.SymbolicDim) and d.value in sizes for d in value.shape):
-                before = str(value.shape)
-                value.shape = ir.Shape([sizes.get(_name(d), d) for d in value.shape.dims])
-                yield Change("edit", value.name or "", f"{before} → {value.shape}")
-        inference = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
-        yield from changes_of(model, inference, "inferred")
+            before = value.shape
+            if before is None:
+                continue
+            dims = [substitute_dim(d.value or "", sizes) if isinstance(d, ir.SymbolicDim) else d for d in before]
+            after = ir.Shape([None if d == "" else d for d in dims])
+            if after != before:
+                value.shape = after
+                yield Change("edit", value.name or "", f"{before} → {after}")
+        yield from changes_of(model, infer_shapes, "inferred")
 
 
 def _bind_input(model: ir.Model, text: str, sizes: dict[str, int]) -> Iterator[Change]:
@@ -83,15 +89,12 @@ def _bind_input(model: ir.Model, text: str, sizes: dict[str, int]) -> Iterator[C
             dims.append(have)
         else:
             dims.append(want)
-    value.shape = ir.Shape(dims)
-    yield Change("edit", name, f"shape {wanted}")
+    if ir.Shape(dims) != value.shape:
+        value.shape = ir.Shape(dims)
+        yield Change("edit", name, f"shape {wanted}")
 
 
 def _size(text: str, whole: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
+    if not text.strip().isdigit():  # 0 is one: an empty cache
         raise UsageError(f"{text!r} in {whole!r} is no size", hint="write N=1 or x=1x3x224x224")
     return int(text)
-
-
-def _name(dim: int | ir.SymbolicDim) -> str:
-    return (dim.value or "") if isinstance(dim, ir.SymbolicDim) else ""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
+from qdq_passes.core.inference import infer_shapes
 from qdq_passes.core.wrap import changes_of
 
 
@@ -28,5 +28,4 @@ class InferShapes(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Run onnx's shape inference on the model without its large weights."""
-        inference = common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=self.data_propagation)
-        yield from changes_of(model, inference, "inferred")
+        yield from changes_of(model, lambda m: infer_shapes(m, data_propagation=self.data_propagation), "inferred")

@@ -23,7 +23,7 @@ class InlineFunctions(Pass):
     """Replace every call of a local function by the function's body, and drop the functions.
 
     Graph: ``y = local::Block(x)`` → ``t = Conv(x, w); y = Relu(t)``, with scope ``<scope of the call>.<name of the call>``.
-    Requires: nothing.
+    Requires: no function that calls itself.
     Keeps: inputs, outputs and their names; numerics bit-exact.
     Skips: models without local functions.
     """
@@ -31,24 +31,45 @@ class InlineFunctions(Pass):
     keeps: ClassVar[Keeps] = EXACT
 
     def run(self, model: ir.Model) -> Iterator[Change]:
-        """Run onnx_ir's inliner, then give nodes made from a body the scope of their call."""
-        if not model.functions:
-            return
-        known = set(all_nodes(model))
-        for node in known:
-            if node.op_identifier() in model.functions:
-                node.metadata_props[_CALL] = ".".join(part for part in (scope_of(node), node.name) if part)
+        """Inline from the innermost functions outwards, so that scopes nest as the calls do."""
+        if model.functions:
+            yield from changes_of(model, _inline_all, "inlined")
 
-        def inline(target: ir.Model) -> None:
-            common.InlinePass()(target)
-            common.RemoveUnusedOpsetsPass()(target)
-            for node in all_nodes(target):
-                call = node.metadata_props.pop(_CALL, None)
-                if (
-                    call
-                    and node not in known
-                    and not (NAME_SCOPES in node.metadata_props or NAMESPACE in node.metadata_props)
-                ):
-                    node.metadata_props[SCOPE] = call
 
-        yield from changes_of(model, inline, "inlined")
+def _inline_all(model: ir.Model) -> None:
+    while innermost := [f for f in model.functions.values() if not _calls(model, f)]:
+        names = {f.identifier() for f in innermost}
+        if not any(node.op_identifier() in names for node in all_nodes(model)):
+            break
+        _inline(model, innermost)
+    if model.functions:
+        common.InlinePass()(model)  # only functions that nobody calls are left, or a cycle, which it refuses
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    common.RemoveUnusedOpsetsPass()(model)
+
+
+def _calls(model: ir.Model, function: ir.Function) -> bool:
+    return any(node.op_identifier() in model.functions for node in function.all_nodes())
+
+
+def _inline(model: ir.Model, functions: list[ir.Function]) -> None:
+    """Inline the calls of ``functions``; their nodes get the scope of the call before their own."""
+    identifiers = {f.identifier() for f in functions}
+    for node in all_nodes(model):
+        if node.op_identifier() in identifiers:
+            name = [part for part in (node.name or "").split("/") if part]
+            node.metadata_props[_CALL] = _join(scope_of(node), *name[-1:])
+            node.metadata_props.pop(SCOPE, None)
+    common.InlinePass(criteria=lambda f: f.identifier() in identifiers)(model)
+    for node in all_nodes(model):
+        call = node.metadata_props.pop(_CALL, None)
+        if call is not None and (SCOPE in node.metadata_props or not _has_exported_scope(node)):
+            node.metadata_props[SCOPE] = _join(call, node.metadata_props.get(SCOPE, ""))
+
+
+def _has_exported_scope(node: ir.Node) -> bool:
+    return NAME_SCOPES in node.metadata_props or NAMESPACE in node.metadata_props
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, all_values
+from qdq_passes.analysis.uses import GraphLike, all_nodes, all_values, graph_likes
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.names import split_assignment
+from qdq_passes.core.names import split_assignment, substitute_dim
 from qdq_passes.errors import UsageError
 
 
@@ -37,8 +37,9 @@ class Rename(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Rename values first, then nodes, then dimensions."""
-        yield from _rename([v for v in all_values(model) if v.name], self.values, "value")
-        yield from _rename([n for n in all_nodes(model) if n.name], self.nodes, "node")
+        scopes = [_scope(part) for part in graph_likes(model)]
+        yield from _rename([[v for v in scope if v.name] for scope in scopes], self.values, "value")
+        yield from _rename([[n for n in all_nodes(model) if n.name]], self.nodes, "node")
         for text in self.dims:
             old, new = split_assignment(text)
             count = _rename_dim(model, old, int(new) if new.isdigit() else new)
@@ -47,11 +48,25 @@ class Rename(Pass):
             yield Change("rename", old, f"→ {new} in {count} shapes")
 
 
-def _rename(things: list[ir.Value] | list[ir.Node], texts: tuple[str, ...], what: str) -> Iterator[Change]:
-    by_name = {thing.name: thing for thing in things}
+def _scope(part: GraphLike) -> list[ir.Value]:
+    """Every value of the main graph or of a function, bodies included; names are unique among them."""
+    found: dict[ir.Value, None] = dict.fromkeys(part.inputs)
+    for graph in [part, *part.subgraphs()]:
+        if isinstance(graph, ir.Graph):
+            found |= dict.fromkeys([*graph.inputs, *graph.initializers.values()])
+    found |= dict.fromkeys(value for node in part.all_nodes() for value in node.outputs)
+    return list(found)
+
+
+def _rename(
+    scopes: Sequence[Sequence[ir.Value] | Sequence[ir.Node]], texts: tuple[str, ...], what: str
+) -> Iterator[Change]:
+    """The first scope that has the old name is meant: the main graph before the functions."""
+    tables = [{thing.name: thing for thing in scope} for scope in scopes]
     for text in texts:
         old, new = split_assignment(text)
-        if old not in by_name:
+        by_name = next((table for table in tables if old in table), None)
+        if by_name is None:
             raise UsageError(
                 f"no {what} {old!r}", hint=f"see `qdqtool match MODEL {'tensor:' if what == 'value' else ''}'*'`"
             )
@@ -64,11 +79,13 @@ def _rename(things: list[ir.Value] | list[ir.Node], texts: tuple[str, ...], what
 
 
 def _rename_dim(model: ir.Model, old: str, new: str | int) -> int:
+    """Rename it wherever it occurs, in ``past + length`` too."""
     count = 0
     for value in all_values(model):
-        shape = value.shape
-        if shape is None or old not in [d.value for d in shape if isinstance(d, ir.SymbolicDim)]:
+        if value.shape is None:
             continue
-        value.shape = ir.Shape([new if isinstance(d, ir.SymbolicDim) and d.value == old else d for d in shape.dims])
-        count += 1
+        dims = [substitute_dim(d.value or "", {old: new}) if isinstance(d, ir.SymbolicDim) else d for d in value.shape]
+        if any(isinstance(d, ir.SymbolicDim) and (d.value or "") != n for d, n in zip(value.shape, dims, strict=True)):
+            value.shape = ir.Shape([None if d == "" else d for d in dims])
+            count += 1
     return count

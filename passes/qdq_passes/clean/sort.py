@@ -30,5 +30,5 @@ class Sort(Pass):
         """Run onnx_ir's stable sort."""
         try:
             yield from changes_of(model, common.TopologicalSortPass(), "topological order")
-        except ir.passes.PassError as error:
+        except (ValueError, ir.passes.PassError) as error:
             raise ModelError("the graph has a cycle", where=model.graph.name, hint="no order exists") from error

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import readers
+from qdq_passes.analysis.uses import all_graphs, readers
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.core.edit import Namer, own_initializer
 from qdq_passes.core.select import ALL, Selector, select_values
@@ -32,7 +32,7 @@ class UnshareInitializers(Pass):
         """Copy for every reader after the first."""
         wanted = select_values(model, self.select)
         namer = Namer(model)
-        for graph in model.graphs():
+        for graph in all_graphs(model):
             for value in list(graph.initializers.values()):
                 uses = readers(value)
                 if value not in wanted or len(uses) < 2 or value.const_value is None:

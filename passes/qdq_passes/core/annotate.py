@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes
+from qdq_passes.analysis.uses import all_graphs, all_nodes
 from qdq_passes.numerics.encoding import Encoding
 
 T = TypeVar("T")
@@ -106,10 +106,10 @@ def holders(model: ir.Model) -> list[Annotatable]:
             if item is not None:
                 found.setdefault(id(item), item)
 
-    add(graph for graph in model.graphs())
+    add(all_graphs(model))
     for node in all_nodes(model):
         add([node, *node.inputs, *node.outputs])
-    for graph in model.graphs():
+    for graph in all_graphs(model):
         add([*graph.inputs, *graph.outputs, *graph.initializers.values()])
     return list(found.values())
 

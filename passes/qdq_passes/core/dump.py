@@ -39,6 +39,9 @@ def _graph(word: str, graph: ir.Graph, indent: str) -> list[str]:
     inputs = ", ".join(_typed(v) for v in graph.inputs)
     outputs = ", ".join(_typed(v) for v in graph.outputs)
     lines = [f"{indent}{word} {graph.name or '<unnamed>'}({inputs}) -> ({outputs}) {{"]
+    for value in graph.inputs:
+        if notes := _notes(value):
+            lines.append(f"{indent}  %{value.name}{notes}")
     for value in graph.initializers.values():
         lines.append(f"{indent}  {_typed(value)} = {_tensor(value.const_value)}{_notes(value)}")
     lines += _nodes(graph, indent + "  ")
@@ -130,7 +133,9 @@ def _array(array: npt.NDArray[np.generic]) -> str:
 
 
 def _number(x: np.generic) -> str:
-    value = x.item() if x.dtype.kind in "biuOSU" else float(x)
+    if x.dtype.name.startswith(("int", "uint")):  # int4 and its like are no integers to numpy
+        return repr(int(x))
+    value = x.item() if x.dtype.kind in "bOSU" else float(x)
     if isinstance(value, bytes):
         return json.dumps(value.decode("utf-8", "replace"))
     return repr(value)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.analysis.scopes import INHERITED_KEYS
-from qdq_passes.analysis.uses import all_nodes, all_values, readers
+from qdq_passes.analysis.uses import all_nodes, all_values, is_standard, readers
 from qdq_passes.core.annotate import ANNOTATIONS, ORIGIN, Origin
 from qdq_passes.core.base import Change
 from qdq_passes.errors import QdqError
@@ -24,6 +24,7 @@ class Namer:
     """Gives names that no node and no value of the model has; one per run of a pass."""
 
     def __init__(self, model: ir.Model) -> None:
+        self._function_bodies = [function.graph for function in model.functions.values()]
         self._used = {node.name for node in all_nodes(model)} | {value.name for value in all_values(model)}
 
     def fresh(self, wanted: str) -> str:
@@ -35,9 +36,9 @@ class Namer:
         self._used.add(name)
         return name
 
-    def claim(self, name: str) -> None:
-        """Mark ``name`` as used."""
-        self._used.add(name)
+    def is_function_body(self, graph: ir.Graph) -> bool:
+        """Whether ``graph`` is the body of a local function, which cannot hold initializers."""
+        return any(graph is body for body in self._function_bodies)
 
 
 def graph_of(node: ir.Node) -> ir.Graph:
@@ -101,13 +102,29 @@ def make_node(
     return inherit(node, stands_for)
 
 
-def new_initializer(graph: ir.Graph, name: str, array: npt.NDArray[Any] | ir.TensorProtocol) -> ir.Value:
-    """Register a new initializer called ``name`` (already unique) in ``graph``."""
-    tensor = array if not isinstance(array, np.ndarray | np.generic) else ir.tensor(np.asarray(array), name=name)
-    value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
-    )
-    graph.register_initializer(value)
+def new_constant(
+    graph: ir.Graph,
+    namer: Namer,
+    wanted: str,
+    data: npt.NDArray[Any] | ir.TensorProtocol,
+    stands_for: Iterable[ir.Node] = (),
+) -> ir.Value:
+    """A new constant in ``graph``, called ``wanted`` or like it: an initializer; in a function body a Constant at the front.
+
+    ``stands_for`` are the nodes whose scope a Constant inherits.
+    """
+    name = namer.fresh(wanted)
+    tensor = ir.tensor(np.asarray(data), name=name) if isinstance(data, np.ndarray | np.generic) else data
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+    if namer.is_function_body(graph):
+        node = ir.Node(
+            "", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=namer.fresh(f"{name}_Constant")
+        )
+        inherit(node, stands_for)
+        graph.insert_before(graph[0], node) if len(graph) else graph.append(node)
+    else:
+        value.const_value = tensor
+        graph.register_initializer(value)
     return value
 
 
@@ -119,7 +136,7 @@ def own_initializer(node: ir.Node, index: int, namer: Namer) -> ir.Value:
     if len(readers(value)) == 1 and not value.is_graph_output() and not value.is_graph_input():
         return value
     graph = value.graph or graph_of(node)
-    copy = new_initializer(graph, namer.fresh(value.name or "initializer"), value.const_value)
+    copy = new_constant(graph, namer, value.name or "initializer", value.const_value)
     copy.metadata_props.update(value.metadata_props)
     node.replace_input_with(index, copy)
     return copy
@@ -147,13 +164,13 @@ def replace_value(old: ir.Value, new: ir.Value, namer: Namer) -> None:
     name = old.name
     takes_name = not (new.is_graph_input() or new.is_initializer() or new.is_graph_output() or new.graph is not graph)
     old.name = namer.fresh(f"{name}_replaced")
-    producer = old.producer()
     if takes_name:
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         new.name = name
         if new.type is None or new.shape is None:
             new.type, new.shape = old.type, old.shape
     else:
+        producer = old.producer()
         old_outputs = [i for i, value in enumerate(graph.outputs) if value is old]
         identity = make_node(
             "Identity", [new], name=namer.fresh(f"{name}_Identity"), output=name, like=old,
@@ -163,6 +180,8 @@ def replace_value(old: ir.Value, new: ir.Value, namer: Namer) -> None:
         for i in old_outputs:
             graph.outputs[i] = identity.outputs[0]
         old.replace_all_uses_with(new)
+        move_annotations(old, identity.outputs[0])
+        return
     move_annotations(old, new)
 
 
@@ -199,7 +218,9 @@ def remove(nodes: ir.Node | Iterable[ir.Node], because: str) -> list[Change]:
         try:
             graph.remove(node, safe=True)
         except ValueError as error:
-            raise QdqError("cannot be removed, it is still read", where=node.name, hint=str(error)) from error
+            users = sorted({user.name or user.op_type for value in node.outputs for user in value.consumers()})
+            hint = f"by {', '.join(users[:3])}" if users else "as an output of its graph"
+            raise QdqError("cannot be removed, it is still read", where=node.name, hint=hint) from error
         changes.append(Change("remove", node.name or node.op_type, because))
     return changes
 
@@ -230,12 +251,22 @@ def replace_nodes(olds: Sequence[ir.Node], new: Sequence[ir.Node], namer: Namer,
 
 
 def drop_unread(values: Iterable[ir.Value | None]) -> list[Change]:
-    """Remove those of ``values`` that are initializers nobody reads any more."""
+    """Remove those of ``values`` that are initializers or outputs of Constant nodes and that nobody reads any more."""
     changes = []
-    for value in dict.fromkeys(v for v in values if v is not None):
-        if value.is_initializer() and not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-            graph = value.graph
-            if graph is not None and value.name is not None and value.name in graph.initializers:
-                del graph.initializers[value.name]
-                changes.append(Change("remove", value.name, "initializer is no longer read"))
+    for value in dict.fromkeys(v for v in values if v is not None and v.name):
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
+        producer = value.producer()
+        if value.is_initializer() and value.graph is not None:
+            del value.graph.initializers[value.name or ""]
+            changes.append(Change("remove", value.name or "", "initializer is no longer read"))
+        elif producer is not None and producer.graph is not None and is_standard(producer, "Constant"):
+            changes += remove(producer, "constant is no longer read")
     return changes
+
+
+def copy_model(model: ir.Model) -> ir.Model:
+    """A copy that shares the tensors; what the model knows of its file comes along (onnx_ir's clone drops it)."""
+    copy = model.clone()
+    copy.meta.update(model.meta)
+    return copy

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, all_values
+from qdq_passes.analysis.uses import all_graphs, all_nodes, all_values
 from qdq_passes.core.base import Change
 
 
@@ -35,7 +35,7 @@ class Snapshot:
             values={value: (value.name, str(value.type), _shape(value)) for value in all_values(model)},
             initializers={
                 (id(graph), name): id(value.const_value)
-                for graph in model.graphs()
+                for graph in all_graphs(model)
                 for name, value in graph.initializers.items()
             },
             model={

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.uses import all_nodes, constant_array, is_standard, only_reader
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, bypass, drop_unread, graph_of, inherit, new_initializer
+from qdq_passes.core.edit import Namer, bypass, drop_unread, graph_of, inherit, new_constant
 
 #: onnx's default of BatchNormalization.epsilon.
 DEFAULT_EPSILON = 1e-5
@@ -83,10 +83,10 @@ def _fold(node: ir.Node, layer: ir.Node, namer: Namer) -> Iterator[Change]:
 
     owner, base = graph_of(layer), node.outputs[0].name or layer.name or "folded"
     olds = [layer.inputs[1], bias_value, *node.inputs[1:5]]
-    layer.replace_input_with(1, new_initializer(owner, namer.fresh(f"{base}_weight"), scaled))
+    layer.replace_input_with(1, new_constant(owner, namer, f"{base}_weight", scaled, [layer]))
     if len(layer.inputs) < 3:
         layer.resize_inputs(3)
-    layer.replace_input_with(2, new_initializer(owner, namer.fresh(f"{base}_bias"), bias))
+    layer.replace_input_with(2, new_constant(owner, namer, f"{base}_bias", bias, [layer]))
     inherit(layer, [layer, node])
     yield Change("edit", layer.name or layer.op_type, f"takes over {node.name}")
     yield from _take_output(layer, node, namer)

@@ -26,7 +26,7 @@ class FuseConvActivation(Pass):
     Graph: unchanged; the value between the two gets the annotation ``fused``.
     Requires: nothing.
     Keeps: everything; numerics bit-exact (what is inserted later depends on the mark).
-    Skips: the value has other readers; a Clip that is not Relu6 or Clip(0, 1); nodes outside ``select``.
+    Skips: the value has other readers; a Clip that is not Relu6 or Clip(0, 1); an activation in a body; nodes outside ``select``.
     """
 
     keeps: ClassVar[Keeps] = EXACT
@@ -39,7 +39,9 @@ class FuseConvActivation(Pass):
             if node not in wanted or not is_standard(node, *PRODUCERS):
                 continue
             value = node.outputs[0]
-            readers = [user for user in value.consumers() if is_standard(user, *ACTIVATIONS)]
+            readers = [
+                user for user in value.consumers() if user.graph is node.graph and is_standard(user, *ACTIVATIONS)
+            ]
             if not readers:
                 continue
             activation = only_reader(value)

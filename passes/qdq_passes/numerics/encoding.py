@@ -126,6 +126,11 @@ def integer_range(dtype: ir.DataType, *, symmetric: bool) -> tuple[int, int]:
     return -(2 ** (bits - 1)) + int(symmetric), 2 ** (bits - 1) - 1
 
 
+def is_integer_type(dtype: ir.DataType) -> bool:
+    """Whether ``dtype`` stores integers (int2 … uint64), not floats."""
+    return dtype.name.lower().removeprefix("u").removeprefix("int").isdigit()
+
+
 @functools.cache
 def integer_format(dtype: ir.DataType) -> tuple[bool, int]:
     """(signed, bits) of an integer storage type.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdq_passes.numerics.encoding import Encoding, integer_range
+from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 
 
 def quantize(x: npt.NDArray[Any], encoding: Encoding, *, symmetric_range: bool = False) -> npt.NDArray[Any]:
@@ -39,7 +39,10 @@ def dequantize(q: npt.NDArray[Any], encoding: Encoding, dtype: npt.DTypeLike = n
     granularity, wide = encoding.granularity, _wide(np.dtype(dtype))
     scale = granularity.expand(encoding.scale_array().astype(dtype), q.shape)
     zero_point = granularity.expand(np.array(encoding.zero_point, np.int64).reshape(encoding.shape), q.shape)
-    difference = np.subtract(q.astype(np.int64), zero_point.astype(np.int64))
+    if is_integer_type(encoding.dtype):
+        difference = np.subtract(q.astype(np.int64), zero_point.astype(np.int64))
+    else:
+        difference = np.subtract(q.astype(wide), zero_point.astype(wide))
     real: npt.NDArray[Any] = np.multiply(difference.astype(wide), scale.astype(wide)).astype(dtype)
     return real
 

@@ -13,7 +13,7 @@ from qdq_passes.analysis.uses import constant_array, has_body, main_nodes
 from qdq_passes.core.annotate import DEMAND, ENCODING, FUSED, Demand
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.core.select import ALL, NONE, Selector, select_nodes
-from qdq_passes.errors import UsageError
+from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.encoding import Encoding, encoding_of_range, parse_dtype
 
 
@@ -40,7 +40,8 @@ class AnnotateEncodings(Pass):
     Requires: a range for every activation that is demanded.
     Keeps: everything; numerics bit-exact (what `insert-qdq` does with it is not).
     Skips: operators not in ``ops``; nodes of ``exclude`` and outside ``only`` (a value that another node demands is "kept
-    for" that node, unless ``isolate``); values inside a fused group; values that have a pair; bodies of If and Loop.
+    for" that node, unless ``isolate``); values inside a fused group; values that have a pair; constants that are not finite
+    (masks of −∞); float64 and unknown types; bodies of If and Loop.
 
     Args:
         encodings: tensor name → observed range or encoding; normally ``@ranges``.
@@ -76,6 +77,8 @@ class AnnotateEncodings(Pass):
         for node in main_nodes(model):
             if has_body(node):
                 yield skip(node, "values inside its body stay float")
+        for value, reason in demands.refused.items():
+            yield skip(value, reason)
         for value, nodes in demands.items():
             yield from self._annotate(value, Demand(nodes), demands, excluded, sharing)
 
@@ -129,14 +132,21 @@ class AnnotateEncodings(Pass):
             array = constant_array(value)
             assert array is not None
             low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+        return self._encoding(low, high, role, value)
+
+    def _encoding(self, low: float, high: float, role: str, value: ir.Value) -> Encoding:
         name = {"activation": self.activations, "weight": self.weights, "bias": self.bias}[role]
-        return encoding_of_range(
-            low,
-            high,
-            dtype=parse_dtype(name),
-            symmetric=self.symmetric or role != "activation",
-            power_of_two=self.scales == "pow2",
-        )
+        try:
+            return encoding_of_range(
+                low,
+                high,
+                dtype=parse_dtype(name),
+                symmetric=self.symmetric or role != "activation",
+                power_of_two=self.scales == "pow2",
+            )
+        except ModelError as error:
+            error.where = value.name
+            raise
 
 
 def touching(value: ir.Value, nodes: Collection[ir.Node]) -> list[ir.Node]:

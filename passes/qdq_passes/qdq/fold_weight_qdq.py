@@ -11,10 +11,9 @@ import onnx_ir as ir
 from qdq_passes.analysis.qdq_pairs import encoding_of, is_dequantize, is_quantize
 from qdq_passes.analysis.uses import all_nodes, constant_array
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_initializer, remove
+from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_constant, remove
 from qdq_passes.core.select import ALL, Selector, select_values
-from qdq_passes.errors import UsageError
-from qdq_passes.numerics.encoding import integer_format
+from qdq_passes.numerics.encoding import is_integer_type
 from qdq_passes.numerics.quantize import quantize
 
 
@@ -49,22 +48,16 @@ class FoldWeightQdq(Pass):
                 reason = "its scale is not constant"
             elif node.outputs[0].is_graph_output() or not all(is_dequantize(u) for u in node.outputs[0].consumers()):
                 reason = "its integers are read by something else than DequantizeLinear"
-            else:
-                try:
-                    integer_format(encoding.dtype)
-                except UsageError:
-                    reason = f"{encoding.dtype.name.lower()} is no integer type"
+            elif not is_integer_type(encoding.dtype):
+                reason = f"{encoding.dtype.name.lower()} is no integer type"
             if reason is not None or encoding is None:
                 yield skip(node, reason or "")
                 continue
             graph = graph_of(node)
             tensor = ir.tensor(quantize(array, encoding), dtype=encoding.dtype)
-            stored = new_initializer(graph, namer.fresh(f"{source.name}_quantized"), tensor)
+            stored = new_constant(graph, namer, f"{source.name}_quantized", tensor, [node])
             node.outputs[0].replace_all_uses_with(stored)
             parameters = list(node.inputs)
             yield from remove(node, "its input is constant")
             yield Change("insert", stored.name or "", "integers of " + (source.name or ""))
             yield from drop_unread(parameters)
-            producer = source.producer()
-            if producer is not None and not source.uses() and not source.is_graph_output():
-                yield from remove(producer, "its value is stored as integers")

@@ -59,7 +59,7 @@ class InjectOutliers(Pass):
             gain = _gain_input(node) if node in wanted else None
             if gain is None:
                 continue
-            reason = _why_not(node)
+            reason = _why_not(node, gain)
             if reason is not None:
                 yield skip(node, reason)
                 continue
@@ -72,7 +72,7 @@ class InjectOutliers(Pass):
 
 def _gain_input(node: ir.Node) -> int | None:
     """Index of the per-channel gain of a norm, None when ``node`` is no norm."""
-    if node.op_type in GAIN_AND_BIAS:
+    if node.op_type in GAIN_AND_BIAS and len(node.inputs) > 1:
         return GAIN_AND_BIAS[node.op_type][0]
     if is_standard(node, "Mul"):
         for index, value in enumerate(node.inputs):
@@ -82,20 +82,20 @@ def _gain_input(node: ir.Node) -> int | None:
     return None
 
 
-def _why_not(node: ir.Node) -> str | None:
+def _why_not(node: ir.Node, gain: int) -> str | None:
     output = node.outputs[0]
     uses = readers(output)
     if output.is_graph_output() or not uses:
         return "its output is read outside of linear layers"
-    for index in (_gain_input(node), GAIN_AND_BIAS.get(node.op_type, (None, None))[1]):
+    for index in (gain, GAIN_AND_BIAS.get(node.op_type, (None, None))[1]):
         value = node.inputs[index] if index is not None and index < len(node.inputs) else None
-        if value is not None and value.const_value is None:
+        if value is not None and (value.const_value is None or value.is_graph_input()):
             return "its gain or bias is no initializer"
     for user, index in uses:
         axis = _input_channel_axis(user, index, channels_first=node.op_type == "BatchNormalization")
         if axis is None:
             return f"{user.name} is no linear layer with constant weights"
-        if _data(user, 1).shape[axis] != _data(node, _gain_input(node) or 0).size:
+        if _data(user, 1).shape[axis] != _data(node, gain).size:
             return f"{user.name} mixes channels otherwise"
     return None
 
@@ -103,7 +103,7 @@ def _why_not(node: ir.Node) -> str | None:
 def _input_channel_axis(node: ir.Node, index: int, *, channels_first: bool) -> int | None:
     """Axis of the weight (input 1) that runs over the channels of input 0."""
     weight = node.inputs[1] if index == 0 and len(node.inputs) > 1 else None
-    if weight is None or weight.const_value is None or len(weight.const_value.shape) < 2:
+    if weight is None or weight.const_value is None or weight.is_graph_input() or len(weight.const_value.shape) < 2:
         return None
     if channels_first:
         grouped = "group" in node.attributes and node.attributes["group"].as_int() != 1

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.qdq_pairs import Pair, is_named, qdq_pairs
 from qdq_passes.analysis.uses import all_nodes, constant_array
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, bypass, drop_unread, graph_of, new_initializer, remove
+from qdq_passes.core.edit import Namer, bypass, drop_unread, graph_of, new_constant, remove
 from qdq_passes.core.select import ALL, Selector, select
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.quantize import dequantize
@@ -58,19 +58,12 @@ def _remove(pair: Pair, namer: Namer) -> Iterator[Change]:
         source = pair.q.inputs[0]
         assert source is not None
         yield bypass(pair.dq, namer, "remove-qdq", source=source)
-        if not pair.q.outputs[0].uses():
+        if not pair.q.outputs[0].uses() and not pair.q.outputs[0].is_graph_output():
             yield from remove(pair.q, "remove-qdq")
     else:
         source = _dequantized(pair, namer)
         yield bypass(pair.dq, namer, "remove-qdq: dequantized", source=source)
-        if pair.stored is not None and (producer := pair.stored.producer()) is not None and not pair.stored.uses():
-            yield from remove(producer, "remove-qdq")
     yield from drop_unread(parameters)
-    for producer in [value.producer() for value in parameters if value is not None]:
-        if producer is None or producer.graph is None or producer.op_type != "Constant":
-            continue
-        if not producer.outputs[0].uses() and not producer.outputs[0].is_graph_output():
-            yield from remove(producer, "remove-qdq")
 
 
 def _dequantized(pair: Pair, namer: Namer) -> ir.Value:
@@ -84,4 +77,4 @@ def _dequantized(pair: Pair, namer: Namer) -> ir.Value:
     scale = constant_array(pair.dq.inputs[1])
     assert scale is not None
     array = dequantize(integers, encoding, scale.dtype)
-    return new_initializer(graph_of(pair.dq), namer.fresh(pair.tensor or "weight"), array)
+    return new_constant(graph_of(pair.dq), namer, pair.tensor or "weight", array, [pair.dq])

@@ -10,13 +10,13 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, is_named, qdq_pairs
+from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, is_dequantize, is_named, qdq_pairs
 from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_initializer
+from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_constant
 from qdq_passes.core.select import ALL, Selector, select
 from qdq_passes.numerics import pow2
-from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
 
 
@@ -43,23 +43,36 @@ class RoundScalesPow2(Pass):
         hit = select(model, self.select)
         nodes, values = set(hit.nodes), set(hit.values)
         namer = Namer(model)
-        done: set[ir.Node] = set()
         for pair in qdq_pairs(model):
             if not self.select.is_all and not is_named(pair, nodes, values):
                 continue
             old = encoding_of(pair.dq)
-            if old is None:
-                yield skip(pair.dq, "its scale is not constant")
+            reason = _why_not(old)
+            if reason is not None or old is None:
+                yield skip(pair.dq, reason or "")
             elif old.position is None:
                 scale = tuple(pow2.round_scale(s, nearest=self.nearest) for s in old.scale)
                 new = dataclasses.replace(old, scale=scale)
                 if pair.q is None:
                     _requantize(pair, old, new, namer)
-                for node in (pair.q, pair.dq):
-                    if node is not None and node not in done:
-                        _set_scale(node, new, namer)
-                        done.add(node)
+                for node in _sharing(pair):
+                    _set_scale(node, new, namer)
                 yield Change("edit", pair.tensor, f"scale {old.scale[0]:.6g} → 2^{-(new.position or (0,))[0]}")
+
+
+def _why_not(encoding: Encoding | None) -> str | None:
+    if encoding is None:
+        return "its scale is not constant"
+    if not is_integer_type(encoding.dtype):
+        return f"{encoding.dtype.name.lower()} is no integer type"
+    return None
+
+
+def _sharing(pair: Pair) -> list[ir.Node]:
+    """The nodes that must keep one encoding: the QuantizeLinear and every DequantizeLinear of its integers."""
+    if pair.q is None:
+        return [pair.dq]
+    return [pair.q, *(user for user in pair.q.outputs[0].consumers() if is_dequantize(user))]
 
 
 def _set_scale(node: ir.Node, encoding: Encoding, namer: Namer) -> None:
@@ -68,8 +81,7 @@ def _set_scale(node: ir.Node, encoding: Encoding, namer: Namer) -> None:
     array = constant_array(old)
     assert array is not None
     scale = np.array(encoding.scale, array.dtype).reshape(array.shape)
-    name = namer.fresh(old.name or "scale")
-    node.replace_input_with(1, new_initializer(graph_of(node), name, scale))
+    node.replace_input_with(1, new_constant(graph_of(node), namer, old.name or "scale", scale, [node]))
     drop_unread([old])
 
 
@@ -79,5 +91,5 @@ def _requantize(pair: Pair, old: Encoding, new: Encoding, namer: Namer) -> None:
     assert stored is not None
     assert integers is not None
     tensor = ir.tensor(quantize(dequantize(integers, old), new), dtype=new.dtype)
-    pair.dq.replace_input_with(0, new_initializer(graph_of(pair.dq), namer.fresh(stored.name or "weight"), tensor))
+    pair.dq.replace_input_with(0, new_constant(graph_of(pair.dq), namer, stored.name or "weight", tensor, [pair.dq]))
     drop_unread([stored])

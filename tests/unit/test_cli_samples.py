@@ -1,0 +1,104 @@
+"""Every sample model is quantized, or refused in one helpful line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.cli_helpers import SAMPLES, accepted, cli
+
+#: Model → (--data, least SQNR in dB of the worst output). Random inputs where no data is stored: the figures say that the
+#: arithmetic is right, nothing about accuracy. Per-tensor 8 bit is expected to be poor where channels are outliers.
+QUANTIZED = {
+    "detector": (str(SAMPLES / "detector_calib.npz"), 30),
+    "mobilenet_block": ("random:4", 15),
+    "vit_block": ("random:4", 15),
+    "if_branch": ("random:4", 20),
+    "local_function": ("random:4", 20),
+    "external_data": ("random:4", 20),
+    "int4_weights": ("random:4", 20),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized(name: str, tmp_path: Path) -> None:
+    data, least = QUANTIZED[name]
+    files = []
+    for run in ("a", "b"):
+        output = tmp_path / run / "q.onnx"
+        done = cli("quantize", SAMPLES / f"{name}.onnx", "--data", data, "-o", output, "--json").json
+        assert done["pairs"] >= 5
+        assert done["sqnr_db"] > least
+        files.append({p.name: p.read_bytes() for p in output.parent.iterdir()})
+    assert files[0] == files[1]
+    accepted(tmp_path / "a" / "q.onnx")
+
+
+def test_a_body_stays_float_and_is_listed(tmp_path: Path) -> None:
+    done = cli("quantize", SAMPLES / "if_branch.onnx", "--data", "random:2", "-o", tmp_path / "q.onnx", "--json").json
+    assert done["excluded"] == [{"node": "/if", "reason": "values inside its body stay float"}]
+
+
+def test_a_model_that_is_one_loop_is_refused(tmp_path: Path) -> None:
+    done = cli("quantize", SAMPLES / "loop_body.onnx", "--data", "random:2", "-o", tmp_path / "q.onnx", code=2)
+    assert done.error.startswith(
+        "nothing to quantize; of its operators (Loop) none is on the preset's list; bodies of If"
+    )
+
+
+def test_functions_are_inlined_or_kept(tmp_path: Path) -> None:
+    command = ("quantize", SAMPLES / "local_function.onnx", "--data", "random:2", "-o", tmp_path / "q.onnx")
+    refused = cli(*command, "--keep-functions", code=2)
+    assert refused.error.startswith("nothing to quantize; of its operators (LeakyMlp) none is on the preset's list")
+    cli(*command)
+    assert cli("inspect", tmp_path / "q.onnx", "--json").json["functions"] == 0
+
+
+def llama_data(folder: Path) -> str:
+    """A prompt of eight tokens into an empty cache, and three tokens behind five."""
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for index, (past, length) in enumerate([(0, 8), (5, 3)]):
+        feed = {
+            "input_ids": random.integers(0, 256, (1, length)),
+            "attention_mask": np.ones((1, past + length), np.int64),
+            "position_ids": np.arange(past, past + length, dtype=np.int64)[np.newaxis],
+        }
+        for layer in range(2):
+            for part in ("key", "value"):
+                cache = random.standard_normal((1, 2, past, 16)).astype(np.float32)
+                feed[f"past_key_values.{layer}.{part}"] = cache
+        np.savez(folder / f"{index}.npz", **feed)
+    return str(folder)
+
+
+def test_a_language_model_with_its_mask_left_float(tmp_path: Path) -> None:
+    """The mask of −3.4e38 swallows all scores; the options of the warning repair that."""
+    data = llama_data(tmp_path / "data")
+    command = (
+        "quantize",
+        SAMPLES / "tiny_llama.onnx",
+        "--data",
+        data,
+        "--json",
+        "--overwrite",
+        "-o",
+        tmp_path / "q.onnx",
+    )
+    done = cli(*command)
+    assert done.json["sqnr_db"] < 1
+    way_out = done.err.rpartition("leave it float with ")[2].split()
+    assert way_out == [
+        "--exclude", "node_Where_232", "--exclude", "node_Add_234", "--exclude", "node_Add_410", "--isolate",
+    ]  # fmt: skip
+    better = cli(*command, *way_out)
+    assert better.err == ""
+    assert better.json["sqnr_db"] > done.json["sqnr_db"] + 2
+    accepted(tmp_path / "q.onnx")
+
+
+def test_random_data_for_a_language_model_fails_in_one_line(tmp_path: Path) -> None:
+    done = cli("quantize", SAMPLES / "tiny_llama.onnx", "--data", "random:1", "-o", tmp_path / "q.onnx", code=2)
+    assert "compare the shapes and values of the feed with what the model wants" in done.error
