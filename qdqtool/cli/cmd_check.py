@@ -13,6 +13,9 @@ from qdqtool.cli.render import Out, plural, say
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+#: Place of a finding that names no node; the same wherever the file lies, so that a baseline fits.
+MODEL = "model"
+
 
 @command()
 @model_argument
@@ -27,7 +30,7 @@ def check(out: Out, model: str, no_runtime: bool, baseline: str | None) -> int:
     graph = load_model(model)
     findings = [*_verifier(graph), *_checker(model, graph)]
     if not no_runtime:
-        findings += _runtime(model, graph)
+        findings += _runtime(graph)
     errors = [f for f in findings if f["level"] in ("error", "fatal")]
     known = _known(baseline) if baseline is not None else set()
     new = [f for f in errors if (f["rule"], f["where"]) not in known]
@@ -63,11 +66,11 @@ def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
         noted = {f["where"] for f in _verifier(graph) if (f["level"], f["rule"]) == ("note", "known-operators")}
         if any(f"No Op registered for {n.op_type} " in text for n in all_nodes(graph) if n.name in noted):
             return []
-        return [_finding("error", "onnx-checker", path, text[:400], "export the model again, or edit what it names")]
+        return [_finding("error", "onnx-checker", MODEL, text[:400], "export the model again, or edit what it names")]
     return []
 
 
-def _runtime(path: str, graph: ir.Model) -> list[dict[str, Any]]:
+def _runtime(graph: ir.Model) -> list[dict[str, Any]]:
     from qdq_passes.errors import QdqError, SetupError
 
     from qdqtool.runtime.session import open_session
@@ -77,7 +80,7 @@ def _runtime(path: str, graph: ir.Model) -> list[dict[str, Any]]:
     except SetupError:
         raise
     except QdqError as error:
-        return [_finding("error", "onnxruntime-load", error.where or path, error.message, error.hint or "")]
+        return [_finding("error", "onnxruntime-load", error.where or MODEL, error.message, error.hint or "")]
     return []
 
 

@@ -38,8 +38,8 @@ def ranges_of(model: ir.Model) -> dict[str, object]:
 
 
 def without_annotations(text: str) -> str:
-    """A dump without what follows the `;` of a line."""
-    return re.sub(r" ; .*", "", text)
+    """A dump without what follows the `;` of a line, and without the lines of annotated inputs."""
+    return re.sub(r" ; .*", "", re.sub(r"^ +%\S+ ;.*\n", "", text, flags=re.MULTILINE))
 
 
 def check_numerics(before: ir.Model, after: ir.Model, pipeline: str) -> None:

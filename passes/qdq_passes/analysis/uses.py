@@ -25,9 +25,10 @@ OPSET_OF_HALF = 19
 
 GraphLike = ir.Graph | ir.Function
 
-#: Operators whose first output has the element type of their first data input (the second of Where).
+#: Operators whose first output has the element type of their first data input (the second of Where and DequantizeLinear).
 SAME_TYPE = DATA_MOVEMENT | {
-    "Abs", "Add", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose", "Div", "Dropout", "Elu",
+    "Abs", "Add", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose",
+    "DequantizeLinear", "Div", "Dropout", "Elu",
     "Erf", "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish",
     "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "MatMul", "Max",
     "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "Pow", "RMSNormalization", "Reciprocal", "ReduceMax",
@@ -127,7 +128,8 @@ def dtype_of(value: ir.Value) -> ir.DataType | None:
         producer = current.producer()
         if producer is None or not is_standard(producer, *SAME_TYPE) or producer.outputs[0] is not current:
             return None
-        current = producer.inputs[1 if producer.op_type == "Where" else 0] if producer.inputs else None
+        index = 1 if producer.op_type in ("Where", "DequantizeLinear") else 0
+        current = producer.inputs[index] if index < len(producer.inputs) else None
     return None
 
 

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.uses import GraphLike, all_nodes, all_values
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.errors import UsageError
+from qdq_passes.core.edit import RUN_SORT
+from qdq_passes.errors import ModelError, UsageError
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,22 @@ class ExtractSubgraph(Pass):
             raise UsageError(
                 f"the outputs also depend on {needed}", where=self.name(), hint="add a cut before it with --inputs"
             ) from error
+        except RuntimeError as error:
+            raise ModelError("cannot be cut, its nodes are out of order", where=graph.name, hint=RUN_SORT) from error
         if self.inputs:
             named = set(self.inputs)
         else:
             named = {v.name or "" for v in part.inputs if v.uses() or v.is_graph_output()}
             for value in [v for v in part.inputs if v.name not in named]:
                 part.inputs.remove(value)
+        for name in [name for name in graph.initializers if name in part.initializers]:
+            part.register_initializer(
+                part.initializers.pop(name)
+            )  # the extractor gathers them in a set: order as in the file
+        order = {name: i for i, name in enumerate(graph.initializers)}  # onnx_ir collects them in a set
+        weights = sorted(part.initializers.values(), key=lambda v: order[v.name or ""])
+        part.initializers.clear()
+        part.initializers.update({v.name or "": v for v in weights})
         part.opset_imports.update({k: v for k, v in graph.opset_imports.items() if k not in part.opset_imports})
         part.name, part.doc_string = graph.name, graph.doc_string
         part.metadata_props.update(graph.metadata_props)

@@ -17,7 +17,9 @@ from qdq_passes.analysis.scopes import INHERITED_KEYS
 from qdq_passes.analysis.uses import all_nodes, all_values, is_standard, readers
 from qdq_passes.core.annotate import ANNOTATIONS, ORIGIN, Origin
 from qdq_passes.core.base import Change
-from qdq_passes.errors import QdqError
+from qdq_passes.errors import ModelError, QdqError
+
+RUN_SORT = "run the pass sort first"
 
 
 class Namer:
@@ -266,7 +268,16 @@ def drop_unread(values: Iterable[ir.Value | None]) -> list[Change]:
 
 
 def copy_model(model: ir.Model) -> ir.Model:
-    """A copy that shares the tensors; what the model knows of its file comes along (onnx_ir's clone drops it)."""
-    copy = model.clone()
+    """A copy that shares the tensors; what the model knows of its file comes along (onnx_ir's clone drops it).
+
+    Raises:
+        ModelError: nodes stand in no order in which they can be computed; onnx_ir copies sorted graphs only.
+    """
+    try:
+        copy = model.clone()
+    except RuntimeError as error:
+        raise ModelError(
+            "cannot be copied, its nodes are out of order", where=model.graph.name, hint=RUN_SORT
+        ) from error
     copy.meta.update(model.meta)
     return copy

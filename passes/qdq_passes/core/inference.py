@@ -8,6 +8,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from qdq_passes.core.edit import copy_model
 from qdq_passes.errors import ModelError
 
 #: Bytes up to which a weight's data is shown to onnx: shapes and axes are computed from it.
@@ -20,9 +21,9 @@ def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
     Known sizes are kept, unknown ones are filled in; a type that is known is never replaced.
 
     Raises:
-        ModelError: onnx refuses the graph altogether.
+        ModelError: onnx refuses the graph altogether, or its nodes are out of order.
     """
-    copy = model.clone()
+    copy = copy_model(model)
     for value in [v for v in copy.graph.initializers.values() if v.const_value is not None]:
         _declare(value)
         if value.const_value is not None and value.const_value.nbytes > SHOWN_BYTES:

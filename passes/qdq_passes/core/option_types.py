@@ -49,7 +49,9 @@ def to_text(value: Any, attribute: str) -> str:
     if isinstance(value, enum.Enum):
         return to_text(value.value, attribute)
     if isinstance(value, str):
-        reads_as_other = value.lower() in ("true", "false", "none", "inf", "nan", "infinity") or not _BARE.fullmatch(value)
+        reads_as_other = value.lower() in ("true", "false", "none", "inf", "nan", "infinity") or not _BARE.fullmatch(
+            value
+        )
         return json.dumps(value) if reads_as_other else value
     if isinstance(value, Selector):
         texts = [json.dumps(text) for text in value.texts]

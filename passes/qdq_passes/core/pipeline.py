@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Named, Pass, is_modified
+from qdq_passes.core.edit import copy_model
 from qdq_passes.core.pipeline_text import format_pass, parse_passes
 from qdq_passes.errors import QdqError, UsageError
 
@@ -185,4 +186,4 @@ def run_pipeline(
 ) -> Report:
     """Run a pipeline given as text or object; ``copy=True`` leaves ``model`` as it is and edits a clone (``report.model``)."""
     pipeline = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
-    return pipeline.run(model.clone() if copy else model, inputs=inputs, hooks=hooks)
+    return pipeline.run(copy_model(model) if copy else model, inputs=inputs, hooks=hooks)

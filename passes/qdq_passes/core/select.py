@@ -273,7 +273,7 @@ class _Query:
 
     def nearest(self, text: str) -> str:
         """A hint with the names nearest to what was asked for."""
-        kind, colon, argument = text.lstrip("!").partition(":")
+        kind, colon, argument = re.sub(r"^(?:!|in:|io:|after:|before:|path:)+", "", text).partition(":")
         names: Iterable[str]
         if not colon or kind not in _KINDS:
             kind, argument, names = "", text, (n.name or "" for n in self.nodes)

@@ -24,7 +24,7 @@ class FoldWeightQdq(Pass):
     Graph: ``w → Q → DQ → A`` → ``w_quantized → DQ → A``.
     Requires: w, scale and zero point constant.
     Keeps: inputs, outputs and their names; numerics bit-exact.
-    Skips: storage types that are no integers; w is a graph input or the integers are a graph output.
+    Skips: storage types that are no integers; w holds integers or is a graph input or the integers are a graph output.
 
     Args:
         select: the weights.
@@ -48,6 +48,8 @@ class FoldWeightQdq(Pass):
                 reason = "its scale is not constant"
             elif node.outputs[0].is_graph_output() or not all(is_dequantize(u) for u in node.outputs[0].consumers()):
                 reason = "its integers are read by something else than DequantizeLinear"
+            elif array.dtype.kind in "iu":
+                reason = f"{source.name} holds integers already"
             elif not is_integer_type(encoding.dtype):
                 reason = f"{encoding.dtype.name.lower()} is no integer type"
             if reason is not None or encoding is None:
