@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
+from qdq_passes.core.edit import copy_model
 from qdq_passes.core.findings import Finding
 from qdq_passes.core.pipeline import Hook
 from qdq_passes.core.verify import new_errors, verify
@@ -82,7 +83,7 @@ def provenance_of(pipeline: str, source_sha256: str, ranges: Ranges | None = Non
 def opened(model: ModelOrPath) -> tuple[ir.Model, str]:
     """A model to edit and the SHA-256 of its file; a model in memory is cloned, so that the caller's stays as it is."""
     if isinstance(model, ir.Model):
-        return model.clone(), ""
+        return copy_model(model), ""
     return load(model), sha256_of_file(model)
 
 
@@ -213,7 +214,7 @@ def quantize(
     if given is not None and method is not None and given.method != method and warn is not None:
         warn(f"--method {method} is not used: the ranges given are of method {given.method}")
     passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
-    reference = None if feeds is None else work.clone()
+    reference = None if feeds is None else copy_model(work)
     done = quantize_model(
         work, job, feeds=passing, ranges=given, allow_empty=allow_empty, hooks=hooks, warn=warn,
         progress=_stage(progress, "calibrating", None if feeds is None else feeds.count),

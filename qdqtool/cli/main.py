@@ -116,7 +116,7 @@ def run(arguments: list[str]) -> int:
         _show(f"{first}{notes}{newline}{rest}", verbose)
         return error.exit_code
     except SystemExit as error:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click: whoever read our help went away
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click: whoever read our help went away
             return 0
         return error.code if isinstance(error.code, int) else INTERNAL_ERROR
     except OSError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from qdq_passes.core.base import Change, Pass
 from qdq_passes.core.dump import dump
+from qdq_passes.core.edit import copy_model
 from qdq_passes.core.hooks import QuietHook
 from qdq_passes.core.pipeline_text import format_pass
 from qdq_passes.errors import QdqError
@@ -59,7 +60,7 @@ class Reproducer(QuietHook):
     def before(self, pass_: Pass, model: ir.Model) -> None:
         """Keep the input (its tensors are shared, not copied)."""
         if self._input is None:
-            self._input = model.clone()
+            self._input = copy_model(model)
         self._passes.append(format_pass(pass_))
 
     def on_error(self, pass_: Pass, model: ir.Model, error: Exception) -> None:

@@ -55,10 +55,6 @@ class ExtractSubgraph(Pass):
             named = {v.name or "" for v in part.inputs if v.uses() or v.is_graph_output()}
             for value in [v for v in part.inputs if v.name not in named]:
                 part.inputs.remove(value)
-        for name in [name for name in graph.initializers if name in part.initializers]:
-            part.register_initializer(
-                part.initializers.pop(name)
-            )  # the extractor gathers them in a set: order as in the file
         order = {name: i for i, name in enumerate(graph.initializers)}  # onnx_ir collects them in a set
         weights = sorted(part.initializers.values(), key=lambda v: order[v.name or ""])
         part.initializers.clear()
