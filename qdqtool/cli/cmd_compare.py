@@ -88,10 +88,12 @@ def _render(payload: dict[str, Any], everything: bool) -> None:
 
 
 def _agreements(title: str, compared: list[dict[str, Any]]) -> None:
-    """LSB (steps of B's encoding) where there is one."""
-    columns = ("SQNR dB", "max abs", "max LSB", "cosine", "exact")
-    rows = [(t["name"], _sqnr(t), t["max_abs"], t.get("lsb"), t["cosine"], t["exact"]) for t in compared]
-    table((title, *columns), rows)
+    """With the LSB (steps of B's encoding) where a tensor has one."""
+    columns = {"max abs": "max_abs", "max LSB": "lsb", "cosine": "cosine", "exact": "exact"}
+    if all(t.get("lsb") is None for t in compared):
+        del columns["max LSB"]
+    rows = [(t["name"], _sqnr(t), *(t.get(key) for key in columns.values())) for t in compared]
+    table((title, "SQNR dB", *columns), rows)
 
 
 def _sqnr(figures: dict[str, Any]) -> object:

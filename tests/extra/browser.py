@@ -8,14 +8,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.extra.part import Failed, Missing, call
+from tests.extra.part import Failed, Missing, call, environment
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-#: Headless, and without the background services that look for the network.
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--virtual-time-budget=20000",
-)  # fmt: skip
+DRIVER = Path(__file__).with_name("browse.py")
 
 
 def run() -> str:
@@ -23,21 +19,21 @@ def run() -> str:
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
         raise Missing(" or ".join(BROWSERS))
+    python = environment("browser", ["playwright>=1.48,<2"])
     qdqtool = str(Path(sys.executable).parent / "qdqtool")
     with tempfile.TemporaryDirectory() as folder:
         model = str(Path(folder) / "digits_int8.onnx")
         call([qdqtool, "demo", "-q", "-o", model])
         server = subprocess.Popen([qdqtool, "view", "--no-browser", "--json", model], stdout=subprocess.PIPE, text=True)
         try:
-            url = _url(server)
-            page = call([browser, *FLAGS, f"--user-data-dir={folder}/profile", "--dump-dom", url])
+            page = call([python, str(DRIVER), browser, _url(server)])
         finally:
             server.terminate()
             server.wait()
     for text in ("Conv", "QuantizeLinear", "DequantizeLinear"):
         if text not in page:
             raise Failed(f"the page does not show {text}")
-    return f"Netron shows {page.count('QuantizeLinear')} Q/DQ labels"
+    return f"Netron draws {page.split().count('QuantizeLinear')} QuantizeLinear nodes"
 
 
 def _url(server: subprocess.Popen[str]) -> str:

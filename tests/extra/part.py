@@ -46,6 +46,8 @@ def environment(name: str, packages: Sequence[str], python: str = sys.executable
     if stamp.is_file() and stamp.read_text() == wanted:
         return interpreter
     call([python, "-m", "venv", "--clear", str(folder)])
+    if not packages:
+        return interpreter
     try:
         call([interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
     except Failed as error:

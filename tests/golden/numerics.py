@@ -49,8 +49,8 @@ def differences(
         b = after.get(name)
         if b is None or a.dtype != b.dtype or a.shape != b.shape:
             found.append(f"{name}: {a.dtype}{list(a.shape)} became {None if b is None else (b.dtype, b.shape)}")
-        elif bound == 0:
-            if a.tobytes() != b.tobytes():
+        elif bound == 0 or a.dtype.kind not in "fV":
+            if not (np.array_equal(a, b) if a.dtype.kind == "O" else a.tobytes() == b.tobytes()):
                 found.append(f"{name}: {a.ravel()[:8]} became {b.ravel()[:8]}, not bit for bit the same")
         elif np.abs(a - b).max(initial=0.0) > bound * np.abs(a).max(initial=0.0):
             found.append(f"{name}: differs by {np.abs(a - b).max()}, more than {bound} of {np.abs(a).max()}")

@@ -237,6 +237,27 @@ def test_a_reproducer_where_it_is_wanted_and_with_the_ranges(broken: str, tmp_pa
     ]
 
 
+def test_quantize_leaves_one_too(broken: str, tmp_path: Path) -> None:
+    preset = tmp_path / "odd.toml"
+    preset.write_text('description = "odd"\n[calibration]\nmethod = "minmax"\n[pipeline]\nbefore = "sort,stumble"\n')
+    command = (
+        "quantize",
+        DIGITS,
+        "--path",
+        broken,
+        "--preset",
+        preset,
+        "--data",
+        "random:1",
+        "-o",
+        tmp_path / "q.onnx",
+    )
+    done = process(*command)
+    assert done.returncode == 70
+    assert f"(reproducer in {tmp_path / 'q.onnx'}.reproducer)" in done.stderr
+    assert (tmp_path / "q.onnx.reproducer" / "pipeline.txt").read_text().endswith("\nsort,stumble\n")
+
+
 def test_a_fault_of_the_user_leaves_no_reproducer(tmp_path: Path) -> None:
     cli("opt", DIGITS, "-p", "sort,remove-qdq{select=op:Nope}", "-o", tmp_path / "o.onnx", code=2)
     assert not list(tmp_path.iterdir())

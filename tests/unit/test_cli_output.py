@@ -145,7 +145,7 @@ def test_compare_of_equal_models() -> None:
     assert found["outputs"]["logits"]["sqnr_db"] is None
     assert found["outputs"]["logits"]["exact"] == 1.0
     lines = cli("compare", DIGITS, DIGITS, "--data", "random:2").out.splitlines()
-    assert lines[1].split() == ["logits", "exact", "0", "-", "1", "1"]
+    assert lines[1].split() == ["logits", "exact", "0", "1", "1"]
     assert lines[2:] == ["all 23 tensors inside are exact", "2 samples, cumulative"]
 
 

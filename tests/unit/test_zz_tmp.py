@@ -1,0 +1,116 @@
+"""Every pass on models that are legal and odd: it keeps what it promises, leaves a sound model, and finds nothing to do again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+import pytest
+from qdq_passes.analysis.uses import all_values
+from qdq_passes.core.annotate import write_metadata
+from qdq_passes.core.dump import dump
+from qdq_passes.core.hooks import VerifyEach
+from qdq_passes.core.pipeline import parse_pipeline, run_pipeline
+from qdq_passes.core.registry import PASSES
+from qdq_passes.errors import UnsupportedError
+
+from qdqtool.io.load import model_of
+from qdqtool.io.serialize import serialize
+from tests.golden.numerics import differences, outputs_of
+from tests.unit.small_models import model
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
+
+ODD = {
+    "output twice": "g (float[2] x) => (float[2] y, float[2] y2) { [a] y = Relu(x) [b] y2 = Identity(y) }",
+    "input is output": "g (float[2] x, float[2] z) => (float[2] x, float[2] y) { [a] y = Add(x, z) }",
+    "weight is output": "g (float[2] x) => (float[2] w, float[2] y) <float[2] w = {1, 2}> { [a] y = Add(x, w) }",
+    "overridable weight": "g (float[2,2] x, float[2,2] w = {1,2,3,4}) => (float[2,2] y) { [a] t = MatMul(x, w) [b] y = Relu(t) }",
+    "nothing to compute": "g (float[2] x) => (float[2] x) { }",
+    "constant output": "g (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1,2}> { [a] y = Relu(x) [b] z = Identity(w) }",
+    "no inputs": "g () => (float[2] y) <float[2] w = {1,-2}> { [a] y = Relu(w) }",
+    "empty tensor": "g (float[0,3] x) => (float[0,2] y) <float[3,2] w = {1,2,3,4,5,6}> { [a] t = MatMul(x, w) [b] y = Relu(t) }",
+    "scalar": "g (float x) => (float y) <float w = {2}> { [a] t = Mul(x, w) [b] y = Relu(t) }",
+    "dynamic": "g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1,2,3,4}> { [a] t = MatMul(x, w) [b] y = Relu(t) }",
+    "names with signs": 'g (float[2] "in put&1") => (float[2] "out:0") { ["a b"] "t/1" = Relu("in put&1") ["c=d"] "out:0" = Exp("t/1") }',
+    "unused outputs": """g (float[1,1,4,4] x) => (float[1,1,2,2] y)
+    { [a] p, i = MaxPool<kernel_shape: ints = [2,2], strides: ints = [2,2]>(x) [b] y = Relu(p) }""",
+    "split": "g (float[4] x) => (float[2] y) <int64[2] s = {2, 2}> { [a] p, q = Split<axis: int = 0>(x, s) [b] y = Add(p, q) }",
+    "constants of all kinds": """g (float[2] x) => (float[2] y, string[1] s) {
+      [a] f = Constant<value_float: float = 2.0>() [b] fs = Constant<value_floats: floats = [1.0, 2.0]>()
+      [c] i = Constant<value_ints: ints = [2]>() [d] s = Constant<value_strings: strings = ["é"]>()
+      [e] t = Mul(x, f) [h] u = Add(t, fs) [k] y = Reshape(u, i) }""",
+    "batch norm chain": """g (float[1,2,2,2] x) => (float[1,2,2,2] y, float[1,2,2,2] t)
+    <float[2,2,1,1] w = {1,2,3,4}, float[2] a = {1,2}, float[2] v = {1,4}>
+    { [c] s = Conv(x, w) [n] t = BatchNormalization(s, a, a, a, v) [r] u = Relu(t) [d] p = Conv(u, w) [m] y = BatchNormalization(p, a, a, a, v) }""",
+    "loop": """g (int64 n, bool c, float[2] x) => (float[2] y, float[K,2] all) <float[2] w = {0.5, 2}>
+    { [l] y, all = Loop(n, c, x) <body = b (int64 i, bool go, float[2] s) => (bool more, float[2] next, float[2] each)
+      <float[2] inner = {1, 2}> { [m] p = Mul(s, w) [a] next = Add(p, inner) [r] each = Relu(next) [k] more = Identity(go) }> }""",
+    "pairs in a loop": """g (int64 n, bool c, float[2] x) => (float[2] y) <float h = {0.5}, int8 z = {0}>
+    { [q] i0 = QuantizeLinear(x, h, z) [l] y = Loop(n, c, x) <body = b (int64 i, bool go, float[2] s) => (bool more, float[2] next)
+      { [d] f = DequantizeLinear(i0, h, z) [a] t = Add(s, f) [q2] k = QuantizeLinear(t, h, z) [d2] next = DequantizeLinear(k, h, z)
+        [k] more = Identity(go) }> }""",
+    "scan": """g (float[2] start, float[3,2] x) => (float[2] y, float[3,2] all)
+    { [s] y, all = Scan<num_scan_inputs: int = 1, body: graph = b (float[2] s, float[2] e) => (float[2] next, float[2] out)
+      { [a] next = Add(s, e) [r] out = Relu(next) }>(start, x) }""",
+    "nested branches": """g (bool c, float[2] x) => (float[2] y) <float[2] w = {1, 2}> { [e] t = Exp(x)
+      [i] y = If(c) <then_branch = p () => (float[2] a) { [j] a = If(c) <then_branch = q () => (float[2] u) { [m] u = Mul(t, w) },
+        else_branch = r () => (float[2] v) { [n] v = Add(t, w) }> }, else_branch = s () => (float[2] d) { [k] d = Relu(w) }> }""",
+    "function with a branch": f"""{HEADER} g (bool c, float[2] x) => (float[2] y) {{ [f] t = local.F(c, x) [h] y = local.F(c, t) }}
+    <domain: "local", opset_import: ["" : 21]> F (c, p) => (q) {{ [k] w = Constant<value: tensor = float[2] {{1, 2}}>()
+      [a] s = Add(p, w) [i] q = If(c) <then_branch = t () => (float[2] u) <float[2] b = {{3, 4}}> {{ [m] u = Mul(s, b) }},
+      else_branch = e () => (float[2] v) {{ [r] v = Relu(s) }}> }}""",
+    "quantized function": f"""{HEADER} g (float[1,2] x) => (float[1,2] y) {{ [f] y = local.Dense(x) }}
+    <domain: "local", opset_import: ["" : 21]> Dense (p) => (q) {{ [a] h = Constant<value: tensor = float {{0.3}}>()
+      [b] z = Constant<value: tensor = int8 {{0}}>() [c] w = Constant<value: tensor = int8[2,2] {{1, 2, 3, 4}}>()
+      [d] i = QuantizeLinear(p, h, z) [e] f = DequantizeLinear(i, h, z) [g] v = DequantizeLinear(w, h, z) [m] q = MatMul(f, v) }}""",
+    "int4 blocked": """g (float[1,4] x) => (float[1,1] y) <int4[4,1] w = {225, 7}, float[2,1] s = {0.5, 0.3}>
+    { [d] f = DequantizeLinear<axis: int = 0, block_size: int = 2>(w, s) [m] y = MatMul(x, f) }""",
+    "sequences": """g (float[2] x) => (float[4] y) { [a] s = SequenceConstruct(x, x) [r] t = Relu(x) [i] u = SequenceInsert(s, t)
+      [e] v = SequenceErase(u) [c] y = ConcatFromSequence<axis: int = 0>(v) }""",
+    "old opset": '<ir_version: 3, opset_import: ["" : 9]> g (float[2] x, float[2] w = {1,2}) => (float[2] y) { [a] t = Add(x, w) [b] y = Relu(t) }',
+    "one scale for all": """g (float[2] x) => (float[2] y, int8[2] i) <float s = {0.3}, float[2] w = {1, 2}>
+    { [q] i = QuantizeLinear<output_dtype: int = 3>(x, s) [d] f = DequantizeLinear(i, s) [p] j = QuantizeLinear<output_dtype: int = 3>(w, s)
+      [e] v = DequantizeLinear(j, s) [m] t = Mul(f, v) [n] y = Mul(t, s) }""",
+}  # fmt: skip
+#: Pipelines beyond the passes themselves.
+CHAINS = ("annotate-encodings{encodings=@ranges},insert-qdq", "annotate-encodings{encodings=@ranges},insert-qdq{weights=dq},remove-qdq")
+NEEDS = {"annotate-encodings": "{encodings=@ranges}", "convert-opset": "{version=22}"}
+Q="annotate-encodings{encodings=@ranges},insert-qdq"
+QD=Q+"{weights=dq}"
+PIPELINES = [f"{q},{name}{NEEDS.get(name, '')}" for q in (Q,QD,"inline-functions,"+Q) for name in PASSES.names()] + [f"{a}{NEEDS.get(a,'')},{b}{NEEDS.get(b,'')}" for a in PASSES.names() for b in PASSES.names() if not a.startswith(("inject"))]
+
+
+@dataclass(frozen=True)
+class Observed:
+    low: float
+    high: float
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_models(odd: str, pipeline: str) -> None:
+    graph = model(ODD[odd])
+    ranges = {"ranges": {value.name: Observed(-1.5, 2.0) for value in all_values(graph)}}
+    before, ends = outputs_of(graph), interface(dump(graph))
+    try:
+        run_pipeline(graph, pipeline, inputs=ranges, hooks=[VerifyEach()])
+    except UnsupportedError as error:
+        assert "\n" not in str(error)
+        return
+    found = differences(before, outputs_of(graph), [pass_.keeps for pass_ in parse_pipeline(pipeline).passes])
+    assert not found, f"{found}\n{dump(graph)}"
+    assert interface(dump(graph)) == ends
+    after = dump(graph)
+    report = run_pipeline(graph, pipeline.split(",")[-1], inputs=ranges)
+    if "annotate" not in pipeline.split(",")[-1] and not pipeline.startswith(("extract", "inject")):
+        assert not report.modified, [str(change) for change in report.changes]
+        assert dump(graph) == after
+    write_metadata(graph)
+    read = model_of(onnx.ModelProto.FromString(serialize(graph).SerializeToString()))
+    assert dump(read) == dump(graph)
+
+
+def interface(text: str) -> str:
+    """Inputs and outputs of a dump, with their types."""
+    return next(line for line in text.splitlines() if line.startswith("graph "))
