@@ -116,6 +116,9 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
     if payload["excluded"]:
         say()
         table(("excluded node", "reason"), [(e["node"], e["reason"]) for e in payload["excluded"]])
+    if payload["refused"]:
+        say()
+        table(("value that stays float", "reason"), [(r["tensor"], r["reason"]) for r in payload["refused"]])
     if payload["kept"]:
         say()
         table(("pair at an excluded node", "reason"), [(k["tensor"], k["reason"]) for k in payload["kept"]])

@@ -36,8 +36,10 @@ class CommandFolder(click.Group):
         entries = COMMANDS.entries()
         if cmd_name not in entries:
             raise unknown_name("commands", cmd_name, entries)
-        command: click.Command = entries[cmd_name].load()
-        return command
+        found = entries[cmd_name].load()
+        if not isinstance(found, click.Command):
+            raise UsageError("its `command` is no click command", where=entries[cmd_name].origin)
+        return found
 
 
 def _add_paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:

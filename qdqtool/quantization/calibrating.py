@@ -107,4 +107,6 @@ def exclude_options(model: ir.Model, names: Iterable[str]) -> str:
 
 def _literal(name: str) -> str:
     """The selector that matches this node name alone."""
+    if name.startswith(("!", "-")) or ":" in name:
+        return f"re:^{re.escape(name)}$"
     return re.sub(r"([*?[])", r"[\1]", name).replace("&", r"\&")

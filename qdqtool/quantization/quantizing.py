@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import demands_of
+from qdq_passes.analysis.demands import Demands, demands_of
 from qdq_passes.analysis.qdq_pairs import qdq_pairs
 from qdq_passes.analysis.uses import has_body, main_nodes
 from qdq_passes.core.annotate import DEMAND, FUSED
@@ -37,6 +37,7 @@ class Quantization:
         quantized_nodes: number of nodes whose values were given encodings.
         excluded: (node name, reason) of the nodes of the main graph that demanded nothing though their type is quantized, or
             that hold a body.
+        refused: (value, reason) of the values that a node demanded and that QuantizeLinear cannot take.
         kept: values that an excluded node touches and that got a pair for another node, with the reason.
         pairs: number of QDQ pairs in the result, stored integers included.
         passes: report of each pass.
@@ -48,6 +49,7 @@ class Quantization:
     ranges: Ranges
     quantized_nodes: int
     excluded: tuple[tuple[str, str], ...]
+    refused: tuple[tuple[str, str], ...]
     kept: tuple[tuple[str, str], ...]
     pairs: int
     passes: tuple[PassReport, ...]
@@ -67,6 +69,7 @@ class Quantization:
             "quantized_nodes": self.quantized_nodes,
             "excluded_nodes": [name for name, _ in self.excluded],
             "excluded": [{"node": name, "reason": reason} for name, reason in self.excluded],
+            "refused": [{"tensor": name, "reason": reason} for name, reason in self.refused],
             "kept": [{"tensor": name, "reason": reason} for name, reason in self.kept],
             "pairs": self.pairs,
             "pipeline": str(self.plan.pipeline),
@@ -116,7 +119,7 @@ def quantize_model(
         if v.name and demands.roles[v] == "activation" and FUSED.get(v) is None and not touching(v, isolated)
     ]
     if not names:
-        raise _nothing_to_quantize(model, annotate)
+        raise _nothing_to_quantize(model, annotate, demands)
     if ranges is None:
         if feeds is None:
             raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
@@ -144,6 +147,7 @@ def quantize_model(
         ranges=ranges,
         quantized_nodes=len({name for v in demands.nodes if (demand := DEMAND.get(v)) for name in demand.nodes}),
         excluded=tuple(excluded),
+        refused=tuple((value.name or "", reason) for value, reason in demands.refused.items()),
         kept=tuple(kept),
         pairs=len(qdq_pairs(model)),
         passes=passes,
@@ -200,7 +204,12 @@ def _hits(model: ir.Model, text: str) -> UsageError | None:
     return UsageError(f"selector {text!r} names values that no node writes", hint=hint)
 
 
-def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings) -> UsageError:
+def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: Demands) -> UsageError:
+    if demands.refused:
+        value, reason = next(iter(demands.refused.items()))
+        return UsageError(
+            f"nothing to quantize: {reason}", where=value.name, hint="convert-opset or infer-shapes may help"
+        )
     if pairs := len(qdq_pairs(model)):
         hint = f"it has {pairs} QDQ pairs already; take them out with `qdqtool qdq remove --all`"
     elif annotate.exclude != NONE or not annotate.only.is_all:

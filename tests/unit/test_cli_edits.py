@@ -274,3 +274,12 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = process("simplify", DIGITS, "-o", tmp_path / "s.onnx")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == f"wrote {tmp_path / 's.onnx'}"
+
+
+def test_a_stored_weight_goes_by_its_float_name(tmp_path: Path) -> None:
+    cli("quantize", DIGITS, "--data", "random:2", "--weights", "dq", "-o", tmp_path / "q.onnx")
+    select = ("--select", "tensor:head.fc.weight")
+    assert len(cli("qdq", "list", tmp_path / "q.onnx", *select, "--json").json["pairs"]) == 1
+    cli("qdq", "remove", tmp_path / "q.onnx", *select, "-o", tmp_path / "r.onnx")
+    same_outputs(tmp_path / "q.onnx", tmp_path / "r.onnx", images())
+    assert "head.fc.weight" in {i.name for i in onnx.load(tmp_path / "r.onnx").graph.initializer}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
+from qdq_passes.core import registry
 
-from tests.unit.cli_helpers import DIGITS, process
+from tests.unit.cli_helpers import DIGITS, cli, process
 
 FILES = {
     "passes/drop_relu.py": """
@@ -92,6 +91,12 @@ command = count
 }
 
 
+@pytest.fixture(autouse=True)
+def no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of ``--path`` stay for the life of a process: forget them after each test."""
+    monkeypatch.setattr(registry, "_added", [])
+
+
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("mine")
@@ -102,97 +107,99 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_pass(mine: str, tmp_path: Path) -> None:
-    done = process("opt", DIGITS, "--path", mine, "-p", "drop-relu{count=2}", "-o", tmp_path / "o.onnx")
-    assert done.stdout.splitlines()[0] == "drop-relu{count=2}: 2 changes", done.stderr
-    shown = process("--path", mine, "list", "passes", "drop-relu").stdout
-    assert "Take the first ``count`` Relu nodes out." in shown
-    near = process("opt", DIGITS, "--path", mine, "-p", "drop-rleu", "-o", tmp_path / "p.onnx").stderr
-    assert "did you mean 'drop-relu'" in near
+    done = cli("opt", DIGITS, "--path", mine, "-p", "drop-relu{count=2}", "-o", tmp_path / "o.onnx")
+    assert done.out.splitlines()[0] == "drop-relu{count=2}: 2 changes"
+    assert "Take the first ``count`` Relu nodes out." in cli("--path", mine, "list", "passes", "drop-relu").out
+    near = cli("opt", DIGITS, "--path", mine, "-p", "drop-rleu", "-o", tmp_path / "p.onnx", code=2)
+    assert "did you mean 'drop-relu'" in near.error
 
 
 def test_a_preset_with_a_method(mine: str, tmp_path: Path) -> None:
-    done = process(
-        "quantize",
-        DIGITS,
-        "--path",
-        mine,
-        "--preset",
-        "a8w8",
-        "--data",
-        "random:2",
-        "--json",
-        "-o",
-        tmp_path / "q.onnx",
-    )
-    report = json.loads(done.stdout)
+    command = ("quantize", DIGITS, "--path", mine, "--preset")
+    report = cli(*command, "a8w8", "--data", "random:2", "--json", "-o", tmp_path / "q.onnx").json
     assert (report["preset"], report["method"]) == ("a8w8", "largest-mean")
     assert "fuse-conv-activation" not in report["pipeline"]
-    file = process("quantize", DIGITS, "--path", mine, "--preset", f"{mine}/presets/a8w8.toml", "--print-pipeline")
-    assert file.stdout.strip() == report["pipeline"]
+    assert cli(*command, f"{mine}/presets/a8w8.toml", "--print-pipeline").out.strip() == report["pipeline"]
 
 
 def test_a_target(mine: str, tmp_path: Path) -> None:
     for target in ("convs_only", f"{mine}/targets/convs_only.toml"):
-        done = process(
-            "quantize", DIGITS, "--path", mine, "--target", target, "--data", "random:2", "--json", "--overwrite",
-            "-o", tmp_path / "q.onnx",
-        )  # fmt: skip
-        assert json.loads(done.stdout)["quantized_nodes"] == 6, done.stderr
-    assert "an NPU for convolutions" in process("--path", mine, "list", "targets").stdout
+        command = (
+            "quantize",
+            DIGITS,
+            "--path",
+            mine,
+            "--target",
+            target,
+            "--data",
+            "random:2",
+            "--json",
+            "--overwrite",
+        )
+        assert cli(*command, "-o", tmp_path / "q.onnx").json["quantized_nodes"] == 6
+    assert "an NPU for convolutions" in cli("--path", mine, "list", "targets").out
 
 
 def test_a_method(mine: str, tmp_path: Path) -> None:
     command = ("calibrate", DIGITS, "--path", mine, "--method", "largest-mean", "--data")
-    process(*command, "random:2:1", "-o", tmp_path / "a.json")
-    process(*command, "random:3:2", "-o", tmp_path / "b.json")
-    merged = process(
-        "calibrate", "--path", mine, "--merge", tmp_path / "a.json", tmp_path / "b.json", "-o", tmp_path / "m.json"
+    cli(*command, "random:2:1", "-o", tmp_path / "a.json")
+    cli(*command, "random:3:2", "-o", tmp_path / "b.json")
+    merge = (
+        "calibrate",
+        "--path",
+        mine,
+        "--merge",
+        tmp_path / "a.json",
+        tmp_path / "b.json",
+        "-o",
+        tmp_path / "m.json",
     )
-    assert merged.stdout == f"25 ranges over 5 samples (largest-mean) in {tmp_path / 'm.json'}\n", merged.stderr
+    assert cli(*merge).out == f"25 ranges over 5 samples (largest-mean) in {tmp_path / 'm.json'}\n"
 
 
 def test_a_command(mine: str) -> None:
-    assert process("--path", mine, "count", DIGITS).stdout == "24 nodes\n"
-    assert json.loads(process("--path", mine, "count", DIGITS, "--json").stdout) == {"nodes": 24}
-    assert "count          Count the nodes of MODEL." in process("--path", mine, "--help").stdout
-    assert "Count the nodes of MODEL." in process("--path", mine, "count", "--help").stdout
-    refused = process("--path", mine, "count", "nowhere.onnx")
-    assert (refused.returncode, refused.stderr) == (2, "error: nowhere.onnx: no such file; check the path\n")
+    assert cli("--path", mine, "count", DIGITS).out == "24 nodes\n"
+    assert cli("count", DIGITS, "--json").json == {"nodes": 24}
+    assert "Count the nodes of MODEL." in cli("count", "--help").out
+    assert cli("count", "nowhere.onnx", code=2).error == "nowhere.onnx: no such file; check the path"
+    done = process("--path", mine, "--help")
+    assert "count          Count the nodes of MODEL." in done.stdout
 
 
 def test_all_of_it_by_the_environment(mine: str, tmp_path: Path) -> None:
-    done = process("quantize", DIGITS, "--preset", "a8w8", "--target", "convs_only", "--data", "random:2",
-                   "-o", tmp_path / "q.onnx", QDQTOOL_PATH=mine)  # fmt: skip
+    folders = f"/nowhere:{mine}"
+    done = process(
+        "quantize", DIGITS, "--preset", "a8w8", "--target", "convs_only", "--data", "random:2", "-o", tmp_path / "q.onnx",
+        QDQTOOL_PATH=folders,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    done = process("opt", DIGITS, "-p", "drop-relu", "-o", tmp_path / "o.onnx", QDQTOOL_PATH=f"/nowhere:{mine}")
+    done = process("opt", DIGITS, "-p", "drop-relu", "-o", tmp_path / "o.onnx", QDQTOOL_PATH=folders)
     assert done.returncode == 0, done.stderr
-    assert process("count", DIGITS, QDQTOOL_PATH=mine).stdout == "24 nodes\n"
+    assert process("count", DIGITS, QDQTOOL_PATH=folders).stdout == "24 nodes\n"
 
 
-def test_faults_of_such_files_name_the_file(tmp_path: Path) -> None:
-    for name, text, says in (
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
         (
             "passes/wrong_name.py",
             "class Other: pass",
             "defines no WrongName; the name rule is wrong_name.py = WrongName",
         ),
         ("passes/wrong_name.py", "import nonsense_xyz", "cannot be imported: ModuleNotFoundError"),
-        ("presets/bad.toml", "description = 3", "presets/bad.toml"),
         ("passes/sort.py", "class Sort: pass", "passes 'sort' is defined twice"),
-    ):
-        folder = tmp_path / "mine"
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / name).parent.mkdir(parents=True)
-        (folder / name).write_text(text)
-        what = name.split("/")[0]
-        words = ["--preset", "bad"] if what == "presets" else []
-        command = (
-            ["quantize", DIGITS, *words, "--print-pipeline"]
-            if words
-            else ["opt", DIGITS, "-p", "wrong-name", "-o", str(tmp_path / "o")]
-        )
-        done = process("--path", folder, *command)
-        assert done.returncode == 2
-        assert says in done.stderr
-        assert len(done.stderr.splitlines()) == 1 or what == "passes"
-        assert "Traceback" not in done.stderr
+        ("presets/bad.toml", "description = 3", "presets/bad.toml"),
+        ("methods/bad.py", "class Bad: pass", "Bad is no Observer"),
+        ("commands/bad.py", "command = 3", "bad.py: its `command` is no click command"),
+    ],
+)
+def test_faults_of_such_files_are_named(name: str, text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(text)
+    command = {
+        "passes": ["opt", DIGITS, "-p", "wrong-name", "-o", tmp_path / "o"],
+        "presets": ["quantize", DIGITS, "--preset", "bad", "--print-pipeline"],
+        "methods": ["calibrate", DIGITS, "--method", "bad", "--data", "random:1", "-o", tmp_path / "o"],
+        "commands": ["bad", DIGITS],
+    }[name.split("/")[0]]
+    assert says in cli("--path", tmp_path, *command, code=2).error

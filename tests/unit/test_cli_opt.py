@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from qdq_passes.core import registry
 
 from tests.unit.cli_helpers import CALIB, DIGITS, cli, images, process, same_outputs, write
 
@@ -51,11 +52,17 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.fixture(autouse=True)
+def no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of ``--path`` stay for the life of a process: forget them after each test."""
+    monkeypatch.setattr(registry, "_added", [])
+
+
 def opt(*arguments: str | Path, broken: str) -> tuple[int, str]:
-    """In a process of its own: a folder of ``--path`` stays for the life of a process."""
-    done = process("opt", DIGITS, "--path", broken, *arguments)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr.strip()
+    """Exit code and message."""
+    done = cli("opt", DIGITS, "--path", broken, *arguments, code=None)
+    assert "Traceback" not in done.err
+    return done.code, done.err.strip()
 
 
 def test_a_pipeline(tmp_path: Path) -> None:
@@ -217,9 +224,8 @@ def test_a_broken_pass_leaves_a_reproducer(name: str, says: str, broken: str, tm
     left = Path(f"{output}.reproducer")
     assert sorted(p.name for p in left.iterdir()) == ["input.onnx", "pipeline.txt"]
     same_outputs(DIGITS, left / "input.onnx", images(1))
-    replayed = process("opt", left / "input.onnx", "-p", f"@{left / 'pipeline.txt'}", "-o", output, "--path", broken)
-    assert replayed.returncode == 70
-    assert says in replayed.stderr
+    replayed = cli("opt", left / "input.onnx", "-p", f"@{left / 'pipeline.txt'}", "-o", output, code=70)
+    assert says in replayed.error
 
 
 def test_a_reproducer_where_it_is_wanted_and_with_the_ranges(broken: str, tmp_path: Path) -> None:
@@ -252,9 +258,7 @@ def test_quantize_leaves_one_too(broken: str, tmp_path: Path) -> None:
         "-o",
         tmp_path / "q.onnx",
     )
-    done = process(*command)
-    assert done.returncode == 70
-    assert f"(reproducer in {tmp_path / 'q.onnx'}.reproducer)" in done.stderr
+    assert f"(reproducer in {tmp_path / 'q.onnx'}.reproducer)" in cli(*command, code=70).error
     assert (tmp_path / "q.onnx.reproducer" / "pipeline.txt").read_text().endswith("\nsort,stumble\n")
 
 

@@ -24,6 +24,7 @@ from tests.unit.cli_helpers import (
     DIGITS,
     SAMPLES,
     accepted,
+    cli,
     command_line,
     environment,
     outputs,
@@ -129,7 +130,7 @@ def test_tables_and_progress_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_too_wide_keeps_names_whole(tmp_path: Path) -> None:
-    process("quantize", DIGITS, "--data", CALIB, "--samples", "4", "-o", tmp_path / "q.onnx")
+    cli("quantize", DIGITS, "--data", CALIB, "--samples", "4", "-o", tmp_path / "q.onnx")
     wide, narrow = (on_a_terminal("qdq", "list", tmp_path / "q.onnx", columns=c) for c in (200, 60))
     assert "─" in wide
     assert "─" not in narrow
@@ -166,7 +167,7 @@ def fetch(url: str) -> bytes:
 
 
 def test_view_serves_the_annotated_model(tmp_path: Path) -> None:
-    process("quantize", DIGITS, "--data", CALIB, "--samples", "4", "-o", tmp_path / "q.onnx")
+    cli("quantize", DIGITS, "--data", CALIB, "--samples", "4", "-o", tmp_path / "q.onnx")
     running = subprocess.Popen(
         command_line("view", tmp_path / "q.onnx", "--no-browser"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(TMPDIR=str(tmp_path)),
@@ -224,7 +225,6 @@ def test_the_demo(tmp_path: Path) -> None:
     assert claimed["fp32"] >= 0.985
     assert claimed["int8"] >= claimed["fp32"] - 0.01
     accepted(output)
-    again = process("demo", "-o", output)
-    assert again.returncode == 2
-    shown = process("demo", "-o", output, "--overwrite").stdout
+    cli("demo", "-o", output, code=2)
+    shown = cli("demo", "-o", output, "--overwrite").out
     assert re.search(r"digits, int8 power-of-two +99\.\d\d% +597 +27", shown)

@@ -68,14 +68,19 @@ ODD = {
     { [d] f = DequantizeLinear<axis: int = 0, block_size: int = 2>(w, s) [m] y = MatMul(x, f) }""",
     "sequences": """g (float[2] x) => (float[4] y) { [a] s = SequenceConstruct(x, x) [r] t = Relu(x) [i] u = SequenceInsert(s, t)
       [e] v = SequenceErase(u) [c] y = ConcatFromSequence<axis: int = 0>(v) }""",
-    "old opset": '<ir_version: 3, opset_import: ["" : 9]> g (float[2] x, float[2] w = {1,2}) => (float[2] y) { [a] t = Add(x, w) [b] y = Relu(t) }',
+    "old format": '<ir_version: 3, opset_import: ["" : 13]> g (float[2] x, float[2] w = {1,2}) => (float[2] y) { [a] t = Add(x, w) [b] y = Relu(t) }',
     "one scale for all": """g (float[2] x) => (float[2] y, int8[2] i) <float s = {0.3}, float[2] w = {1, 2}>
     { [q] i = QuantizeLinear<output_dtype: int = 3>(x, s) [d] f = DequantizeLinear(i, s) [p] j = QuantizeLinear<output_dtype: int = 3>(w, s)
       [e] v = DequantizeLinear(j, s) [m] t = Mul(f, v) [n] y = Mul(t, s) }""",
 }  # fmt: skip
 #: Pipelines beyond the passes themselves.
-CHAINS = ("annotate-encodings{encodings=@ranges},insert-qdq", "annotate-encodings{encodings=@ranges},insert-qdq{weights=dq},remove-qdq")
+CHAINS = (
+    "annotate-encodings{encodings=@ranges},insert-qdq",
+    "annotate-encodings{encodings=@ranges},insert-qdq{weights=dq},remove-qdq",
+)
 NEEDS = {"annotate-encodings": "{encodings=@ranges}", "convert-opset": "{version=22}"}
+#: Passes over graphsurgeon's graph refuse what it would lose.
+REFUSE = ("remove-identity", "merge-transposes")
 PIPELINES = [*(name + NEEDS.get(name, "") for name in PASSES.names()), *CHAINS]
 
 
@@ -93,8 +98,8 @@ def test_odd_models(odd: str, pipeline: str) -> None:
     before, ends = outputs_of(graph), interface(dump(graph))
     try:
         run_pipeline(graph, pipeline, inputs=ranges, hooks=[VerifyEach()])
-    except UnsupportedError as error:
-        assert "\n" not in str(error)
+    except UnsupportedError:
+        assert pipeline in REFUSE, pipeline
         return
     found = differences(before, outputs_of(graph), [pass_.keeps for pass_ in parse_pipeline(pipeline).passes])
     assert not found, f"{found}\n{dump(graph)}"

@@ -26,6 +26,7 @@ class Namer:
     """Gives names that no node and no value of the model has; one per run of a pass."""
 
     def __init__(self, model: ir.Model) -> None:
+        self._is_old = (model.ir_version or 4) < 4
         self._function_bodies = [function.graph for function in model.functions.values()]
         self._used = {node.name for node in all_nodes(model)} | {value.name for value in all_values(model)}
 
@@ -38,9 +39,10 @@ class Namer:
         self._used.add(name)
         return name
 
-    def is_function_body(self, graph: ir.Graph) -> bool:
-        """Whether ``graph`` is the body of a local function, which cannot hold initializers."""
-        return any(graph is body for body in self._function_bodies)
+    def takes_no_initializers(self, graph: ir.Graph) -> bool:
+        """Whether constants in ``graph`` must be nodes: in the body of a local function, and before IR version 4, where an
+        initializer had to be an input as well."""
+        return self._is_old or any(graph is body for body in self._function_bodies)
 
 
 def graph_of(node: ir.Node) -> ir.Graph:
@@ -111,14 +113,14 @@ def new_constant(
     data: npt.NDArray[Any] | ir.TensorProtocol,
     stands_for: Iterable[ir.Node] = (),
 ) -> ir.Value:
-    """A new constant in ``graph``, called ``wanted`` or like it: an initializer; in a function body a Constant at the front.
+    """A new constant in ``graph``, called ``wanted`` or like it: an initializer, or a Constant at the front.
 
     ``stands_for`` are the nodes whose scope a Constant inherits.
     """
     name = namer.fresh(wanted)
     tensor = ir.tensor(np.asarray(data), name=name) if isinstance(data, np.ndarray | np.generic) else data
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
-    if namer.is_function_body(graph):
+    if namer.takes_no_initializers(graph):
         node = ir.Node(
             "", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=namer.fresh(f"{name}_Constant")
         )
@@ -196,14 +198,19 @@ def move_annotations(old: ir.Value, new: ir.Value) -> None:
 
 
 def insert_after(model: ir.Model, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
-    """Put ``nodes`` right behind the producer of ``value``; at the front of its graph for inputs and initializers."""
+    """Put ``nodes`` right behind the producer of ``value``; to the front of its graph for inputs and initializers."""
     producer = value.producer()
     if producer is not None:
         graph_of(producer).insert_after(producer, list(nodes))
-        return
-    graph = value.graph or model.graph
-    if len(graph):
-        graph.insert_before(graph[0], list(nodes))
+    else:
+        put_first(value.graph or model.graph, nodes)
+
+
+def put_first(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    """Put ``nodes`` to the front of ``graph``, behind the Constant nodes that stand there: they may read those."""
+    first = next((node for node in graph if not is_standard(node, "Constant")), None)
+    if first is not None:
+        graph.insert_before(first, list(nodes))
     else:
         graph.extend(nodes)
 

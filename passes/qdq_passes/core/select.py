@@ -19,6 +19,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from qdq_passes.analysis.qdq_pairs import is_dequantize
 from qdq_passes.analysis.reach import Reach, reach
 from qdq_passes.analysis.scopes import ancestors, layer_of, scope_of
 from qdq_passes.analysis.uses import all_nodes, all_values, is_constant
@@ -230,7 +231,8 @@ class _Query:
 
     def tensor(self, atom: _Atom) -> _Hit:
         matches = _matcher(atom.argument)
-        return _Hit(values=frozenset(v for v in self.values if matches(v.name or "")), of_values=True)
+        hit = frozenset(v for v in self.values if matches(v.name or "") or matches(_stored_name(v)))
+        return _Hit(values=hit, of_values=True)
 
     def scope(self, atom: _Atom) -> _Hit:
         matches = _matcher(atom.argument)
@@ -300,6 +302,13 @@ def _names(node: ir.Node) -> tuple[str, ...]:
     """The name of ``node``, and those of the original nodes that it stands for."""
     origin = ORIGIN.get(node)
     return (node.name or "", *(origin.nodes if origin is not None else ()))
+
+
+def _stored_name(value: ir.Value) -> str:
+    """The float name of a dequantized value whose integers are stored: ``w`` for ``w_quantized → DequantizeLinear``."""
+    producer = value.producer()
+    integers = producer.inputs[0] if producer is not None and is_dequantize(producer) and producer.inputs else None
+    return (integers.name or "").removesuffix("_quantized") if integers is not None and is_constant(integers) else ""
 
 
 def is_weight_of(value: ir.Value) -> bool:

@@ -20,7 +20,7 @@ from qdq_passes.analysis.uses import (
 )
 from qdq_passes.core.annotate import ENCODING
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, insert_after, make_node, new_constant
+from qdq_passes.core.edit import Namer, drop_unread, insert_after, make_node, new_constant, put_first
 from qdq_passes.core.inference import static_shape
 from qdq_passes.core.select import ALL, Selector, select_values
 from qdq_passes.errors import UnsupportedError, UsageError
@@ -166,7 +166,7 @@ def _store_integers(value: ir.Value, encoding: Encoding, namer: Namer) -> Change
         output=namer.fresh(f"{base}_DequantizeLinear_Output"), like=value,
         attributes=_attributes(encoding), stands_for=_neighbour(value),
     )  # fmt: skip
-    graph.insert_before(graph[0], dq)
+    put_first(graph, [dq])
     for node, index in readers:
         node.replace_input_with(index, dq.outputs[0])
     drop_unread([value])
