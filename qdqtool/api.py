@@ -12,7 +12,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 from qdq_passes.core.edit import copy_model
 from qdq_passes.core.findings import Finding
-from qdq_passes.core.pipeline import Hook
+from qdq_passes.core.pipeline import Hook, run_pipeline
 from qdq_passes.core.verify import new_errors, verify
 from qdq_passes.errors import UsageError, VerifyError
 
@@ -214,7 +214,9 @@ def quantize(
     if given is not None and method is not None and given.method != method and warn is not None:
         warn(f"--method {method} is not used: the ranges given are of method {given.method}")
     passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
-    reference = None if feeds is None else copy_model(work)
+    reference = None
+    if feeds is not None:  # named alike, as onnxruntime takes no two nodes of one name
+        reference = run_pipeline(work, "give-names", copy=True).model
     done = quantize_model(
         work, job, feeds=passing, ranges=given, allow_empty=allow_empty, hooks=hooks, warn=warn,
         progress=_stage(progress, "calibrating", None if feeds is None else feeds.count),

@@ -51,6 +51,12 @@ class SetupError(QdqError):
     exit_code = 3
 
 
+class CheckError(QdqError):
+    """A check found something: a figure beyond its bound. Exit 1."""
+
+    exit_code = 1
+
+
 class VerifyError(QdqError):
     """A pass broke the model: our bug. Exit 70."""
 

@@ -103,6 +103,11 @@ class Ranges:
         """Hex SHA-256 of the canonical JSON of `to_json`."""
         return sha256_of_json(self.to_json())
 
+    @property
+    def bound(self) -> dict[str, Range]:
+        """What ``@ranges`` is bound to: the range of every tensor, [0, 0] for one that never held a value."""
+        return {**self.tensors, **{name: Range(0.0, 0.0) for name in self.unobserved}}
+
     def observers(self) -> dict[str, Observer]:
         """The observers as they stood when these ranges were made."""
         make = observers(self.method, self.options)

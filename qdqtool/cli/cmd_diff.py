@@ -15,7 +15,8 @@ from qdqtool.cli.render import Out, plural, say, table
 @click.argument("b", metavar="B")
 def diff(out: Out, a: str, b: str) -> int:
     """Compare two models by name: nodes, attributes, weights, inputs, outputs, encodings; exit 1 when they differ."""
-    from qdqtool.comparison.difference import describe, differences
+    from qdqtool.comparison.difference import differences
+    from qdqtool.comparison.words import describe
 
     found = [d.to_json() for d in differences(load_model(a), load_model(b))]
     payload: dict[str, Any] = {"a": a, "b": b, "differences": found}

@@ -65,7 +65,7 @@ def opt(
     pipeline = pipeline_text(text)
     needed = pipeline.needs()
     found = Ranges.read(ranges) if ranges else None
-    inputs: dict[str, Any] = {"ranges": found.tensors} if found else {}
+    inputs: dict[str, Any] = {"ranges": found.bound} if found else {}
     if target:
         inputs["target"] = load_target(target)
     for name in [name for name in inputs if name not in needed]:

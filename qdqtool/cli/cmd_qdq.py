@@ -152,7 +152,7 @@ def insert(
     pipeline = parse_pipeline(text + format_pass(make_pass("insert-qdq", options)))
     saved = run_and_save(
         model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, ranges=found,
-        inputs={"ranges": found.tensors} if found else {}, ranges_file=ranges,
+        inputs={"ranges": found.bound} if found else {}, ranges_file=ranges,
     )  # fmt: skip
     show_report(out, saved)
 

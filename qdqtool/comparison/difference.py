@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import Pair, is_dequantize, is_quantize, qdq_pairs
-from qdq_passes.analysis.uses import all_nodes
+from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, qdq_pairs
+from qdq_passes.analysis.uses import GraphLike, graph_likes
 
 #: Elements up to which an initializer's values are shown instead of its hash.
 SHOWN = 8
@@ -22,7 +21,7 @@ class Difference:
     Args:
         kind: ``opset``, ``ir_version``, ``input``, ``output``, ``node``, ``operator``, ``attribute``, ``wiring``,
             ``initializer`` or ``encoding``.
-        where: name of the node, value or tensor.
+        where: name of the node, value or tensor; in a body or function followed by `` (in PATH)``.
         a: what A has, None when it lacks it.
         b: what B has, None when it lacks it.
     """
@@ -37,52 +36,119 @@ class Difference:
         return asdict(self)
 
 
-def describe(kind: str, value: Any) -> str:
-    """One side of a difference in words, for people: ``int8 scale 2^-5, weight pair``; ``-`` for what is not there."""
-    if value is None:
-        return "-"
-    if kind == "encoding" and isinstance(value, dict):
-        return _encoding_text(value)
-    if isinstance(value, list):
-        return f"[{', '.join('' if item is None else str(item) for item in value)}]"
-    return str(value)
-
-
-def _encoding_text(data: dict[str, Any]) -> str:
-    form = "stored integers" if data["stored"] else "pair"
-    if "dtype" not in data:
-        return f"scale {data['scale']}, {data['kind']}, {form}"
-    scales, zero_points = _flat(data["scale"]), _flat(data["zero_point"])
-    axis = "" if data["axis"] is None else f" on axis {data['axis']}"
-    blocks = f" in blocks of {data['block_size']}" if data["block_size"] else ""
-    scale = _scale_text(scales[0]) if len(scales) == 1 else f"{_scale_text(min(scales))}..{_scale_text(max(scales))}"
-    many = f" ({len(scales)}{axis}{blocks})" if len(scales) > 1 else axis
-    zero = f", zero point {min(zero_points)}" if any(zero_points) and min(zero_points) == max(zero_points) else ""
-    zero = zero or (f", zero points {min(zero_points)}..{max(zero_points)}" if any(zero_points) else "")
-    return f"{data['dtype']} scale {scale}{many}{zero}, {data['kind']}, {form}"
-
-
-def _scale_text(scale: float) -> str:
-    mantissa, exponent = math.frexp(scale)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:.6g}"
-
-
-def _flat(value: Any) -> list[Any]:
-    return [x for item in value for x in _flat(item)] if isinstance(value, list) else [value]
-
-
 def differences(a: ir.Model, b: ir.Model) -> list[Difference]:
     """Differences of B against A; empty when they are equal up to metadata and order.
 
-    Q and DQ nodes and their parameters appear once, as the ``encoding`` of the tensor they stand on.
+    QDQ pairs and their parameters appear once, as the ``encoding`` of the tensor they stand on.
     """
+    left, right = _Side(a), _Side(b)
     found = _mapping("opset", _opsets(a), _opsets(b))
     found += _mapping("ir_version", {"model": a.ir_version}, {"model": b.ir_version})
-    found += _mapping("input", _ends(a.graph.inputs), _ends(b.graph.inputs))
-    found += _mapping("output", _ends(a.graph.outputs), _ends(b.graph.outputs))
-    found += _mapping("encoding", _encodings(a), _encodings(b))
-    found += _nodes(a, b)
-    return found + _mapping("initializer", _initializers(a), _initializers(b))
+    for kind in ("input", "output"):
+        found += _mapping(kind, left.ends(kind), right.ends(kind))
+    pairs_a, pairs_b = left.by_tensor(), right.by_tensor()
+    found += _mapping("encoding", *({key: _encoding(p) for key, p in pairs.items()} for pairs in (pairs_a, pairs_b)))
+    found += _nodes(left, right)
+    for key in [key for key in pairs_a if key in pairs_b]:
+        readers_a, readers_b = _readers(pairs_a[key]), _readers(pairs_b[key])
+        if readers_a != readers_b:
+            found.append(Difference("wiring", f"{key} (readers of the pair)", readers_a, readers_b))
+    return found + _mapping("initializer", left.initializers(), right.initializers())
+
+
+class _Side:
+    """One of the models, with its QDQ pairs looked through.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.places = _places(model)
+        self.place = {node: path for path, graph in self.places.items() for node in graph}
+        self.pairs = qdq_pairs(model)
+        self.paired = {node for pair in self.pairs for node in (pair.q, pair.dq) if node is not None}
+        self._names: dict[ir.Value, str] = {}
+        for pair in self.pairs:
+            for value in (pair.source, pair.output):
+                if value is not None and not (value.is_graph_input() or (value is pair.output and value.is_graph_output())):
+                    self._names.setdefault(value, pair.tensor)
+
+    def name(self, value: ir.Value | None) -> str | None:
+        """Name of ``value``; of what a pair makes of a value, the name of that value."""
+        return None if value is None else self._names.get(value, value.name or "")
+
+    def ends(self, kind: str) -> dict[str, Any]:
+        """Inputs or outputs: of the main graph by name, type and shape; of each body and function its names in order."""
+        lists = {path: graph.inputs if kind == "input" else graph.outputs for path, graph in self.places.items()}
+        inner = {path: [self.name(v) for v in values] for path, values in lists.items() if path}
+        return {**{v.name or "": f"{v.type} {v.shape}" for v in lists[""]}, **inner}
+
+    def by_tensor(self) -> dict[str, Pair]:
+        """Each pair by the name of its tensor."""
+        found: dict[str, Pair] = {}
+        for pair in self.pairs:
+            key = _in(self.place[pair.dq], pair.tensor)
+            found[key if key not in found else f"{key} ({pair.dq.name})"] = pair
+        return found
+
+    def nodes(self) -> dict[str, ir.Node]:
+        """Every node that is in no pair, by name."""
+        found: dict[str, ir.Node] = {}
+        for node, path in self.place.items():
+            if node not in self.paired:
+                key = _in(path, node.name or node.op_type)
+                while key in found:
+                    key += "'"
+                found[key] = node
+        return found
+
+    def initializers(self) -> dict[str, Any]:
+        """Every initializer by name, those left out that are only parameters of pairs; a stored weight by its float name."""
+        parameters = {v for node in self.paired for v in node.inputs[1:] if v is not None}
+        parameters = {v for v in parameters if all(use.node in self.paired and use.idx for use in v.uses())}
+        found: dict[str, Any] = {}
+        for path, graph in self.places.items():
+            values = graph.initializers.values() if isinstance(graph, ir.Graph) else ()
+            taken = {v.name for v in values}
+            for value in values:
+                if value in parameters or value.const_value is None:
+                    continue
+                name = self.name(value)
+                found[_in(path, (value.name if name in taken else name) or "")] = _tensor(value.const_value)
+        return found
+
+
+def _places(model: ir.Model) -> dict[str, GraphLike]:
+    """Path → graph: ``""`` is the main graph, ``if1.then_branch`` a body, ``local::f`` a function, ``local::f/if1.then_branch``."""
+    found: dict[str, GraphLike] = {}
+
+    def add(path: str, graph: GraphLike) -> None:
+        while path in found:
+            path += "'"
+        found[path] = graph
+        for node in graph:
+            for attribute in node.attributes.values():
+                head = f"{path}/{node.name or node.op_type}.{attribute.name}" if path else f"{node.name}.{attribute.name}"
+                for number, body in enumerate(_bodies(attribute)):
+                    add(head + (f"[{number}]" if attribute.type == ir.AttributeType.GRAPHS else ""), body)
+
+    for graph in graph_likes(model):
+        add("::".join(filter(None, graph.identifier())) if isinstance(graph, ir.Function) else "", graph)
+    return found
+
+
+def _bodies(attribute: ir.Attr) -> list[ir.Graph]:
+    if attribute.is_ref():
+        return []
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
+
+
+def _in(path: str, name: str) -> str:
+    return f"{name} (in {path})" if path else name
 
 
 def _mapping(kind: str, a: dict[str, Any], b: dict[str, Any]) -> list[Difference]:
@@ -94,50 +160,51 @@ def _opsets(model: ir.Model) -> dict[str, Any]:
     return {domain or "ai.onnx": version for domain, version in model.opset_imports.items()}
 
 
-def _ends(values: Any) -> dict[str, Any]:
-    return {v.name or "": f"{v.type} {v.shape}" for v in values}
-
-
-def _encodings(model: ir.Model) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in qdq_pairs(model):
-        key = pair.tensor if pair.tensor not in found else f"{pair.tensor} ({pair.dq.name})"
-        found[key] = _encoding(pair)
-    return found
-
-
 def _encoding(pair: Pair) -> dict[str, Any]:
-    encoding = pair.encoding
-    data: dict[str, Any] = encoding.to_json() if encoding is not None else {"scale": "computed at run time"}
-    return {**data, "kind": pair.kind, "stored": pair.q is None}
+    """The encoding of the pair, and under ``quantized_with`` what its QuantizeLinear does otherwise."""
+    data = {**_half(pair.dq), "kind": pair.kind, "stored": pair.q is None}
+    half = _half(pair.q) if pair.q is not None else {}
+    other = {key: value for key, value in half.items() if value != data.get(key)}
+    return {**data, "quantized_with": other} if other else data
 
 
-def _nodes(a: ir.Model, b: ir.Model) -> list[Difference]:
-    in_a, in_b = _by_name(a), _by_name(b)
+def _readers(pair: Pair) -> list[str]:
+    """Who reads what the pair makes, not the float value before it."""
+    return sorted({node.name or node.op_type for node in pair.output.consumers()})
+
+
+def _half(node: ir.Node) -> dict[str, Any]:
+    encoding = encoding_of(node)
+    if encoding is None:
+        scale = node.inputs[1].name if len(node.inputs) > 1 and node.inputs[1] is not None else "nothing"
+        data: dict[str, Any] = {"scale": f"computed at run time ({scale})"}
+    else:
+        data = encoding.to_json()
+    attributes = {name: value for name, value in _attributes(node).items() if name not in ("axis", "block_size")}
+    return {**data, "attributes": attributes} if attributes else data
+
+
+def _nodes(a: _Side, b: _Side) -> list[Difference]:
+    in_a, in_b = a.nodes(), b.nodes()
     found = []
     for name in dict.fromkeys([*in_a, *in_b]):
         left, right = in_a.get(name), in_b.get(name)
         if left is None or right is None:
             found.append(Difference("node", name, left and left.op_type, right and right.op_type))
             continue
-        if (left.domain, left.op_type) != (right.domain, right.op_type):
-            found.append(Difference("operator", name, left.op_type, right.op_type))
+        if _operator(left) != _operator(right):
+            found.append(Difference("operator", name, _operator(left), _operator(right)))
         attributes = _mapping("attribute", _attributes(left), _attributes(right))
         found += [Difference("attribute", f"{name}.{d.where}", d.a, d.b) for d in attributes]
-        if _inputs(left) != _inputs(right):
-            found.append(Difference("wiring", name, _inputs(left), _inputs(right)))
+        for what, x, y in (("", left.inputs, right.inputs), (" (outputs)", left.outputs, right.outputs)):
+            names_a, names_b = [a.name(v) for v in x], [b.name(v) for v in y]
+            if names_a != names_b:
+                found.append(Difference("wiring", f"{name}{what}", names_a, names_b))
     return found
 
 
-def _by_name(model: ir.Model) -> dict[str, ir.Node]:
-    found: dict[str, ir.Node] = {}
-    for node in all_nodes(model):
-        if not (is_quantize(node) or is_dequantize(node)):
-            key = node.name or node.op_type
-            while key in found:
-                key += "'"
-            found[key] = node
-    return found
+def _operator(node: ir.Node) -> str:
+    return "::".join(filter(None, (node.domain.removeprefix("ai.onnx"), node.op_type, node.overload)))
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
@@ -159,32 +226,6 @@ def _attribute(attribute: ir.Attr) -> Any:
         if isinstance(value, int | float | str)
         else str(value)
     )
-
-
-def _inputs(node: ir.Node) -> list[str | None]:
-    """Names of the inputs, looking through QDQ pairs to the float value."""
-    return [None if v is None else _float_name(v) for v in node.inputs]
-
-
-def _float_name(value: ir.Value) -> str:
-    producer = value.producer()
-    if producer is None or not is_dequantize(producer) or producer.inputs[0] is None:
-        return value.name or ""
-    integers = producer.inputs[0]
-    q = integers.producer()
-    if q is not None and is_quantize(q) and q.inputs[0] is not None:
-        return (q.inputs[0].name or "").removesuffix("_QuantizeLinear_Input")
-    return (integers.name or "").removesuffix("_quantized")
-
-
-def _initializers(model: ir.Model) -> dict[str, Any]:
-    parameters = {v for n in all_nodes(model) if is_quantize(n) or is_dequantize(n) for v in n.inputs[1:]}
-    return {
-        name.removesuffix("_quantized"): _tensor(value.const_value)
-        for graph in model.graphs()
-        for name, value in graph.initializers.items()
-        if value not in parameters and value.const_value is not None
-    }
 
 
 def _tensor(tensor: ir.TensorProtocol | None) -> str:

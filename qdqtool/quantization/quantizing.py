@@ -11,13 +11,13 @@ import onnx_ir as ir
 from qdq_passes.analysis.demands import Demands, demands_of
 from qdq_passes.analysis.qdq_pairs import qdq_pairs
 from qdq_passes.analysis.uses import has_body, main_nodes
-from qdq_passes.core.annotate import DEMAND, FUSED
+from qdq_passes.core.annotate import DEMAND
 from qdq_passes.core.base import Change
 from qdq_passes.core.hooks import VerifyEach
 from qdq_passes.core.pipeline import Hook, PassReport, Report
 from qdq_passes.core.select import NONE, Selector, select_nodes
 from qdq_passes.errors import UsageError
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings, touching
+from qdq_passes.qdq.annotate_encodings import AnnotateEncodings, is_inside_group, touching
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.quantization.calibrating import Progress, collect_finite, exclude_options, huge
@@ -115,8 +115,8 @@ def quantize_model(
     isolated = excluded_by_user if annotate.isolate else set()
     names = [
         v.name
-        for v in demands.nodes
-        if v.name and demands.roles[v] == "activation" and FUSED.get(v) is None and not touching(v, isolated)
+        for v, nodes in demands.items()
+        if v.name and demands.role(v) == "activation" and not is_inside_group(v, nodes) and not touching(v, isolated)
     ]
     if not names:
         raise _nothing_to_quantize(model, annotate, demands)
@@ -138,7 +138,7 @@ def quantize_model(
         for node in main_nodes(model)
         if (reason := _why_excluded(node, excluded_by_user, wanted, set(annotate.ops)))
     ]
-    materialised = plan.materialise.run(model, inputs={RANGES: ranges.tensors}, hooks=hooks)
+    materialised = plan.materialise.run(model, inputs={RANGES: ranges.bound}, hooks=hooks)
     passes = (*prepared.passes, *materialised.passes)
     kept = [(c.where, c.because) for p in passes for c in p.changes if ", kept for " in c.because]
     return Quantization(

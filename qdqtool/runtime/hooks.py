@@ -12,7 +12,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.base import Change, Pass, is_modified
 from qdq_passes.core.pipeline_text import format_pass
-from qdq_passes.errors import QdqError, UnsupportedError, VerifyError
+from qdq_passes.errors import CheckError, QdqError, UnsupportedError, VerifyError
 
 from qdqtool.runtime.session import open_session
 
@@ -56,7 +56,8 @@ class NumericCheck:
         """Run the feeds again and compare.
 
         Raises:
-            VerifyError: an output differs by more than the pass declares, is gone or new, or the model no longer runs.
+            VerifyError: an output of an exact pass differs, is gone or new, or the model no longer runs.
+            CheckError: an output differs by more than the bound that the pass declares.
         """
         if pass_.keeps.numerics == "changes":
             if is_modified(list(changes)):
@@ -93,7 +94,10 @@ class NumericCheck:
             for name in old:
                 fault = _fault(pass_, old[name], new[name])
                 if fault:
-                    raise VerifyError(f"pass {text} {fault} in sample {sample}", where=f"output {name!r}")
+                    is_bug = pass_.keeps.numerics == "exact"
+                    kind = VerifyError if is_bug else CheckError
+                    hint = None if is_bug else f"the bound holds {pass_.keeps.why}"
+                    raise kind(f"pass {text} {fault} in sample {sample}", where=f"output {name!r}", hint=hint)
         return after
 
 

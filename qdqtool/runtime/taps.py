@@ -1,9 +1,9 @@
-"""Taps: values inside a model, fetched while feeds stream through one session. One sample's tensors are held at a time."""
+"""Taps: values inside a model, fetched feed by feed from one session."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +22,18 @@ class Taps:
 
     Args:
         model: the model. Bodies of If, Loop and Scan are not tapped.
-        tensors: names of graph inputs and node outputs of the main graph.
+        tensors: names of graph inputs, graph outputs and node outputs of the main graph.
         threads: threads inside an operator.
 
     Raises:
-        UsageError: a tensor is not a graph input or node output of the main graph.
+        UsageError: a tensor is none of these.
     """
 
     def __init__(self, model: ir.Model, tensors: Iterable[str], *, threads: int = 1) -> None:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(tensors))
         inputs = {value.name for value in model.graph.inputs}
-        known = {*inputs, *(value.name for value in _node_outputs(model))}
+        outputs = [value for value in model.graph.outputs if value.name]  # a session gives those of weights and constants too
+        known = {*inputs, *(value.name for value in [*_node_outputs(model), *outputs])}
         for name in self.names:
             if name not in known:
                 near = difflib.get_close_matches(name, [k for k in known if k], n=3)
@@ -41,17 +42,22 @@ class Taps:
                     hint=f"did you mean {' or '.join(near)}?" if near else None,
                 )
         self._fetched = [name for name in self.names if name not in inputs]
+        self._defaults = {name: model.graph.initializers[name] for name in self.names if name in model.graph.initializers}
         self.session: Session = open_session(model, threads=threads, extra_outputs=self._fetched)
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors for one feed, in the order they were asked for."""
         fetched = self.session.run(feed, self._fetched) if self._fetched else {}
-        return {name: fetched[name] if name in fetched else feed[name] for name in self.names}
+        return {
+            name: fetched[name] if name in fetched else feed[name] if name in feed else self._default(name)
+            for name in self.names
+        }
 
-    def stream(self, feeds: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
-        """The wanted tensors of each feed in turn; drop one before taking the next to stay within one sample's memory."""
-        for feed in feeds:
-            yield self.run(feed)
+    def _default(self, name: str) -> Array:
+        """Value of a graph input that the feed leaves out."""
+        tensor = self._defaults[name].const_value
+        assert tensor is not None
+        return tensor.numpy()
 
 
 def float_tensors(model: ir.Model) -> list[str]:

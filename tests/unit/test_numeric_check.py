@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.pipeline import Pipeline
-from qdq_passes.errors import VerifyError
+from qdq_passes.errors import CheckError, VerifyError
 
 from qdqtool.runtime import hooks
 from qdqtool.runtime.hooks import NumericCheck, same_bits
@@ -88,7 +88,7 @@ def test_a_broken_promise_names_pass_output_sample_and_figure() -> None:
 
 
 def test_a_bound_is_in_units_of_the_largest_output() -> None:
-    with pytest.raises(VerifyError, match=r"exceeds its bound 0\.01 x max \|output\|"):
+    with pytest.raises(CheckError, match=r"exceeds its bound 0\.01 x max \|output\|"):
         run(ScaleWithin(1.02))
 
 

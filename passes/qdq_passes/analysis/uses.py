@@ -20,8 +20,6 @@ DATA_MOVEMENT = frozenset(
 FLOAT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 #: Float types that QuantizeLinear takes; float64 is none of them.
 QUANTIZABLE_TYPES = FLOAT_TYPES - {ir.DataType.DOUBLE}
-#: Oldest default-domain opset whose QuantizeLinear takes float16 and bfloat16 (onnx's operator changelog).
-OPSET_OF_HALF = 19
 
 GraphLike = ir.Graph | ir.Function
 

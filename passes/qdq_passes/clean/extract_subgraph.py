@@ -12,6 +12,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.uses import GraphLike, all_nodes, all_values
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.core.edit import RUN_SORT
+from qdq_passes.core.inference import infer_shapes
 from qdq_passes.errors import ModelError, UsageError
 
 
@@ -20,7 +21,8 @@ class ExtractSubgraph(Pass):
     """Cut the part of the main graph between ``inputs`` and ``outputs`` out as the model.
 
     Graph: ``x → A → a → B → b → C → y`` with inputs=[a] outputs=[b] → ``a → B → b``.
-    Requires: every path from a graph input to an output of the cut crosses one of ``inputs``.
+    Requires: the types of the cut values are given or can be inferred; every path from a graph input to an output of the cut
+    crosses one of ``inputs``.
     Keeps: names of all values; weights, functions that are still called, opset imports, metadata.
     Skips: nothing; unnamed inputs default to the graph inputs that the outputs depend on.
 
@@ -37,8 +39,17 @@ class ExtractSubgraph(Pass):
         """Rewire the graph's ends, then drop what no output needs."""
         graph = model.graph
         values = {v.name: v for v in all_values(model) if v.name and v.graph is graph}
+        if any(v.type is None for name in (*self.inputs, *self.outputs) if (v := values.get(name)) is not None):
+            infer_shapes(model)
         starts = [_find(name, values) for name in self.inputs]
         ends = [_find(name, values) for name in self.outputs] or list(graph.outputs)
+        for value in (*starts, *ends):
+            if value.type is None:
+                raise UsageError(
+                    "its type is unknown, an input or output needs one",
+                    where=value.name,
+                    hint="run infer-shapes, or cut elsewhere",
+                )
         removed = {node: node.name or node.op_type for node in all_nodes(model)}
         try:
             part = ir.convenience.extract(graph, starts or list(graph.inputs), ends)

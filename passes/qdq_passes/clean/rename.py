@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,19 +63,30 @@ def _rename(
 ) -> Iterator[Change]:
     """The first scope that has the old name is meant: the main graph before the functions."""
     tables = [{thing.name: thing for thing in scope} for scope in scopes]
+    work: list[tuple[ir.Value | ir.Node, str, str, int]] = []
     for text in texts:
         old, new = split_assignment(text)
-        by_name = next((table for table in tables if old in table), None)
-        if by_name is None:
+        number = next((i for i, table in enumerate(tables) if old in table), None)
+        if number is None:
             raise UsageError(
                 f"no {what} {old!r}", hint=f"see `qdqtool match MODEL {'tensor:' if what == 'value' else ''}'*'`"
             )
-        if new in by_name and new != old:
+        work.append((tables[number][old], old, new, number))
+    for _, old, new, number in work:
+        taken = set(tables[number]) - {o for _, o, _, n in work if n == number}
+        if new in taken or [n for _, _, n, i in work if i == number].count(new) > 1:
             raise UsageError(f"{what} {new!r} exists already", where=old)
-        thing = by_name.pop(old)
+    for thing, _, new, number in work:  # by a name in between, so that two may swap theirs
+        thing.name = _free(new, tables[number])
+    for thing, old, new, _ in work:
         thing.name = new
-        by_name[new] = thing
         yield Change("rename", old, f"→ {new}")
+
+
+def _free(name: str, table: Mapping[str | None, object]) -> str:
+    while name in table:
+        name += "_"
+    return name + "_renamed"
 
 
 def _rename_dim(model: ir.Model, old: str, new: str | int) -> int:

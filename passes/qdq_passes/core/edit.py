@@ -146,9 +146,9 @@ def own_initializer(node: ir.Node, index: int, namer: Namer) -> ir.Value:
     return copy
 
 
-def set_constant(value: ir.Value, array: npt.NDArray[Any]) -> None:
+def set_constant(value: ir.Value, data: npt.NDArray[Any] | ir.TensorProtocol) -> None:
     """Give an initializer new data. Whoever else reads it sees the change: call `own_initializer` first."""
-    tensor = ir.tensor(array, name=value.name)
+    tensor = ir.tensor(np.asarray(data), name=value.name) if isinstance(data, np.ndarray | np.generic) else data
     value.const_value = tensor
     value.type = ir.TensorType(tensor.dtype)
     value.shape = ir.Shape(tensor.shape.numpy())

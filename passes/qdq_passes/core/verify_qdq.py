@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes.analysis.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS
 from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.findings import Problem, place
 from qdq_passes.core.verify_walk import Walk
@@ -28,15 +29,6 @@ DEQUANTIZE = frozenset({(domain, name.replace("Quantize", "Dequantize")) for dom
 #: Domains where the zero point has the type of the integers.
 TYPED_DOMAINS = ("", "com.microsoft", "com.amd.quark")
 SAME_TYPE = "give the zero point the type of the integers"
-#: First opset of the default domain whose Q and DQ take a type (onnx's changelog of QuantizeLinear).
-FIRST_OPSET = {
-    **dict.fromkeys((ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32), 10),
-    **dict.fromkeys((ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ), 19),
-    **dict.fromkeys((ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ), 19),
-    **dict.fromkeys((ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT4, ir.DataType.UINT4), 21),
-    ir.DataType.FLOAT4E2M1: 23,
-    **dict.fromkeys((ir.DataType.INT2, ir.DataType.UINT2), 25),
-}
 
 
 @dataclass(eq=False)
@@ -193,11 +185,19 @@ def opset(walk: Walk) -> Iterator[Problem]:
         if linear.node.domain or not linear.opset:
             continue
         stored = linear.stored
-        needs = {10 if stored is None else FIRST_OPSET.get(stored, 10): _word(stored)}
+        if stored is not None and stored not in FIRST_OPSET:
+            yield (
+                "error",
+                place(linear.node),
+                f"stores {_word(stored)}, which no opset knows",
+                "store int8, uint8, int16…",
+            )
+            continue
+        needs = {10 if stored is None else FIRST_OPSET[stored]: _word(stored)}
         if linear.number("block_size", 0):
-            needs[21] = "block_size"
+            needs[OPSET_OF_BLOCKS] = "block_size"
         elif linear.scales is not None and linear.scales.size > 1:
-            needs[13] = "a scale per axis"
+            needs[OPSET_OF_AXIS] = "a scale per axis"
         newest = max(needs)
         if newest > linear.opset:
             message = f"uses {needs[newest]}, which opset {linear.opset} does not have"

@@ -35,7 +35,8 @@ class FoldBatchNorm(Pass):
     keeps: ClassVar[Keeps] = Keeps(
         "bounded",
         bound=2.0**-14,
-        why="W' and B' are rounded once (2^-24 relative each) and the sum of K products associates differently: error ≤ "
+        why="for |B|, |μ| up to 2^4·σ; "
+        "W' and B' are rounded once (2^-24 relative each) and the sum of K products associates differently: error ≤ "
         "(K + 3)·2^-24·Σ|w'x|; with K ≤ 2^7..2^12 and random signs about √K·2^-24 ≤ 2^-18 of max|y|, 2^4 left for cancellation",
     )
 

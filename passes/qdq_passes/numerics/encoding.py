@@ -145,12 +145,21 @@ def integer_format(dtype: ir.DataType) -> tuple[bool, int]:
     return signed, int(digits)
 
 
-def encoding_of_range(low: float, high: float, *, dtype: ir.DataType, symmetric: bool, power_of_two: bool) -> Encoding:
+def encoding_of_range(
+    low: float,
+    high: float,
+    *,
+    dtype: ir.DataType,
+    symmetric: bool,
+    power_of_two: bool,
+    smallest: float = FLOAT32_TINY,
+) -> Encoding:
     """The encoding that covers the observed range [low, high].
 
     Symmetric: scale = max(|low|, |high|) / qmax, zero point 0 (the middle, 2^(bits-1), for unsigned types). Asymmetric:
     the range is widened to include 0, scale = (high − low) / (qmax − qmin), zero point = round(qmin − low / scale).
-    Power of two: the scale is rounded up, so that the range never overflows. An empty range gets scale 1.
+    Power of two: the scale is rounded up, so that the range never overflows. An empty range gets scale 1;
+    no scale is below ``smallest``, what the tensor's float type can hold.
 
     Raises:
         ModelError: the range is not finite, or low > high.
@@ -169,8 +178,8 @@ def encoding_of_range(low: float, high: float, *, dtype: ir.DataType, symmetric:
     else:
         middle = 0
         scale = (high - low) / (qmax - qmin)
-    if scale < FLOAT32_TINY:
+    if scale == 0:
         return Encoding.per_tensor(dtype, 1.0, middle if symmetric else qmin if signed is False else 0)
-    scale = pow2.round_scale(scale) if power_of_two else float(np.float32(scale))
+    scale = max(pow2.round_scale(scale) if power_of_two else float(np.float32(scale)), smallest)
     zero_point = middle if symmetric else int(np.clip(round(qmin - low / scale), qmin, qmax))
     return Encoding.per_tensor(dtype, scale, zero_point)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from qdq_passes.errors import ModelError
+
 #: Scales stay normal float32 numbers: 2^-126 is the smallest, and 2^127 the largest power of two.
 MIN_EXPONENT, MAX_EXPONENT = -126, 127
 
@@ -28,7 +30,12 @@ def round_scale(scale: float, *, nearest: bool = False) -> float:
     """The power of two at or above ``scale`` (``nearest``: the nearest in log2, ties to even), within float32's normal range.
 
     Exact at powers of two: frexp splits the float without a logarithm, so 2^-p never becomes 2^(1-p).
+
+    Raises:
+        ModelError: ``scale`` is not positive and finite.
     """
+    if not (math.isfinite(scale) and scale > 0):
+        raise ModelError(f"{scale} is no scale", hint="a scale is positive and finite")
     if nearest:
         exponent = round(math.log2(scale))
     else:

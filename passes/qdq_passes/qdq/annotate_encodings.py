@@ -9,12 +9,12 @@ from typing import ClassVar, Literal, Protocol
 import onnx_ir as ir
 
 from qdq_passes.analysis.demands import QUANTIZED_OPS, Demands, demands_of, sharing_outputs
-from qdq_passes.analysis.uses import constant_array, has_body, main_nodes
+from qdq_passes.analysis.uses import constant_array, dtype_of, has_body, main_nodes
 from qdq_passes.core.annotate import DEMAND, ENCODING, FUSED, Demand
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.core.select import ALL, NONE, Selector, select_nodes
 from qdq_passes.errors import ModelError, UsageError
-from qdq_passes.numerics.encoding import Encoding, encoding_of_range, parse_dtype
+from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding, encoding_of_range, parse_dtype
 
 
 class ObservedRange(Protocol):
@@ -25,6 +25,9 @@ class ObservedRange(Protocol):
     @property
     def high(self) -> float: ...
 
+
+#: Smallest positive number of a float type whose range is below float32's; scales are stored in the tensor's own type.
+SMALLEST_SCALE = {ir.DataType.FLOAT16: 2.0**-24}
 
 IntegerType = Literal["int8", "uint8", "int16", "uint16"]
 
@@ -40,8 +43,8 @@ class AnnotateEncodings(Pass):
     Requires: a range for every activation that is demanded.
     Keeps: everything; numerics bit-exact (what `insert-qdq` does with it is not).
     Skips: operators not in ``ops``; nodes of ``exclude`` and outside ``only`` (a value that another node demands is "kept
-    for" that node, unless ``isolate``); values inside a fused group; values that have a pair; constants that are not finite
-    (masks of −∞); float64 and unknown types; bodies of If and Loop.
+    for" that node, unless ``isolate``); values inside a fused group whose nodes are all quantized; values that have a
+    pair; constants that are not finite (masks of −∞); float64 and unknown types; bodies of If and Loop.
 
     Args:
         encodings: tensor name → observed range or encoding; normally ``@ranges``.
@@ -91,7 +94,7 @@ class AnnotateEncodings(Pass):
         sharing: dict[ir.Value, ir.Value],
     ) -> Iterator[Change]:
         near = touching(value, excluded)
-        if FUSED.get(value) is not None:
+        if is_inside_group(value, demand.nodes):
             yield skip(value, "is inside a fused group")
             return
         if near and self.isolate:
@@ -143,10 +146,17 @@ class AnnotateEncodings(Pass):
                 dtype=parse_dtype(name),
                 symmetric=self.symmetric or role != "activation",
                 power_of_two=self.scales == "pow2",
+                smallest=SMALLEST_SCALE.get(dtype_of(value) or ir.DataType.FLOAT, FLOAT32_TINY),
             )
         except ModelError as error:
             error.where = value.name
             raise
+
+
+def is_inside_group(value: ir.Value, demanding: Collection[str]) -> bool:
+    """Whether ``value`` never leaves a fused group: marked so, and every node that touches it is quantized (``demanding``)."""
+    touched_by = [n for n in (value.producer(), *value.consumers()) if n is not None]
+    return FUSED.get(value) is not None and all((n.name or n.op_type) in demanding for n in touched_by)
 
 
 def touching(value: ir.Value, nodes: Collection[ir.Node]) -> list[ir.Node]:

@@ -50,6 +50,10 @@ class FoldWeightQdq(Pass):
                 reason = "its integers are read by something else than DequantizeLinear"
             elif array.dtype.kind in "iu":
                 reason = f"{source.name} holds integers already"
+            elif (scale := constant_array(node.inputs[1])) is None or scale.dtype != array.dtype:
+                reason = "its scale has another float type"
+            elif "precision" in node.attributes:
+                reason = "it asks for a precision of its own"
             elif not is_integer_type(encoding.dtype):
                 reason = f"{encoding.dtype.name.lower()} is no integer type"
             if reason is not None or encoding is None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, constant_array, is_constant, is_standard, readers
+from qdq_passes.analysis.uses import FLOAT_TYPES, all_nodes, constant_array, dtype_of, is_constant, is_standard, readers
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.core.edit import Namer, own_initializer, set_constant
 from qdq_passes.core.select import ALL, Selector, select_nodes
@@ -91,6 +91,8 @@ def _why_not(node: ir.Node, gain: int) -> str | None:
         value = node.inputs[index] if index is not None and index < len(node.inputs) else None
         if value is not None and (value.const_value is None or value.is_graph_input()):
             return "its gain or bias is no initializer"
+    if dtype_of(output) not in FLOAT_TYPES:
+        return "it does not compute on floats"
     for user, index in uses:
         axis = _input_channel_axis(user, index, channels_first=node.op_type == "BatchNormalization")
         if axis is None:

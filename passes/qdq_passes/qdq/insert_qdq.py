@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.analysis.demands import has_pair
+from qdq_passes.analysis.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
 from qdq_passes.analysis.uses import (
-    OPSET_OF_HALF,
     QUANTIZABLE_TYPES,
     all_values,
     constant_array,
@@ -26,9 +26,6 @@ from qdq_passes.core.select import ALL, Selector, select_values
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.encoding import Encoding, integer_range, parse_dtype
 from qdq_passes.numerics.quantize import quantize
-
-#: Oldest default-domain opset whose QuantizeLinear knows a feature (onnx's operator changelog).
-OPSET_OF_QDQ, OPSET_OF_AXIS, OPSET_OF_WIDE_TYPES = 10, 13, 21
 
 
 @dataclass(frozen=True)
@@ -196,7 +193,7 @@ def _why_not(value: ir.Value) -> str | None:
     dtype = dtype_of(value)
     if dtype is not None and dtype not in QUANTIZABLE_TYPES:
         return f"is {dtype.name.lower()}, which QuantizeLinear does not take"
-    if is_constant(value) and not value.uses():
+    if value.producer() is None and not value.uses():
         return "no node reads it"
     return None
 
@@ -213,10 +210,17 @@ def _check(value: ir.Value, encoding: Encoding, opset: int, *, stored: bool) -> 
         raise UnsupportedError(
             "QuantizeLinear writes no int32", where=value.name, hint="store the integers: weights=dq"
         )
-    narrow = encoding.dtype in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32)
-    needed = OPSET_OF_QDQ if encoding.axis is None else OPSET_OF_AXIS
-    needed = max(needed, OPSET_OF_HALF if dtype != ir.DataType.FLOAT else 0)
-    needed = max(needed, 0 if narrow and not encoding.block_size else OPSET_OF_WIDE_TYPES)
+    first = FIRST_OPSET.get(encoding.dtype)
+    if first is None:
+        raise UnsupportedError(
+            f"QuantizeLinear knows no {name}", where=value.name, hint="for example int8, uint8, int16, int4"
+        )
+    needed = max(
+        first,
+        OPSET_OF_AXIS if encoding.axis is not None else 0,
+        OPSET_OF_BLOCKS if encoding.block_size else 0,
+        OPSET_OF_HALF if dtype != ir.DataType.FLOAT else 0,
+    )
     if opset < needed:
         on = "" if dtype == ir.DataType.FLOAT else f" on {dtype.name.lower()}"
         raise UnsupportedError(

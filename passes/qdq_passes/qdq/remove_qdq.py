@@ -76,5 +76,7 @@ def _dequantized(pair: Pair, namer: Namer) -> ir.Value:
         )
     scale = constant_array(pair.dq.inputs[1])
     assert scale is not None
-    array = dequantize(integers, encoding, scale.dtype)
+    wanted = pair.dq.attributes.get("output_dtype")  # since opset 23; 0 stands for the type of the scale
+    dtype = ir.DataType(wanted.as_int()).numpy() if wanted is not None and wanted.as_int() else scale.dtype
+    array = dequantize(integers, encoding, dtype)
     return new_constant(graph_of(pair.dq), namer, pair.tensor or "weight", array, [pair.dq])
