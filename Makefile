@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint bench clean samples
+.PHONY: demo test test-all lint bench clean
 
 demo: $(STAMP)
 	@mkdir -p .demo
@@ -25,9 +25,6 @@ test-all: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
-
-samples:
-	@echo "sample models are committed; sample_models/README.md says how to rebuild one"
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

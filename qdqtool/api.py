@@ -24,6 +24,7 @@ from qdqtool.io.feed_spec import input_specs
 from qdqtool.io.feeds import Feeds, FeedSpec, open_feeds
 from qdqtool.io.images import ImageOptions
 from qdqtool.io.load import load
+from qdqtool.io.progress import Progress, StageProgress
 from qdqtool.io.provenance import Provenance
 from qdqtool.io.save import save
 from qdqtool.presets.loading import load_preset
@@ -31,11 +32,11 @@ from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import Passing, collect_finite
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
+from qdqtool.quantization.refusals import grouped, target_refusals
 from qdqtool.runtime.taps import float_tensors
 from qdqtool.targets.loading import load_target
 
 ModelOrPath = ir.Model | str | os.PathLike[str]
-Progress = Callable[[str, int, int | None], None]
 Warn = Callable[[str], None]
 
 #: Samples on which `quantize` measures its own SQNR: a figure for the summary, `compare` is the full measurement.
@@ -51,12 +52,14 @@ class Quantized:
         quantization: what was done.
         comparison: quantized against float on the first `SQNR_SAMPLES` samples; None without data.
         source_sha256: SHA-256 of the float model's file, empty for a model in memory.
+        target_refusals: (node, reason) of what the target does not take as it was quantized; None without a target.
     """
 
     model: ir.Model
     quantization: Quantization
     comparison: Comparison | None
     source_sha256: str
+    target_refusals: tuple[tuple[str, str], ...] | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -69,6 +72,8 @@ class Quantized:
         if self.comparison is not None:
             data["sqnr_db"] = self.comparison.min_sqnr
             data["sqnr_samples"] = self.comparison.samples
+        if self.target_refusals is not None:
+            data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
         return data
 
 
@@ -120,7 +125,8 @@ def calibrate(
     seed: int = 0,
     image: ImageOptions | None = None,
     tensors: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    jobs: int = 1,
+    progress: StageProgress | None = None,
     warn: Warn | None = None,
 ) -> Ranges:
     """Ranges of the float tensors of ``model`` over ``data``; all of them, or those named in ``tensors``."""
@@ -132,6 +138,7 @@ def calibrate(
         method,
         float_tensors(graph) if tensors is None else tensors,
         way_out=lambda bad: f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{name}' for name in bad))}",
+        threads=jobs,
         progress=_stage(progress, "calibrating", feeds.count),
     )
     _pass_on(feeds.warnings, warn)
@@ -161,7 +168,8 @@ def quantize(
     overwrite: bool = False,
     no_provenance: bool = False,
     hooks: Iterable[Hook] = (),
-    progress: Progress | None = None,
+    jobs: int = 1,
+    progress: StageProgress | None = None,
     warn: Warn | None = None,
 ) -> Quantized:
     """Quantize a float model: clean and fuse it, calibrate, insert QDQ pairs; write it to ``output`` where given.
@@ -188,6 +196,7 @@ def quantize(
         overwrite: replace an existing ``output``.
         no_provenance: leave out the metadata entry.
         hooks: pipeline hooks.
+        jobs: threads inside an operator; the figures are those of so many threads, to the last bit.
         progress: called with (stage, done, total).
         warn: called with each warning.
 
@@ -218,16 +227,21 @@ def quantize(
     if feeds is not None:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
     done = quantize_model(
-        work, job, feeds=passing, ranges=given, allow_empty=allow_empty, hooks=hooks, warn=warn,
+        work, job, feeds=passing, ranges=given, allow_empty=allow_empty, hooks=hooks, warn=warn, threads=jobs,
         progress=_stage(progress, "calibrating", None if feeds is None else feeds.count),
     )  # fmt: skip
     refuse_errors(work, known, allow_findings=allow_findings)
+    unfit = None if target is None else target_refusals(work, load_target(target))
+    _pass_on(grouped(unfit or ()), warn)
     comparison = None
     if reference is not None and passing is not None and feeds is not None:
         few = passing.first or list(itertools.islice(feeds, SQNR_SAMPLES))
-        comparison = compare_models(reference, work, few, tensors=[], progress=_stage(progress, "comparing", len(few)))
+        ticks = _stage(progress, "comparing", len(few))
+        comparison = compare_models(reference, work, few, tensors=[], threads=jobs, progress=ticks)
         _pass_on([*feeds.warnings, *comparison.warnings], warn)
-    result = Quantized(model=work, quantization=done, comparison=comparison, source_sha256=source)
+    result = Quantized(
+        model=work, quantization=done, comparison=comparison, source_sha256=source, target_refusals=unfit
+    )
     if output is not None:
         save(work, output, overwrite=overwrite, provenance=None if no_provenance else result.provenance)
     return result
@@ -278,7 +292,8 @@ def compare(
     image: ImageOptions | None = None,
     per_slice: int | None = None,
     tensors: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    jobs: int = 1,
+    progress: StageProgress | None = None,
     warn: Warn | None = None,
 ) -> Comparison:
     """Compare model ``b`` with the reference ``a`` on ``data``: SQNR, maximal difference, cosine, share of equal elements.
@@ -292,6 +307,7 @@ def compare(
         image: how images become inputs.
         per_slice: axis along which to compare every index by itself as well.
         tensors: inner tensors to compare; None: all that both have; empty: outputs only.
+        jobs: threads inside an operator; the figures are those of so many threads, to the last bit.
         progress: called with (stage, done, total).
         warn: called with each warning.
     """
@@ -299,13 +315,14 @@ def compare(
     second = b if isinstance(b, ir.Model) else load(b)
     feeds = open_feeds(data, input_specs(first), samples=samples, seed=seed, image=image)
     found = compare_models(
-        first, second, feeds, per_slice=per_slice, tensors=tensors, progress=_stage(progress, "comparing", feeds.count)
-    )
+        first, second, feeds, per_slice=per_slice, tensors=tensors, threads=jobs,
+        progress=_stage(progress, "comparing", feeds.count),
+    )  # fmt: skip
     _pass_on([*feeds.warnings, *found.warnings], warn)
     return found
 
 
-def _stage(progress: Progress | None, name: str, count: int | None = None) -> Callable[[int, int | None], None] | None:
+def _stage(progress: StageProgress | None, name: str, count: int | None = None) -> Progress | None:
     return None if progress is None else lambda done, total: progress(name, done, count if total is None else total)
 
 

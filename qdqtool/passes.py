@@ -2,34 +2,5 @@
 
 from __future__ import annotations
 
-from qdq_passes import (
-    Change,
-    Hook,
-    Keeps,
-    Pass,
-    Pipeline,
-    dump,
-    from_gs,
-    parse_pipeline,
-    run_pipeline,
-    skip,
-    surgeon_pass,
-    to_gs,
-    verify,
-)
-
-__all__ = [
-    "Change",
-    "Hook",
-    "Keeps",
-    "Pass",
-    "Pipeline",
-    "dump",
-    "from_gs",
-    "parse_pipeline",
-    "run_pipeline",
-    "skip",
-    "surgeon_pass",
-    "to_gs",
-    "verify",
-]
+from qdq_passes import *  # noqa: F403
+from qdq_passes import __all__ as __all__

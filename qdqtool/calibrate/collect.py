@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -14,10 +14,8 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feed_hash import EMPTY, add_feed
 from qdqtool.io.feed_spec import is_float
 from qdqtool.io.feeds import Feeds
+from qdqtool.io.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
-
-#: Told (samples done, samples in all or None).
-Progress = Callable[[int, int | None], None]
 
 
 def collect(

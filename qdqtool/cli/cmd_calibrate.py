@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qdqtool.cli.options import allow_empty_option, command, data_options, image_settings, select_option
+from qdqtool.cli.options import allow_empty_option, command, data_options, image_settings, jobs_option, select_option
 from qdqtool.cli.render import Out, plural, say
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @select_option
 @allow_empty_option
 @data_options
+@jobs_option
 def calibrate(
     out: Out,
     model: str | None,
@@ -38,6 +39,7 @@ def calibrate(
     data: str | None,
     samples: int | None,
     seed: int,
+    jobs: int,
     **images: Any,
 ) -> None:
     """Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
@@ -59,8 +61,9 @@ def calibrate(
         if data is None:
             raise UsageError("no data to calibrate on", hint="give --data; see `qdqtool calibrate --help`")
         found = _calibrate(
-            out, model, data, method, select, allow_empty, samples=samples, seed=seed, image=image_settings(images)
-        )
+            out, model, data, method, select, allow_empty, samples=samples, seed=seed,
+            image=image_settings(images), jobs=jobs,
+        )  # fmt: skip
     found.write(output, overwrite=overwrite)
     payload = {
         "output": output, "method": found.method, "samples": found.samples, "tensors": len(found.tensors),

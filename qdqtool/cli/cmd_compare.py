@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from qdqtool.cli.options import command, data_options, image_settings
+from qdqtool.cli.options import command, data_options, image_settings, jobs_option
 from qdqtool.cli.render import EXACT, Out, plural, say, table
 
 #: Rows of the table of inner tensors without -v.
@@ -30,7 +30,13 @@ SLICES = 3
 @click.option("--tensor", "tensors", multiple=True, metavar="NAME", help="Only these inner tensors (repeat).")
 @click.option("--outputs-only", is_flag=True, help="No inner tensors.")
 @click.option("--min-sqnr", type=float, metavar="DB", help="Exit 1 when an output is below this SQNR.")
+@click.option(
+    "--baseline",
+    metavar="FILE",
+    help="JSON of an earlier compare: exit 1 when an output's SQNR is below the one there.",
+)
 @data_options
+@jobs_option
 def compare(
     out: Out,
     a: str,
@@ -40,9 +46,11 @@ def compare(
     tensors: tuple[str, ...],
     outputs_only: bool,
     min_sqnr: float | None,
+    baseline: str | None,
     data: str | None,
     samples: int | None,
     seed: int,
+    jobs: int,
     **images: Any,
 ) -> int:
     """Compare model B with the reference A on --data: SQNR, largest difference, cosine, share of equal elements; worst first."""
@@ -52,15 +60,57 @@ def compare(
 
     if data is None:
         raise UsageError("no data to compare on", hint="give --data; random:8 shows whether anything is broken at all")
+    before = _stored(baseline) if baseline is not None else None
     with out.progress("comparing") as tick:
         found = api.compare(
             a, b, data, samples=samples, seed=seed, image=image_settings(images), per_slice=per_slice,
             tensors=[] if outputs_only else list(tensors) or None, warn=out.warn,
-            progress=tick,
+            jobs=jobs, progress=tick,
         )  # fmt: skip
     payload = {**found.to_json(), "mode": mode}
+    if before is not None and baseline is not None:
+        payload["worse"] = _worse(payload["outputs"], before, baseline)
     out.result(payload, lambda: _render(payload, out.verbose))
-    return 1 if min_sqnr is not None and found.min_sqnr is not None and found.min_sqnr < min_sqnr else 0
+    below = min_sqnr is not None and found.min_sqnr is not None and found.min_sqnr < min_sqnr
+    return 1 if below or payload.get("worse") else 0
+
+
+def _stored(path: str) -> dict[str, float | None]:
+    """SQNR of each output in an earlier report; None where it was exact.
+
+    Raises:
+        UsageError: the file is no such report.
+    """
+    import json
+
+    from qdq_passes.errors import UsageError
+
+    from qdqtool.io.read import read_text
+
+    try:
+        outputs = json.loads(read_text(path))["outputs"]
+        return {name: None if (db := o["sqnr_db"]) is None else float(db) for name, o in outputs.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError("is no report of `qdqtool compare --json`", where=path) from error
+
+
+def _worse(now: dict[str, Any], before: dict[str, float | None], path: str) -> list[dict[str, Any]]:
+    """The outputs whose SQNR is below that of the earlier report.
+
+    Raises:
+        UsageError: the report is of other outputs.
+    """
+    from qdq_passes.errors import UsageError
+    from qdq_passes.numerics.agreement import worst_first
+
+    if set(now) != set(before):
+        lacking, gone = [n for n in now if n not in before], [n for n in before if n not in now]
+        what = (
+            f"has no output {', '.join(lacking)}" if lacking else f"has output {', '.join(gone)}, which the model lacks"
+        )
+        raise UsageError(what, where=path, hint="make the baseline again with --json-out")
+    rows = [{"output": name, "sqnr_db": figures["sqnr_db"], "before": before[name]} for name, figures in now.items()]
+    return [row for row in rows if worst_first(row["sqnr_db"]) < worst_first(row["before"])]
 
 
 def _render(payload: dict[str, Any], everything: bool) -> None:
@@ -85,6 +135,9 @@ def _render(payload: dict[str, Any], everything: bool) -> None:
         say()
         table(("worst slices of", "index", "SQNR dB", "exact"), slices)
     say(f"{plural(payload['samples'], 'sample')}, {payload['mode']}")
+    for row in payload.get("worse", []):
+        was = EXACT if row["before"] is None else f"{row['before']:.2f} dB"
+        say(f"worse than the baseline: {row['output']}, {row['sqnr_db']:.2f} dB, was {was}")
 
 
 def _agreements(title: str, compared: list[dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ def convert_opset(out: Out, model: str, output: str, overwrite: bool, no_provena
     from qdqtool.cli.saving import run_and_save, show_report
 
     pipeline = f"convert-opset{{version={version}}}" if version != 21 else "convert-opset"
-    saved = run_and_save(model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
+    saved = run_and_save(out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
     show_report(out, saved)
 
 

@@ -29,7 +29,7 @@ def externalize(
     from qdqtool.cli.saving import run_and_save, show_report
 
     saved = run_and_save(
-        model, output, Pipeline(), overwrite=overwrite, no_provenance=no_provenance,
+        out, model, output, Pipeline(), overwrite=overwrite, no_provenance=no_provenance,
         external="never" if inline else "always", threshold=threshold, allow_findings=True,
     )  # fmt: skip
     show_report(out, saved)

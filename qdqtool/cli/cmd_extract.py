@@ -39,7 +39,7 @@ def extract(
             "nothing to cut at", hint="give --inputs or --outputs; `qdqtool match MODEL 'tensor:*'` lists values"
         )
     pipeline = Pipeline((ExtractSubgraph(inputs=tuple(starts), outputs=tuple(ends)),))
-    saved = run_and_save(model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
+    saved = run_and_save(out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
     show_report(out, saved)
 
 

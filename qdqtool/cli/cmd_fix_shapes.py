@@ -32,7 +32,7 @@ def fix_shapes(
     if not (dims or shapes):
         raise UsageError("no shape given", hint="give --dim N=1 or --input-shape x=1x3x224x224")
     pipeline = Pipeline((FixShapes(dims=dims, shapes=shapes),))
-    saved = run_and_save(model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
+    saved = run_and_save(out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
     show_report(out, saved)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qdqtool.cli.options import command, model_argument, output_options
+from qdqtool.cli.options import command, image_settings, model_argument, output_options, sample_options
 from qdqtool.cli.render import Out
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--check-data", metavar="D", help="Run these samples before and after every pass; hold it to what it keeps."
 )
+@sample_options(4)
 @click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
 @click.option("--annotations", is_flag=True, help="Save the annotations of passes in metadata (to look at in Netron).")
 @click.option(
@@ -49,9 +50,12 @@ def opt(
     time_passes: bool,
     stop_after: int | None,
     check_data: str | None,
+    samples: int,
+    seed: int,
     allow_findings: bool,
     annotations: bool,
     reproducer: str | None,
+    **images: Any,
 ) -> None:
     """Run a pipeline of passes on MODEL."""
     from qdq_passes.core.hooks import StopAfter
@@ -70,12 +74,13 @@ def opt(
         inputs["target"] = load_target(target)
     for name in [name for name in inputs if name not in needed]:
         out.warn(f"no pass of the pipeline reads @{name}: --{name} is not used")
-    check = _numeric_check(model, check_data) if check_data else None
+    image = image_settings(images)
+    check = _numeric_check(model, check_data, samples, seed=seed, image=image) if check_data else None
     hooks: list[Any] = [DumpEach(print_each)] if print_each else []
     hooks += [StopAfter(stop_after)] if stop_after is not None else []
     hooks += [check] if check is not None else []
     saved = run_and_save(
-        model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, inputs=inputs, hooks=hooks,
+        out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, inputs=inputs, hooks=hooks,
         allow_findings=allow_findings, ranges=found if "ranges" in needed else None, annotations=annotations or None,
         verify_each=verify_each, reproducer=reproducer, ranges_file=ranges,
     )  # fmt: skip
@@ -84,13 +89,14 @@ def opt(
     show_report(out, saved, times=time_passes)
 
 
-def _numeric_check(model: str, data: str) -> NumericCheck:
+def _numeric_check(model: str, data: str, samples: int, **options: Any) -> NumericCheck:
     from qdqtool.io.feed_spec import input_specs
     from qdqtool.io.feeds import open_feeds
     from qdqtool.io.load import load
     from qdqtool.runtime.hooks import NumericCheck
 
-    return NumericCheck(open_feeds(data, input_specs(load(model)), samples=4))
+    feeds = open_feeds(data, input_specs(load(model)), samples=samples, **options)
+    return NumericCheck(feeds, samples=samples)
 
 
 command = opt

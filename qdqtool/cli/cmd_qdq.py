@@ -151,7 +151,7 @@ def insert(
         text = "annotate-encodings{encodings=@ranges},"
     pipeline = parse_pipeline(text + format_pass(make_pass("insert-qdq", options)))
     saved = run_and_save(
-        model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, ranges=found,
+        out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, ranges=found,
         inputs={"ranges": found.bound} if found else {}, ranges_file=ranges,
     )  # fmt: skip
     show_report(out, saved)
@@ -188,6 +188,7 @@ def remove(
     if select:
         options["select"] = _matching(out, model, select, allow_empty)
     saved = run_and_save(
+        out,
         model,
         output,
         Pipeline((make_pass("remove-qdq", options),)),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qdqtool.cli.options import command, data_options, exclude_options, image_settings, model_argument
+from qdqtool.cli.options import command, data_options, exclude_options, image_settings, jobs_option, model_argument
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
 @exclude_options
 @data_options
+@jobs_option
 def quantize(
     out: Out,
     model: str,

@@ -36,7 +36,7 @@ def rename(
     if not (values or nodes or dims):
         raise UsageError("nothing to rename", hint="give --value, --node or --dim OLD=NEW")
     pipeline = Pipeline((Rename(values=values, nodes=nodes, dims=dims),))
-    saved = run_and_save(model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
+    saved = run_and_save(out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
     show_report(out, saved)
 
 

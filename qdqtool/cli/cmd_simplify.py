@@ -38,7 +38,7 @@ def simplify(
         return
     if output is None:
         raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
-    saved = run_and_save(model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
+    saved = run_and_save(out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance)
     show_report(out, saved)
 
 

@@ -107,15 +107,35 @@ image_options = stack(
     ),
 )
 
+
+def sample_options(samples: int | None = None) -> Decorator[Any]:
+    """How samples are taken from data; ``samples`` of them by default, None for all."""
+    return stack(
+        click.option(
+            "--samples", type=click.IntRange(min=1), metavar="N", default=samples, show_default=samples is not None,
+            help="Take the first N samples.",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data."),
+        image_options,
+    )  # fmt: skip
+
+
 data_options = stack(
     click.option(
         "--data", metavar="D",
         help="Samples: file.npz, a folder of .npz or of images, module:function, or random:N[:SEED].",
     ),
-    click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Take the first N samples."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of random data."),
-    image_options,
+    sample_options(),
 )  # fmt: skip
+
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Threads inside an operator. Equal N gives equal bytes; with another N ranges may differ in the last bit.",
+)
 
 IMAGE_KEYS = ("image_size", "image_mean", "image_std", "image_scale", "image_order", "image_layout", "image_fit")
 

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-#: Called with (stage, done, total or None).
-ProgressCallback = Callable[[str, int, int | None], None]
+if TYPE_CHECKING:
+    from qdqtool.io.progress import StageProgress
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Out:
             click.echo(f"warning: {text}", err=True)
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[ProgressCallback]:
+    def progress(self, what: str) -> Iterator[StageProgress]:
         """A progress bar on stderr while the block runs; nothing when stderr is no terminal."""
         if self.quiet or not _is_terminal(sys.stderr):
             yield lambda stage, done, total: None

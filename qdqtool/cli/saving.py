@@ -7,13 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from qdq_passes.core.hooks import QuietHook
+
 from qdqtool.cli.options import refuse_inputs
 from qdqtool.cli.render import Out, plural, say
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+    from qdq_passes.core.base import Pass
     from qdq_passes.core.pipeline import Hook, Pipeline, Report
 
     from qdqtool.calibrate.ranges import Ranges
+    from qdqtool.io.progress import StageProgress
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,25 @@ class Saved:
     files: tuple[str, ...]
 
 
+@dataclass
+class Ticks(QuietHook):
+    """Show each pass while it runs.
+
+    Args:
+        tick: the progress bar.
+        total: passes in all.
+    """
+
+    tick: StageProgress
+    total: int
+    _done: int = 0
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Name ``pass_``."""
+        self.tick(type(pass_).name(), self._done, self.total)
+        self._done += 1
+
+
 def refuse_output(output: str, overwrite: bool, *inputs: str | None) -> None:
     """Refuse an output that is one of ``inputs``, or that exists without ``--overwrite``; before any work is done.
 
@@ -44,6 +68,7 @@ def refuse_output(output: str, overwrite: bool, *inputs: str | None) -> None:
 
 
 def run_and_save(
+    out: Out,
     source: str,
     output: str,
     pipeline: Pipeline | str,
@@ -64,6 +89,7 @@ def run_and_save(
     """Load ``source``, run ``pipeline``, verify, save to ``output``; a pass that breaks leaves a reproducer.
 
     Args:
+        out: where progress is shown.
         source: the model.
         output: where the result goes.
         pipeline: what runs.
@@ -83,7 +109,7 @@ def run_and_save(
         VerifyError: the pipeline made an error that was not there: a bug of a pass.
     """
     from qdq_passes.core.hooks import VerifyEach
-    from qdq_passes.core.pipeline import run_pipeline
+    from qdq_passes.core.pipeline import parse_pipeline
     from qdq_passes.core.verify import verify
 
     from qdqtool import api
@@ -91,24 +117,27 @@ def run_and_save(
     from qdqtool.io.save import THRESHOLD, save
 
     refuse_output(output, overwrite, source, ranges_file)
-    model, digest = api.opened(source)
-    known = verify(model, minimum="error")
-    keeper = Reproducer(reproducer or f"{output}.reproducer", ranges_file)
-    report = run_pipeline(
-        model, pipeline, inputs=inputs, hooks=[keeper, *([VerifyEach(known)] if verify_each else []), *hooks]
-    )
-    api.refuse_errors(model, known, allow_findings=allow_findings)
-    ran = ",".join(part.text for part in report.passes)
-    entry = None if no_provenance or not report.modified else api.provenance_of(ran, digest, ranges)
-    files = save(
-        model,
-        output,
-        overwrite=overwrite,
-        provenance=entry,
-        external=external,
-        threshold=THRESHOLD if threshold is None else threshold,
-        annotations=annotations,
-    )
+    steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+    count = len(steps.passes)
+    with out.progress("loading") as tick:
+        model, digest = api.opened(source)
+        known = verify(model, minimum="error")
+        checks: list[Hook] = [Reproducer(reproducer or f"{output}.reproducer", ranges_file)]
+        checks += [VerifyEach(known)] if verify_each else []
+        report = steps.run(model, inputs=inputs, hooks=[Ticks(tick, count), *checks, *hooks])
+        api.refuse_errors(model, known, allow_findings=allow_findings)
+        ran = ",".join(part.text for part in report.passes)
+        entry = None if no_provenance or not report.modified else api.provenance_of(ran, digest, ranges)
+        tick("saving", count, count)
+        files = save(
+            model,
+            output,
+            overwrite=overwrite,
+            provenance=entry,
+            external=external,
+            threshold=THRESHOLD if threshold is None else threshold,
+            annotations=annotations,
+        )
     return Saved(report, output, (output, *files[1:]))
 
 

@@ -4,7 +4,7 @@ Where a tensor is quantized, what its consumers read is compared: the output of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,10 @@ from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.comparison.report import Compared, Comparison
 from qdqtool.io.feeds import Feeds
+from qdqtool.io.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
 
 Array = npt.NDArray[Any]
-#: Told (samples done, samples in all or None).
-Progress = Callable[[int, int | None], None]
 
 
 @dataclass

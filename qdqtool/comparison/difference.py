@@ -72,7 +72,9 @@ class _Side:
         self._names: dict[ir.Value, str] = {}
         for pair in self.pairs:
             for value in (pair.source, pair.output):
-                if value is not None and not (value.is_graph_input() or (value is pair.output and value.is_graph_output())):
+                if value is not None and not (
+                    value.is_graph_input() or (value is pair.output and value.is_graph_output())
+                ):
                     self._names.setdefault(value, pair.tensor)
 
     def name(self, value: ir.Value | None) -> str | None:
@@ -121,7 +123,7 @@ class _Side:
 
 
 def _places(model: ir.Model) -> dict[str, GraphLike]:
-    """Path → graph: ``""`` is the main graph, ``if1.then_branch`` a body, ``local::f`` a function, ``local::f/if1.then_branch``."""
+    """Path → graph: ``""`` the main graph, ``if1.then_branch`` a body, ``local::f`` a function, ``local::f/i.body``."""
     found: dict[str, GraphLike] = {}
 
     def add(path: str, graph: GraphLike) -> None:
@@ -130,7 +132,9 @@ def _places(model: ir.Model) -> dict[str, GraphLike]:
         found[path] = graph
         for node in graph:
             for attribute in node.attributes.values():
-                head = f"{path}/{node.name or node.op_type}.{attribute.name}" if path else f"{node.name}.{attribute.name}"
+                head = (
+                    f"{path}/{node.name or node.op_type}.{attribute.name}" if path else f"{node.name}.{attribute.name}"
+                )
                 for number, body in enumerate(_bodies(attribute)):
                     add(head + (f"[{number}]" if attribute.type == ir.AttributeType.GRAPHS else ""), body)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qdq_passes.numerics.agreement import Agreement, SliceAgreement, worst, worst_first
+from qdq_passes.numerics.agreement import Agreement, SliceAgreement, worst
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,6 @@ class Comparison:
     def min_sqnr(self) -> float | None:
         """SQNR of the worst output in dB; None when every output is exact."""
         return worst([output.agreement.sqnr_db for output in self.outputs])
-
-    @property
-    def worst_output(self) -> Compared | None:
-        """The output with the lowest SQNR."""
-        return min(self.outputs, key=lambda c: worst_first(c.agreement.sqnr_db), default=None)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: ``outputs`` by name, ``tensors`` worst first with their ``name``; ``min_sqnr, samples, warnings``."""

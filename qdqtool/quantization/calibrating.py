@@ -17,10 +17,9 @@ from qdq_passes.errors import ModelError
 
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.ranges import Ranges
+from qdqtool.io.progress import Progress
 from qdqtool.runtime.taps import Taps
 
-#: Told (samples done, samples in all or None).
-Progress = Callable[[int, int | None], None]
 #: Magnitude from which 8-bit steps are 256 and more: no activation that an 8-bit grid serves, but what masks are made of
 #: (−65504, −1e9, −3.4e38).
 HUGE = 2.0**15
@@ -56,6 +55,7 @@ def collect_finite(
     names: Sequence[str],
     *,
     way_out: Callable[[Sequence[str]], str],
+    threads: int = 1,
     progress: Progress | None = None,
 ) -> Ranges:
     """Ranges of the tensors ``names``; when some hold NaN or Inf, one error that names them all.
@@ -66,6 +66,7 @@ def collect_finite(
         method: calibration method.
         names: tensors of the main graph.
         way_out: the hint for the tensors that have no range.
+        threads: threads inside an operator.
         progress: called after each sample.
 
     Raises:
@@ -73,7 +74,7 @@ def collect_finite(
     """
     passing = Passing(feeds)
     try:
-        return collect(model, passing, method, tensors=names, progress=progress)
+        return collect(model, passing, method, tensors=names, threads=threads, progress=progress)
     except ModelError as error:
         bad = _not_finite(model, names, passing.last)
         if not bad:

@@ -20,7 +20,8 @@ from qdq_passes.errors import UsageError
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings, is_inside_group, touching
 
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.quantization.calibrating import Progress, collect_finite, exclude_options, huge
+from qdqtool.io.progress import Progress
+from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
 from qdqtool.quantization.plan import RANGES, Plan
 
 Warn = Callable[[str], None]
@@ -86,6 +87,7 @@ def quantize_model(
     ranges: Ranges | None = None,
     allow_empty: bool = False,
     hooks: Iterable[Hook] = (),
+    threads: int = 1,
     progress: Progress | None = None,
     warn: Warn | None = None,
 ) -> Quantization:
@@ -98,6 +100,7 @@ def quantize_model(
         ranges: ranges found before.
         allow_empty: selectors that match nothing are warned about and left out of the plan.
         hooks: pipeline hooks; verification after each pass is always on.
+        threads: threads inside an operator while calibrating.
         progress: called after each calibration sample.
         warn: told what is likely a mistake.
 
@@ -124,7 +127,7 @@ def quantize_model(
         if feeds is None:
             raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
         ranges = collect_finite(
-            model, feeds, plan.method, names, progress=progress,
+            model, feeds, plan.method, names, threads=threads, progress=progress,
             way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
         )  # fmt: skip
     if warn is not None and (large := huge(names, ranges)):

@@ -32,7 +32,9 @@ class Taps:
     def __init__(self, model: ir.Model, tensors: Iterable[str], *, threads: int = 1) -> None:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(tensors))
         inputs = {value.name for value in model.graph.inputs}
-        outputs = [value for value in model.graph.outputs if value.name]  # a session gives those of weights and constants too
+        outputs = [
+            value for value in model.graph.outputs if value.name
+        ]  # a session gives those of weights and constants too
         known = {*inputs, *(value.name for value in [*_node_outputs(model), *outputs])}
         for name in self.names:
             if name not in known:
@@ -42,7 +44,9 @@ class Taps:
                     hint=f"did you mean {' or '.join(near)}?" if near else None,
                 )
         self._fetched = [name for name in self.names if name not in inputs]
-        self._defaults = {name: model.graph.initializers[name] for name in self.names if name in model.graph.initializers}
+        self._defaults = {
+            name: model.graph.initializers[name] for name in self.names if name in model.graph.initializers
+        }
         self.session: Session = open_session(model, threads=threads, extra_outputs=self._fetched)
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:

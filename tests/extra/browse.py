@@ -17,5 +17,7 @@ with sync_playwright() as playwright:
     page.goto(sys.argv[2])
     page.click("#message-button")  # Netron asks for consent to its telemetry before it opens the model
     page.wait_for_selector("#canvas text", timeout=30_000, state="attached")
-    print("\n".join(re.findall(r"<text[^>]*>([^<]+)</text>", page.content())))  # Netron forbids eval, so read the markup
+    print(
+        "\n".join(re.findall(r"<text[^>]*>([^<]+)</text>", page.content()))
+    )  # Netron forbids eval, so read the markup
     browser.close()

@@ -26,6 +26,7 @@ def test_examples(page: Path, tmp_path: Path) -> None:
     for kind, options, body in BLOCK.findall(page.read_text(encoding="utf-8")):
         target = re.search(r"file=(\S+)", options)
         if target:
+            (tmp_path / target[1]).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / target[1]).write_text(body, encoding="utf-8")
         elif kind == "python":
             done = subprocess.run(

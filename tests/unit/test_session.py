@@ -173,11 +173,21 @@ def test_float_tensors_ask_onnxruntime_where_types_are_missing() -> None:
     assert float_tensors(chain) == ["x", "a", "b", "y"]
 
 
-def test_taps_stream_inputs_and_inner_values_in_the_order_asked() -> None:
+def test_taps_give_inputs_and_inner_values_in_the_order_asked() -> None:
     taps = Taps(model(CHAIN), ["b", "x", "b"])
-    found = list(taps.stream([{"x": X}, {"x": 2 * X}]))
+    found = [taps.run(feed) for feed in ({"x": X}, {"x": 2 * X})]
     assert [list(f) for f in found] == [["b", "x"], ["b", "x"]]
     assert found[1]["b"].tolist() == [[-2, 0, -6]]
+
+
+def test_taps_give_defaults_of_inputs_and_whatever_is_an_output() -> None:
+    taps = Taps(model("""g (float[2] x, float[2] d) => (float[2] y, float[2] w, float[2] c, float[2] x)
+        <float[2] w = {1, 2}, float[2] d = {3, 4}> {
+          c = Constant<value = float[2] {5, 6}>()  t = Add(x, w)  y = Add(t, d) }"""), ["d", "y", "w", "c", "x"])  # fmt: skip
+    found = taps.run({"x": np.ones(2, np.float32)})
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "d": [3, 4], "y": [5, 7], "w": [1, 2], "c": [5, 6], "x": [1, 1],
+    }  # fmt: skip
 
 
 def test_taps_refuse_what_is_not_in_the_main_graph() -> None:
