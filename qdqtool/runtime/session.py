@@ -94,7 +94,8 @@ class Session:
             values = self._run_raw(feed, names) if raw else self._handle.run(names, feed)
         except Exception as error:
             raise failure(str(error)) from error
-        return dict(zip(names, values, strict=True))
+        # An input that is an output comes back as the feed's own memory, or (up to 1.23) as memory already freed: copy the feed.
+        return {n: np.array(feed[n]) if n in feed else v for n, v in zip(names, values, strict=True)}
 
     def _checked(self, feed: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
         _refuse_names("input", [n for n in feed if n not in self.input_dtypes], self.input_names)

@@ -43,10 +43,22 @@ def feeds():
 """
 
 
+def hear_interrupts() -> None:
+    """In the child: a shell that starts the tests in the background lets them, and all their children, ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     command = command_line("quantize", DIGITS, "--data", f"{tmp_path}/slow.py:feeds", "-o", tmp_path / "q" / "q.onnx")
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    running = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        preexec_fn=hear_interrupts,
+    )
     assert running.stdout is not None
     assert running.stdout.readline() == "fed\n"
     running.send_signal(signal.SIGINT)
@@ -170,7 +182,7 @@ def test_view_serves_the_annotated_model(tmp_path: Path) -> None:
     cli("quantize", DIGITS, "--data", CALIB, "--samples", "4", "-o", tmp_path / "q.onnx")
     running = subprocess.Popen(
         command_line("view", tmp_path / "q.onnx", "--no-browser"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment(TMPDIR=str(tmp_path)),
+        env=environment(TMPDIR=str(tmp_path)), preexec_fn=hear_interrupts,
     )  # fmt: skip
     try:
         assert running.stdout is not None
