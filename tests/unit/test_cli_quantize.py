@@ -142,7 +142,9 @@ def test_only(tmp_path: Path) -> None:
 def test_an_excluded_layer_takes_its_weights_along(tmp_path: Path) -> None:
     cli("quantize", DIGITS, "--data", "random:1", "--exclude", "/stem/bn", "-o", tmp_path / "q.onnx")
     kinds = pairs(tmp_path / "q.onnx")
-    assert {kind for name, kind in kinds.items() if name.startswith("/stem/bn")} == {"activation"}  # kept for /stem/relu
+    assert {kind for name, kind in kinds.items() if name.startswith("/stem/bn")} == {
+        "activation"
+    }  # kept for /stem/relu
     assert "input" not in kinds
 
 
