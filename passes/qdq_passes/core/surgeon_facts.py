@@ -4,6 +4,7 @@ A snapshot: later edits of the model do not reach it, while tensors and attribut
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -251,5 +252,4 @@ def _graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
 
 def _twice(names: Iterable[str]) -> set[str]:
     """Names that occur more than once."""
-    seen: set[str] = set()
-    return {name for name in names if name in seen or seen.add(name)}  # type: ignore[func-returns-value]
+    return {name for name, count in Counter(names).items() if count > 1}
