@@ -158,3 +158,18 @@ def test_without_its_root_operator_nothing_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] False"
+
+
+def test_each_match_hands_on_its_own_scope() -> None:
+    """The Constant inside a replacement writes no value of the old graph: it belongs to the Mul that reads it."""
+    graph = model("g (float[2] x) => (float[2] y) { [first] t = Add(x, x) [last] y = Add(t, t) }")
+    for node in graph.graph:
+        node.metadata_props["qdqtool.scope"] = f"model.{node.name}"
+    list(rewrite(graph, [ADD_TO_MUL]))
+    found = [(node.op_type, node.metadata_props["qdqtool.scope"], ORIGIN.get(node)) for node in graph.graph]
+    assert found == [
+        ("Constant", "model.first", Origin(("first",))),
+        ("Mul", "model.first", Origin(("first",))),
+        ("Constant", "model.last", Origin(("last",))),
+        ("Mul", "model.last", Origin(("last",))),
+    ]

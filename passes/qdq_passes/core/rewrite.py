@@ -63,19 +63,26 @@ def rewrite(model: ir.Model, rules: Sequence[Rule]) -> Iterator[Change]:
         yield from record
         now = set(all_nodes(model))
         gone = [node for node in removed_before if node not in now]
+        written: dict[str | None, ir.Node] = {value.name: node for node in gone for value in node.outputs if value.name}
         for node in all_nodes(model):
             if node not in known:
-                inherit(node, _neighbours(node, gone))
+                inherit(node, _replaced_by(node, known, written))
                 yield Change("insert", node.name or node.op_type, rule.because)
         for node in gone:
             yield Change("remove", removed_before[node], rule.because)
 
 
-def _neighbours(new: ir.Node, gone: Sequence[ir.Node]) -> list[ir.Node]:
-    """Those removed nodes that wrote a value of the same name as ``new`` does; all of one match otherwise."""
-    names = {value.name for value in new.outputs}
-    same = [node for node in gone if names & {value.name for value in node.outputs}]
-    return same or list(gone[-1:])
+def _replaced_by(new: ir.Node, known: set[ir.Node], written: dict[str | None, ir.Node]) -> list[ir.Node]:
+    """The removed nodes that ``new`` stands for: those whose values it writes, or the new nodes that read it do."""
+    seen, level = {new}, [new]
+    while level:
+        found = [written[value.name] for node in level for value in node.outputs if value.name in written]
+        if found:
+            return list(dict.fromkeys(found))
+        users = dict.fromkeys(user for node in level for value in node.outputs for user in value.consumers())
+        level = [user for user in users if user not in known and user not in seen]
+        seen.update(level)
+    return []
 
 
 def _condition(rule: Rule, record: list[Change]) -> Callable[..., bool]:
