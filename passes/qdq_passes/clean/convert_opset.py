@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.uses import all_nodes, all_values
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.core.edit import Namer, copy_model, inherit
+from qdq_passes.core.wrap import quiet
 from qdq_passes.errors import UnsupportedError
 
 #: Oldest IR version that may import each default-domain opset, from onnx's release table (docs/Versioning.md).
@@ -38,10 +38,10 @@ class ConvertOpset(Pass):
             return
         from onnxscript.version_converter import ConvertVersionPass
 
-        logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it logs what it cannot do and goes on: checked below
         copy = copy_model(model)
         try:
-            ConvertVersionPass(self.version, fallback=True)(copy)
+            with quiet("onnxscript"):  # what it could not do is checked below
+                ConvertVersionPass(self.version, fallback=True)(copy)
         except Exception as error:
             raise self._refusal(before, model, " ".join(str(error).split())[:160]) from error
         if copy.opset_imports.get("") != self.version:

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import GraphLike, all_nodes, all_values
+from qdq_passes.analysis.uses import all_nodes, all_values
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.core.edit import RUN_SORT
 from qdq_passes.core.inference import infer_shapes
+from qdq_passes.core.wrap import remove_unused_functions
 from qdq_passes.errors import ModelError, UsageError
 
 
@@ -74,10 +75,7 @@ class ExtractSubgraph(Pass):
         part.name, part.doc_string = graph.name, graph.doc_string
         part.metadata_props.update(graph.metadata_props)
         model.graph = part
-        called = _called(model)
-        uncalled = [identifier for identifier in model.functions if identifier not in called]
-        for identifier in uncalled:
-            del model.functions[identifier]
+        uncalled = remove_unused_functions(model)
         kept = {node.name for node in all_nodes(model)}
         for name in removed.values():
             if name not in kept:
@@ -87,19 +85,6 @@ class ExtractSubgraph(Pass):
         yield Change(
             "edit", part.name or "graph", f"inputs {sorted(n for n in named if n)}, outputs {[v.name for v in ends]}"
         )
-
-
-def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """Functions that the main graph calls, directly or through functions."""
-    found: set[ir.OperatorIdentifier] = set()
-    parts: list[GraphLike] = [model.graph]
-    while parts:
-        for node in parts.pop().all_nodes():
-            identifier = node.op_identifier()
-            if identifier in model.functions and identifier not in found:
-                found.add(identifier)
-                parts.append(model.functions[identifier])
-    return found
 
 
 def _find(name: str, values: dict[str, ir.Value]) -> ir.Value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from qdq_passes.analysis.uses import DATA_MOVEMENT, FLOAT_TYPES, all_nodes, is_c
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 from qdq_passes.core.edit import Namer, drop_unread, make_node, replace_nodes
 from qdq_passes.core.inference import static_shape
-from qdq_passes.core.wrap import changes_of
+from qdq_passes.core.wrap import changes_of, quiet
 
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 #: Float operators that only place or pick elements, so that folding them is bit-exact.
@@ -67,10 +66,8 @@ class FoldConstants(Pass):
             return
         from onnxscript import optimizer
 
-        logging.getLogger("onnxscript").setLevel(logging.ERROR)
-
         def fold(target: ir.Model) -> None:
-            with _shielded(target):
+            with _shielded(target), quiet("onnxscript"):
                 optimizer.fold_constants(
                     target,
                     onnx_shape_inference=False,

@@ -12,7 +12,7 @@ from onnx_ir.passes import common
 from qdq_passes.analysis.scopes import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
 from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.wrap import changes_of
+from qdq_passes.core.wrap import changes_of, remove_unused_functions
 
 #: Set on calls while they are inlined: onnx_ir copies a call's metadata to the nodes of its body.
 _CALL = "qdqtool.call"
@@ -44,7 +44,7 @@ def _inline_all(model: ir.Model) -> None:
         _inline(model, innermost)
     if model.functions:
         common.InlinePass()(model)  # only functions that nobody calls are left, or a cycle, which it refuses
-    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    remove_unused_functions(model)
     common.RemoveUnusedOpsetsPass()(model)
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.wrap import changes_of
+from qdq_passes.core.wrap import changes_of, remove_unused_functions
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,10 @@ class RemoveUnused(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Run onnx_ir's removal of nodes, functions and opset imports."""
-        passes: list[ir.passes.PassBase] = [common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()]
-        passes.insert(1, common.RemoveUnusedFunctionsPass())  # type: ignore[no-untyped-call]
-        sequence = ir.passes.Sequential(*passes)
-        yield from changes_of(model, sequence, "no graph output needs it")
+        yield from changes_of(model, _remove_all, "no graph output needs it")
+
+
+def _remove_all(model: ir.Model) -> None:
+    common.RemoveUnusedNodesPass()(model)
+    remove_unused_functions(model)
+    common.RemoveUnusedOpsetsPass()(model)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from qdq_passes.analysis.uses import all_graphs, all_nodes, all_values
 from qdq_passes.core.base import Change
@@ -78,6 +81,25 @@ def changes_of(model: ir.Model, edit: Callable[[ir.Model], object], because: str
     before = Snapshot.of(model)
     edit(model)
     yield from sorted_removals(before.changes_to(Snapshot.of(model), because))
+
+
+def remove_unused_functions(model: ir.Model) -> list[ir.OperatorIdentifier]:
+    """Drop the local functions that the main graph does not call, directly or through functions; returns which."""
+    before = list(model.functions)
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    return [identifier for identifier in before if identifier not in model.functions]
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Only errors from the logger ``name`` while the block runs: a library that logs what it cannot do and goes on."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def sorted_removals(changes: Iterator[Change]) -> list[Change]:
