@@ -9,6 +9,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from qdq_passes.core.traps.table import ALWAYS, OF_TARGETS
+
 from qdqtool.cli.main import run
 
 SHIPPED = ("qdq_passes.", "qdqtool.")
@@ -48,7 +50,15 @@ def catalogue() -> str:
     ):
         lines += [f"## {title}", "", "| name | what it is |", "|---|---|"]
         lines += [f"| `{entry['name']}` | {_cell(entry['summary'])} |" for entry in listed(what)] + [""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_traps()])
+
+
+def _traps() -> list[str]:
+    """The rules of `check`, and when each runs."""
+    lines = ["## Traps", "", "Rules of `qdqtool check`; `--target` adds those that the target's file lists.", ""]
+    lines += ["| rule | level | runs | what it finds |", "|---|---|---|---|"]
+    rules = [(type(rule), "always") for rule in ALWAYS] + [(rule, "`--target`") for rule in OF_TARGETS.values()]
+    return lines + [f"| `{r.name()}` | {r.level} | {when} | {_cell(r.summary())} |" for r, when in rules] + [""]
 
 
 def _body(text: str) -> list[str]:

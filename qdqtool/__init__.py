@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from qdq_passes.core.pipeline import run_pipeline
     from qdq_passes.core.surgeon import from_gs, to_gs
 
-    from qdqtool.api import compare, quantize
+    from qdqtool.api import compare, convert_encodings, export_encodings, import_encodings, quantize
     from qdqtool.io.load import load
     from qdqtool.io.save import save
 
 _WHERE = {
     "compare": "qdqtool.api",
+    "convert_encodings": "qdqtool.api",
+    "export_encodings": "qdqtool.api",
     "from_gs": "qdq_passes.core.surgeon",
+    "import_encodings": "qdqtool.api",
     "load": "qdqtool.io.load",
     "quantize": "qdqtool.api",
     "run_pipeline": "qdq_passes.core.pipeline",
@@ -28,7 +31,10 @@ _WHERE = {
     "to_gs": "qdq_passes.core.surgeon",
 }
 
-__all__ = ["compare", "from_gs", "load", "quantize", "run_pipeline", "save", "to_gs"]
+__all__ = [
+    "compare", "convert_encodings", "export_encodings", "from_gs", "import_encodings", "load", "quantize", "run_pipeline", "save",
+    "to_gs",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.findings import Finding
 from qdq_passes.core.pipeline import Hook, run_pipeline
-from qdq_passes.core.verify import new_errors, verify
-from qdq_passes.errors import UsageError, VerifyError
+from qdq_passes.core.verify import verify
 
+from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.report import Comparison
-from qdqtool.io.artifacts import sha256_of_file
+from qdqtool.io.artifacts import write_json
 from qdqtool.io.feed_spec import input_specs
 from qdqtool.io.feeds import Feeds, FeedSpec, open_feeds
 from qdqtool.io.images import ImageOptions
@@ -27,20 +26,21 @@ from qdqtool.io.load import load
 from qdqtool.io.progress import Progress, StageProgress
 from qdqtool.io.provenance import Provenance
 from qdqtool.io.save import save
+from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.calibrating import Passing, collect_finite
+from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, collect_finite, sqnr_samples
+from qdqtool.quantization.extra_options import parse_extra_options
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.refusals import grouped, target_refusals
 from qdqtool.runtime.taps import float_tensors
 from qdqtool.targets.loading import load_target
 
-ModelOrPath = ir.Model | str | os.PathLike[str]
-Warn = Callable[[str], None]
+if TYPE_CHECKING:
+    from qdqtool.encodings.verbs import convert_encodings, export_encodings, import_encodings
 
-#: Samples on which `quantize` measures its own SQNR: a figure for the summary, `compare` is the full measurement.
-SQNR_SAMPLES = 16
+Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Quantized:
     Args:
         model: the model.
         quantization: what was done.
-        comparison: quantized against float on the first `SQNR_SAMPLES` samples; None without data.
+        comparison: quantized against float on the first `sqnr_samples` samples; None without data.
         source_sha256: SHA-256 of the float model's file, empty for a model in memory.
         target_refusals: (node, reason) of what the target does not take as it was quantized; None without a target.
     """
@@ -64,7 +64,8 @@ class Quantized:
     @property
     def provenance(self) -> Provenance:
         """The entry that `save` notes in the model."""
-        return provenance_of(str(self.quantization.plan.pipeline), self.source_sha256, self.quantization.ranges)
+        ranges = {RANGES: self.quantization.ranges.sha256}
+        return provenance_of(str(self.quantization.plan.pipeline), self.source_sha256, ranges)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; the keys of the command's contract. ``sqnr_db`` is null when exact, absent without data."""
@@ -77,59 +78,42 @@ class Quantized:
         return data
 
 
-def provenance_of(pipeline: str, source_sha256: str, ranges: Ranges | None = None) -> Provenance:
-    """The provenance entry of a pipeline run: text and hashes only, so that equal work gives equal bytes."""
-    inputs = [("model", source_sha256)] if source_sha256 else []
-    if ranges is not None:
-        inputs.append((RANGES, ranges.sha256))
-    return Provenance(pipeline=pipeline, inputs=tuple(inputs))
-
-
-def opened(model: ModelOrPath) -> tuple[ir.Model, str]:
-    """A model to edit and the SHA-256 of its file; a model in memory is cloned, so that the caller's stays as it is."""
-    if isinstance(model, ir.Model):
-        return copy_model(model), ""
-    return load(model), sha256_of_file(model)
-
-
-def refuse_errors(model: ir.Model, known: Sequence[Finding], *, allow_findings: bool) -> None:
-    """Refuse to save a model with errors: new ones always, those it came with (``known``) unless ``allow_findings``.
-
-    Raises:
-        VerifyError: a pass made an error that was not there.
-        UsageError: the model came with an error, and nothing repaired it.
-    """
-    errors = verify(model, minimum="error")
-    for finding in new_errors(known, errors):
-        raise VerifyError(
-            f"the pipeline broke the model: {finding.message}", where=finding.where, hint=f"rule {finding.rule}"
-        )
-    if errors and not allow_findings:
-        first = errors[0]
-        more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-        raise UsageError(
-            f"{first.message}{more}",
-            where=first.where,
-            hint=f"{first.hint}, or pass --allow-findings"
-            if first.hint
-            else "pass --allow-findings to save it as it is",
-        )
-
-
 def calibrate(
     model: ModelOrPath,
     data: FeedSpec,
     *,
     method: str = "minmax",
+    method_options: Mapping[str, Option] | None = None,
     samples: int | None = None,
     seed: int = 0,
     image: ImageOptions | None = None,
     tensors: Sequence[str] | None = None,
+    statistics: bool = False,
+    cache: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     progress: StageProgress | None = None,
     warn: Warn | None = None,
 ) -> Ranges:
-    """Ranges of the float tensors of ``model`` over ``data``; all of them, or those named in ``tensors``."""
+    """Ranges of the float tensors of ``model`` over ``data``; all of them, or those named in ``tensors``.
+
+    Args:
+        model: path, or a model in memory (which stays as it is).
+        data: samples in any form of ``--data``.
+        method: calibration method.
+        method_options: its options, ``{"percentile": 99.99}``.
+        samples: take the first so many.
+        seed: seed of random data.
+        image: how images become inputs.
+        tensors: names of float graph inputs and node outputs of the main graph.
+        statistics: every range has a histogram, also of methods that need none.
+        cache: folder for ranges: found again for the same model, data, tensors and method; an interrupted run goes on there.
+        jobs: threads inside an operator; the figures are those of so many threads, to the last bit.
+        progress: called with (stage, done, total).
+        warn: called with each warning.
+
+    Raises:
+        QdqError: bad model, data or options; see each class's exit code.
+    """
     graph = model if isinstance(model, ir.Model) else load(model)
     feeds = open_feeds(data, input_specs(graph), samples=samples, seed=seed, image=image)
     found = collect_finite(
@@ -137,6 +121,9 @@ def calibrate(
         feeds,
         method,
         float_tensors(graph) if tensors is None else tensors,
+        options=method_options,
+        statistics=statistics,
+        cache=cache,
         way_out=lambda bad: f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{name}' for name in bad))}",
         threads=jobs,
         progress=_stage(progress, "calibrating", feeds.count),
@@ -163,10 +150,14 @@ def quantize(
     allow_empty: bool = False,
     weights: Literal["qdq", "dq"] | None = None,
     fuse_layers: bool = True,
+    keep_sigmoid: bool = False,
     keep_functions: bool = False,
+    extra_options: Mapping[str, object] | None = None,
     allow_findings: bool = False,
     overwrite: bool = False,
     no_provenance: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
     hooks: Iterable[Hook] = (),
     jobs: int = 1,
     progress: StageProgress | None = None,
@@ -191,10 +182,16 @@ def quantize(
         allow_empty: a selector that matches nothing is a warning.
         weights: ``"qdq"`` (pair on the float weight) or ``"dq"`` (stored integers).
         fuse_layers: false leaves out folding and fusing.
+        keep_sigmoid: leave Sigmoid as it is where the preset puts the DPU's HardSigmoid in its place.
         keep_functions: do not inline local functions.
+        extra_options: options of onnxruntime's and of the Vitis AI quantizer by their names, ``{"per_channel": True}``; see
+            `qdqtool.quantization.extra_options`.
         allow_findings: save although the model has errors that it came with.
         overwrite: replace an existing ``output``.
         no_provenance: leave out the metadata entry.
+        report: where to write what became of each tensor (JSON): range, position, what is clipped, SQNR. Histograms are kept
+            for it whatever the method.
+        cache: folder for ranges: found again for the same model, data and method; an interrupted calibration goes on there.
         hooks: pipeline hooks.
         jobs: threads inside an operator; the figures are those of so many threads, to the last bit.
         progress: called with (stage, done, total).
@@ -204,30 +201,33 @@ def quantize(
         QdqError: bad model, data or options; see each class's exit code.
     """
     work, source = opened(model)
+    given = Ranges.read(ranges) if isinstance(ranges, str | os.PathLike) else ranges
+    if given is not None and method is not None and given.method != method and warn is not None:
+        warn(f"--method {method} is not used: the ranges given are of method {given.method}")
     job = planned(
         preset,
-        method=method,
+        method=method if given is None else given.method,
         target=target,
         exclude=exclude,
         only=only,
         isolate=isolate,
         weights=weights,
         fuse_layers=fuse_layers,
+        keep_sigmoid=keep_sigmoid,
         keep_functions=keep_functions,
+        extra_options=extra_options,
     )
     known = verify(work, minimum="error")
     feeds = None
     if data is not None:
         feeds = open_feeds(data, input_specs(work), samples=samples, seed=seed, image=image)
-    given = Ranges.read(ranges) if isinstance(ranges, str | os.PathLike) else ranges
-    if given is not None and method is not None and given.method != method and warn is not None:
-        warn(f"--method {method} is not used: the ranges given are of method {given.method}")
     passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
     reference = None
     if feeds is not None:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
     done = quantize_model(
         work, job, feeds=passing, ranges=given, allow_empty=allow_empty, hooks=hooks, warn=warn, threads=jobs,
+        statistics=report is not None, cache=cache,
         progress=_stage(progress, "calibrating", None if feeds is None else feeds.count),
     )  # fmt: skip
     refuse_errors(work, known, allow_findings=allow_findings)
@@ -235,7 +235,7 @@ def quantize(
     _pass_on(grouped(unfit or ()), warn)
     comparison = None
     if reference is not None and passing is not None and feeds is not None:
-        few = passing.first or list(itertools.islice(feeds, SQNR_SAMPLES))
+        few = (passing.first or list(itertools.islice(feeds, SQNR_SAMPLES)))[: sqnr_samples(work)]
         ticks = _stage(progress, "comparing", len(few))
         comparison = compare_models(reference, work, few, tensors=[], threads=jobs, progress=ticks)
         _pass_on([*feeds.warnings, *comparison.warnings], warn)
@@ -244,6 +244,8 @@ def quantize(
     )
     if output is not None:
         save(work, output, overwrite=overwrite, provenance=None if no_provenance else result.provenance)
+    if report is not None:
+        write_json(report, kind="quantization", version=1, payload=result.to_json(), overwrite=overwrite)
     return result
 
 
@@ -257,7 +259,9 @@ def planned(
     isolate: bool = False,
     weights: Literal["qdq", "dq"] | None = None,
     fuse_layers: bool = True,
+    keep_sigmoid: bool = False,
     keep_functions: bool = False,
+    extra_options: Mapping[str, object] | None = None,
 ) -> Plan:
     """What `quantize` with these options will run."""
     return plan(
@@ -269,7 +273,9 @@ def planned(
         weights=weights,
         ops=load_target(target).quantized_ops() if target else (),
         fuse_layers=fuse_layers,
+        keep_sigmoid=keep_sigmoid,
         keep_functions=keep_functions,
+        extra=parse_extra_options(extra_options or {}),
     )
 
 
@@ -332,4 +338,16 @@ def _pass_on(warnings: Iterable[str], warn: Warn | None) -> None:
             warn(text)
 
 
-__all__ = ["Feeds", "Quantized", "calibrate", "compare", "load", "opened", "provenance_of", "quantize", "save"]
+def __getattr__(name: str) -> Any:
+    """The verbs on encodings, when first used: loading them is a sixth of all that `quantize` would load."""
+    if not name.endswith("_encodings") or name not in __all__:
+        raise AttributeError(f"module 'qdqtool.api' has no attribute {name!r}")
+    value = getattr(importlib.import_module("qdqtool.encodings.verbs"), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "Feeds", "Quantized", "calibrate", "compare", "convert_encodings", "export_encodings", "import_encodings", "load", "opened",
+    "provenance_of", "quantize", "refuse_errors", "save",
+]  # fmt: skip

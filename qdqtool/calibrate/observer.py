@@ -5,16 +5,18 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from qdq_passes.core.registry import FolderRegistry
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.histogram import Histogram
+
+from qdqtool.calibrate.method_options import Option, checked, keywords
 
 Array = npt.NDArray[Any]
-Option = str | int | float | bool
 #: JSON-ready statistics of an observer; floats survive exactly.
 State = Mapping[str, Any]
 
@@ -28,10 +30,12 @@ class Range:
     Args:
         low: smallest value.
         high: largest value.
+        histogram: the values it was made from, where they were kept; not part of what the range is.
     """
 
     low: float
     high: float
+    histogram: Histogram | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
@@ -52,7 +56,16 @@ class Observer(abc.ABC):
 
     What an observer keeps must not grow with the size of the tensor, and must be exact, so that observing a and b, or
     merging an observer of a with one of b, gives the same state to the last bit.
+
+    Attributes:
+        sample: number of the sample that `observe` is given, from 0; whoever calls `observe` sets it.
+        sanitizes: `observe` is given NaN as 0 and infinities as the type's largest numbers, instead of an error being raised.
+        as_written: the model is run without any optimization; else sums may associate differently, in the last bits.
     """
+
+    sample: int = 0
+    sanitizes: bool = False
+    as_written: bool = False
 
     @abc.abstractmethod
     def observe(self, values: Array, low: float, high: float) -> None:
@@ -68,9 +81,17 @@ class Observer(abc.ABC):
     def merge(self, other: Self) -> None:
         """Take in what ``other`` saw, as if its samples had come after those of this one."""
 
+    def shift(self, samples: int) -> None:
+        """Count ``samples`` to the number of each sample seen: called before another observer merges this one."""
+        return
+
     @abc.abstractmethod
     def range(self) -> Range:
         """The range of everything seen; at least one sample was."""
+
+    def histogram(self) -> Histogram | None:
+        """All values seen, where the method keeps them; it stands in `state` as ``"histogram"`` then."""
+        return None
 
     def state(self) -> State:
         """What `restore` needs besides the range, for the ranges file; empty where the range says it all."""
@@ -87,20 +108,56 @@ def observers(method: str, options: Mapping[str, Option] | None = None) -> Calla
     Raises:
         UsageError: no such method (the nearest names are given), or it does not take these options.
     """
-    cls = METHODS.load(method)
-    if not (isinstance(cls, type) and issubclass(cls, Observer)):
-        raise UsageError(f"{getattr(cls, '__name__', cls)} is no Observer", where=f"method {method!r}")
+    cls = method_class(method)
+    given = checked_options(method, options)
 
     def make() -> Observer:
-        return cls(**dict(options or {}))
+        return cls(**given)
 
     try:
         make()
-    except TypeError as error:
-        raise UsageError(f"it does not take these options: {error}", where=f"method {method!r}") from error
+    except UsageError as error:
+        error.where = error.where or f"method {method!r}"
+        raise
     return make
 
 
+def option_names(method: str) -> tuple[str, ...]:
+    """Names of the options that ``method`` takes.
+
+    Raises:
+        UsageError: no such method.
+    """
+    return tuple(keywords(method_class(method)))
+
+
+def checked_options(method: str, options: Mapping[str, Option] | None) -> dict[str, Option]:
+    """``options`` as ``method`` takes them: a text that stands for a number is that number.
+
+    Raises:
+        UsageError: no such method, or it does not take these options.
+    """
+    return checked(method, keywords(method_class(method)), options or {})
+
+
+def method_class(method: str) -> type[Observer]:
+    """The class of a method.
+
+    Raises:
+        UsageError: no such method (the nearest names are given), or it is no `Observer`.
+    """
+    cls = METHODS.load(method)
+    if not (isinstance(cls, type) and issubclass(cls, Observer)):
+        raise UsageError(f"{getattr(cls, '__name__', cls)} is no Observer", where=f"method {method!r}")
+    return cls
+
+
 def extremes(values: Array) -> tuple[float, float]:
-    """(smallest, largest) of a non-empty float tensor; NaN in it gives NaN in both."""
-    return float(np.min(values)), float(np.max(values))
+    """(smallest, largest) of a non-empty float tensor, never −0.0; NaN in it gives NaN in both."""
+    return float(np.min(values)) + 0.0, float(np.max(values)) + 0.0
+
+
+__all__ = [
+    "METHODS", "Array", "Observer", "Option", "Range", "State", "checked_options", "extremes", "method_class", "observers",
+    "option_names",
+]  # fmt: skip

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qdq_passes.errors import ModelError, QdqError, UsageError
+from qdq_passes.numerics.histogram import Histogram
 
 from qdqtool.calibrate.observer import Observer, Option, Range, State, observers
 from qdqtool.io.artifacts import read_json, sha256_of_json, write_json
 from qdqtool.io.feed_hash import join
 
 KIND, VERSION = "ranges", 1
+#: Where a histogram stands: in the state of a method that keeps one, else beside it.
+HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +26,10 @@ class Ranges:
     Args:
         method: name of the calibration method.
         samples: number of feeds.
-        tensors: range per tensor name.
+        tensors: range per tensor name, with the histogram of the tensor where one was kept.
         options: options of the method, those that were given.
         states: per tensor what the method needs to go on from here, where the range does not say it.
+        statistics: per tensor the state of the histogram that was kept though the method keeps none.
         unobserved: tensors that were asked for and never held a value (zero elements in every sample).
         model_sha256: fingerprint of the model, see `qdqtool.calibrate.fingerprint`; empty when unknown.
         data_sha256: fingerprint of the feeds, see `qdqtool.io.feed_hash`; empty when unknown.
@@ -36,6 +40,7 @@ class Ranges:
     tensors: Mapping[str, Range]
     options: Mapping[str, Option] = field(default_factory=dict)
     states: Mapping[str, State] = field(default_factory=dict)
+    statistics: Mapping[str, State] = field(default_factory=dict)
     unobserved: tuple[str, ...] = ()
     model_sha256: str = ""
     data_sha256: str = ""
@@ -47,6 +52,8 @@ class Ranges:
             tensors[name] = {"low": found.low, "high": found.high}
             if self.states.get(name):
                 tensors[name]["state"] = dict(self.states[name])
+            if name in self.statistics:
+                tensors[name][HISTOGRAM] = dict(self.statistics[name])
         return {
             "data_sha256": self.data_sha256,
             "method": self.method,
@@ -69,9 +76,10 @@ class Ranges:
             return cls(
                 method=str(data["method"]),
                 samples=int(data["samples"]),
-                tensors={name: Range(float(t["low"]), float(t["high"])) for name, t in tensors.items()},
+                tensors={name: _range(t) for name, t in tensors.items()},
                 options=dict(data.get("options", {})),
                 states={name: dict(t["state"]) for name, t in tensors.items() if "state" in t},
+                statistics={name: dict(t[HISTOGRAM]) for name, t in tensors.items() if HISTOGRAM in t},
                 unobserved=tuple(data.get("unobserved", ())),
                 model_sha256=str(data.get("model_sha256", "")),
                 data_sha256=str(data.get("data_sha256", "")),
@@ -100,8 +108,8 @@ class Ranges:
 
     @property
     def sha256(self) -> str:
-        """Hex SHA-256 of the canonical JSON of `to_json`."""
-        return sha256_of_json(self.to_json())
+        """Hex SHA-256 of the canonical JSON of `to_json`, but for the statistics, which no range depends on."""
+        return sha256_of_json(replace(self, statistics={}).to_json())
 
     @property
     def bound(self) -> dict[str, Range]:
@@ -119,10 +127,15 @@ class Ranges:
                 raise ModelError(f"the state of {name!r} is malformed: {error}", hint="calibrate again") from error
         return found
 
+    def histograms(self) -> dict[str, Histogram]:
+        """The histograms kept beside the observers, as they stood when these ranges were made."""
+        return {name: Histogram.from_state(state) for name, state in self.statistics.items()}
+
     @classmethod
     def of(
         cls,
         seen: Mapping[str, Observer],
+        beside: Mapping[str, Histogram],
         *,
         method: str,
         samples: int,
@@ -131,17 +144,31 @@ class Ranges:
         model_sha256: str,
         data_sha256: str,
     ) -> Ranges:
-        """Ranges of observers that saw at least one sample each; the other arguments are the fields of that name."""
+        """Ranges of observers that saw at least one sample each, and of the histograms kept ``beside`` them; the other
+        arguments are the fields of that name."""
         return cls(
             method=method,
             samples=samples,
-            tensors={name: observer.range() for name, observer in seen.items()},
+            tensors={name: _with_histogram(observer, beside.get(name)) for name, observer in seen.items()},
             options=dict(options),
             states={name: state for name, observer in seen.items() if (state := observer.state())},
+            statistics={name: beside[name].state() for name in seen if name in beside},
             unobserved=tuple(sorted(unobserved)),
             model_sha256=model_sha256,
             data_sha256=data_sha256,
         )
+
+
+def _range(tensor: Mapping[str, Any]) -> Range:
+    """The range of the JSON form of one tensor."""
+    state = tensor.get("state", {}).get(HISTOGRAM, tensor.get(HISTOGRAM))
+    histogram = None if state is None else Histogram.from_state(state)
+    return Range(float(tensor["low"]), float(tensor["high"]), histogram)
+
+
+def _with_histogram(observer: Observer, beside: Histogram | None) -> Range:
+    found, own = observer.range(), observer.histogram()
+    return Range(found.low, found.high, beside if own is None else own)
 
 
 def merge(first: Ranges, *others: Ranges) -> Ranges:
@@ -166,14 +193,20 @@ def _merge(a: Ranges, b: Ranges) -> Ranges:
     ):
         if left != right:
             raise UsageError(f"these ranges are of different {what}: {left} and {right}", hint="calibrate both alike")
-    seen, more = a.observers(), b.observers()
-    for name, observer in more.items():
+    if a.tensors and b.tensors and bool(a.statistics) != bool(b.statistics):
+        raise UsageError("only some of these ranges have statistics", hint="calibrate both alike")
+    seen, beside = a.observers(), a.histograms()
+    for name, observer in b.observers().items():
+        observer.shift(a.samples)
         if name in seen:
             seen[name].merge(observer)
         else:
             seen[name] = observer
+    for name, histogram in b.histograms().items():
+        beside.setdefault(name, Histogram()).merge(histogram)
     return Ranges.of(
         seen,
+        beside,
         unobserved=names - set(seen),
         method=a.method,
         options=a.options,

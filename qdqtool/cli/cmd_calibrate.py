@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 @click.option(
     "--method", default="minmax", show_default=True, metavar="NAME", help="Calibration method (`list methods`)."
 )
+@click.option(
+    "--method-option",
+    "method_options",
+    multiple=True,
+    metavar="K=V",
+    help="Option of the method (repeat): percentile=99.99, symmetric=false, reference=true.",
+)
+@click.option("--statistics", is_flag=True, help="Keep a histogram of every tensor, also of methods that need none.")
+@click.option(
+    "--cache", metavar="DIR", help="Keep ranges here: reused for the same data, and an interrupted run goes on."
+)
 @click.option("--merge", "merge_files", is_flag=True, help="Merge ranges files (given instead of MODEL) into one.")
 @click.argument("more", nargs=-1, metavar="[RANGES...]")
 @select_option
@@ -32,6 +43,9 @@ def calibrate(
     output: str,
     overwrite: bool,
     method: str,
+    method_options: tuple[str, ...],
+    statistics: bool,
+    cache: str | None,
     merge_files: bool,
     more: tuple[str, ...],
     select: tuple[str, ...],
@@ -61,8 +75,8 @@ def calibrate(
         if data is None:
             raise UsageError("no data to calibrate on", hint="give --data; see `qdqtool calibrate --help`")
         found = _calibrate(
-            out, model, data, method, select, allow_empty, samples=samples, seed=seed,
-            image=image_settings(images), jobs=jobs,
+            out, model, data, select, allow_empty, method=method, method_options=_pairs(method_options),
+            statistics=statistics, cache=cache, samples=samples, seed=seed, image=image_settings(images), jobs=jobs,
         )  # fmt: skip
     found.write(output, overwrite=overwrite)
     payload = {
@@ -77,9 +91,7 @@ def calibrate(
     )
 
 
-def _calibrate(
-    out: Out, model: str, data: str, method: str, texts: tuple[str, ...], allow_empty: bool, **options: Any
-) -> Ranges:
+def _calibrate(out: Out, model: str, data: str, texts: tuple[str, ...], allow_empty: bool, **options: Any) -> Ranges:
     from qdq_passes.errors import UsageError
 
     from qdqtool import api
@@ -97,8 +109,20 @@ def _calibrate(
             raise UsageError("--select names no float value of the main graph", hint="weights need no calibration")
     with out.progress("calibrating") as tick:
         return api.calibrate(
-            graph, data, method=method, tensors=tensors, warn=out.warn, progress=tick, **options,
+            graph, data, tensors=tensors, warn=out.warn, progress=tick, **options,
         )  # fmt: skip
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise click.UsageError(f"--method-option {text!r} is no K=V; write percentile=99.99")
+        if key in found:
+            raise click.UsageError(f"--method-option {key} is given twice")
+        found[key] = value
+    return found
 
 
 command = calibrate

@@ -12,6 +12,8 @@ from qdqtool.cli.render import Out, plural, say
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from qdq_passes.analysis.shifts import ShiftLimits
+    from qdq_passes.core.traps.rule import TrapRule
 
 #: Place of a finding that names no node; the same wherever the file lies, so that a baseline fits.
 MODEL = "model"
@@ -19,16 +21,23 @@ MODEL = "model"
 
 @command()
 @model_argument
+@click.option("--target", metavar="NAME|FILE", help="Look for the traps of this target too (`list targets`).")
 @click.option("--no-runtime", is_flag=True, help="Do not try to load the model in the installed onnxruntime.")
 @click.option(
     "--baseline", metavar="FILE", help="JSON of an earlier check: exit 1 only on errors that it does not have."
 )
-def check(out: Out, model: str, no_runtime: bool, baseline: str | None) -> int:
-    """Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings."""
-    from qdqtool.io.versions import loadable_in
+def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: str | None) -> int:
+    """Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings.
 
+    Traps, which integer backends fall into silently, are warnings and notes; they change no exit code.
+    """
+    from qdqtool.io.versions import loadable_in
+    from qdqtool.targets.loading import load_target
+
+    chip = load_target(target) if target is not None else None
     graph = load_model(model)
-    findings = [*_verifier(graph), *_checker(model, graph)]
+    findings = [*_verifier(graph), *_checker(model, graph), *_traps(graph, chip.traps if chip is not None else ())]
+    findings += _shifts(graph, chip.shifts) if chip is not None and chip.shifts is not None else []
     if not no_runtime:
         findings += _runtime(graph)
     errors = [f for f in findings if f["level"] in ("error", "fatal")]
@@ -36,6 +45,7 @@ def check(out: Out, model: str, no_runtime: bool, baseline: str | None) -> int:
     new = [f for f in errors if (f["rule"], f["where"]) not in known]
     payload = {
         "model": model,
+        "target": chip.name if chip is not None else None,
         "findings": findings,
         "onnxruntime": loadable_in(graph),
         "errors": len(new),
@@ -82,6 +92,24 @@ def _runtime(graph: ir.Model) -> list[dict[str, Any]]:
     except QdqError as error:
         return [_finding("error", "onnxruntime-load", error.where or MODEL, error.message, error.hint or "")]
     return []
+
+
+def _traps(graph: ir.Model, of_target: tuple[TrapRule, ...]) -> list[dict[str, Any]]:
+    """What is a trap on every backend, then what is one on the target."""
+    from qdq_passes.core.traps.table import ALWAYS, find_traps
+
+    return [f.to_json() for f in find_traps(graph, (*ALWAYS, *of_target))]
+
+
+def _shifts(graph: ir.Model, limits: ShiftLimits) -> list[dict[str, Any]]:
+    """Positions between which the target cannot shift."""
+    from qdq_passes.analysis.shifts import violations
+
+    hint = "run `qdqtool opt -p refine-positions`"
+    return [
+        _finding("warning", "shift-out-of-reach", v.node.name or v.node.op_type, f"{v.because} ({v.rule})", hint)
+        for v in violations(graph, limits)
+    ]
 
 
 def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict[str, Any]:

@@ -98,8 +98,10 @@ def _targets() -> list[dict[str, Any]]:
 
     found = []
     for name, description in target_names().items():
-        ops = list(load_target(name).quantized_ops())
-        found.append({"name": name, "summary": description, "text": f"operators: {', '.join(ops)}", "ops": ops})
+        target = load_target(name)
+        ops, traps = list(target.quantized_ops()), [trap.name() for trap in target.traps]
+        text = f"operators: {', '.join(ops)}\ntraps: {', '.join(dict.fromkeys(traps)) or 'none known'}"
+        found.append({"name": name, "summary": description, "text": text, "ops": ops, "traps": traps})
     return found
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "-p", "--pipeline", "text", required=True, metavar="TEXT", help="Passes, or @FILE with text or a TOML edit script."
 )
 @click.option("--ranges", metavar="FILE", help="Binds @ranges, the ranges that `calibrate` wrote.")
+@click.option("--encodings", metavar="FILE", help="Binds @encodings, an encodings file of any format.")
 @click.option("--target", metavar="T", help="Binds @target.")
 @click.option(
     "--verify-each/--no-verify-each", default=True, help="Verify after every pass, so that a message names the pass."
@@ -44,6 +45,7 @@ def opt(
     no_provenance: bool,
     text: str,
     ranges: str | None,
+    encodings: str | None,
     target: str | None,
     verify_each: bool,
     print_each: str | None,
@@ -59,21 +61,23 @@ def opt(
 ) -> None:
     """Run a pipeline of passes on MODEL."""
     from qdq_passes.core.hooks import StopAfter
+    from qdq_passes.core.pipeline import Pipeline
 
-    from qdqtool.calibrate.ranges import Ranges
-    from qdqtool.cli.saving import pipeline_text, refuse_output, run_and_save, show_report
+    from qdqtool.cli.named import named_inputs
+    from qdqtool.cli.saving import refuse_output, run_and_save, script_of, show_report
+    from qdqtool.io.artifacts import sha256_of_file
     from qdqtool.io.hooks import DumpEach
     from qdqtool.targets.loading import load_target
 
-    refuse_output(output, overwrite, model, ranges, check_data, text.removeprefix("@"))
-    pipeline = pipeline_text(text)
+    refuse_output(output, overwrite, model, ranges, encodings, check_data, text.removeprefix("@"))
+    script = script_of(text)
+    pipeline = Pipeline(script.passes)
     needed = pipeline.needs()
-    found = Ranges.read(ranges) if ranges else None
-    inputs: dict[str, Any] = {"ranges": found.bound} if found else {}
-    if target:
-        inputs["target"] = load_target(target)
-    for name in [name for name in inputs if name not in needed]:
-        out.warn(f"no pass of the pipeline reads @{name}: --{name} is not used")
+    inputs = named_inputs(out, model, script, {"ranges": ranges, "encodings": encodings}, needed)
+    if target and "target" not in needed:
+        out.warn("no pass of the pipeline reads @target: --target is not used")
+    if script.source_sha256 and script.source_sha256 != sha256_of_file(model):
+        out.warn(f"{text[1:]} was recorded on another model")
     image = image_settings(images)
     check = _numeric_check(model, check_data, samples, seed=seed, image=image) if check_data else None
     hooks: list[Any] = [DumpEach(print_each)] if print_each else []
@@ -81,8 +85,8 @@ def opt(
     hooks += [check] if check is not None else []
     saved = run_and_save(
         out, model, output, pipeline, overwrite=overwrite, no_provenance=no_provenance, inputs=inputs, hooks=hooks,
-        allow_findings=allow_findings, ranges=found if "ranges" in needed else None, annotations=annotations or None,
-        verify_each=verify_each, reproducer=reproducer, ranges_file=ranges,
+        allow_findings=allow_findings, annotations=annotations or None, verify_each=verify_each, reproducer=reproducer,
+        target=load_target(target) if target else None,
     )  # fmt: skip
     for passed, why in check.unchecked if check is not None else ():
         out.warn(f"{passed} is not checked on the data: {why}")

@@ -9,6 +9,9 @@ import click
 from qdqtool.cli.options import command, data_options, exclude_options, image_settings, jobs_option, model_argument
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 
+#: Tensors shown in the summary.
+NOISIEST = 5
+
 if TYPE_CHECKING:
     from qdqtool.api import Quantized
     from qdqtool.quantization.plan import Plan
@@ -26,12 +29,25 @@ if TYPE_CHECKING:
 @click.option("--method", metavar="NAME", help="Calibration method instead of the preset's (`list methods`).")
 @click.option("--ranges", metavar="FILE", help="Ranges from `calibrate` instead of calibrating now.")
 @click.option("--save-ranges", metavar="FILE", help="Also write the ranges that were used.")
+@click.option(
+    "--report", metavar="FILE", help="Also write what became of each tensor: range, position, clipping, SQNR (JSON)."
+)
+@click.option(
+    "--cache", metavar="DIR", help="Keep ranges here: reused for the same data, and an interrupted run goes on."
+)
 @click.option("--weights", type=click.Choice(["qdq", "dq"]), help="Pair on the float weight, or stored integers.")
 @click.option(
     "--fuse-layers/--no-fuse-layers", default=True, help="Fold BatchNormalization, keep fused groups free of pairs."
 )
+@click.option("--keep-sigmoid", is_flag=True, help="Leave Sigmoid as it is, not the DPU's HardSigmoid.")
 @click.option(
     "--keep-functions", is_flag=True, help="Do not inline local functions; such a node counts as one operator."
+)
+@click.option(
+    "--extra-options",
+    multiple=True,
+    metavar="K=V",
+    help="An option of onnxruntime's or of the Vitis AI quantizer by its name, as in per_channel=true; V may be @FILE (repeat).",
 )
 @click.option(
     "--print-pipeline", is_flag=True, help="Print the pipeline that does the job; without --output stop there."
@@ -55,8 +71,10 @@ def quantize(
     from qdqtool import api
     from qdqtool.cli.saving import refuse_output
     from qdqtool.io.hooks import Reproducer
+    from qdqtool.quantization.extra_options import read_extra_options
 
     options["image"] = image_settings(options)
+    options["extra_options"] = read_extra_options(options["extra_options"])
     if print_pipeline and output is None:
         job = _planned(out, model, options)
         out.result({"pipeline": str(job.pipeline), "method": job.method}, lambda: say(str(job.pipeline)))
@@ -65,8 +83,8 @@ def quantize(
         raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
     inputs = (model, options["data"], options["ranges"])
     refuse_output(output, overwrite, *inputs)
-    if save_ranges:
-        refuse_output(save_ranges, overwrite, *inputs)
+    for file in filter(None, (save_ranges, options["report"])):
+        refuse_output(file, overwrite, *inputs)
     with out.progress("quantizing") as tick:
         done = api.quantize(
             model,
@@ -92,7 +110,22 @@ def _planned(out: Out, model: str, options: dict[str, Any]) -> Plan:
     """What would run, its selectors tried on the model, and nothing calibrated."""
     from qdqtool import api
 
-    names = ("method", "target", "exclude", "only", "isolate", "weights", "fuse_layers", "keep_functions")
+    names = (
+        "method",
+        "target",
+        "exclude",
+        "only",
+        "isolate",
+        "weights",
+        "fuse_layers",
+        "keep_sigmoid",
+        "keep_functions",
+        "extra_options",
+    )
+    if options["ranges"]:
+        from qdqtool.calibrate.ranges import Ranges
+
+        options["method"] = Ranges.read(options["ranges"]).method
     job = api.planned(options["preset"], **{name: options[name] for name in names})
     return api.planned_for(model, job, allow_empty=options["allow_empty"], warn=out.warn)
 
@@ -111,6 +144,8 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
         sqnr = payload["sqnr_db"]
         shown = "exact" if sqnr is None else f"{sqnr:.1f} dB"
         rows.append(("SQNR of the worst output", f"{shown} on {plural(payload['sqnr_samples'], 'sample')}"))
+    if payload["moves"]:
+        rows.append(("positions moved", f"{len(payload['moves'])}, so that the chip can shift between them (-v)"))
     rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}"))
     rows.append(("seconds", f"{payload['seconds']:.1f}"))
     table(("", ""), rows)
@@ -123,7 +158,34 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
     if payload["kept"]:
         say()
         table(("pair at an excluded node", "reason"), [(k["tensor"], k["reason"]) for k in payload["kept"]])
+    if payload["conversions"]:
+        say()
+        table(("converted node", "how"), [(c["node"], c["reason"]) for c in payload["conversions"][:NOISIEST]])
+        if len(payload["conversions"]) > NOISIEST:
+            say(f"and {len(payload['conversions']) - NOISIEST} more (-v)")
+    _render_tensors(payload["tensors"])
     say(f"wrote {output}")
+
+
+def _render_tensors(tensors: list[dict[str, Any]]) -> None:
+    """The noisiest tensors; all are in --report."""
+    noisy = [t for t in tensors if t["sqnr_db"] is not None][:NOISIEST]
+    if noisy:
+        say()
+        table(("noisiest tensor", "kind", "range", "position", "clipped", "SQNR dB"), [_noise(t) for t in noisy])
+
+
+def _noise(tensor: dict[str, Any]) -> tuple[str, ...]:
+    low, high = tensor["range"]
+    position = tensor["position"]
+    return (
+        tensor["tensor"],
+        tensor["kind"],
+        f"{low:.4g} to {high:.4g}",
+        "-" if position is None else str(position) if isinstance(position, int) else "per-axis",
+        f"{tensor['clipped']:.2%}",
+        f"{tensor['sqnr_db']:.1f}",
+    )
 
 
 command = quantize

@@ -16,26 +16,28 @@ INTERNAL_ERROR, INTERRUPTED = 70, 130
 
 
 class CommandFolder(click.Group):
-    """A group whose commands are the files ``cmd_*.py``; a command's module is imported when it is used."""
+    """A group whose commands are the files ``cmd_*.py`` of a folder; a command's module is imported when it is used."""
+
+    registry = COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands; their one-line help is the first line of their file, so that none is imported."""
         rows = [
             (name, entry.first_doc_line() or entry.load().get_short_help_str(90))
-            for name, entry in COMMANDS.entries().items()
+            for name, entry in self.registry.entries().items()
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, sorted."""
-        return COMMANDS.names()
+        return self.registry.names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called ``cmd_name``; a usage error with the nearest names when there is none."""
-        entries = COMMANDS.entries()
+        entries = self.registry.entries()
         if cmd_name not in entries:
-            raise unknown_name("commands", cmd_name, entries)
+            raise unknown_name(self.registry.kind, cmd_name, entries)
         found = entries[cmd_name].load()
         if not isinstance(found, click.Command):
             raise UsageError("its `command` is no click command", where=entries[cmd_name].origin)

@@ -41,7 +41,7 @@ def command(group: click.Group | None = None, name: str | None = None) -> Callab
             click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else there."),
             click.option("--json-out", metavar="FILE", help="Write the JSON document to FILE."),
             click.option("-v", "--verbose", is_flag=True, help="Show what was skipped and why; tracebacks on errors."),
-            click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+            click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors and warnings."),
             click.option(
                 "--path", multiple=True, metavar="DIR", is_eager=True, expose_value=False, callback=_add_paths,
                 help="Also search DIR for own passes, presets, targets, methods, commands.",

@@ -24,7 +24,7 @@ class Out:
         as_json: print the result as one JSON document and nothing else.
         json_out: also write that document to this file.
         verbose: show skips and reasons.
-        quiet: print nothing but errors (and JSON where asked for).
+        quiet: print nothing but errors and warnings (and JSON where asked for).
     """
 
     as_json: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from qdq_passes.core.base import Pass
     from qdq_passes.core.pipeline import Hook, Pipeline, Report
 
-    from qdqtool.calibrate.ranges import Ranges
+    from qdqtool.io.edit_script import Script
+    from qdqtool.io.named_inputs import NamedInputs
     from qdqtool.io.progress import StageProgress
+    from qdqtool.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,16 @@ def run_and_save(
     *,
     overwrite: bool = False,
     no_provenance: bool = False,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: NamedInputs | None = None,
+    target: Target | None = None,
     hooks: Iterable[Hook] = (),
     allow_findings: bool = False,
-    ranges: Ranges | None = None,
     external: Literal["auto", "never", "always"] = "auto",
     threshold: int | None = None,
     annotations: bool | None = None,
     verify_each: bool = True,
     reproducer: str | None = None,
-    ranges_file: str | None = None,
+    record: str | None = None,
 ) -> Saved:
     """Load ``source``, run ``pipeline``, verify, save to ``output``; a pass that breaks leaves a reproducer.
 
@@ -95,17 +97,18 @@ def run_and_save(
         pipeline: what runs.
         overwrite: whether ``output`` may be replaced.
         no_provenance: leave out the entry that says what was done.
-        inputs: named inputs of the pipeline.
+        inputs: named inputs of the pipeline, from files; those that no pass reads are left out of the provenance.
+        target: what ``@target`` is bound to.
         hooks: hooks besides those for verification and the reproducer.
         allow_findings: save although the model has errors that it came with.
-        ranges: what stands behind ``@ranges``, for the provenance entry.
         external: as for `qdqtool.io.save.save`, and ``threshold``, ``annotations`` too.
         verify_each: verify after every pass, so that an error names the pass.
         reproducer: folder for the reproducer; ``<output>.reproducer`` by default.
-        ranges_file: file behind ``@ranges``, for the reproducer.
+        record: edit script that the passes are appended to.
 
     Raises:
-        UsageError: the output exists, or the input has errors and neither the pipeline nor ``allow_findings`` deals with them.
+        UsageError: the output exists, ``record`` cannot be written, or the input has errors and neither the pipeline nor
+            ``allow_findings`` deals with them.
         VerifyError: the pipeline made an error that was not there: a bug of a pass.
     """
     from qdq_passes.core.hooks import VerifyEach
@@ -113,21 +116,30 @@ def run_and_save(
     from qdq_passes.core.verify import verify
 
     from qdqtool import api
+    from qdqtool.io.artifacts import sha256_of_file
+    from qdqtool.io.edit_script import append_script, refuse_append
     from qdqtool.io.hooks import Reproducer
     from qdqtool.io.save import THRESHOLD, save
 
-    refuse_output(output, overwrite, source, ranges_file)
     steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
-    count = len(steps.passes)
+    needed, count = steps.needs(), len(steps.passes)
+    read = {name: given for name, given in (inputs or {}).items() if name in needed}
+    refuse_output(output, overwrite, source, record, *(given.file for given in read.values()))
     with out.progress("loading") as tick:
         model, digest = api.opened(source)
+        if record is not None:
+            refuse_inputs(record, [source, *(given.file for given in read.values())])
+            refuse_append(record, digest, read)
         known = verify(model, minimum="error")
-        checks: list[Hook] = [Reproducer(reproducer or f"{output}.reproducer", ranges_file)]
+        checks: list[Hook] = [Reproducer(reproducer or f"{output}.reproducer", {n: g.file for n, g in read.items()})]
         checks += [VerifyEach(known)] if verify_each else []
-        report = steps.run(model, inputs=inputs, hooks=[Ticks(tick, count), *checks, *hooks])
+        bound: dict[str, Any] = {name: given.value for name, given in read.items()}
+        bound |= {"target": target} if target is not None else {}
+        report = steps.run(model, inputs=bound, hooks=[Ticks(tick, count), *checks, *hooks])
         api.refuse_errors(model, known, allow_findings=allow_findings)
         ran = ",".join(part.text for part in report.passes)
-        entry = None if no_provenance or not report.modified else api.provenance_of(ran, digest, ranges)
+        hashes = {name: given.sha256 for name, given in read.items()}
+        entry = None if no_provenance or not report.modified else api.provenance_of(ran, digest, hashes)
         tick("saving", count, count)
         files = save(
             model,
@@ -138,11 +150,13 @@ def run_and_save(
             threshold=THRESHOLD if threshold is None else threshold,
             annotations=annotations,
         )
+        if record is not None:
+            append_script(record, steps.passes, source_sha256=digest, result_sha256=sha256_of_file(output), inputs=read)
     return Saved(report, output, (output, *files[1:]))
 
 
-def show_report(out: Out, saved: Saved, *, times: bool = False) -> None:
-    """Print what a pipeline did, as the command's result."""
+def show_report(out: Out, saved: Saved, *, times: bool = False, idle: bool = True) -> None:
+    """Print what a pipeline did, as the command's result; ``idle``: passes too that had nothing to do."""
     report = saved.report
     payload = {
         "output": saved.output,
@@ -154,6 +168,8 @@ def show_report(out: Out, saved: Saved, *, times: bool = False) -> None:
     def render() -> None:
         for part in report.passes:
             done = [c for c in part.changes if not c.is_skip]
+            if not part.changes and not (idle or out.verbose):
+                continue
             skips = len(part.changes) - len(done)
             took = f"  {part.seconds * 1000:.1f} ms" if times else ""
             say(f"{part.text}: {plural(len(done), 'change')}" + (f", {skips} skipped" if skips else "") + took)
@@ -172,19 +188,20 @@ def stored_bytes(path: str) -> int:
     import onnx_ir as ir
 
     from qdqtool.io.load import load
+    from qdqtool.io.read import holds
     from qdqtool.io.slots import slots
 
+    if not holds(path, b"location"):  # the key of every reference to a data file: no need to parse
+        return os.path.getsize(path)
     tensors = [slot.tensor for slot in slots(load(path))]
     files = {os.path.realpath(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)}
     return sum(os.path.getsize(file) for file in [path, *files])
 
 
-def pipeline_text(text: str) -> Pipeline:
-    """``-p TEXT`` or ``-p @FILE``: pipeline text, or a TOML edit script with ``[[pass]]`` tables."""
-    from qdq_passes.core.pipeline import Pipeline, parse_pipeline
+def script_of(text: str) -> Script:
+    """``-p TEXT`` or ``-p @FILE``: pipeline text, or a TOML edit script with ``[[pass]]`` tables and ``[inputs]``."""
+    from qdq_passes.core.pipeline import parse_pipeline
 
-    if not text.startswith("@"):
-        return parse_pipeline(text)
-    from qdqtool.io.edit_script import read_pipeline
+    from qdqtool.io.edit_script import Script, read_script
 
-    return Pipeline(tuple(read_pipeline(text[1:])))
+    return read_script(text[1:]) if text.startswith("@") else Script(passes=parse_pipeline(text).passes)

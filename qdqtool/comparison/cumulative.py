@@ -84,6 +84,8 @@ def compare_models(
         samples += 1
         if progress is not None:
             progress(samples, total)
+    taps_a.session.close()
+    taps_b.session.close()
     if not samples:
         raise UsageError("there is no sample to compare on", hint="--data gives the samples")
     inside = [_compared(t) for t in tracks if not t.is_output]

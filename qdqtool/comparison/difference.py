@@ -6,9 +6,14 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from qdq_passes.analysis.places import places
 from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, qdq_pairs
-from qdq_passes.analysis.uses import GraphLike, graph_likes
+from qdq_passes.analysis.uses import constant_array
+from qdq_passes.core.names import UNNAMED
+from qdq_passes.numerics.encoding import nested
+from qdq_passes.numerics.quantize import dequantize
 
 #: Elements up to which an initializer's values are shown instead of its hash.
 SHOWN = 8
@@ -42,6 +47,8 @@ def differences(a: ir.Model, b: ir.Model) -> list[Difference]:
     QDQ pairs and their parameters appear once, as the ``encoding`` of the tensor they stand on.
     """
     left, right = _Side(a), _Side(b)
+    left.match_nameless(right)
+    right.match_nameless(left)
     found = _mapping("opset", _opsets(a), _opsets(b))
     found += _mapping("ir_version", {"model": a.ir_version}, {"model": b.ir_version})
     for kind in ("input", "output"):
@@ -50,10 +57,12 @@ def differences(a: ir.Model, b: ir.Model) -> list[Difference]:
     found += _mapping("encoding", *({key: _encoding(p) for key, p in pairs.items()} for pairs in (pairs_a, pairs_b)))
     found += _nodes(left, right)
     for key in [key for key in pairs_a if key in pairs_b]:
-        readers_a, readers_b = _readers(pairs_a[key]), _readers(pairs_b[key])
+        readers_a, readers_b = left.readers(pairs_a[key]), right.readers(pairs_b[key])
         if readers_a != readers_b:
             found.append(Difference("wiring", f"{key} (readers of the pair)", readers_a, readers_b))
-    return found + _mapping("initializer", left.initializers(), right.initializers())
+    requantized = {key for key in pairs_a if key in pairs_b and _is_requantized(pairs_a[key], pairs_b[key])}
+    weights = _mapping("initializer", left.initializers(), right.initializers())
+    return found + [d for d in weights if d.where not in requantized]
 
 
 class _Side:
@@ -65,10 +74,11 @@ class _Side:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.places = _places(model)
+        self.places = places(model)
         self.place = {node: path for path, graph in self.places.items() for node in graph}
         self.pairs = qdq_pairs(model)
         self.paired = {node for pair in self.pairs for node in (pair.q, pair.dq) if node is not None}
+        self.by_result: set[ir.Node] = set()
         self._names: dict[ir.Value, str] = {}
         for pair in self.pairs:
             for value in (pair.source, pair.output):
@@ -95,16 +105,37 @@ class _Side:
             found[key if key not in found else f"{key} ({pair.dq.name})"] = pair
         return found
 
+    def match_nameless(self, other: _Side) -> None:
+        """Let nodes have a label that one of ``other`` has which its file gives no name, where their own name is not there."""
+        named = {(path, node.name) for node, path in other.place.items() if _is_named(node)}
+        nameless = {(path, other.result(node)) for node, path in other.place.items() if not _is_named(node)}
+        for node, path in self.place.items():
+            if _is_named(node) and (path, node.name) not in named and (path, self.result(node)) in nameless:
+                self.by_result.add(node)
+
+    def label(self, node: ir.Node) -> str:
+        """Name of ``node``, or what it writes where its file, or that of the other model, gives it none."""
+        return node.name or "" if _is_named(node) and node not in self.by_result else self.result(node)
+
+    def result(self, node: ir.Node) -> str:
+        """What ``node`` writes: ``Relu → h``."""
+        written = [name for value in node.outputs if (name := self.name(value))]
+        return f"{node.op_type} → {', '.join(written)}" if written else node.op_type
+
     def nodes(self) -> dict[str, ir.Node]:
         """Every node that is in no pair, by name."""
         found: dict[str, ir.Node] = {}
         for node, path in self.place.items():
             if node not in self.paired:
-                key = _in(path, node.name or node.op_type)
+                key = _in(path, self.label(node))
                 while key in found:
                     key += "'"
                 found[key] = node
         return found
+
+    def readers(self, pair: Pair) -> list[str]:
+        """Who reads what the pair makes, not the float value before it."""
+        return sorted({self.label(node) for node in pair.output.consumers()})
 
     def initializers(self) -> dict[str, Any]:
         """Every initializer by name, those left out that are only parameters of pairs; a stored weight by its float name."""
@@ -122,33 +153,9 @@ class _Side:
         return found
 
 
-def _places(model: ir.Model) -> dict[str, GraphLike]:
-    """Path → graph: ``""`` the main graph, ``if1.then_branch`` a body, ``local::f`` a function, ``local::f/i.body``."""
-    found: dict[str, GraphLike] = {}
-
-    def add(path: str, graph: GraphLike) -> None:
-        while path in found:
-            path += "'"
-        found[path] = graph
-        for node in graph:
-            for attribute in node.attributes.values():
-                head = (
-                    f"{path}/{node.name or node.op_type}.{attribute.name}" if path else f"{node.name}.{attribute.name}"
-                )
-                for number, body in enumerate(_bodies(attribute)):
-                    add(head + (f"[{number}]" if attribute.type == ir.AttributeType.GRAPHS else ""), body)
-
-    for graph in graph_likes(model):
-        add("::".join(filter(None, graph.identifier())) if isinstance(graph, ir.Function) else "", graph)
-    return found
-
-
-def _bodies(attribute: ir.Attr) -> list[ir.Graph]:
-    if attribute.is_ref():
-        return []
-    if attribute.type == ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
+def _is_named(node: ir.Node) -> bool:
+    """Whether ``node`` has a name in its file; in memory each has one."""
+    return bool(node.name) and node.meta.get(UNNAMED) != node.name
 
 
 def _in(path: str, name: str) -> str:
@@ -166,15 +173,33 @@ def _opsets(model: ir.Model) -> dict[str, Any]:
 
 def _encoding(pair: Pair) -> dict[str, Any]:
     """The encoding of the pair, and under ``quantized_with`` what its QuantizeLinear does otherwise."""
-    data = {**_half(pair.dq), "kind": pair.kind, "stored": pair.q is None}
+    data = {
+        **_half(pair.dq),
+        "kind": pair.kind,
+        "stored": pair.q is None,
+        "domain": pair.dq.domain.removeprefix("ai.onnx"),
+    }
     half = _half(pair.q) if pair.q is not None else {}
     other = {key: value for key, value in half.items() if value != data.get(key)}
     return {**data, "quantized_with": other} if other else data
 
 
-def _readers(pair: Pair) -> list[str]:
-    """Who reads what the pair makes, not the float value before it."""
-    return sorted({node.name or node.op_type for node in pair.output.consumers()})
+def _is_requantized(a: Pair, b: Pair) -> bool:
+    """Whether both store one tensor, in two encodings: no value differs by more than half a step of each."""
+    integers = [constant_array(pair.stored) if pair.q is None else None for pair in (a, b)]
+    encodings = [pair.encoding for pair in (a, b)]
+    if encodings[0] == encodings[1] or any(x is None for x in (*integers, *encodings)):
+        return False
+    shapes = {x.shape for x in integers if x is not None}
+    if len(shapes) != 1:
+        return False
+    real, step = [], np.zeros(())
+    for x, encoding in zip(integers, encodings, strict=True):
+        assert x is not None
+        assert encoding is not None
+        real.append(dequantize(x, encoding, np.float64))
+        step = step + encoding.granularity.expand(np.array(encoding.scale).reshape(encoding.shape), x.shape)
+    return bool((np.abs(real[0] - real[1]) <= step / 2).all())
 
 
 def _half(node: ir.Node) -> dict[str, Any]:
@@ -183,7 +208,8 @@ def _half(node: ir.Node) -> dict[str, Any]:
         scale = node.inputs[1].name if len(node.inputs) > 1 and node.inputs[1] is not None else "nothing"
         data: dict[str, Any] = {"scale": f"computed at run time ({scale})"}
     else:
-        data = encoding.to_json()
+        position = encoding.position
+        data = {**encoding.to_json(), "position": None if position is None else nested(position, encoding.shape)}
     attributes = {name: value for name, value in _attributes(node).items() if name not in ("axis", "block_size")}
     return {**data, "attributes": attributes} if attributes else data
 

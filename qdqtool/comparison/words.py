@@ -20,7 +20,8 @@ def describe(kind: str, value: Any) -> str:
 def _encoding_text(data: dict[str, Any]) -> str:
     other = data.get("quantized_with")
     unlike = f", quantized with {_half_text({**data, **other})}" if other else ""
-    return f"{_half_text(data)}, {data['kind']}, {'stored integers' if data['stored'] else 'pair'}{unlike}"
+    domain = f" of {data['domain']}" if data.get("domain") else ""
+    return f"{_half_text(data)}, {data['kind']}, {'stored integers' if data['stored'] else 'pair'}{domain}{unlike}"
 
 
 def _half_text(data: dict[str, Any]) -> str:

@@ -30,6 +30,24 @@ def refuse_existing(path: str, *, overwrite: bool) -> None:
         raise UsageError("exists", where=path, hint="pass --overwrite")
 
 
+def refuse_unwritable(path: str) -> None:
+    """Refuse to write to ``path`` where no file can come to lie; an empty hidden file in its folder, or above, tries it.
+
+    Raises:
+        UsageError: it is a folder, or the place cannot be written.
+        SetupError: the disk is full.
+    """
+    target = os.path.abspath(path)
+    refuse_existing(target, overwrite=True)
+    folder = os.path.dirname(target)
+    with writing(path):
+        with suppress(FileNotFoundError):
+            os.lstat(target)
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        HiddenFile(folder, os.path.basename(target)).discard()
+
+
 @contextmanager
 def writing(path: str) -> Iterator[None]:
     """Turn what the operating system says while ``path`` is written into one clear line.

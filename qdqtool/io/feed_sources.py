@@ -17,7 +17,8 @@ from qdq_passes.core.registry import import_file
 from qdq_passes.errors import QdqError, UsageError
 
 from qdqtool.io.feed_spec import Array, InputSpec, Warn, is_float
-from qdqtool.io.npz_feeds import pick_arrays, read_npz
+from qdqtool.io.npz_feeds import pick_arrays
+from qdqtool.io.stored_array import arrays_in
 
 RawFeed = Mapping[str, Any]
 
@@ -48,7 +49,7 @@ def npz_folder(files: Sequence[Path], inputs: Sequence[InputSpec], warn: Warn) -
 
     def read() -> Iterator[tuple[str, RawFeed]]:
         for file in files:
-            yield file.name, pick_arrays(read_npz(file), inputs, where=str(file), warn=warn)
+            yield file.name, pick_arrays(arrays_in(file), inputs, where=str(file), warn=warn)
 
     return Source(read, len(files))
 

@@ -19,7 +19,8 @@ from qdqtool.io.feed_sources import DataReader, Source, npz_folder, object_feeds
 from qdqtool.io.feed_spec import Array, InputSpec, Warn, conform, input_specs
 from qdqtool.io.images import SUFFIXES as IMAGE_SUFFIXES
 from qdqtool.io.images import ImageOptions, image_feeds
-from qdqtool.io.npz_feeds import SampleArrays, read_npz
+from qdqtool.io.npz_feeds import SampleArrays
+from qdqtool.io.stored_array import arrays_in
 
 FORMS = "file.npz, a folder of .npz or of images, module:function, or random:N[:SEED]"
 _TEXT_SUFFIXES = {".txt", ".jsonl", ".json", ".md", ".text"}
@@ -151,7 +152,7 @@ def _source(spec: FeedSpec, inputs: Sequence[InputSpec], warn: Warn, seed: int, 
 def _file(path: Path, inputs: Sequence[InputSpec], warn: Warn) -> Source:
     suffix = path.suffix.lower()
     if suffix in (".npz", ".npy"):
-        arrays = SampleArrays(read_npz(path), inputs, where=str(path), warn=warn)
+        arrays = SampleArrays(arrays_in(path), inputs, where=str(path), warn=warn)
         return _sample_source(arrays)
     if suffix in _TEXT_SUFFIXES:
         hint = "tokenize it into an .npz of input_ids"

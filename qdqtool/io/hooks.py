@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -49,11 +49,11 @@ class Reproducer(QuietHook):
 
     Args:
         folder: made when a pass breaks.
-        ranges: file behind ``@ranges``, copied along.
+        inputs: files behind the named inputs, copied along.
     """
 
     folder: str
-    ranges: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
     _input: ir.Model | None = None
     _passes: list[str] = field(default_factory=list)
 
@@ -70,9 +70,9 @@ class Reproducer(QuietHook):
         command = "qdqtool opt input.onnx -p @pipeline.txt -o out.onnx"
         try:
             save(self._input, os.path.join(self.folder, "input.onnx"), annotations=True)
-            if self.ranges is not None:
-                write_whole(os.path.join(self.folder, "ranges.json"), read_bytes(self.ranges))
-                command += " --ranges ranges.json"
+            for name, file in self.inputs.items():
+                write_whole(os.path.join(self.folder, f"{name}.json"), read_bytes(file))
+                command += f" --{name} {name}.json"
             text = f"# {command}\n{','.join(self._passes)}\n"
             write_whole(os.path.join(self.folder, "pipeline.txt"), text.encode())
         except QdqError as failure:

@@ -4,9 +4,13 @@ External data stays on disk and is mapped when a tensor is read."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from qdq_passes.core import annotate
@@ -17,8 +21,21 @@ from qdqtool.io.parse import read_model
 from qdqtool.io.proto_rules import check_model
 from qdqtool.io.slots import slots
 
+Weight = ir.Tensor[npt.NDArray[Any]]
+
 #: Characters of an error message, and of the place it names.
 LINE = 240
+#: Bytes from which a weight leaves the protobuf at `load`.
+LARGE = 1 << 16
+#: Types that numpy has as they are stored, by number.
+_PLAIN = {
+    kind.value: kind.numpy().newbyteorder("<")
+    for kind in map(
+        ir.DataType.__getitem__, ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64")
+    )
+}
+#: Fields of a tensor that `ir.Tensor` has no place for.
+_MORE = ("segment", "data_location", "doc_string")
 #: In ``model.meta``: absolute path of the file the model was loaded from.
 SOURCE = "qdqtool.source"
 #: In ``model.meta``: the file held annotations of ours, so that saving writes them again.
@@ -40,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """
     where = os.path.abspath(os.fspath(path))
     try:
-        return model_of(read_model(path), os.path.dirname(where), source=where)
+        return _model_of(read_model(path), os.path.dirname(where), where, is_shared=False)
     except QdqError as error:
         given = os.fspath(path)
         error.where = given if error.where in (None, given) else f"{given}: {_short(error.where)}"
@@ -66,11 +83,21 @@ def model_of(proto: onnx.ModelProto, folder: str | None = None, *, source: str |
         ModelError: the model is broken.
         UnsupportedError: it has sparse tensors, maps or training information.
     """
+    return _model_of(proto, folder, source, is_shared=True)
+
+
+def _model_of(proto: onnx.ModelProto, folder: str | None, source: str | None, *, is_shared: bool) -> ir.Model:
+    """`model_of`; a protobuf that nobody else holds (``is_shared``) is let go of, its large weights become arrays."""
     tensors = check_model(proto, folder)
+    weights: dict[str, Weight] = {}
+    if not is_shared:
+        proto, weights = _taken_out(proto)
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:
         raise _refusal(error) from error
+    for name, weight in weights.items():
+        model.graph.initializers[name].const_value = weight
     if tensors.sizes and folder is not None:
         for slot in slots(model):
             if isinstance(slot.tensor, ir.ExternalTensor):
@@ -82,6 +109,24 @@ def model_of(proto: onnx.ModelProto, folder: str | None = None, *, source: str |
     _read_annotations(model)
     _name_nodes(model)
     return model
+
+
+def _taken_out(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """A protobuf without the bytes of large plain weights, which it would copy at every look, and those weights by name."""
+    found: dict[str, Weight] = {}
+    for tensor in proto.graph.initializer:
+        dtype = _PLAIN.get(tensor.data_type)
+        if dtype is None or math.prod(tensor.dims) * dtype.itemsize < LARGE or any(map(tensor.HasField, _MORE)):
+            continue
+        if tensor.HasField("raw_data") and not tensor.external_data and not tensor.metadata_props:
+            array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
+            found[tensor.name] = ir.Tensor(array, name=tensor.name)
+            tensor.ClearField("raw_data")
+    if not found:
+        return proto, found
+    light = onnx.ModelProto()  # the memory of the fields cleared is that of the whole message
+    light.CopyFrom(proto)
+    return light, found
 
 
 def root_cause(error: BaseException) -> tuple[BaseException, str]:

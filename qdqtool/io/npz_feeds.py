@@ -8,35 +8,19 @@ An array that makes one feed while the others make many is the same in all of th
 
 from __future__ import annotations
 
-import zipfile
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
-from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.errors import UsageError
 
 from qdqtool.io.feed_spec import Array, InputSpec, Warn, format_shape
-
-
-def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an ``.npz`` (or the one of an ``.npy``, called ``"data"``).
-
-    Raises:
-        ModelError: the file is broken or holds pickled objects.
-    """
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"data": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ModelError(f"cannot be read as .npz: {error}", where=str(path)) from error
+from qdqtool.io.stored_array import StoredArray
 
 
 def pick_arrays(
-    arrays: Mapping[str, Array], inputs: Sequence[InputSpec], *, where: str, warn: Warn
-) -> dict[str, Array]:
+    arrays: Mapping[str, Array | StoredArray], inputs: Sequence[InputSpec], *, where: str, warn: Warn
+) -> dict[str, Array | StoredArray]:
     """The arrays of the model's inputs, by name; one array for one input is taken whatever its name.
 
     Raises:
@@ -57,13 +41,15 @@ def pick_arrays(
 
 
 class SampleArrays:
-    """Feeds cut from whole arrays; slices are views.
+    """Feeds cut from arrays in memory (as views) or in files.
 
     Raises:
         UsageError: an array cannot be cut for its input, or the arrays make different numbers of feeds.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], inputs: Sequence[InputSpec], *, where: str, warn: Warn) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array | StoredArray], inputs: Sequence[InputSpec], *, where: str, warn: Warn
+    ) -> None:
         picked = pick_arrays(arrays, inputs, where=where, warn=warn)
         self._cuts = {spec.name: _Cut(picked[spec.name], spec, where, warn) for spec in inputs}
         counts = {name: cut.count for name, cut in self._cuts.items()}
@@ -76,14 +62,15 @@ class SampleArrays:
                 raise UsageError(f"the arrays make different numbers of feeds: {text}", where=where)
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Array]]]:
+        pieces = {name: cut.pieces() for name, cut in self._cuts.items()}
         for index in range(self.count):
-            yield f"sample {index}", {name: cut.piece(index) for name, cut in self._cuts.items()}
+            yield f"sample {index}", {name: next(cut) for name, cut in pieces.items()}
 
 
 class _Cut:
     """One array and how it is cut for its input."""
 
-    def __init__(self, array: Array, spec: InputSpec, where: str, warn: Warn) -> None:
+    def __init__(self, array: Array | StoredArray, spec: InputSpec, where: str, warn: Warn) -> None:
         self._array = array
         batch, rank = spec.batch, None if spec.shape is None else len(spec.shape)
         if array.ndim and rank is not None and array.ndim == rank + 1 and spec.takes(array.shape[1:]):
@@ -109,10 +96,18 @@ class _Cut:
         if not self.count:
             raise UsageError(f"array {spec.name!r} holds no sample", where=where)
 
-    def piece(self, index: int) -> Array:
-        if self.count == 1:
-            index = 0
+    def pieces(self) -> Iterator[Array]:
+        """Its pieces in order; one alone again and again."""
         if self._step < 0:
-            return self._array
-        start = index * self._step
-        return self._array[start : start + self._step] if self._step else np.asarray(self._array[index])
+            return itertools.repeat(np.asarray(self._array))
+        found = self._cut()
+        return itertools.repeat(next(found)) if self.count == 1 else found
+
+    def _cut(self) -> Iterator[Array]:
+        rows = self._step or 1
+        if isinstance(self._array, StoredArray):
+            pieces = self._array.pieces(rows, self.count)
+        else:
+            array = self._array
+            pieces = (array[start : start + rows] for start in range(0, rows * self.count, rows))
+        return pieces if self._step else (np.asarray(piece[0]) for piece in pieces)

@@ -7,6 +7,9 @@ import os
 
 from qdq_passes.errors import ModelError
 
+#: Bytes that `holds` reads at a time.
+PIECE = 1 << 20
+
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a regular, non-empty file.
@@ -42,6 +45,17 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise ModelError("is not UTF-8 text", where=os.fspath(path), hint="save it as UTF-8") from error
+
+
+def holds(path: str | os.PathLike[str], word: bytes) -> bool:
+    """Whether the bytes ``word`` occur in the file; it is read in pieces."""
+    tail = b""
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE):
+            if word in tail + piece[: len(word)] or word in piece:
+                return True
+            tail = piece[-len(word) :]
+    return False
 
 
 def _nearest(path: str, what: str) -> str:

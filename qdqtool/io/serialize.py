@@ -91,12 +91,18 @@ def to_bytes(proto: onnx.ModelProto) -> bytes:
     Raises:
         UnsupportedError: it is over 2 GiB.
     """
-    if proto.ByteSize() > PROTOBUF_LIMIT:
-        raise UnsupportedError(
-            "the model is over 2 GiB, the limit of protobuf", hint="store the weights as external data"
-        )
-    data: bytes = proto.SerializeToString(deterministic=True)
+    try:  # asking for the size first would serialize it twice
+        data: bytes = proto.SerializeToString(deterministic=True)
+    except Exception as error:  # protobuf only says that it failed; the fields are in order, so it is the size
+        raise _too_large() from error
+    if len(data) > PROTOBUF_LIMIT:
+        raise _too_large()
     return data
+
+
+def _too_large() -> UnsupportedError:
+    hint = "store the weights as external data"
+    return UnsupportedError("the model is over 2 GiB, the limit of protobuf", hint=hint)
 
 
 def _in_order(entries: MutableSequence[onnx.StringStringEntryProto], wanted: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 To add one, put such a file here, into ``presets/`` of a folder given with ``--path``, or pass it as ``--preset ./mine.toml``;
 ``schema.json`` beside this file lists every key. A key left out takes the default of the pass it belongs to:
 
-    description = "int8 activations with a zero point, int8 weights, float scales"
+    description = "int8 activations with a zero point, int8 weights per channel, float scales"
 
     [calibration]
     method = "minmax"                           # as in --method
@@ -14,6 +14,8 @@ To add one, put such a file here, into ``presets/`` of a folder given with ``--p
     [encodings]                                 # the policy: options of annotate-encodings
     scales = "any"
     symmetric = false
+    bias = "int32"                              # at s_x·s_w
+    per_axis = ["Conv", "MatMul:1"]             # a scale per output channel, and per index of axis 1
 
     [insert]                                    # options of insert-qdq
     weights = "dq"

@@ -7,11 +7,12 @@ import os
 import re
 from collections.abc import Mapping
 
+from qdq_passes.analysis.channels import parse_per_axis
 from qdq_passes.core.base import Named, Pass
 from qdq_passes.core.pipeline_text import make_pass, parse_passes
 from qdq_passes.core.select import Selector
 from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
-from qdq_passes.core.toml_table import TomlTable
+from qdq_passes.core.toml_table import Scalar, TomlTable
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 from qdq_passes.qdq.insert_qdq import InsertQdq
@@ -21,8 +22,17 @@ from qdqtool.presets.preset import Preset
 PRESETS = TomlRegistry("presets", "qdqtool.presets")
 
 #: Options of annotate-encodings and of insert-qdq that a preset may set.
-POLICY = ("activations", "weights", "bias", "scales", "symmetric")
-INSERT = ("weights",)
+POLICY = (
+    "activations", "weights", "bias", "scales", "rounding", "constants", "symmetric", "weights_symmetric", "per_axis",
+    "reduce_range", "min_range", "sharing", "share_constants", "followers", "hard_sigmoid", "batch_norm_parameters",
+    "outputs_stay_float", "constant_b_only", "follow_input",
+)  # fmt: skip
+INSERT = ("weights", "narrow", "dedicated", "domain")
+#: Those of them that are lists of texts.
+LISTS = ("per_axis", "sharing", "followers", "outputs_stay_float")
+
+#: Pieces of the pipeline: before calibration, on the ranges, on the pairs.
+PIPELINE = ("before", "ranged", "after")
 
 _METHOD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -49,13 +59,19 @@ def load_preset(name_or_path: str | os.PathLike[str]) -> Preset:
 
 def _preset(file: TomlFile) -> Preset:
     root = file.root("description", "calibration", "pipeline", "encodings", "insert", "selection")
+    calibration = root.table("calibration", "method", "options")
+    pipeline, encodings = root.table("pipeline", *PIPELINE), root.table("encodings", *POLICY)
     return Preset(
         name=file.name,
         description=root.text("description"),
-        method=_method(root.table("calibration", "method")),
-        before=_before(root.table("pipeline", "before")),
-        annotate=_annotate(root.table("encodings", *POLICY), root.table("selection", "ops", "exclude")),
+        method=_method(calibration),
+        method_options=_method_options(calibration),
+        before=_passes(pipeline, "before"),
+        ranged=_passes(pipeline, "ranged"),
+        constants_by_method="constants" not in encodings.data,
+        annotate=_annotate(encodings, root.table("selection", "ops", "exclude")),
         insert=_insert(root.table("insert", *INSERT)),
+        after=_passes(pipeline, "after"),
         sha256=file.sha256,
     )
 
@@ -67,19 +83,37 @@ def _method(table: TomlTable) -> str:
     return method
 
 
-def _before(table: TomlTable) -> tuple[Pass, ...]:
-    text = table.long_text("before")
+def _method_options(calibration: TomlTable) -> dict[str, dict[str, Scalar]]:
+    """Options per method: ``[calibration.options.pow2-minmse]``."""
+    given = calibration.data.get("options", {})
+    options = calibration.table("options", *(given if isinstance(given, dict) else ()))
+    found: dict[str, dict[str, Scalar]] = {}
+    for method, keys in options.data.items():
+        found[method] = options.table(method, *(keys if isinstance(keys, dict) else ())).scalars()
+    return found
+
+
+def _passes(table: TomlTable, key: str) -> tuple[Pass, ...]:
+    text = table.long_text(key)
     try:
         return tuple(parse_passes(text)) if text.strip() else ()
     except (UsageError, UnsupportedError) as error:
-        raise table.error(f"'before': {error.message}", hint=error.hint) from error
+        raise table.error(f"{key!r}: {error.message}", hint=error.hint) from error
 
 
 def _annotate(policy: TomlTable, selection: TomlTable) -> AnnotateEncodings:
-    annotate = _make(policy, "annotate-encodings", {"encodings": Named("ranges"), **policy.scalars()})
+    lists = {key: policy.texts(key) for key in LISTS if key in policy.data}
+    rest = TomlTable({k: v for k, v in policy.data.items() if k not in LISTS}, policy.where, policy.keys)
+    annotate = _make(policy, "annotate-encodings", {"encodings": Named("ranges"), **rest.scalars(), **lists})
     assert isinstance(annotate, AnnotateEncodings)
     if annotate.scales == "pow2" and not annotate.symmetric:
         raise policy.error("power-of-two scales are symmetric", hint='write scales = "any" or symmetric = true')
+    if annotate.scales == "pow2" and not annotate.weights_symmetric:
+        raise policy.error("power-of-two scales are symmetric", hint='write scales = "any" or weights_symmetric = true')
+    try:
+        parse_per_axis(annotate.per_axis)
+    except UsageError as error:
+        raise policy.error(f"'per_axis': {error.message}", hint=error.hint) from error
     try:
         exclude = Selector.of(*selection.texts("exclude"))
     except (UsageError, UnsupportedError) as error:

@@ -5,7 +5,8 @@ A mask of −inf has no range; one of −3.4e38 has, but a grid that reaches the
 
 from __future__ import annotations
 
-import re
+import math
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,29 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError
 
 from qdqtool.calibrate.collect import collect
+from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.progress import Progress
+from qdqtool.quantization.literals import literal
 from qdqtool.runtime.taps import Taps
 
 #: Magnitude from which 8-bit steps are 256 and more: no activation that an 8-bit grid serves, but what masks are made of
 #: (−65504, −1e9, −3.4e38).
 HUGE = 2.0**15
+
+
+#: `quantize` measures its own SQNR on at most so many samples, and on fewer where these hold many values together: a figure for
+#: the summary, `compare` is the full measurement.
+SQNR_SAMPLES, SQNR_VALUES = 16, 1 << 24
+
+
+def sqnr_samples(model: ir.Model) -> int:
+    """Samples on which `quantize` measures its own SQNR, at least 1, by the shapes in ``model``; unknown dims count as 1."""
+    values = 0
+    for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
+        dims = value.shape.dims if value.shape is not None else ()
+        values += math.prod(d for d in dims if isinstance(d, int))
+    return max(1, min(SQNR_SAMPLES, SQNR_VALUES // max(values, 1)))
 
 
 @dataclass
@@ -55,6 +72,9 @@ def collect_finite(
     names: Sequence[str],
     *,
     way_out: Callable[[Sequence[str]], str],
+    options: Mapping[str, Option] | None = None,
+    statistics: bool = False,
+    cache: str | os.PathLike[str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Ranges:
@@ -66,6 +86,9 @@ def collect_finite(
         method: calibration method.
         names: tensors of the main graph.
         way_out: the hint for the tensors that have no range.
+        options: options of the method.
+        statistics: keep histograms whatever the method.
+        cache: folder of ranges found before, and of those of an interrupted run.
         threads: threads inside an operator.
         progress: called after each sample.
 
@@ -74,7 +97,10 @@ def collect_finite(
     """
     passing = Passing(feeds)
     try:
-        return collect(model, passing, method, tensors=names, threads=threads, progress=progress)
+        return collect(
+            model, passing, method, tensors=names, options=options, statistics=statistics, cache=cache, threads=threads,
+            progress=progress,
+        )  # fmt: skip
     except ModelError as error:
         bad = _not_finite(model, names, passing.last)
         if not bad:
@@ -103,11 +129,4 @@ def exclude_options(model: ir.Model, names: Iterable[str]) -> str:
     for value in (values[name] for name in names):
         producer = value.producer()
         nodes |= {node.name or node.op_type: None for node in ([producer] if producer else value.consumers())}
-    return " ".join([*(f"--exclude {shlex.quote(_literal(name))}" for name in nodes), "--isolate"])
-
-
-def _literal(name: str) -> str:
-    """The selector that matches this node name alone."""
-    if name.startswith(("!", "-")) or ":" in name:
-        return f"re:^{re.escape(name)}$"
-    return re.sub(r"([*?[])", r"[\1]", name).replace("&", r"\&")
+    return " ".join([*(f"--exclude {shlex.quote(literal(name))}" for name in nodes), "--isolate"])

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.pipeline import Pipeline, parse_pipeline
+from qdq_passes.core.pipeline_text import make_pass
 from qdq_passes.core.select import ALL, NONE, Selector
+from qdq_passes.errors import UsageError
+from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 
+from qdqtool.calibrate.observer import METHODS, Option, option_names
 from qdqtool.presets.preset import Preset
+from qdqtool.quantization.contradictions import Asked
+from qdqtool.quantization.extra_options import ExtraOptions
+from qdqtool.quantization.laying_over import lay_over
+from qdqtool.quantization.literals import literal
 
 #: Named input that holds the ranges of the activations.
 RANGES = "ranges"
@@ -25,12 +33,14 @@ class Plan:
     Args:
         preset: where defaults come from.
         method: calibration method.
+        method_options: its options.
         prepare: passes on the float model, before calibration.
-        materialise: passes that choose encodings from ``@ranges`` and insert pairs.
+        materialise: passes that choose encodings from ``@ranges``, insert pairs and refine them.
     """
 
     preset: Preset
     method: str
+    method_options: Mapping[str, Option]
     prepare: Pipeline
     materialise: Pipeline
 
@@ -66,7 +76,9 @@ def plan(
     weights: Literal["qdq", "dq"] | None = None,
     ops: tuple[str, ...] = (),
     fuse_layers: bool = True,
+    keep_sigmoid: bool = False,
     keep_functions: bool = False,
+    extra: ExtraOptions | None = None,
 ) -> Plan:
     """The plan of ``preset`` with the user's options laid over it.
 
@@ -79,27 +91,62 @@ def plan(
         weights: ``qdq`` or ``dq`` instead of the preset's.
         ops: operator types instead of the preset's (a target's list).
         fuse_layers: false leaves out every pass of the fuse family.
+        keep_sigmoid: leaves out the pass that puts the DPU's HardSigmoid in place of Sigmoid.
         keep_functions: local functions are not inlined.
+        extra: options of the references.
 
     Raises:
         UsageError: an option does not fit.
+        UnsupportedError: what the references do otherwise.
     """
-    before, after = preset.pipeline_text(
-        ranges_input=RANGES,
-        exclude=exclude,
-        only=only,
+    said = extra or ExtraOptions()
+    asked = Asked(method=method, weights=weights, fuse_layers=fuse_layers, keep_sigmoid=keep_sigmoid)
+    laid = lay_over(preset, said, asked)
+    before, after = laid.pipeline_text(
+        method=method,
+        exclude=(*exclude, *said.exclude),
+        only=(*only, *said.only),
         isolate=isolate,
-        weights=weights,
+        weights=weights or said.stored or preset.insert.weights,
         fuse_layers=fuse_layers,
+        keep_sigmoid=keep_sigmoid,
     )
     prepare = parse_pipeline(before) if before else Pipeline()
     if keep_functions:
         prepare = Pipeline(tuple(p for p in prepare.passes if not isinstance(p, InlineFunctions)))
     materialise = parse_pipeline(after)
+    materialise += Pipeline(
+        tuple(
+            make_pass("convert-boundaries", {"select": [literal(name) for name in names], "dtype": dtype})
+            for dtype, names in said.conversions
+        )
+    )
     if ops:
+        taken = tuple(op for op in laid.annotate.ops if op in ops) if said.ops or said.more_ops else ops
+        if not taken:
+            raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
         materialise = Pipeline(
             tuple(
-                dataclasses.replace(p, ops=ops) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes
+                dataclasses.replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes
             )
         )
-    return Plan(preset=preset, method=method or preset.method, prepare=prepare, materialise=materialise)
+    used = method or laid.method
+    return Plan(
+        preset=laid,
+        method=used,
+        method_options=_method_options(laid, used),
+        prepare=prepare,
+        materialise=materialise,
+    )
+
+
+def _method_options(preset: Preset, method: str) -> dict[str, Option]:
+    """The preset's options of ``method``, and of those that it takes the storage type of activations."""
+    options: dict[str, Option] = dict(preset.method_options.get(method, {}))
+    bits, symmetric = integer_format(parse_dtype(preset.annotate.activations))[1], preset.annotate.symmetric
+    takes = option_names(method) if method in METHODS.names() else ()  # ranges may come from a method that is not here
+    if bits != 8 and "bits" in takes:
+        options.setdefault("bits", bits)
+    if not symmetric and "symmetric" in takes:
+        options.setdefault("symmetric", False)
+    return options

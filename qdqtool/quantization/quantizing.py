@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import Demands, demands_of
+from qdq_passes.analysis.demands import Demands
 from qdq_passes.analysis.qdq_pairs import qdq_pairs
-from qdq_passes.analysis.uses import has_body, main_nodes
+from qdq_passes.analysis.uses import all_values, has_body, main_nodes
 from qdq_passes.core.annotate import DEMAND
 from qdq_passes.core.base import Change
 from qdq_passes.core.hooks import VerifyEach
 from qdq_passes.core.pipeline import Hook, PassReport, Report
 from qdq_passes.core.select import NONE, Selector, select_nodes
 from qdq_passes.errors import UsageError
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings, is_inside_group, touching
+from qdq_passes.numerics.override import parse_overrides
+from qdq_passes.qdq.annotate_encodings import STAYS_FLOAT, AnnotateEncodings, is_inside_group, touching
+from qdq_passes.qdq.convert_boundaries import ConvertBoundaries
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.progress import Progress
 from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
 from qdqtool.quantization.plan import RANGES, Plan
+from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
+
+#: Family of the passes that make of operators what a target computes.
+_OF_TARGETS = "legalize"
 
 Warn = Callable[[str], None]
 
@@ -38,9 +45,12 @@ class Quantization:
         quantized_nodes: number of nodes whose values were given encodings.
         excluded: (node name, reason) of the nodes of the main graph that demanded nothing though their type is quantized, or
             that hold a body.
-        refused: (value, reason) of the values that a node demanded and that QuantizeLinear cannot take.
+        refused: (value, reason) of the values that stay float though a quantized node touches them: QuantizeLinear cannot take
+            them, or the policy leaves them.
         kept: values that an excluded node touches and that got a pair for another node, with the reason.
         pairs: number of QDQ pairs in the result, stored integers included.
+        tensors: what became of each tensor, the noisiest first.
+        conversions: what the chip computes instead of what the float graph says, with the price.
         passes: report of each pass.
         seconds: wall time, calibration included.
     """
@@ -53,6 +63,8 @@ class Quantization:
     refused: tuple[tuple[str, str], ...]
     kept: tuple[tuple[str, str], ...]
     pairs: int
+    tensors: tuple[TensorReport, ...]
+    conversions: tuple[Change, ...]
     passes: tuple[PassReport, ...]
     seconds: float
 
@@ -73,6 +85,9 @@ class Quantization:
             "refused": [{"tensor": name, "reason": reason} for name, reason in self.refused],
             "kept": [{"tensor": name, "reason": reason} for name, reason in self.kept],
             "pairs": self.pairs,
+            "conversions": [{"node": c.where, "reason": c.because} for c in self.conversions],
+            "moves": [{"tensor": c.where, "reason": c.because} for c in self.changes if c.kind == "move"],
+            "tensors": [tensor.to_json() for tensor in self.tensors],
             "pipeline": str(self.plan.pipeline),
             "ranges_sha256": self.ranges.sha256,
             "seconds": round(self.seconds, 3),
@@ -87,6 +102,8 @@ def quantize_model(
     ranges: Ranges | None = None,
     allow_empty: bool = False,
     hooks: Iterable[Hook] = (),
+    statistics: bool = False,
+    cache: str | os.PathLike[str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
     warn: Warn | None = None,
@@ -100,6 +117,8 @@ def quantize_model(
         ranges: ranges found before.
         allow_empty: selectors that match nothing are warned about and left out of the plan.
         hooks: pipeline hooks; verification after each pass is always on.
+        statistics: histograms are kept whatever the method, so that the report knows the noise of every activation.
+        cache: folder of ranges found before, and of those of an interrupted run; None keeps none.
         threads: threads inside an operator while calibrating.
         progress: called after each calibration sample.
         warn: told what is likely a mistake.
@@ -114,20 +133,27 @@ def quantize_model(
     annotate = plan.annotate
     excluded_by_user = select_nodes(model, annotate.exclude)
     wanted = select_nodes(model, annotate.only) - excluded_by_user
-    demands = demands_of(model, set(annotate.ops), wanted)
+    demands, policy = annotate.demands(model), annotate.policy(model)
     isolated = excluded_by_user if annotate.isolate else set()
-    names = [
-        v.name
-        for v, nodes in demands.items()
-        if v.name and demands.role(v) == "activation" and not is_inside_group(v, nodes) and not touching(v, isolated)
+    activations = [
+        v
+        for v, _ in demands.items()
+        if v.name
+        and demands.role(v) == "activation"
+        and not is_inside_group(v, demands.quantized_around(v), wanted)
+        and not touching(v, isolated)
     ]
-    if not names:
+    if not activations:
         raise _nothing_to_quantize(model, annotate, demands)
+    names = [v.name for v in activations if v.name and policy.needs_range(v)]
+    if ranges is None and not names:
+        ranges = Ranges(method=plan.method, samples=0, tensors={})
     if ranges is None:
         if feeds is None:
             raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
         ranges = collect_finite(
-            model, feeds, plan.method, names, threads=threads, progress=progress,
+            model, feeds, plan.method, names, options=plan.method_options, statistics=statistics, cache=cache,
+            threads=threads, progress=progress,
             way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
         )  # fmt: skip
     if warn is not None and (large := huge(names, ranges)):
@@ -139,20 +165,25 @@ def quantize_model(
     excluded = [
         (node.name or node.op_type, reason)
         for node in main_nodes(model)
-        if (reason := _why_excluded(node, excluded_by_user, wanted, set(annotate.ops)))
+        if (reason := _why_excluded(node, excluded_by_user, wanted, annotate, demands))
     ]
+    constants = constants_of(model)
     materialised = plan.materialise.run(model, inputs={RANGES: ranges.bound}, hooks=hooks)
     passes = (*prepared.passes, *materialised.passes)
-    kept = [(c.where, c.because) for p in passes for c in p.changes if ", kept for " in c.because]
+    changes = [change for p in passes for change in p.changes]
+    refused = [(value.name or "", reason) for value, reason in demands.refused.items()]
+    refused += [(c.where, c.because.removeprefix(STAYS_FLOAT)) for c in changes if c.because.startswith(STAYS_FLOAT)]
     return Quantization(
         model=model,
         plan=plan,
         ranges=ranges,
         quantized_nodes=len({name for v in demands.nodes if (demand := DEMAND.get(v)) for name in demand.nodes}),
         excluded=tuple(excluded),
-        refused=tuple((value.name or "", reason) for value, reason in demands.refused.items()),
-        kept=tuple(kept),
+        refused=tuple(refused),
+        kept=tuple((c.where, c.because) for c in changes if ", kept for " in c.because),
         pairs=len(qdq_pairs(model)),
+        tensors=tensor_reports(model, ranges.bound, constants),
+        conversions=_conversions(plan, materialised),
         passes=passes,
         seconds=time.perf_counter() - start,
     )
@@ -177,7 +208,9 @@ def prepare(
     annotate = plan.annotate
     texts = [t for selector in (annotate.exclude, annotate.only) if selector != NONE for t in selector.texts]
     before = {text for text in texts if _hits(model, text) is None}
+    overridden = {v.name for v in all_values(model)} & set(parse_overrides(annotate.overrides))
     report = plan.prepare.run(model, hooks=hooks)
+    _refuse_lost(model, plan, overridden)
     empty = []
     for text, error in [(text, _hits(model, text)) for text in texts]:
         if error is None:
@@ -195,6 +228,26 @@ def prepare(
     return (plan.without(empty) if empty else plan), report
 
 
+def _conversions(plan: Plan, report: Report) -> tuple[Change, ...]:
+    """What the passes for the target changed behind the pairs."""
+    ran = zip(plan.materialise.passes, report.passes, strict=True)
+    return tuple(c for p, done in ran if p.family() == _OF_TARGETS for c in done.changes if not c.is_skip)
+
+
+def _refuse_lost(model: ir.Model, plan: Plan, overridden: Set[str | None]) -> None:
+    """Refuse overrides of tensors, and receivers of conversions, that the prepared model does not have; once ``overridden``."""
+    for name in sorted(name for name in overridden - {value.name for value in all_values(model)} if name):
+        raise UsageError(
+            f"tensor {name!r}, which is overridden, is gone once the model is prepared",
+            hint="it is folded into another then: name that one, or pass --no-fuse-layers",
+        )
+    plan.annotate.policy(model)
+    for text in [t for p in plan.materialise.passes if isinstance(p, ConvertBoundaries) for t in p.select.texts]:
+        error = _hits(model, text)
+        if error is not None:
+            raise error
+
+
 def _hits(model: ir.Model, text: str) -> UsageError | None:
     """None when ``text`` names a node, else what is wrong with it."""
     try:
@@ -210,9 +263,16 @@ def _hits(model: ir.Model, text: str) -> UsageError | None:
 def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: Demands) -> UsageError:
     if demands.refused:
         value, reason = next(iter(demands.refused.items()))
-        return UsageError(
-            f"nothing to quantize: {reason}", where=value.name, hint="convert-opset or infer-shapes may help"
+        if value in demands.silent or demands.idle:
+            return UsageError(
+                f"nothing to quantize: {reason}",
+                where=value.name,
+                hint="the rules of the preset, or extra options, leave nothing",
+            )
+        hint = (
+            "`qdqtool convert-opset` raises it" if "needs opset" in reason else "convert-opset or infer-shapes may help"
         )
+        return UsageError(f"nothing to quantize: {reason}", where=value.name, hint=hint)
     if pairs := len(qdq_pairs(model)):
         hint = f"it has {pairs} QDQ pairs already; take them out with `qdqtool qdq remove --all`"
     elif annotate.exclude != NONE or not annotate.only.is_all:
@@ -224,11 +284,13 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
     return UsageError("nothing to quantize", hint=hint)
 
 
-def _why_excluded(node: ir.Node, excluded: set[ir.Node], wanted: set[ir.Node], ops: set[str]) -> str | None:
+def _why_excluded(
+    node: ir.Node, excluded: set[ir.Node], wanted: set[ir.Node], annotate: AnnotateEncodings, demands: Demands
+) -> str | None:
     if node in excluded:
         return "named by --exclude"
     if has_body(node):
         return "values inside its body stay float"
-    if node not in wanted and node.op_type in ops:
+    if node not in wanted and node.op_type in annotate.ops:
         return "not selected by --only"
-    return None
+    return demands.idle.get(node)

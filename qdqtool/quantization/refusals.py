@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 from qdq_passes.analysis.qdq_pairs import Kind, qdq_pairs
+from qdq_passes.analysis.shifts import violations
 from qdq_passes.analysis.uses import all_values, main_nodes
 from qdq_passes.core.annotate import DEMAND
 from qdq_passes.numerics.encoding import Encoding
@@ -18,7 +19,8 @@ SHOWN = 3
 
 
 def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], ...]:
-    """(node, reason) for every quantized node of ``model`` whose encodings ``target`` does not take; a node may have several."""
+    """(node, reason) for every quantized node whose encodings ``target`` does not take, or between whose positions it
+    cannot shift; a node may have several."""
     quantized = {name for value in all_values(model) if (demand := DEMAND.get(value)) for name in demand.nodes}
     pairs = qdq_pairs(model)
     made = {pair.output: pair for pair in pairs}
@@ -37,6 +39,8 @@ def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], .
             reason = target.allows(_op_type(node), activation=activation, weight=weight, bias=bias)
             if reason is not None:
                 found[name, reason] = None
+    for violation in violations(model, target.shifts) if target.shifts is not None else ():
+        found[violation.node.name or violation.node.op_type, f"{violation.because}; run {violation.rule}"] = None
     return tuple(found)
 
 

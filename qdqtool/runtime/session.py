@@ -67,8 +67,9 @@ class Session:
         output_dtypes: numpy type of each, as for inputs.
     """
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, weights: Sequence[Any] = ()) -> None:
         self._handle = handle
+        self._weights = weights  # the session reads the arrays where they are
         inputs, outputs = handle.get_inputs(), handle.get_outputs()
         self.input_names: tuple[str, ...] = tuple(i.name for i in inputs)
         self.input_shapes: dict[str, Dims] = {i.name: tuple(i.shape) for i in inputs}
@@ -96,6 +97,15 @@ class Session:
             raise failure(str(error)) from error
         # An input that is an output comes back as the feed's own memory, or (up to 1.23) as memory already freed: copy the feed.
         return {n: np.array(feed[n]) if n in feed else v for n, v in zip(names, values, strict=True)}
+
+    def close(self) -> None:
+        """Let go of onnxruntime's session, and of the memory it leaves, which the allocator would keep for later: more than the
+        model's weights. The session cannot run any more."""
+        self._handle, self._weights = None, ()
+        if os.name == "posix":
+            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+            if trim is not None:
+                trim(0)
 
     def _checked(self, feed: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
         _refuse_names("input", [n for n in feed if n not in self.input_dtypes], self.input_names)
@@ -135,7 +145,7 @@ def open_session(
 
     Args:
         model: the model, or the file to load it from.
-        optimize: let onnxruntime optimize the graph: for timing, never for numbers that are compared.
+        optimize: let onnxruntime optimize the graph: for timing and for ranges, never for numbers that are compared.
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
         extra_outputs: names of values of the main graph to be had besides the outputs.
 
@@ -157,11 +167,11 @@ def open_session(
     options.log_severity_level = 4  # errors arrive as exceptions, once
     if source.folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", source.folder)
-    if source.arrays:
-        values = [ort.OrtValue.ortvalue_from_numpy(a) for a in source.arrays.values()]
-        options.add_external_initializers(list(source.arrays), values)
+    weights = [ort.OrtValue.ortvalue_from_numpy(a) for a in source.arrays.values()]
+    if weights:
+        options.add_external_initializers(list(source.arrays), weights)
     try:
-        return Session(ort.InferenceSession(source.data, options, providers=["CPUExecutionProvider"]))
+        return Session(ort.InferenceSession(source.data, options, providers=["CPUExecutionProvider"]), weights)
     except Exception as error:
         raise refusal(str(error), version=version()) from error
 

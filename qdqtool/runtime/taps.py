@@ -24,12 +24,13 @@ class Taps:
         model: the model. Bodies of If, Loop and Scan are not tapped.
         tensors: names of graph inputs, graph outputs and node outputs of the main graph.
         threads: threads inside an operator.
+        optimize: let onnxruntime optimize the graph around the tensors: sums associate differently, in the last bits.
 
     Raises:
         UsageError: a tensor is none of these.
     """
 
-    def __init__(self, model: ir.Model, tensors: Iterable[str], *, threads: int = 1) -> None:
+    def __init__(self, model: ir.Model, tensors: Iterable[str], *, threads: int = 1, optimize: bool = False) -> None:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(tensors))
         inputs = {value.name for value in model.graph.inputs}
         outputs = [
@@ -47,7 +48,7 @@ class Taps:
         self._defaults = {
             name: model.graph.initializers[name] for name in self.names if name in model.graph.initializers
         }
-        self.session: Session = open_session(model, threads=threads, extra_outputs=self._fetched)
+        self.session: Session = open_session(model, threads=threads, optimize=optimize, extra_outputs=self._fetched)
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors for one feed, in the order they were asked for."""
@@ -67,10 +68,9 @@ class Taps:
 def float_tensors(model: ir.Model) -> list[str]:
     """Names of the float graph inputs and node outputs of the main graph (float, double, float16, bfloat16), in graph order.
 
-    Constants are left out. Where the model does not say the type, onnxruntime is asked.
+    Constants are left out, inputs with a default are not. Where the model does not say the type, onnxruntime is asked.
     """
-    constants = set(model.graph.initializers)
-    values = [v for v in model.graph.inputs if v.name not in constants] + _node_outputs(model)
+    values = [*model.graph.inputs, *_node_outputs(model)]
     untyped = [v.name for v in values if v.name and v.type is None]
     asked = open_session(model, extra_outputs=untyped).output_dtypes if untyped else {}
     return [v.name for v in values if v.name and (_is_float(v) if v.type is not None else asked.get(v.name) in FLOATS)]

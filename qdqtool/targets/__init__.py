@@ -5,6 +5,10 @@ To describe a chip, put such a file here, into ``targets/`` of a folder given wi
 
     description = "Acme NPU: 8-bit convolutions"
     version = "1"
+    traps = [                                   # what the chip does silently wrong or slowly: `check --target` looks for it
+        "softmax-symmetric-output",             # measured: every value 128 steps too low
+        {rule = "unreliable-operator", types = ["CumSum"], elements = ["uint8"]},
+    ]
 
     [[op]]                                      # a rule: one or more operators that take the same
     types = ["Conv", "com.acme::FancyConv"]     # standard operators bare, others as domain::type

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Literal
 
 import onnx_ir as ir
+from qdq_passes.analysis.shifts import ShiftLimits
+from qdq_passes.core.traps.rule import TrapRule
 from qdq_passes.numerics.encoding import Encoding, integer_format
 from qdq_passes.numerics.granularity import PER_TENSOR
 
@@ -91,6 +93,8 @@ class Target:
         description: one line.
         version: of the description; compiled files name it.
         rules: no operator type is in two of them.
+        shifts: how far it shifts between positions; None where scales are no powers of two, or it says nothing.
+        traps: what it does silently wrong or slowly; `check --target` looks for it.
         sha256: of what the file says (comments and layout do not count).
     """
 
@@ -98,7 +102,9 @@ class Target:
     description: str
     version: str
     rules: tuple[OpRule, ...]
+    traps: tuple[TrapRule, ...]
     sha256: str
+    shifts: ShiftLimits | None = None
 
     def quantized_ops(self) -> tuple[str, ...]:
         """Operator types that have a rule, sorted."""

@@ -80,7 +80,7 @@ def test_data_files(folder: str) -> None:
     files = sorted((ROOT / "qdqtool" / folder).glob("*.toml"))
     assert files
     for file in files:
-        assert re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", file.stem), f"{short(file)}: lower case and underscores"
+        assert re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", file.stem), f"{short(file)}: lower case words"
         text = file.read_text(encoding="utf-8")
         assert "#" in text, f"{short(file)} has no comment with the source of its numbers"
 

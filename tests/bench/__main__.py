@@ -1,20 +1,36 @@
-"""Run every benchmark, print one line each, exit 1 when a bound is broken."""
+"""Run the benchmarks (or those named: start_up, big_model, quantize), print one line each, exit 1 when a bound is broken.
+
+Other work on the machine only ever adds to a figure, so what breaks a bound is measured once more; broken twice, it is broken."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from tests.bench import big_model, start_up
+from tests.bench import big_model, quantize, start_up
+
+ALL = {"start_up": start_up.results, "big_model": big_model.results, "quantize": quantize.results}
 
 
-def main() -> int:
-    """Run all and report."""
-    results = [*start_up.results(), *big_model.results()]
-    for r in results:
-        verdict = "holds" if r.holds else "BROKEN"
-        print(f"{r.name:45} {r.value:8.2f} {r.unit:2} (at most {r.bound:g}) {verdict:6}  {r.detail}", flush=True)
-    return 0 if all(r.holds for r in results) else 1
+def main(names: Sequence[str]) -> int:
+    """Run and report."""
+    broken: set[str] = set()
+    for name in names or ALL:
+        found = _printed(name)
+        if found:
+            print(f"{name} once more, as a bound was broken", flush=True)
+            broken |= found & _printed(name)
+    return 1 if broken else 0
+
+
+def _printed(name: str) -> set[str]:
+    """Run one of them and print its figures; the names of those that break their bounds."""
+    broken = set()
+    for result in ALL[name]():
+        print(result, flush=True)
+        broken |= set() if result.holds else {result.name}
+    return broken
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

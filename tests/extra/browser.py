@@ -1,44 +1,21 @@
-"""`qdqtool view` in a real browser: Netron draws the quantized digits CNN, and the page names its operators."""
+"""`qdqtool view` in a real browser: the tests of tests/browser, none of which may be skipped here."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import importlib.util
 import sys
-import tempfile
-from pathlib import Path
 
-from tests.extra.part import Failed, Missing, call, environment
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-DRIVER = Path(__file__).with_name("browse.py")
+from tests.browser.netron_page import BROWSERS, browser_path
+from tests.extra.part import Failed, Missing, pytest_summary
 
 
 def run() -> str:
-    """Serve the model, let the browser draw it, look for operators in the page."""
-    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if browser is None:
+    """Let the installed browser draw models, click nodes and tensors, and look for their encodings in the page."""
+    if browser_path() is None:
         raise Missing(" or ".join(BROWSERS))
-    python = environment("browser", ["playwright>=1.48,<2"])
-    qdqtool = str(Path(sys.executable).parent / "qdqtool")
-    with tempfile.TemporaryDirectory() as folder:
-        model = str(Path(folder) / "digits_int8.onnx")
-        call([qdqtool, "demo", "-q", "-o", model])
-        server = subprocess.Popen([qdqtool, "view", "--no-browser", "--json", model], stdout=subprocess.PIPE, text=True)
-        try:
-            page = call([python, str(DRIVER), browser, _url(server)])
-        finally:
-            server.terminate()
-            server.wait()
-    for text in ("Conv", "QuantizeLinear", "DequantizeLinear"):
-        if text not in page:
-            raise Failed(f"the page does not show {text}")
-    return f"Netron draws {page.split().count('QuantizeLinear')} QuantizeLinear nodes"
-
-
-def _url(server: subprocess.Popen[str]) -> str:
-    assert server.stdout is not None
-    for line in server.stdout:
-        if '"url"' in line:
-            return line.split('"')[3]
-    raise Failed("view printed no address")
+    if importlib.util.find_spec("playwright") is None:
+        raise Missing("playwright, of the extra `test`")
+    summary = pytest_summary(sys.executable, "tests/browser")
+    if "skipped" in summary:
+        raise Failed(f"tests/browser: {summary}")
+    return f"Netron shows encodings: {summary}"

@@ -5,6 +5,7 @@
 # ENCODING: w {"dtype": "int4", …}        bound to @ranges: a ready encoding of one tensor (canonical JSON)
 # SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
 # NUMERICS: none, because …               onnxruntime does not run this model, or the numbers are not compared
+# NEWEST: because …                       the numbers need the newest onnxruntime
 # TWICE: no, because …                    a second run of the pipeline does something again, or complains
 # CHECK: …  # CHECK-NEXT: …  # CHECK-NOT: …         FileCheck lines against `dump` of the result
 # CHANGES: … # CHANGES-NEXT: … # CHANGES-NOT: …     likewise against the changes and skips, one a line

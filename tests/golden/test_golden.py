@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -85,7 +86,14 @@ def is_clean(proto: onnx.ModelProto) -> bool:
     return True
 
 
-@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
+def marked(case: Golden) -> Any:
+    """The case as a parameter; with the mark for those whose numbers need the newest onnxruntime."""
+    reasons = case.directives("NEWEST")
+    assert all(reason.startswith("because ") for reason in reasons), case.name
+    return pytest.param(case, id=case.name, marks=[pytest.mark.newest] if reasons else [])
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in ran()])
 def test_numerics(case: Golden) -> None:
     """onnxruntime computes what the passes promise; a model it ran before it still runs."""
     reasons = case.directives("NUMERICS")

@@ -16,7 +16,10 @@ from tests.golden.golden import cases
 #: Passes whose results may hang on the order in which Python walks a set of nodes.
 FOLDERS = (
     "fold-batch-norm", "fold-constants", "inline-functions", "insert-qdq", "remove-identity", "remove-qdq", "remove-unused",
-    "merge-transposes", "convert-opset", "extract-subgraph", "unshare-initializers",
+    "merge-transposes", "convert-opset", "extract-subgraph", "unshare-initializers", "apply-encodings", "convert-bias",
+    "convert-boundaries", "convert-encodings", "convert-qdq-domain", "convert-qoperators", "dedicate-qdq", "describe-encodings",
+    "fold-qdq", "insert-dynamic-quantization", "move-qdq", "remove-dynamic-quantization", "restore-relu", "set-qdq", "share-qdq",
+    "undo-dpu-edits", "unpack-matmul-nbits",
 )  # fmt: skip
 
 

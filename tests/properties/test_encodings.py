@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics import pow2
-from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_range
+from qdq_passes.numerics.encoding import (
+    Encoding,
+    encoding_of_range,
+    encoding_of_weight,
+    integer_range,
+    reduced_range,
+)
 from qdq_passes.numerics.quantize import dequantize, quantize
 
 from tests.properties.graphs import DETERMINISTIC
@@ -126,3 +133,26 @@ def test_json_round_trip(
         dtype=dtype, scale=tuple(scales), zero_point=tuple(zeros), shape=shape, axis=axis, block_size=block_size
     )
     assert Encoding.from_json(json.loads(json.dumps(encoding.to_json()))) == encoding
+
+
+@PROFILE
+@given(
+    st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=4), types, st.booleans(), st.booleans(),
+    st.sampled_from([0, 1, -1, -2]),
+)  # fmt: skip
+def test_each_slice_has_the_scale_it_would_have_alone(
+    rows: list[list[float]], dtype: ir.DataType, symmetric: bool, reduced: bool, axis: int
+) -> None:
+    """With one bit less integers stay in that range, but for one step: the rounding of a zero point moves the grid by up to half
+    a step, which may round an end to the next integer."""
+    weight = np.array(rows, np.float32)
+    rule: dict[str, Any] = {"dtype": dtype, "symmetric": symmetric, "power_of_two": False, "reduced": reduced}
+    found = encoding_of_weight(weight, axis, **rule)
+    slices = np.moveaxis(weight, axis, 0)
+    alone = [encoding_of_range(float(s.min()), float(s.max()), **rule) for s in slices]
+    assert found.scale == tuple(e.scale[0] for e in alone)
+    assert found.zero_point == tuple(e.zero_point[0] for e in alone)
+    if reduced:
+        low, high = reduced_range(dtype)
+        low, high = (low, high) if symmetric else (low - 1, high + 1)
+        assert low <= quantize(weight, found).min() <= quantize(weight, found).max() <= high

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from qdq_passes.core import registry
 from qdq_passes.core.base import Named, Pass
@@ -132,7 +132,7 @@ def values_of(wanted: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def passes(draw: st.DrawFn) -> Pass:
-    """Any pass with any options; those without a default are always given."""
+    """Any pass with any options that it can be made with; those without a default are always given."""
     cls = PASSES.load(draw(st.sampled_from([*PASSES.names(), "every-type"])))
     options = {
         field.name: draw(values_of(field_type(cls, field.name)))
@@ -140,7 +140,10 @@ def passes(draw: st.DrawFn) -> Pass:
         if (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
         or draw(st.booleans())
     }
-    return typing.cast("Pass", cls(**options))
+    try:
+        return typing.cast("Pass", cls(**options))
+    except UsageError:  # it wants at least one of several, or not two together
+        reject()
 
 
 @settings(DETERMINISTIC, max_examples=400)

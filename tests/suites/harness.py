@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ from tests.suites.steps import Step
 
 #: The step before all others.
 ROUND_TRIP = "load → save"
+#: Of so many models that a step says to have left alone, the bytes of one are compared.
+BYTES_OF = 4
 
 #: ``same``: nothing changed, nor did the bytes · ``agrees``: the outputs are what the step promises · ``accepted``: no outputs
 #: to compare; checker and verifier find no new error · ``refused``: UnsupportedError, and the model is as it was · ``failed``.
@@ -130,6 +133,8 @@ def _try(step: Step, model: ir.Model, before: bytes, findings: list[Finding], or
     """The result of ``step`` on ``model``, whose bytes are ``before``. Only after ``same`` is the model as it was."""
     try:
         is_modified = step.pipeline.run(model).modified
+        if not is_modified and not _is_looked_at(original.case, step):
+            return Result("same")
         after = to_bytes(model)
     except UnsupportedError as error:
         if _is_written_as(model, before):
@@ -143,6 +148,12 @@ def _try(step: Step, model: ir.Model, before: bytes, findings: list[Finding], or
     if errors:
         return Result("failed", f"{len(errors)} new errors: {errors[0]}")
     return original.judge(after, step.keeps, runs=step.runs or step.keeps.numerics != "changes")
+
+
+def _is_looked_at(case: Case, step: Step) -> bool:
+    """Whether "nothing changed" is held against the bytes: for one in `BYTES_OF` models, other ones for every step. To write every
+    model after every pass that left it alone took a third of the suite's time."""
+    return zlib.crc32(f"{case.name} {step.text}".encode()) % BYTES_OF == 0
 
 
 def _is_written_as(model: ir.Model, expected: bytes) -> bool:

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Keeps
 from qdq_passes.core.pipeline import Pipeline, bind, parse_pipeline
 from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.encoding import Encoding
 
 
 @dataclass(frozen=True)
@@ -30,19 +32,83 @@ class Row:
     runs: bool = False
 
 
+_IMITATING = (
+    "round-clip-bounds", "round-leaky-relu", "scale-average-pool", "scale-hard-sigmoid", "scale-reduce-mean",
+    "sigmoid-to-hard-sigmoid",
+)  # fmt: skip
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _ANNOTATE = "annotate-encodings{encodings=@ranges}"
+#: Every policy of insertion at once.
+_POLICIES = (
+    "annotate-encodings{encodings=@ranges activations=uint8 weights=uint8 bias=int32 scales=any symmetric=false "
+    "weights-symmetric=false per-axis=[Conv,ConvTranspose,Gemm,MatMul,LayerNormalization:-1,PRelu:0,Add:0] reduce-range=true "
+    "min-range=0.001 outputs-stay-float=[Conv,Softmax] constant-b-only=true follow-input=true}"
+)
+
+#: What imitates a chip acts on quantized operators alone unless it is told otherwise.
+_IMITATIONS = {
+    name: (
+        Row(f"{name}{{operators=all}}", runs=True),
+        Row(f"{_ANNOTATE},insert-qdq{{weights=dq}},{name}", runs=True),
+    )
+    for name in _IMITATING
+}
 
 #: Pass → its rows. One with the bare name of the pass stands in for its default options.
 ROWS: dict[str, tuple[Row, ...]] = {
-    "annotate-encodings": (Row(_ANNOTATE),),
+    **_IMITATIONS,
+    "adjust-ranges": (
+        Row("adjust-ranges{ranges=@ranges}"),
+        Row(f"adjust-ranges{{ranges=@ranges}},{_ANNOTATE},insert-qdq", runs=True),
+    ),
+    "annotate-encodings": (Row(_ANNOTATE), Row(f"{_POLICIES},insert-qdq{{dedicated=true}}", runs=True)),
+    "apply-encodings": (
+        Row("apply-encodings{encodings=@encodings}"),
+        Row("apply-encodings{encodings=@encodings},insert-qdq"),
+    ),
+    "clip-to-relu": (Row("clip-to-relu{clip6=true}", runs=True),),
+    "convert-bias": (
+        Row(f"{_ANNOTATE},insert-qdq{{weights=dq}},convert-bias", runs=True),
+        Row("convert-bias{to=int8}"),
+    ),
+    "convert-boundaries": (Row(f"{_ANNOTATE},insert-qdq,convert-boundaries{{dtype=uint8}}"),),
+    "convert-encodings": (
+        Row("convert-encodings{dtype=uint8}"),
+        Row(f"{_ANNOTATE},insert-qdq{{weights=dq}},convert-encodings{{granularity=per-axis symmetric=false}}"),
+    ),
+    "convert-layout": (Row("convert-layout,convert-layout{to=nchw}", EXACT),),
     "convert-opset": (Row("convert-opset", EXACT),),
+    "convert-qdq-domain": (Row('convert-qdq-domain{to="com.microsoft"},convert-qdq-domain', runs=True),),
+    "convert-qoperators": (Row("convert-qoperators", runs=True),),
+    "dedicate-qdq": (Row(f"{_ANNOTATE},insert-qdq,dedicate-qdq,share-qdq", runs=True),),
     "fix-shapes": (Row("fix-shapes", EXACT),),
+    "fold-batch-norm": (Row("fold-batch-norm{precision=float32 reference=true}", runs=True),),
     "fold-constants": (Row("fold-constants{what=all}"),),
     "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq", runs=True),),
     "insert-qdq": (Row(f"{_ANNOTATE},insert-qdq", runs=True), Row(f"{_ANNOTATE},insert-qdq{{weights=dq}}", runs=True)),
+    "insert-dynamic-quantization": (
+        Row("insert-dynamic-quantization", runs=True),
+        Row(
+            "insert-dynamic-quantization{granularity=per-token readers=all},remove-dynamic-quantization",
+            EXACT,
+            without=_QDQ,
+        ),
+    ),
+    "move-qdq": (
+        Row("move-qdq{direction=up}"),
+        Row(f"{_ANNOTATE},insert-qdq,move-qdq,move-qdq{{direction=up}},fold-qdq", runs=True),
+    ),
+    "remove-identity": (Row("remove-identity{names=removed}", runs=True),),
+    "remove-no-ops": (Row("infer-shapes,remove-no-ops{names=removed identities=true}", runs=True),),
+    "refine-positions": (
+        Row(f"{_ANNOTATE},insert-qdq{{weights=dq}},refine-positions", runs=True),
+        Row(f"{_ANNOTATE},insert-qdq,refine-positions{{stored=keep reference=true}}", runs=True),
+    ),
     "remove-qdq": (Row("remove-qdq", runs=True), Row(f"{_ANNOTATE},insert-qdq,remove-qdq", EXACT, without=_QDQ)),
     "round-scales-pow2": (Row("round-scales-pow2", runs=True),),
+    "split-large-pool": (Row("split-large-pool{largest=4}", runs=True),),
+    "split-to-slice": (Row("split-to-slice{constant=node}", runs=True),),
+    "set-qdq": (Row(f"{_ANNOTATE},insert-qdq,set-qdq{{scale=0.25 zero-point=1}}", runs=True, without=_QDQ),),
 }
 
 
@@ -68,7 +134,12 @@ class SameRange(Mapping[str, Range]):
 
 
 #: Values of the named inputs that rows use.
-INPUTS: dict[str, object] = {"ranges": SameRange()}
+INPUTS: dict[str, object] = {
+    "ranges": SameRange(),
+    "encodings": dict.fromkeys(
+        ("x", "X", "y", "Y", "data", "input", "result"), Encoding.per_tensor(ir.DataType.UINT8, 0.5, 128)
+    ),
+}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.core.pipeline import Pipeline
 from qdq_passes.errors import UnsupportedError, UsageError
 
-from tests.suites import steps
+from tests.suites import harness, steps
 from tests.suites.agree import difference
 from tests.suites.cases import Case
 from tests.suites.exclusions import Exclusion, complaints, unexcused
@@ -32,6 +32,11 @@ small (float[3] x) => (float[3] y)
 """
 X = np.array([1.0, -2.0, 3.0], np.float32)
 CASE = Case("small", "node", onnx.parser.parse_model(TEXT).SerializeToString(), ({"x": X},))
+
+
+@pytest.fixture(autouse=True)
+def _bytes_of_every_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "BYTES_OF", 1)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "qdqtool" / "_demo"
 DIGITS, CALIB = str(DEMO / "digits.onnx"), str(DEMO / "calib.npz")
 SAMPLES = ROOT / "sample_models"
+#: The samples of our own making; the others are laid out as another tool does it, with that tool's faults.
+OURS = [path for path in sorted(SAMPLES.glob("*.onnx")) if path.stem != "quark_layout"]
 
 Feed = dict[str, npt.NDArray[Any]]
 

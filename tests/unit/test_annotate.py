@@ -14,10 +14,12 @@ from qdq_passes.core.annotate import (
     ENCODING,
     FUSED,
     ORIGIN,
+    PART,
     Annotation,
     Demand,
     Fused,
     Origin,
+    Part,
     holders,
     read_metadata,
     write_metadata,
@@ -75,8 +77,16 @@ def test_encodings_survive_a_file_wherever_they_stand(encoding: Encoding, name: 
 
 @pytest.mark.parametrize(
     ("annotation", "thing"),
-    [(FUSED, Fused("add")), (DEMAND, Demand(("add", "call"))), (ORIGIN, Origin(("one", "two", "ünï")))],
-    ids=["fused", "demand", "origin"],
+    [
+        (FUSED, Fused("add")),
+        (FUSED, Fused("add", whole=True)),
+        (PART, Part("add", "Gelu")),
+        (PART, Part("add", "LayerNormalization", weight=0)),
+        (PART, Part("add", "LayerNormalization", bias=1)),
+        (DEMAND, Demand(("add", "call"))),
+        (ORIGIN, Origin(("one", "two", "ünï"))),
+    ],
+    ids=["fused", "whole", "part", "weight", "bias", "demand", "origin"],
 )
 def test_the_others_do_too(annotation: Annotation[object], thing: object) -> None:
     graph = model(NETWORK)

@@ -119,7 +119,7 @@ def test_quantize_takes_images_too(tmp_path: Path, pictures: str) -> None:
     assert x["position"] == 5  # 2/127 rounded up to a power of two
 
 
-@pytest.mark.parametrize("method", ["minmax", "pow2-nonoverflow"])
+@pytest.mark.parametrize("method", ["minmax", "pow2-nonoverflow", "pow2-minmse", "moving-average", "percentile"])
 def test_merged_ranges_are_those_of_all_data(method: str, tmp_path: Path) -> None:
     with np.load(CALIB) as data:
         images = data["input"][:12]
@@ -148,6 +148,68 @@ def test_what_cannot_be_merged(tmp_path: Path) -> None:
         "unexpected arguments"
         in cli("calibrate", DIGITS, "x", "--data", "random:1", "-o", tmp_path / "m", code=2).error
     )
+
+
+def test_options_of_a_method(tmp_path: Path) -> None:
+    command = (
+        "calibrate",
+        DIGITS,
+        "--data",
+        "random:2",
+        "--method",
+        "percentile",
+        "-o",
+        tmp_path / "r.json",
+        "--overwrite",
+    )
+    cli(*command, "--method-option", "percentile=90", "--method-option", "symmetric=false")
+    assert json.loads((tmp_path / "r.json").read_text())["options"] == {"percentile": 90.0, "symmetric": False}
+    for option, message in (
+        (
+            "percent=90",
+            "method 'percentile': it takes no option 'percent'; its options are percentile (default 99.999)",
+        ),
+        ("percentile=much", "method 'percentile': option 'percentile' is a number, not 'much'"),
+        ("percentile=101", "method 'percentile': percentile is 50 to 100, not 101.0"),
+    ):
+        assert cli(*command, "--method-option", option, code=2).error.startswith(message)
+    refused = cli(*command, "--method-option", "percentile", code=2)
+    assert refused.error.startswith("--method-option 'percentile' is no K=V")
+    twice = cli(*command, "--method-option", "percentile=90", "--method-option", "percentile=91", code=2)
+    assert twice.error.startswith("--method-option percentile is given twice")
+
+
+def test_the_histogram_of_the_reference_is_not_merged(tmp_path: Path) -> None:
+    for name in "ab":
+        cli(
+            "calibrate",
+            DIGITS,
+            "--data",
+            "random:1",
+            "--method",
+            "pow2-minmse",
+            "--method-option",
+            "reference=true",
+            "-o",
+            tmp_path / name,
+        )
+    refused = cli("calibrate", "--merge", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "m.json", code=2)
+    assert refused.error == (
+        "method 'pow2-minmse': with reference=true the ranges depend on the order of the samples, and cannot be merged; calibrate "
+        "on all samples in one run, or leave out reference"
+    )
+
+
+def test_statistics_and_cache(tmp_path: Path) -> None:
+    command = ("calibrate", DIGITS, "--data", "random:3", "--cache", tmp_path / "cache", "--json")
+    plain = cli(*command, "-o", tmp_path / "plain.json").json
+    full = cli(*command, "--statistics", "-o", tmp_path / "full.json").json
+    again = cli(*command, "--statistics", "-o", tmp_path / "again.json").json
+    assert plain["ranges_sha256"] == full["ranges_sha256"] == again["ranges_sha256"]
+    assert (tmp_path / "full.json").read_bytes() == (tmp_path / "again.json").read_bytes()
+    tensors = json.loads((tmp_path / "full.json").read_text())["tensors"]
+    assert all(t["histogram"]["low"] == t["low"] for t in tensors.values())
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_select(tmp_path: Path) -> None:

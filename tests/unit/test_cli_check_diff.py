@@ -20,7 +20,11 @@ NEGATIVE = """
     }"""
 
 
-@pytest.mark.parametrize("path", [DIGITS, *sorted(SAMPLES.glob("*.onnx"))], ids=lambda p: Path(p).stem)
+#: The layout of another tool, whose nodes stand out of order.
+UNSORTED = SAMPLES / "quark_layout.onnx"
+
+
+@pytest.mark.parametrize("path", [DIGITS, *sorted({*SAMPLES.glob("*.onnx")} - {UNSORTED})], ids=lambda p: Path(p).stem)
 def test_our_models_are_clean(path: Path) -> None:
     assert cli("check", path).out.splitlines()[0] == "no findings"
 
@@ -57,6 +61,54 @@ def test_an_operator_of_nobody_is_an_error(tmp_path: Path) -> None:
     assert [f["where"] for f in findings] == ["n", "model", "n"]
     assert "has no operator Reluu" in findings[2]["message"]
     cli("check", model, "--no-runtime", code=1)
+
+
+#: An int32 bias at twice s_x·s_w, a trap everywhere; and a Softmax in int8 around 0, a trap of some chips.
+TRAPS = """
+    g (float[1,2] x) => (float[1,2] y)
+    <float s = {0.5}, int8 z = {0}, int8[2,2] w = {1, 2, 3, 4}, int32[2] b = {5, 6}, float bs = {0.5}> {
+      [q] i = QuantizeLinear(x, s, z)  [d] f = DequantizeLinear(i, s, z)  [dw] v = DequantizeLinear(w, s, z)
+      [db] c = DequantizeLinear(b, bs)  [gemm] t = Gemm(f, v, c)  [soft] u = Softmax(t)
+      [q2] j = QuantizeLinear(u, s, z)  [d2] y = DequantizeLinear(j, s, z)
+    }"""
+CHIP = """
+description = "a chip that shifts its Softmax"
+version = "1"
+traps = ["softmax-symmetric-output", "clip-after-pair"]
+[[op]]
+types = ["Gemm"]
+scheme = [{activations = ["int8"]}]
+"""
+
+
+def test_traps_of_every_backend_and_of_a_target(tmp_path: Path) -> None:
+    """Warnings: they change no exit code. Those of a chip are looked for only when it is named, by file or by name."""
+    model = write(tmp_path / "m.onnx", TRAPS)
+    (tmp_path / "targets").mkdir()
+    (tmp_path / "targets" / "chip.toml").write_text(CHIP)
+    (found,) = cli("check", model, "--json").json["findings"]
+    assert (found["level"], found["rule"], found["where"]) == ("warning", "bias-scale", "gemm")
+    assert set(found) == {"level", "rule", "where", "message", "hint"}
+    for target in (("--target", tmp_path / "targets" / "chip.toml"), ("--path", tmp_path, "--target", "chip")):
+        payload = cli("check", model, "--json", *target).json
+        assert [f["rule"] for f in payload["findings"]] == ["bias-scale", "softmax-symmetric-output"]
+        assert (payload["errors"], payload["target"]) == (0, "chip")
+    shown = cli("check", model, "--target", tmp_path / "targets" / "chip.toml").out
+    assert "warning  softmax-symmetric-output  soft: writes int8 with zero point 0" in shown
+    assert cli("check", model, "--json", "--target", "generic_int8").json["findings"] == [found]
+    text = cli("--path", tmp_path, "list", "targets", "chip").out
+    assert "traps: softmax-symmetric-output, clip-after-pair" in text
+
+
+def test_a_target_that_is_none(tmp_path: Path) -> None:
+    """Refused before the model is read."""
+    done = cli("check", tmp_path / "no.onnx", "--target", "generic_int", code=2)
+    assert done.error == "unknown target 'generic_int'; did you mean 'generic_int8'?"
+    (tmp_path / "chip.toml").write_text(CHIP.replace("clip-after", "clip-before"))
+    done = cli("check", tmp_path / "no.onnx", "--target", tmp_path / "chip.toml", code=2)
+    assert done.error.endswith(
+        "chip.toml traps 2: 'rule' cannot be 'clip-before-pair'; did you mean 'clip-after-pair'?"
+    )
 
 
 def test_a_version_that_onnxruntime_does_not_read(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_an_output_that_is_a_folder(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["quantise"], "unknown command 'quantise'; did you mean 'quantize'?"),
-        (["qdq", "nope"], "unknown qdq command 'nope'; there is list, insert, remove"),
+        (["qdq", "nope"], "unknown qdq command 'nope'; there is convert, dedicate, fold, insert, list, move, remove, set, share"),
         (["inspect"], "Missing argument 'MODEL'; see `qdqtool inspect --help`"),
         (["inspect", "MODEL", "--jsn"], "No such option '--jsn'"),
         (["--path", "/nowhere", "inspect", "MODEL"], "/nowhere: no such folder"),
@@ -123,10 +123,10 @@ def test_an_output_that_is_a_folder(tmp_path: Path) -> None:
         (["opt", "MODEL", "-p", "@nowhere.txt"], "nowhere.txt: no such file"),
         (["opt", "MODEL", "-p", "annotate-encodings{encodings=@ranges}"], "the pipeline needs @ranges"),
         (["opt", "MODEL", "-p", "remove-qdq{select=op:Nope}"], "selector 'op:Nope' matches nothing"),
-        (["quantize", "MODEL", "--preset", "xint"], "unknown preset 'xint'; did you mean 'xint8'?"),
+        (["quantize", "MODEL", "--preset", "xint"], "unknown preset 'xint'; did you mean 'xint8' or 'vint8' or 'xint8-compat'?"),
         (["quantize", "MODEL", "--preset", "no.toml"], "no.toml"),
         (["quantize", "MODEL", "--target", "generic"], "unknown target 'generic'; did you mean 'generic_int8'?"),
-        (["quantize", "MODEL", "--method", "minmx", "--data", "random:1"], "unknown method 'minmx'; did you mean 'minmax'?"),
+        (["quantize", "MODEL", "--method", "minmx", "--data", "random:1"], "unknown method 'minmx'; did you mean 'minmax' or 'pow2-minmse'?"),
         (["quantize", "MODEL"], "no data to calibrate on; give --data, or --ranges"),
         (["quantize", "MODEL", "--ranges", "nowhere.json"], "nowhere.json: no such file"),
         (["quantize", "MODEL", "--data", "random:1", "--exclude", "op:Cnv"], "selector 'op:Cnv' matches nothing; nearest: Conv"),
@@ -150,8 +150,26 @@ def test_an_output_that_is_a_folder(tmp_path: Path) -> None:
         (["fix-shapes", "MODEL", "--dim", "N=x"], "'x' in 'N=x' is no size"),
         (["fix-shapes", "MODEL", "--input-shape", "input=1x1x8x9"], "input: dimension 8 is static, 9 was asked for"),
         (["convert-opset", "MODEL", "--opset", "3"], "3 is not in the range x>=7"),
-        (["qdq", "insert", "MODEL"], "qdq insert: give either --scale or --ranges"),
+        (["qdq", "insert", "MODEL"], "qdq insert: give one of --scale, --ranges"),
         (["qdq", "insert", "MODEL", "--scale", "1"], "qdq insert: --scale without --select"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--scale", "1"], "qdq insert: give one of"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--asymmetric"], "--scales and --asymmetric go with --ranges"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--dtype", "int16"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--weights", "dq"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--domain", "com.microsoft"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--dedicated"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--ranges", "r", "--per-token"], "--per-token goes with --dynamic"),
+        (["qdq", "insert", "MODEL", "--ranges", "r", "--axis", "0"], "--axis and --block-size go with --scale"),
+        (["qdq", "set", "MODEL", "--all"], "qdq set: nothing to set"),
+        (["qdq", "set", "MODEL", "--all", "--scale", "1", "--nearest"], "--nearest goes with --round-pow2"),
+        (["qdq", "set", "MODEL", "--scale", "1"], "qdq set: give either --select or --all"),
+        (["qdq", "move", "MODEL", "--all"], "qdq move: give either --up or --down"),
+        (["qdq", "move", "MODEL", "--all", "--up", "--down"], "qdq move: give either --up or --down"),
+        (["qdq", "share", "MODEL"], "qdq share: give either --select or --all"),
+        (["qdq", "dedicate", "MODEL", "--all", "--select", "op:Conv"], "qdq dedicate: give either"),
+        (["qdq", "convert", "MODEL", "--per-tensor", "--per-axis"], "qdq convert: give either --per-tensor or"),
+        (["qdq", "convert", "MODEL"], "qdq convert: nothing to convert"),
+        (["qdq", "remove", "MODEL", "--all", "--keep-weights", "--round-weights"], "--keep-weights leaves the pair"),
         (["qdq", "remove", "MODEL"], "qdq remove: give either --select or --all"),
         (["qdq", "remove", "MODEL", "--select", "op:Nope"], "selector 'op:Nope' matches nothing"),
     ],
@@ -191,7 +209,6 @@ def test_verbose_shows_where_it_came_from(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_handled_is_3(tmp_path: Path) -> None:
-    assert "roles need the attention analysis" in cli("match", DIGITS, "role:softmax", code=3).error
     assert "no converter" in cli("convert-opset", DIGITS, "-o", tmp_path / "o.onnx", "--opset", "99", code=3).error
 
 

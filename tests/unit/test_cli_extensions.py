@@ -26,7 +26,7 @@ class DropRelu(Pass):
         for node in [n for n in model.graph if n.op_type == "Relu"][: self.count]:
             yield edit.bypass(node, namer, "as asked")
 """,
-    "presets/a8w8.toml": """
+    "presets/my_a8w8.toml": """
 description = "int8, float scales, activations with a zero point"
 [calibration]
 method = "largest-mean"
@@ -116,10 +116,10 @@ def test_a_pass(mine: str, tmp_path: Path) -> None:
 
 def test_a_preset_with_a_method(mine: str, tmp_path: Path) -> None:
     command = ("quantize", DIGITS, "--path", mine, "--preset")
-    report = cli(*command, "a8w8", "--data", "random:2", "--json", "-o", tmp_path / "q.onnx").json
-    assert (report["preset"], report["method"]) == ("a8w8", "largest-mean")
+    report = cli(*command, "my_a8w8", "--data", "random:2", "--json", "-o", tmp_path / "q.onnx").json
+    assert (report["preset"], report["method"]) == ("my_a8w8", "largest-mean")
     assert "fuse-conv-activation" not in report["pipeline"]
-    assert cli(*command, f"{mine}/presets/a8w8.toml", "--print-pipeline").out.strip() == report["pipeline"]
+    assert cli(*command, f"{mine}/presets/my_a8w8.toml", "--print-pipeline").out.strip() == report["pipeline"]
 
 
 def test_a_target(mine: str, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_command(mine: str) -> None:
 def test_all_of_it_by_the_environment(mine: str, tmp_path: Path) -> None:
     folders = f"/nowhere:{mine}"
     done = process(
-        "quantize", DIGITS, "--preset", "a8w8", "--target", "convs_only", "--data", "random:2", "-o", tmp_path / "q.onnx",
+        "quantize", DIGITS, "--preset", "my_a8w8", "--target", "convs_only", "--data", "random:2", "-o", tmp_path / "q.onnx",
         QDQTOOL_PATH=folders,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from qdq_passes.core import registry
 
-from tests.unit.cli_helpers import CALIB, DIGITS, cli, images, process, same_outputs, write
+from tests.unit.cli_helpers import CALIB, DIGITS, SAMPLES, cli, images, process, same_outputs, write
 
 #: Passes of a folder for ``--path``: one that breaks the wiring, one that raises, one that lies about what it keeps.
 BROKEN = {
@@ -284,3 +284,12 @@ def test_a_broken_model_is_never_saved_even_without_verification_of_each(broken:
 def test_the_environment_names_folders_too(broken: str) -> None:
     done = process("list", "passes", "stumble", QDQTOOL_PATH=broken)
     assert done.stdout.splitlines()[1] == "Raise what is no message to the user."
+
+
+def test_an_unsorted_model_is_the_users_fault_and_sorting_repairs_it(tmp_path: Path) -> None:
+    """The pass moves the first node that reads too early; that is no error of its making."""
+    unsorted = SAMPLES / "quark_layout.onnx"
+    refused = cli("opt", unsorted, "-p", "remove-qdq", "-o", tmp_path / "o.onnx", code=2)
+    assert "run the pass sort, or pass --allow-findings" in refused.error
+    cli("opt", unsorted, "-p", "sort,remove-qdq", "-o", tmp_path / "o.onnx")
+    cli("check", tmp_path / "o.onnx")

@@ -192,7 +192,8 @@ def test_view_serves_the_annotated_model(tmp_path: Path) -> None:
         assert "/data/q.onnx" in page
         model = onnx.load_from_string(fetch(f"{url}/data/q.onnx"))
         noted = {p.key: p.value for n in model.graph.node if n.op_type == "DequantizeLinear" for p in n.metadata_props}
-        assert json.loads(noted["qdqtool.encoding"])["dtype"] == "int8"
+        assert (noted["qdq.dtype"], noted["qdq.zero_point"]) == ("int8", "0")
+        assert {a.tensor_name for a in model.graph.quantization_annotation} >= {"input", "input_QuantizeLinear_Output"}
     finally:
         running.send_signal(signal.SIGINT)
         _, error = running.communicate(timeout=30)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics import pow2
-from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_format, integer_range, nested, parse_dtype
+from qdq_passes.numerics.encoding import (
+    Encoding,
+    encoding_of_range,
+    encoding_of_weight,
+    integer_format,
+    integer_range,
+    nested,
+    parse_dtype,
+)
 from qdq_passes.numerics.granularity import PER_TENSOR, Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize
 
@@ -165,8 +174,7 @@ def test_quantize_by_hand() -> None:
     assert quantize(x, encoding, symmetric_range=True).tolist() == [1, 3, 1, 127, -127]
     assert dequantize(np.array([1, 3, -127], np.int8), encoding).tolist() == [0.0, 1.0, -64.0]
     assert dequantize(np.array([1, 3], np.int8), encoding, np.float16).dtype == np.float16
-    with pytest.raises(UsageError, match="is not an integer type"):
-        quantize(x, Encoding.per_tensor(ir.DataType.FLOAT8E4M3FN, 1.0))
+    assert quantize(x, Encoding.per_tensor(ir.DataType.FLOAT8E4M3FN, 1.0)).dtype == ml_dtypes.float8_e4m3fn
 
 
 def test_int32_biases_dequantize_as_float32_does() -> None:
@@ -182,3 +190,70 @@ def test_positions() -> None:
     ]  # fmt: skip
     assert [pow2.round_scale(s) for s in (0.3, 0.5, 0.5000001, 1e-45, 1e300)] == [0.5, 0.5, 1.0, 2.0**-126, 2.0**127]
     assert [pow2.round_scale(s, nearest=True) for s in (0.35, 0.36, 1.4, 1.5)] == [0.25, 0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "symmetric", "low", "high", "scale", "zero_point"),
+    [
+        (INT8, True, -32, 16, 0.5, 0),
+        (INT8, False, -64, 64, 1.0, 0),
+        (UINT8, False, -27, 100, 1.0, 27),
+        (UINT8, True, -63, 63, 1.0, 64),
+        (INT16, True, -16384, 0, 1.0, 0),
+    ],
+)
+def test_one_bit_less(
+    dtype: ir.DataType, symmetric: bool, low: float, high: float, scale: float, zero_point: int
+) -> None:
+    """int8 within ±64, uint8 within 0 … 127."""
+    encoding = encoding_of_range(low, high, dtype=dtype, symmetric=symmetric, power_of_two=False, reduced=True)
+    assert (encoding.scale, encoding.zero_point) == ((scale,), (zero_point,))
+
+
+def test_narrow_ranges_are_widened() -> None:
+    def scale(low: float, high: float, symmetric: bool) -> float:
+        return encoding_of_range(low, high, dtype=UINT8, symmetric=symmetric, power_of_two=False, min_range=255).scale[
+            0
+        ]
+
+    assert [scale(0, 0, False), scale(-1, 0, False), scale(-1, 509, False)] == [1.0, 1.0, 2.0]
+    assert scale(0, 0, True) == float(np.float32(255 / 127))
+
+
+def test_the_zero_point_is_that_of_the_exact_scale() -> None:
+    """[-1, 101]: scale 0.4 is no float32, but 255/102 = 2.5 is a tie, which rounds to the even 2."""
+    encoding = encoding_of_range(-1, 101, dtype=UINT8, symmetric=False, power_of_two=False)
+    assert (encoding.scale, encoding.zero_point) == ((float(np.float32(0.4)),), (2,))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_scales_along_an_axis(dtype: type[np.generic]) -> None:
+    """weight [2, 3], axis 1 → scales [3]; zeros get scale 1; -1 is the last axis."""
+    weight = np.array([[127, 0, -1], [-254, 0, 0.5]], np.float32).astype(dtype)
+    for axis in (1, -1):
+        found = encoding_of_weight(weight, axis, dtype=INT8, symmetric=True, power_of_two=False)
+        assert (found.axis, found.shape, found.zero_point) == (1, (3,), (0, 0, 0))
+        assert found.scale == (2.0, 1.0, float(np.float32(1 / 127)))
+    rows = encoding_of_weight(weight, 0, dtype=UINT8, symmetric=False, power_of_two=False)
+    assert (rows.zero_point, rows.scale[0]) == ((2, 254), float(np.float32(128 / 255)))
+    whole = encoding_of_weight(weight, None, dtype=INT8, symmetric=True, power_of_two=True)
+    assert (whole.granularity, whole.scale) == (PER_TENSOR, (2.0,))
+
+
+def test_weights_without_elements() -> None:
+    empty = np.zeros((0, 2), np.float32)
+    assert encoding_of_weight(empty, 1, dtype=INT8, symmetric=True, power_of_two=False).scale == (1.0, 1.0)
+    assert encoding_of_weight(empty, 0, dtype=INT8, symmetric=True, power_of_two=False).shape == (0,)
+    with pytest.raises(UsageError, match=r"axis 2 does not exist in shape \[0, 2\]"):
+        encoding_of_weight(empty, 2, dtype=INT8, symmetric=True, power_of_two=False)
+
+
+def test_int32_keeps_all_bits() -> None:
+    """16777217 = 2^24 + 1 is no float32 quotient; stored biases are divided in float64, and clip to int32."""
+    encoding = Encoding.per_tensor(ir.DataType.INT32, 2.0**-24)
+    x = np.array([1.0, 1.0 + 2.0**-23, 1e9, -1e9, 2.5 * 2.0**-24, 3.5 * 2.0**-24], np.float32)
+    assert quantize(x, encoding).tolist() == [2**24, 2**24 + 2, 2**31 - 1, -(2**31), 2, 4]
+    third = Encoding.per_tensor(ir.DataType.INT32, float(np.float32(1 / 3e6)))
+    expected = round(float(np.float32(100)) / float(np.float32(1 / 3e6)))
+    assert quantize(np.array([100], np.float32), third).tolist() == [expected]
+    assert expected != int(np.float32(100) / np.float32(1 / 3e6)), "float32 would round to a multiple of 32"

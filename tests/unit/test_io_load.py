@@ -17,7 +17,7 @@ from qdq_passes.core.names import UNNAMED
 from qdq_passes.core.verify import verify
 from qdq_passes.numerics.encoding import Encoding
 
-from qdqtool.io.load import ANNOTATED, DECLARED, SOURCE, load, model_of
+from qdqtool.io.load import ANNOTATED, DECLARED, LARGE, SOURCE, load, model_of
 from qdqtool.io.save import save
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]>
@@ -172,3 +172,39 @@ assert type(sys.modules["sympy"]).__name__ != "module", "sympy was executed"
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+def test_large_weights_leave_the_protobuf_and_come_back_as_they_were(tmp_path: Path) -> None:
+    size = LARGE // 4
+    values = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    plain = onnx.numpy_helper.from_array(values, "plain")
+    described, placed, noted, typed = (onnx.TensorProto() for _ in range(4))
+    for tensor, name in ((described, "described"), (placed, "placed"), (noted, "noted")):
+        tensor.CopyFrom(plain)
+        tensor.name = name
+    described.doc_string = "why"
+    placed.data_location = onnx.TensorProto.DEFAULT
+    noted.metadata_props.add(key="b", value="1")
+    noted.metadata_props.add(key="a", value="2")
+    typed.CopyFrom(onnx.helper.make_tensor("typed", onnx.TensorProto.FLOAT, [size], values))
+    tensors = [plain, described, placed, noted, typed]
+    nodes = [onnx.helper.make_node("Add", ["x", t.name], [f"y_{t.name}"], name=f"n_{t.name}") for t in tensors]
+    x, *ys = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [size])
+        for name in ("x", *(node.output[0] for node in nodes))
+    )
+    given = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "g", [x], ys, tensors),
+        ir_version=10,
+        opset_imports=[onnx.helper.make_opsetid("", 21)],
+    )
+    onnx.save(given, tmp_path / "m.onnx")
+    model = load(tmp_path / "m.onnx")
+    held = {name: value.const_value for name, value in model.graph.initializers.items()}
+    assert [name for name, tensor in held.items() if isinstance(tensor, ir.Tensor)] == ["plain"]
+    assert all(tensor is not None and np.array_equal(tensor.numpy(), values) for tensor in held.values())
+    save(model, tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == given.SerializeToString(deterministic=True)
+    before = given.SerializeToString(deterministic=True)
+    model_of(given)  # the caller's: it stays whole
+    assert given.SerializeToString(deterministic=True) == before

@@ -16,6 +16,7 @@ from qdq_passes.core.base import EXACT, Keeps, is_modified
 from qdq_passes.core.edit import Namer, new_constant, set_constant
 from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import ModelError
+from qdq_passes.numerics.encoding import Encoding
 
 from tests.unit.small_models import model
 
@@ -164,8 +165,14 @@ UNSORTED = "g (float[2] x) => (float[2] y) { [b] y = Neg(t) [a] t = Relu(x) }"
 @pytest.mark.parametrize("name", PASSES.names())
 def test_nodes_out_of_order(name: str) -> None:
     """`load` accepts nodes in any order: a pass works on them, or says in one line that sort comes first."""
-    options = {"annotate-encodings": "{encodings=@ranges}", "convert-opset": "{version=22}"}
-    ranges = {"ranges": {value: Observed(-1, 1) for value in "xty"}}
+    options = {
+        "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
+        "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
+    }  # fmt: skip
+    ranges = {
+        "ranges": {value: Observed(-1, 1) for value in "xty"},
+        "encodings": dict.fromkeys("xty", Encoding.per_tensor(ir.DataType.INT8, 0.5)),
+    }
     message = ""
     try:
         report = run_pipeline(model(UNSORTED), name + options.get(name, ""), inputs=ranges)
@@ -177,9 +184,15 @@ def test_nodes_out_of_order(name: str) -> None:
     assert "\n" not in message
 
 
-def test_a_copy_of_an_unsorted_model_is_refused() -> None:
-    with pytest.raises(ModelError, match="g: cannot be copied, its nodes are out of order; run the pass sort first"):
-        run_pipeline(model(UNSORTED), "sort", copy=True)
+def test_an_unsorted_model_is_copied_as_it_is() -> None:
+    graph = model(UNSORTED)
+    report = run_pipeline(graph, "give-names", copy=True)
+    names = [[node.name for node in m.graph] for m in (graph, report.model, model(UNSORTED))]
+    assert names[0] == names[1] == names[2]
+    assert [v.name for n in report.model.graph for v in n.inputs] == [v.name for n in graph.graph for v in n.inputs]
+    assert not {*report.model.graph} & {*graph.graph}
+    run_pipeline(report.model, "sort")
+    assert [node.name for node in report.model.graph] == names[0][::-1]
 
 
 @pytest.mark.parametrize("opset", [13, 18])

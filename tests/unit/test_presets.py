@@ -78,8 +78,7 @@ def test_xint8_is_symmetric_power_of_two_int8_with_pairs_on_weights() -> None:
     policy, pair = preset.annotate, Encoding.per_tensor(parse_dtype(preset.annotate.weights), 0.5)
     assert (policy.activations, policy.weights, policy.bias) == ("int8", "int8", "int8")
     assert (policy.scales, policy.symmetric, preset.insert.weights) == ("pow2", True, "qdq")
-    assert preset.method == "pow2-nonoverflow"
-    assert preset.pipeline_text()[1] == "annotate-encodings{encodings=@ranges},insert-qdq"
+    assert preset.method == "pow2-minmse"
     for op_type in policy.ops:
         assert load_target("generic_int8").allows(op_type, activation=pair) is None
 
@@ -97,7 +96,6 @@ def test_a_file_becomes_passes(mine: Preset) -> None:
 
 def test_requests_change_the_text(mine: Preset) -> None:
     before, after = mine.pipeline_text(
-        ranges_input="r",
         exclude=["*/stem/*", "*/head/*"],
         only=["op:Conv"],
         isolate=True,
@@ -105,7 +103,7 @@ def test_requests_change_the_text(mine: Preset) -> None:
         fuse_layers=False,
     )
     assert before == "give-names,fold-constants{what=all}"
-    assert "encodings=@r " in after
+    assert "encodings=@ranges " in after
     assert 'exclude=["*/head/*","op:Gemm & !*/last","*/stem/*"] only="op:Conv" isolate=true},insert-qdq' in after
     assert after.endswith("},insert-qdq")
     assert ",".join(format_pass(p) for p in parse_passes(after)) == after
@@ -122,9 +120,94 @@ def test_explain_has_a_row_for_each_choice(mine: Preset) -> None:
     assert rows["quantized operators"] == "2: Conv, Gemm"
     assert rows["excluded nodes"] == "*/head/*, op:Gemm & !*/last"
     rows = dict(load_preset("xint8").explain())
-    assert rows["calibration method"] == "pow2-nonoverflow"
-    assert rows["weights"] == "int8, symmetric, power-of-two scales, float initializer → Q → DQ"
+    assert rows["calibration method"] == "pow2-minmse"
+    assert rows["weights"] == "int8, symmetric, power-of-two scales of least squared error, float initializer → Q → DQ"
     assert rows["excluded nodes"] == "none"
+
+
+VITIS = """
+description = "Mine"
+[calibration]
+method = "pow2-minmse"
+[calibration.options.pow2-minmse]
+reference = true
+[pipeline]
+before = "sort,fuse-conv-activation"
+ranged = "adjust-ranges{ranges=@ranges}"
+after = "sigmoid-to-hard-sigmoid,scale-hard-sigmoid,refine-positions{ranges=@ranges}"
+[insert]
+weights = "WEIGHTS"
+"""
+
+
+def test_what_runs_around_annotation_and_insertion(tmp_path: Path) -> None:
+    """Passes on the ranges and on the pairs, options of the method, constants as the method has it."""
+    preset = load_preset(write(tmp_path, VITIS.replace("WEIGHTS", "qdq")))
+    jsonschema.validate(tomllib.loads(VITIS.replace("WEIGHTS", "qdq")), SCHEMA)
+    refine = "scale-hard-sigmoid,refine-positions{ranges=@ranges}"
+    annotate = "annotate-encodings{encodings=@ranges constants=minmse}"
+    assert preset.pipeline_text() == (
+        "sort,fuse-conv-activation",
+        f"adjust-ranges{{ranges=@ranges}},{annotate},insert-qdq,sigmoid-to-hard-sigmoid,{refine}",
+    )
+    assert preset.method_options == {"pow2-minmse": {"reference": True}}
+    assert dict(preset.explain())["options of pow2-minmse"] == "reference = True"
+    kept = preset.pipeline_text(keep_sigmoid=True, fuse_layers=False, method="minmax")
+    assert kept == (
+        "sort", f"adjust-ranges{{ranges=@ranges}},annotate-encodings{{encodings=@ranges}},insert-qdq,{refine}",
+    )  # fmt: skip
+
+
+def test_weights_are_stored_after_refinement(tmp_path: Path) -> None:
+    """Refinement wants the float weights; a preset that stores them at once is taken at its word."""
+    preset = load_preset(write(tmp_path, VITIS.replace("WEIGHTS", "qdq")))
+    assert preset.pipeline_text(weights="dq")[1].endswith(",refine-positions{ranges=@ranges},fold-weight-qdq")
+    assert "weights=dq" not in preset.pipeline_text(weights="dq")[1]
+    preset = load_preset(write(tmp_path, VITIS.replace("WEIGHTS", "dq")))
+    assert ",insert-qdq{weights=dq},sigmoid" in preset.pipeline_text()[1]
+    assert ",insert-qdq,sigmoid" in preset.pipeline_text(weights="qdq")[1]
+
+
+def test_constants_can_be_named(tmp_path: Path) -> None:
+    text = VITIS.replace("WEIGHTS", "qdq") + '[encodings]\nconstants = "range"\n'
+    assert "minmse" not in load_preset(write(tmp_path, text)).pipeline_text()[1]
+
+
+def test_policies_of_insertion(tmp_path: Path) -> None:
+    """Per-axis weights, an int32 bias, outputs that stay float, a pair per reader: text, explanation and schema."""
+    text = """
+description = "Mine"
+[calibration]
+method = "minmax"
+[encodings]
+scales = "any"
+bias = "int32"
+weights_symmetric = false
+per_axis = ["Conv", "MatMul:-1"]
+reduce_range = true
+min_range = 0.0001
+outputs_stay_float = ["Softmax"]
+[insert]
+dedicated = true
+domain = "com.microsoft"
+"""
+    jsonschema.validate(tomllib.loads(text), SCHEMA)
+    preset = load_preset(write(tmp_path, text))
+    assert preset.pipeline_text()[1] == (
+        "annotate-encodings{encodings=@ranges bias=int32 scales=any weights-symmetric=false "
+        "per-axis=[Conv,MatMul:-1] reduce-range=true min-range=0.0001 outputs-stay-float=[Softmax]},"
+        "insert-qdq{dedicated=true domain=com.microsoft}"
+    )
+    rows = dict(preset.explain())
+    assert rows["weights"] == (
+        "int8, asymmetric, one bit less, per-axis in Conv, MatMul:-1, float scales, float initializer → Q → DQ, a pair per reader"
+    )
+    assert rows["bias"] == "int32 at s_x·s_w, stored integers"
+    assert rows["outputs that stay float"] == "Softmax"
+    broken = text.replace('scales = "any"', "")
+    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(tomllib.loads(broken))
+    with pytest.raises(ModelError, match="power-of-two scales are symmetric; write scales"):
+        load_preset(write(tmp_path, broken))
 
 
 def test_a_preset_may_say_little(tmp_path: Path) -> None:
@@ -156,6 +239,11 @@ BROKEN = [
     ("symmetric = false", "symmetric = 0", "0 is no value for symmetric; expected true | false", True),
     ("symmetric = false", "isolate = true", "[encodings]: unknown key 'isolate'", True),
     ('scales = "any"', "", "[encodings]: power-of-two scales are symmetric; write scales", True),
+    ("symmetric = false", "weights_symmetric = 1", "1 is no value for weights-symmetric; expected true", True),
+    ("symmetric = false", 'symmetric = false\nper_axis = ["Relu"]', "'per_axis': Relu has no axis of output channels", True),
+    ("symmetric = false", 'symmetric = false\nper_axis = "Conv"', "'per_axis' cannot be 'Conv'; expected a list", True),
+    ("symmetric = false", 'symmetric = false\noutputs_stay_float = []', "'outputs_stay_float' cannot be []", True),
+    ('weights = "dq"', 'domain = "ai.onnx"', "\"ai.onnx\" is no value for domain; expected onnx | com.microsoft", True),
     ('scales = "any"', 'scales = "pow2"', "[encodings]: power-of-two scales are symmetric", True),
     ('weights = "dq"', 'weights = "qd"', "[insert]: insert-qdq: \"qd\" is no value for weights; expected qdq | dq", True),
     ('weights = "dq"', "scale = 1.0", "[insert]: unknown key 'scale'", True),
@@ -182,6 +270,10 @@ def test_broken_files_give_one_line(tmp_path: Path, old: str, new: str, message:
     assert jsonschema.Draft202012Validator(SCHEMA).is_valid(tomllib.loads(path.read_text("utf-8"))) is not seen
 
 
+#: Type of a field → type in the schema.
+KINDS: dict[Any, str] = {bool: "boolean", float: "number", tuple[str, ...]: "array"}
+
+
 def test_schema_and_passes_know_the_same_words() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(tomllib.loads(MINE), SCHEMA)
@@ -192,4 +284,7 @@ def test_schema_and_passes_know_the_same_words() -> None:
     for cls, properties in ((AnnotateEncodings, encodings), (InsertQdq, insert)):
         for key, entry in properties.items():
             wanted = field_type(cls, key)
-            assert entry.get("type") == "boolean" if wanted is bool else set(entry["enum"]) == set(wanted.__args__)
+            if wanted in KINDS:
+                assert entry.get("type", "array") == KINDS[wanted], key
+            else:
+                assert set(entry["enum"]) == set(wanted.__args__), key

@@ -20,6 +20,8 @@ from qdqtool.runtime.session import load_check, open_session
 FOLDER = Path(__file__).parents[2] / "sample_models"
 DEMO = FOLDER.parent / "qdqtool" / "_demo"
 MODELS = [DEMO / "digits.onnx", *sorted(FOLDER.glob("*.onnx"))]
+#: Laid out as another tool does it, with that tool's faults.
+FOREIGN = {"quark_layout"}
 
 
 def scenes() -> ModuleType:
@@ -45,7 +47,7 @@ def test_all_are_there() -> None:
     assert sum(path.stat().st_size for folder in (FOLDER, DEMO) for path in folder.iterdir() if path.is_file()) < 15e6
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in MODELS if path.stem not in FOREIGN], ids=lambda path: path.stem)
 def test_model_is_clean(path: Path) -> None:
     onnx.checker.check_model(str(path), full_check=True)
     model = qdqtool.load(path)
@@ -70,7 +72,7 @@ def test_digits_accuracy_on_images_not_trained_on() -> None:
 def test_int8_kills_the_detectors_scores_while_sqnr_stays_splendid(tmp_path: Path) -> None:
     """Boxes in pixels and scores in 0..1 share one per-tensor scale in the concatenated output."""
     module, quantized = scenes(), tmp_path / "detector_int8.onnx"
-    done = qdqtool.quantize(FOLDER / "detector.onnx", quantized, data=str(FOLDER / "detector_calib.npz"))
+    done = qdqtool.quantize(FOLDER / "detector.onnx", quantized, preset="a8w8", data=str(FOLDER / "detector_calib.npz"))
     with np.load(FOLDER / "detector_test.npz") as data:
         images, boxes, labels = data["input"], data["boxes"], data["labels"]
     before, after = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import pytest
+from qdq_passes.analysis.roles import ROLES, Roles
 from qdq_passes.core.select import ALL, NONE, Selector, select, select_nodes, select_values
-from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.errors import UsageError
 
 from tests.unit.small_models import model
 
@@ -156,9 +158,70 @@ def test_syntax(selector: str, message: str) -> None:
         Selector.of(selector)
 
 
-def test_roles_are_refused_for_now() -> None:
-    with pytest.raises(UnsupportedError, match="roles need the attention analysis"):
-        Selector.of("role:softmax")
+ATTENTION = """
+g (float[4,8] x) => (float[4,2] y) <float[8,2] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}> {
+  ["/layers.0/qk"] s = MatMul(x, x)  ["/layers.0/sm"] p = Softmax(s)  ["/layers.0/pv"] z = MatMul(p, x)
+  ["/layers.1/qk"] t = MatMul(z, z)  ["/layers.1/sm"] r = Softmax(t)  ["/layers.1/pv"] a = MatMul(r, z)
+  ["/head/fc"] c = MatMul(a, w)  ["/head/sm"] y = Softmax(c)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("selector", "hit"),
+    [
+        ("role:softmax", ["layers.0/sm", "layers.1/sm"]),
+        ("role:qk_bmm & layer:1", ["layers.1/qk"]),
+        ("!role:softmax & op:Softmax", ["head/sm"]),
+        ("op:MatMul & !role:qk_bmm & !role:pv_bmm", ["head/fc"]),
+        ("after:role:pv_bmm & role:head", ["head/fc"]),
+        ("path:role:softmax..role:pv_bmm & layer:0", ["layers.0/sm", "layers.0/pv"]),
+    ],
+)
+def test_roles(selector: str, hit: list[str]) -> None:
+    assert names(selector, text=ATTENTION) == hit
+
+
+def test_values_of_roles() -> None:
+    assert values("role:head", text=ATTENTION) == ["w", "c"]
+    assert values("in:role:softmax", text=ATTENTION) == ["s", "t"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "hint"),
+    [
+        ("role:rope", "no node has the role rope: RotaryEmbedding, or"),
+        ("op:MatMul & role:rope", "no node has the role rope: RotaryEmbedding, or"),
+        ("in:role:lm_head", "no node has the role lm_head: a last projection"),
+        ("path:op:MatMul..role:norm", "no node has the role norm: LayerNormalization"),
+        ("role:softmax & layer:7", "role:softmax alone hits 2 of the nodes"),
+        ("tensor:role:softmax", "see what there is"),
+    ],
+)
+def test_a_role_that_nothing_has_says_what_was_looked_for(selector: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="matches nothing") as caught:
+        names(selector, text=ATTENTION)
+    assert hint in (caught.value.hint or "")
+
+
+def test_an_unknown_role_lists_those_there_are() -> None:
+    with pytest.raises(UsageError, match="unknown role 'sofmax'") as caught:
+        Selector.of("op:MatMul & role:sofmax")
+    assert caught.value.hint == "roles: " + ", ".join(ROLES)
+
+
+def test_roles_are_looked_for_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def nodes(_: Roles, role: str) -> frozenset[ir.Node]:
+        asked.append(role)
+        return frozenset()
+
+    monkeypatch.setattr(Roles, "nodes", nodes)
+    names("op:MatMul & !layer:0", text=ATTENTION)
+    assert not asked
+    names("!role:mlp", text=ATTENTION)
+    assert asked == ["mlp"]
 
 
 def test_a_colon_in_a_name_is_no_kind() -> None:

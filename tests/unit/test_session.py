@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import ml_dtypes
@@ -159,6 +160,44 @@ def test_weights_beyond_protobuf_are_handed_over_as_arrays(monkeypatch: pytest.M
     x = np.ones((2, 3), np.float32)
     assert open_session(multiply).run({"x": x})["y"][0].tolist() == [15, 18, 21, 24, 27]
     assert not isinstance(multiply.graph.initializers["w"].const_value, ir.ExternalTensor)
+
+
+def test_arrays_live_as_long_as_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_bytes, "INLINE_LIMIT", 16)
+    size = 1 << 20
+    add = model(f"g (float[{size}] x) => (float[{size}] y) <float[1] w = {{0}}> {{ y = Add(x, w) }}")
+    weight = add.graph.initializers["w"]
+    weight.const_value, weight.shape = ir.tensor(np.full(size, 3, np.float32), name="w"), ir.Shape((size,))
+    session = open_session(add)
+    weight.const_value = None  # nobody else holds the array now
+    others = [np.full(size, 7, np.float32) for _ in range(4)]  # would come to lie in its place
+    assert np.all(session.run({"x": np.zeros(size, np.float32)})["y"] == 3), len(others)
+
+
+def test_arrays_and_data_files_go_together_in_a_graph_out_of_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_bytes, "INLINE_LIMIT", 4)
+    monkeypatch.setattr(model_bytes, "SMALL", 8)
+    mixed = model("""g (float[2] x) => (float[2] y)
+        <float[2] a = {1, 2}, float[2] b = {3, 4}, float[2] c = {5, 6}> { y = Add(t, c)  t = Add(s, b)  s = Mul(x, a) }""")
+    stored = {"a": np.array([1, 2], np.float32), "c": np.array([5, 6], np.float32)}
+    for name, array in stored.items():  # two folders: the session is opened from the one above
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "w.bin").write_bytes(array.tobytes())
+        mixed.graph.initializers[name].const_value = ir.ExternalTensor(
+            "w.bin", 0, 8, ir.DataType.FLOAT, shape=ir.Shape((2,)), name=name, base_dir=tmp_path / name
+        )
+    assert list(model_bytes.model_bytes(mixed).arrays) == ["b"]
+    assert [node.op_type for node in mixed.graph] == ["Add", "Add", "Mul"]
+    assert open_session(mixed).run({"x": np.array([1, 1], np.float32)})["y"].tolist() == [9, 12]
+
+
+def test_closing_lets_go_of_the_session_though_somebody_holds_it() -> None:
+    session = open_session(model(CHAIN))
+    handle = weakref.ref(session._handle)
+    session.close()
+    assert handle() is None
 
 
 def test_a_file_opens_too(tmp_path: Path) -> None:

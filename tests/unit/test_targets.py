@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from importlib.resources import files
@@ -12,11 +13,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 from qdq_passes.analysis.demands import QUANTIZED_OPS
+from qdq_passes.analysis.shifts import ShiftLimits
 from qdq_passes.core import registry
+from qdq_passes.core.traps.groups import ActivationWithoutPair, SiluInt16
+from qdq_passes.core.traps.operators import UnreliableOperator
+from qdq_passes.core.traps.table import OF_TARGETS
 from qdq_passes.errors import ModelError, QdqError, SetupError, UsageError
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
 
-from qdqtool.targets.loading import STORAGE_TYPES, TARGETS, load_target, target_names
+from qdqtool.targets.loading import ELEMENT_TYPES, STORAGE_TYPES, TARGETS, load_target, target_names
 from qdqtool.targets.target import OpRule, Scheme, Target
 
 SCHEMA = json.loads(files("qdqtool.targets").joinpath("schema.json").read_text("utf-8"))
@@ -90,6 +95,33 @@ def test_a_file_becomes_values(acme: Target) -> None:
     assert acme.rules[0].schemes[1].scales == "pow2"
 
 
+EVERY_TRAP = """traps = [
+    "silu-int16",                                                              # bare
+    {rule = "softmax-symmetric-output"},                                       # a table without parameters
+    {rule = "unreliable-operator", types = ["CumSum"], elements = ["uint8", "float"]},
+    {rule = "unreliable-operator", types = ["com.acme::Odd"]},                 # twice, with other parameters
+    {rule = "activation-without-pair", producers = ["Conv", "Gemm"]},
+]"""
+
+
+def test_traps(tmp_path: Path) -> None:
+    """Bare ids and tables with parameters; every rule that needs none may be listed bare; the schema agrees."""
+    text = ACME.replace('version = "1"', f'version = "1"\n{EVERY_TRAP}')
+    jsonschema.validate(tomllib.loads(text), SCHEMA)
+    traps = load_target(write(tmp_path, text)).traps
+    assert [trap.name() for trap in traps] == [
+        "silu-int16", "softmax-symmetric-output", "unreliable-operator", "unreliable-operator", "activation-without-pair",
+    ]  # fmt: skip
+    assert traps[0] == SiluInt16()
+    assert traps[2:4] == (UnreliableOperator(("CumSum",), ("uint8", "float")), UnreliableOperator(("com.acme::Odd",)))
+    assert traps[4] == ActivationWithoutPair(producers=("Conv", "Gemm"), activations=("Relu",))
+    bare = [name for name in OF_TARGETS if name not in ("unreliable-operator", "float-operator")]
+    text = ACME.replace('version = "1"', f'version = "1"\ntraps = {json.dumps(bare)}')
+    jsonschema.validate(tomllib.loads(text), SCHEMA)
+    assert [trap.name() for trap in load_target(write(tmp_path, text)).traps] == bare
+    assert load_target(write(tmp_path, ACME)).traps == ()
+
+
 def test_every_scheme_is_an_alternative(acme: Target) -> None:
     int16 = Encoding.per_tensor(ir.DataType.INT16, 0.25)
     per_axis = Encoding(dtype=ir.DataType.INT4, scale=(0.5, 2.0), zero_point=(0, 3), shape=(2,), axis=0)
@@ -140,7 +172,7 @@ def test_a_dropped_file_is_listed_and_loaded(tmp_path: Path, monkeypatch: pytest
     assert load_target("acme_npu").name == "acme_npu"
     monkeypatch.setattr(registry, "_added", [])
     monkeypatch.setenv("QDQTOOL_PATH", str(tmp_path))
-    assert list(target_names()) == ["acme_npu", "generic_int8"]
+    assert list(target_names()) == ["acme_npu", "generic_int8", "vitis_xint8"]
     write(tmp_path / "targets", ACME, "generic_int8.toml")
     with pytest.raises(UsageError, match=r"'generic_int8' is defined twice: .* rename one"):
         load_target("generic_int8")
@@ -154,7 +186,7 @@ def test_entry_points_give_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     points = "chip = acme_chip_for_test:FILE\nnumber = acme_chip_for_test:NUMBER\n"
     write(info, f"[qdqtool.targets]\n{points}", "entry_points.txt")
     monkeypatch.syspath_prepend(tmp_path)
-    assert TARGETS.names() == ["chip", "generic_int8", "number"]
+    assert TARGETS.names() == ["chip", "generic_int8", "number", "vitis_xint8"]
     assert load_target("chip").description == "Acme"
     with pytest.raises(SetupError, match="gives no path of a TOML file"):
         load_target("number")
@@ -182,6 +214,11 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
 
 #: (what stands in ACME, what to write instead, what the message must hold): the schema refuses each as well.
 BROKEN = [
+    ('version = "1"', 'version = "1"\nshifts = { cut = 3 }', "'cut' cannot be 3; two integers, [0, 16]"),
+    ('version = "1"', 'version = "1"\nshifts = { cut = [0] }', "'cut' cannot be [0]; two integers"),
+    ('version = "1"', 'version = "1"\nshifts = { read = true }', "'read' cannot be True; an integer"),
+    ('version = "1"', 'version = "1"\nshifts = { read = [0, 7] }', "'read' cannot be [0, 7]; an integer"),
+    ('version = "1"', 'version = "1"\nshifts = { reed = 7 }', "unknown key 'reed'; did you mean 'read'?"),
     ('description = "Acme"', "", "acme.toml: 'description' is missing"),
     ('description = "Acme"', 'description = ""', "'description' cannot be ''; expected one line of text"),
     ('description = "Acme"', 'description = "a\\nb"', "'description' cannot be 'a\\nb'"),
@@ -189,7 +226,11 @@ BROKEN = [
     ('version = "1"', "version = true", "'version' cannot be true"),
     ('version = "1"', "version = 2020-01-01", "'version' cannot be 2020-01-01"),
     ('version = "1"', 'vresion = "1"', "unknown key 'vresion'; did you mean 'version'?"),
-    ('version = "1"', 'version = "1"\nzzz = 1', "unknown key 'zzz'; its keys are name, description, version, op"),
+    (
+        'version = "1"',
+        'version = "1"\nzzz = 1',
+        "unknown key 'zzz'; its keys are name, description, version, traps, shifts, op",
+    ),
     ('types = ["Relu"]', "types = []", "[[op]] 2: 'types' cannot be []"),
     ('types = ["Relu"]', "", "[[op]] 2: 'types' is missing"),
     ('types = ["Relu"]', 'types = "Relu"', "[[op]] 2: 'types' cannot be 'Relu'; expected a list"),
@@ -216,6 +257,45 @@ BROKEN = [
     ('scales = "pow2"', "symmetric = true", "'symmetric' cannot be true; expected a list"),
     ('scales = "pow2"', 'symmetric = ["bias"]', "'symmetric' names 'bias', of which nothing is taken; add bias = "),
     ('["per-axis", "blocked"]', '["per-channel"]', "'granularity' cannot be 'per-channel'"),
+    ('version = "1"', 'version = "1"\ntraps = "silu-int16"', "acme.toml: 'traps' is no list; write traps = ["),
+    ('version = "1"', 'version = "1"\ntraps = ["silu-int16", 1]', "acme.toml traps 2: is no id of a rule"),
+    (
+        'version = "1"',
+        'version = "1"\ntraps = ["silu-int8"]',
+        "acme.toml traps 1: 'rule' cannot be 'silu-int8'; did you mean 'silu-int16'",
+    ),
+    (
+        'version = "1"',
+        'version = "1"\ntraps = ["bias-scale"]',
+        "traps 1: 'bias-scale' is looked for whatever the target; leave it out",
+    ),
+    ('version = "1"', 'version = "1"\ntraps = ["silu-int16", "silu-int16"]', "traps 2: 'silu-int16' is listed twice"),
+    ('version = "1"', 'version = "1"\ntraps = [{types = ["CumSum"]}]', "traps 1: 'rule' is missing"),
+    (
+        'version = "1"',
+        'version = "1"\ntraps = ["unreliable-operator"]',
+        "traps 1 (unreliable-operator): 'types' is missing",
+    ),
+    (
+        'version = "1"',
+        'version = "1"\ntraps = [{rule = "float-operator", types = ["op:X"]}]',
+        "(float-operator): 'op:X' is no operator type",
+    ),
+    (
+        'version = "1"',
+        'version = "1"\ntraps = [{rule = "float-operator", types = ["X"], elements = ["int9"]}]',
+        "(float-operator): 'elements' cannot be 'int9'",
+    ),
+    (
+        'version = "1"',
+        'version = "1"\ntraps = [{rule = "silu-int16", types = ["X"]}]',
+        "(silu-int16): unknown key 'types'; its keys are rule",
+    ),
+    (
+        'version = "1"',
+        'version = "1"\ntraps = [{rule = "activation-without-pair", producer = ["X"]}]',
+        "unknown key 'producer'; did you mean 'producers'",
+    ),
 ]
 
 
@@ -240,6 +320,7 @@ def test_broken_files_give_one_line_and_the_schema_agrees(tmp_path: Path, old: s
         (b"x = " + b"[" * 100_000, "is not TOML"),
         (b"", "'op' is missing"),
         (ACME.replace('"Relu"', '"Conv"').encode(), "[[op]] 2: 'Conv' has a rule already; see [[op]] 1"),
+        (b"shifts = { cut = [16, 0] }\n" + ACME.encode(), "'cut' cannot be [16, 0]; the lowest comes first"),
         (b'name = "other"\n' + ACME.encode(), "'name' is 'other', but the file is acme.toml; leave it out"),
     ],
 )
@@ -255,6 +336,18 @@ def test_what_a_schema_cannot_see(tmp_path: Path, content: bytes, message: str) 
 def test_schema_and_loader_know_the_same_words(acme: Target) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(tomllib.loads(ACME), SCHEMA)
-    assert SCHEMA["$defs"]["types"]["items"]["enum"] == list(STORAGE_TYPES)
+    assert SCHEMA["$defs"]["storage_type"]["enum"] == list(STORAGE_TYPES)
+    assert SCHEMA["$defs"]["elements"]["items"]["anyOf"][1]["enum"] == list(ELEMENT_TYPES[len(STORAGE_TYPES) :])
+    assert sorted(SCHEMA["$defs"]["trap_id"]["enum"]) == sorted(OF_TARGETS)
     assert [parse_dtype(name).name.lower() for name in STORAGE_TYPES] == list(STORAGE_TYPES)
     assert set(SCHEMA["$defs"]["scheme"]["properties"]) == set(vars(acme.rules[0].schemes[0]))
+    assert set(SCHEMA["properties"]["shifts"]["properties"]) == {
+        field.name for field in dataclasses.fields(ShiftLimits)
+    }
+
+
+def test_shifts_are_bounds_of_the_target(tmp_path: Path, acme: Target) -> None:
+    assert acme.shifts is None
+    (tmp_path / "mine.toml").write_text("shifts = { cut = [1, 9], read = 3 }\n" + ACME)
+    assert load_target(tmp_path / "mine.toml").shifts == ShiftLimits(cut=(1, 9), read=3)
+    assert load_target("vitis_xint8").shifts == ShiftLimits()

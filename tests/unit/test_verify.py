@@ -130,6 +130,11 @@ def found(m: ir.Model, minimum: str = "note") -> list[tuple[str, str, str]]:
             "error", "qdq-shape", "q", "has axis 2 on a tensor of 2 dimensions",
         ),
         (
+            "g (float[4] x) => (float[4] y) <float[1] s = {1}> {"
+            " [q] q = QuantizeLinear <axis = 0, block_size = -4> (x, s)  y = DequantizeLinear <axis = 0, block_size = -4> (q, s) }",
+            "error", "qdq-shape", "q", "has a block_size of -4",
+        ),
+        (
             f"g (float[2, 3] x) => (float[2, 3] y) <float[3] s = {{1, 2, 3}}, int8[2] z = {{0, 0}}> {PAIR}",
             "error", "qdq-shape", "QuantizeLinear_0", "has 3 scales and 2 zero points",
         ),

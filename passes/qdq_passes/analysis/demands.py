@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.analysis.dpu_factors import is_dpu_factor
+from qdq_passes.analysis.hard_sigmoid import is_dpu_hard_sigmoid
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.qdq_opsets import OPSET_OF_HALF
-from qdq_passes.analysis.qdq_pairs import BIAS_INPUT, is_dequantize, is_quantize
+from qdq_passes.analysis.qdq_pairs import BIAS_INPUT
 from qdq_passes.analysis.uses import (
     DATA_MOVEMENT,
     FLOAT_TYPES,
     QUANTIZABLE_TYPES,
+    UNKNOWN_TYPE,
     constant_array,
     dtype_of,
     is_constant,
     main_nodes,
+    only_reader,
 )
 
 Role = Literal["activation", "weight", "bias"]
 
 #: Operators quantized unless told otherwise: what integer NPUs compute (the reference quantizer's list for convolutional
-#: networks, `facts` of the Vitis line §1.4, without ArgMax, whose result is no float).
+#: networks, read in Quark 0.13, without ArgMax, whose result is no float, and with Flatten, which moves values as Reshape does,
+#: and with what fusions make: HardSwish, RMSNormalization, Swish).
 QUANTIZED_OPS = (
     "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "ConvTranspose", "DepthToSpace", "Div", "Erf",
     "Flatten", "Gather", "Gelu", "Gemm", "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization",
     "LayerNormalization", "LeakyRelu", "LpNormalization", "MatMul", "Max", "MaxPool", "Min", "Mul", "PRelu", "Pad",
-    "ReduceMean", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Softmax", "SpaceToDepth", "Split", "Squeeze", "Sub",
-    "Tanh", "Transpose", "Unsqueeze", "Where",
+    "RMSNormalization", "ReduceMean", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Softmax", "SpaceToDepth", "Split",
+    "Squeeze", "Sub", "Swish", "Tanh", "Transpose", "Unsqueeze", "Where",
 )  # fmt: skip
 
 #: Inputs that steer an operator and are never quantized: bounds, scales, conditions, sizes; and the four parameters of a
@@ -40,8 +47,90 @@ CONTROL_INPUTS = {
     "Reshape": {1}, "Squeeze": {1}, "Unsqueeze": {1}, "Gather": {1}, "ReduceMean": {1}, "Split": {1}, "Expand": {1}, "Tile": {1},
 }  # fmt: skip
 
+#: Inputs that `CONTROL_INPUTS` keeps float and the reference quantizes as weights all the same.
+BATCH_NORM_PARAMETERS = frozenset({1, 2, 3, 4})
+
+#: Operators of com.microsoft that are quantized where their type is listed, as those of ONNX are.
+CONTRIB = frozenset({"EmbedLayerNormalization", "Gelu"})
+
+#: Input that tells whether an operator computes on floats, where it is not the first.
+FIRST_FLOAT = {"EmbedLayerNormalization": 2, "Where": 1}
+
+#: Number of outputs that hold values of the kind of the input; the others are indices, masks or statistics.
+DATA_OUTPUTS = {
+    "ArgMax": 0, "ArgMin": 0, "BatchNormalization": 1, "EmbedLayerNormalization": 1, "LayerNormalization": 1, "MaxPool": 1,
+    "TopK": 1,
+}  # fmt: skip
+
 #: Operators whose output takes values of their first input only, so that both share one encoding.
 SHARING = DATA_MOVEMENT | {"MaxPool"}
+
+
+#: A value, what it is, and the node that reads it as which input or (None) writes it.
+Request = tuple[ir.Value, Role, ir.Node, int | None]
+
+
+class Entering(Protocol):
+    """A value that a group of nodes reads."""
+
+    @property
+    def value(self) -> ir.Value: ...
+    @property
+    def role(self) -> Role: ...
+    @property
+    def node(self) -> ir.Node: ...
+    @property
+    def index(self) -> int: ...
+
+
+class OperatorGroup(Protocol):
+    """Nodes that compute one operator together: what they read from outside, and what others read of what they write."""
+
+    @property
+    def operator(self) -> str: ...
+    @property
+    def nodes(self) -> Sequence[ir.Node]: ...
+    @property
+    def entering(self) -> Sequence[Entering]: ...
+    @property
+    def leaving(self) -> Sequence[ir.Value]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What nodes of a quantized type demand less than all their tensors, or more.
+
+    Args:
+        float_outputs: operator types that demand nothing for what they write.
+        constant_b_only: a MatMul whose second input is no constant demands nothing.
+        follow_input: what only moves values (`SHARING`) demands nothing unless its input has been demanded before it.
+        followers: operator types that demand nothing unless an earlier node demanded their (first) input, a computed one.
+        dpu_hard_sigmoid: a HardSigmoid other than x/6 + 1/2 demands nothing.
+        batch_norm_parameters: the four parameters of a BatchNormalization are weights.
+    """
+
+    float_outputs: Collection[str] = ()
+    constant_b_only: bool = False
+    follow_input: bool = False
+    followers: Collection[str] = ()
+    dpu_hard_sigmoid: bool = False
+    batch_norm_parameters: bool = False
+
+    def why_idle(self, node: ir.Node, demands: Demands) -> str | None:
+        """Why ``node`` demands nothing after what others have demanded; None if it does."""
+        op_type, first = node.op_type, node.inputs[0] if node.inputs else None
+        if self.constant_b_only and op_type == "MatMul" and not all(is_constant(v) for v in node.inputs[1:]):
+            return "multiplies two activations"
+        if self.follow_input and op_type in SHARING and not (is_constant(first) or _is_demanded(first, demands)):
+            return "only moves values, and its input stays float"
+        if op_type in self.followers and (is_constant(first) or not _is_demanded(first, demands)):
+            return "follows its input, which stays float"
+        if self.dpu_hard_sigmoid and op_type == "HardSigmoid" and not is_dpu_hard_sigmoid(node):
+            return "is not x/6 + 1/2"
+        return None
+
+
+ALL_TENSORS = Rules()
 
 
 @dataclass
@@ -51,16 +140,24 @@ class Demands:
     Args:
         nodes: names of the demanding nodes per value.
         roles: what the value is to them.
-        refused: value → why it stays float although a node demands it.
+        refused: value → why it stays float although a node demands it, or would if the policy let it.
+        uses: (node, input index) of the demanding readers per value.
+        silent: value → the quantized node that writes it and demands nothing for it.
+        idle: node of a quantized type that demands nothing → why.
     """
 
     nodes: dict[ir.Value, list[str]] = field(default_factory=dict)
     roles: dict[ir.Value, Role] = field(default_factory=dict)
     refused: dict[ir.Value, str] = field(default_factory=dict)
+    uses: dict[ir.Value, list[tuple[ir.Node, int]]] = field(default_factory=dict)
+    silent: dict[ir.Value, str] = field(default_factory=dict)
+    idle: dict[ir.Node, str] = field(default_factory=dict)
 
-    def add(self, value: ir.Value, role: Role, node: ir.Node) -> None:
-        """``node`` wants ``value`` to have an encoding; a constant that is ever a weight is no bias."""
+    def add(self, value: ir.Value, role: Role, node: ir.Node, index: int | None = None) -> None:
+        """``node`` wants ``value`` (its input ``index``, or an output) to have an encoding; what is ever a weight is no bias."""
         self.nodes.setdefault(value, []).append(node.name or node.op_type)
+        if index is not None:
+            self.uses.setdefault(value, []).append((node, index))
         if self.roles.get(value) in (None, "bias"):
             self.roles[value] = role
 
@@ -68,76 +165,145 @@ class Demands:
         """(value, names of the nodes that demand it)."""
         return [(value, tuple(dict.fromkeys(names))) for value, names in self.nodes.items()]
 
+    def quantized_around(self, value: ir.Value) -> set[str]:
+        """Names of the quantized nodes that write or read ``value``."""
+        return {*self.nodes.get(value, ()), *([self.silent[value]] if value in self.silent else [])}
+
     def role(self, value: ir.Value) -> Role:
         """What the value is to those who demand it."""
         return self.roles[value]
 
 
-def demands_of(model: ir.Model, ops: set[str], wanted: set[ir.Node]) -> Demands:
+def demands_of(
+    model: ir.Model,
+    ops: set[str],
+    wanted: set[ir.Node],
+    *,
+    rules: Rules = ALL_TENSORS,
+    groups: Iterable[OperatorGroup] = (),
+    domain: str = "",
+) -> Demands:
     """What the nodes of the main graph demand.
 
     Args:
         model: the model.
         ops: operator types that are quantized.
         wanted: nodes that may demand.
+        rules: what they demand.
+        groups: nodes that compute one operator together: they demand as one, provided that the operator or the type of one of
+            them is quantized, and nothing where one of them is not wanted.
+        domain: whose QuantizeLinear it will be; of another domain's, the opset says nothing.
     """
-    demands = Demands()
+    demands, opset = Demands(), model.opset_imports.get("", 1)
+    withheld: dict[ir.Value, str] = {}
+    member_of = {node: group for group in groups for node in group.nodes}
     for node in main_nodes(model):
-        if node in wanted and node.domain in ("", "ai.onnx") and node.op_type in ops and _computes_on_floats(node):
-            for value, role in _of_node(node):
-                if has_pair(value):
-                    continue
-                reason = why_not_quantizable(value, model.opset_imports.get("", 1))
-                if reason is None:
-                    demands.add(value, role, node)
-                else:
-                    demands.refused[value] = reason
+        group = member_of.get(node)
+        if group is not None and not wanted.issuperset(group.nodes):
+            if node in wanted:
+                demands.idle[node] = f"is part of one {group.operator}, not all of which is wanted"
+            continue
+        if group is not None:
+            if node is not group.nodes[0] or ops.isdisjoint({group.operator, *(n.op_type for n in group.nodes)}):
+                continue
+            op_type, found, outputs = group.operator, _entering(group), [v for v in group.leaving if _is_float(v)]
+        elif node in wanted and _is_known(node) and node.op_type in ops and _computes_on_floats(node):
+            op_type, found, outputs = node.op_type, _inputs_of(node, rules), _outputs_of(node)
+            reason = rules.why_idle(node, demands)
+            if reason is not None:
+                demands.idle[node] = reason
+                withheld |= dict.fromkeys(outputs, f"{node.name or op_type} {reason}")
+                continue
+        else:
+            continue
+        if op_type in rules.float_outputs:
+            withheld |= dict.fromkeys(outputs, f"outputs of {op_type} stay float")
+            demands.silent |= {value: _writer(value, node).name or op_type for value in outputs}
+        else:
+            found += [(value, "activation", _writer(value, node), None) for value in outputs]
+        for value, role, by, index in found:
+            if has_pair(value):
+                continue
+            reason = why_not_quantizable(value, opset, domain)
+            if reason is None:
+                demands.add(value, role, by, index)
+            else:
+                demands.refused[value] = reason
+    demands.refused |= {v: why for v, why in withheld.items() if v not in demands.nodes and not has_pair(v)}
     return demands
 
 
-def why_not_quantizable(value: ir.Value, opset: int) -> str | None:
-    """Why QuantizeLinear of ``opset`` cannot take ``value``, in words; None when it can."""
+def why_not_quantizable(value: ir.Value, opset: int, domain: str = "") -> str | None:
+    """Why QuantizeLinear of ``opset`` (or of another ``domain``) cannot take ``value``, in words; None when it can."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return "is no tensor"
     dtype = dtype_of(value)
     if dtype is None:
-        return "its type is unknown; run infer-shapes first"
+        return UNKNOWN_TYPE
     if dtype not in QUANTIZABLE_TYPES:
         return f"is {dtype.name.lower()}, which QuantizeLinear does not take"
-    if dtype != ir.DataType.FLOAT and opset < OPSET_OF_HALF:
+    if dtype == ir.DataType.BFLOAT16 and domain == "com.microsoft":
+        return "is bfloat16, which com.microsoft does not take"
+    if dtype != ir.DataType.FLOAT and domain in ("", "ai.onnx") and opset < OPSET_OF_HALF:
         return f"{dtype.name.lower()} needs opset {OPSET_OF_HALF}, the model has {opset}"
     array = constant_array(value)
-    if array is not None and not np.isfinite(array.astype(np.float32)).all():
+    if array is not None and not np.isfinite(array.astype(np.float32, copy=False)).all():
         return "holds values that are not finite"
     return None
 
 
-def sharing_outputs(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """Output → input whose encoding it shares, for the data-movement operators (and MaxPool) of the main graph."""
+def sharing_outputs(model: ir.Model, op_types: Collection[str] = SHARING) -> dict[ir.Value, ir.Value]:
+    """Output → input whose encoding it shares, for the operators of ``op_types`` in the main graph."""
     return {
         output: node.inputs[0]
         for node in main_nodes(model)
-        if node.domain in ("", "ai.onnx") and node.op_type in SHARING and node.inputs and node.inputs[0] is not None
-        for output in (node.outputs[:1] if node.op_type == "MaxPool" else node.outputs)
+        if node.domain in ("", "ai.onnx") and node.op_type in op_types and node.inputs and node.inputs[0] is not None
+        for output in node.outputs[: DATA_OUTPUTS.get(node.op_type)]
     }
 
 
-def _of_node(node: ir.Node) -> list[tuple[ir.Value, Role]]:
-    found: list[tuple[ir.Value, Role]] = []
+def _is_known(node: ir.Node) -> bool:
+    return node.domain in ("", "ai.onnx") or (node.domain == "com.microsoft" and node.op_type in CONTRIB)
+
+
+def _entering(group: OperatorGroup) -> list[Request]:
+    return [(each.value, each.role, each.node, each.index) for each in group.entering if _is_float(each.value)]
+
+
+def _inputs_of(node: ir.Node, rules: Rules) -> list[Request]:
+    found: list[Request] = []
+    if is_dpu_factor(node):
+        return found
     control = CONTROL_INPUTS.get(node.op_type, set())
+    if rules.batch_norm_parameters and node.op_type == "BatchNormalization":
+        control = control - BATCH_NORM_PARAMETERS
     for index, value in enumerate(node.inputs):
         if value is None or index in control or not _is_float(value):
             continue
         if not is_constant(value):
-            found.append((value, "activation"))
+            found.append((value, "activation", node, index))
         else:
-            found.append((value, "bias" if BIAS_INPUT.get(node.op_type) == index else "weight"))
-    outputs = (
-        node.outputs[:1] if node.op_type in ("MaxPool", "BatchNormalization", "LayerNormalization") else node.outputs
-    )
-    return [*found, *((value, "activation") for value in outputs if value.name and _is_float(value))]
+            found.append((value, "bias" if BIAS_INPUT.get(node.op_type) == index else "weight", node, index))
+    return found
+
+
+def _writer(value: ir.Value, otherwise: ir.Node) -> ir.Node:
+    return value.producer() or otherwise
+
+
+def _outputs_of(node: ir.Node) -> list[ir.Value]:
+    values = [v for v in node.outputs[: DATA_OUTPUTS.get(node.op_type)] if v.name and _is_float(v)]
+    return [v for v in values if (reader := only_reader(v)) is None or not is_dpu_factor(reader)]
+
+
+def _is_demanded(value: ir.Value | None, demands: Demands) -> bool:
+    """Whether ``value`` has an encoding by now."""
+    return value is not None and (value in demands.nodes or has_pair(value))
 
 
 def _computes_on_floats(node: ir.Node) -> bool:
-    first = node.inputs[1] if node.op_type == "Where" and len(node.inputs) > 1 else (node.inputs or [None])[0]
+    index = FIRST_FLOAT.get(node.op_type, 0)
+    first = node.inputs[index] if index < len(node.inputs) else None
     return first is not None and _is_float(first)
 
 

@@ -21,6 +21,9 @@ FLOAT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFL
 #: Float types that QuantizeLinear takes; float64 is none of them.
 QUANTIZABLE_TYPES = FLOAT_TYPES - {ir.DataType.DOUBLE}
 
+#: Why nothing is done with a value of which `dtype_of` tells nothing.
+UNKNOWN_TYPE = "its type is unknown; run infer-shapes first"
+
 GraphLike = ir.Graph | ir.Function
 
 #: Operators whose first output has the element type of their first data input (the second of Where and DequantizeLinear).
@@ -31,7 +34,7 @@ SAME_TYPE = DATA_MOVEMENT | {
     "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "MatMul", "Max",
     "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "Pow", "RMSNormalization", "Reciprocal", "ReduceMax",
     "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Selu", "Sigmoid", "Sign", "Softmax", "Softplus", "Softsign",
-    "Sqrt", "Sub", "Sum", "Tanh", "Where",
+    "Sqrt", "Sub", "Sum", "Swish", "Tanh", "Where",
 }  # fmt: skip
 
 #: Types of Constant's attributes that are no tensors.
@@ -111,7 +114,7 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def dtype_of(value: ir.Value) -> ir.DataType | None:
-    """Element type of ``value``: its own, its tensor's, or that of what `SAME_TYPE` operators make it from; None when unknown."""
+    """Element type of ``value``: its own, its tensor's, its Cast's, or what `SAME_TYPE` operators keep; None when unknown."""
     seen: set[ir.Value] = set()
     current: ir.Value | None = value
     while current is not None and current not in seen:
@@ -124,8 +127,16 @@ def dtype_of(value: ir.Value) -> ir.DataType | None:
         if array is not None:
             return None if array.dtype.kind == "O" else ir.DataType.from_numpy(array.dtype)
         producer = current.producer()
-        if producer is None or not is_standard(producer, *SAME_TYPE) or producer.outputs[0] is not current:
+        if producer is not None and is_standard(producer, "Cast"):
+            to = producer.attributes.get("to")
+            return None if to is None or to.is_ref() else ir.DataType(to.as_int())
+        if producer is None or producer.op_type not in SAME_TYPE or producer.domain not in ("", "ai.onnx"):
             return None
+        if producer.outputs[0] is not current:
+            return None
+        written = producer.attributes.get("output_dtype")
+        if written is not None and producer.op_type == "DequantizeLinear" and not written.is_ref() and written.as_int():
+            return ir.DataType(written.as_int())
         index = 1 if producer.op_type in ("Where", "DequantizeLinear") else 0
         current = producer.inputs[index] if index < len(producer.inputs) else None
     return None

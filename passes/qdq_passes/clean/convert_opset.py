@@ -26,15 +26,20 @@ class ConvertOpset(Pass):
     Requires: a converter exists for every operator in use, in onnxscript (upwards from 18) or in onnx.
     Keeps: inputs, outputs and their names, types and shapes; scopes; numerics bit-exact where the operators' definitions are.
     Skips: a model that already has the opset. A model that cannot be converted is refused and stays as it is.
+
+    Args:
+        version: the opset.
+        at_least: a newer one is left as it is.
     """
 
     keeps: ClassVar[Keeps] = Keeps("changes", why="an operator's definition may differ between opsets")
     version: int = 21
+    at_least: bool = False
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Convert a copy; install it when it has the opset and the same inputs and outputs."""
         before = model.opset_imports.get("", self.version)
-        if before == self.version:
+        if before == self.version or (self.at_least and before > self.version):
             return
         from onnxscript.version_converter import ConvertVersionPass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from qdq_passes.core.base import EXACT, Change, skip
 from qdq_passes.core.surgeon_edit import (
@@ -19,7 +20,7 @@ from qdq_passes.core.surgeon_pass import surgeon_pass
 
 
 @surgeon_pass(keeps=EXACT, ops=("Identity", "Dropout"))
-def remove_identity(graph: SurgeonGraph) -> Iterator[Change]:
+def remove_identity(graph: SurgeonGraph, *, names: Literal["producer", "removed"] = "producer") -> Iterator[Change]:
     """Remove Identity nodes, and Dropout nodes that pass their input through because they do not train.
 
     Graph: ``x → Relu → t → Identity → u → Conv → y`` → ``x → Relu → t → Conv → y``; in bodies and functions too.
@@ -27,14 +28,18 @@ def remove_identity(graph: SurgeonGraph) -> Iterator[Change]:
     Keeps: inputs, outputs and their names (where the node made an output, its producer makes it now); numerics bit-exact.
     Skips: a node that joins a graph input, an initializer or an outer value to a graph output, or two graph outputs: it is what
     makes the second name; a Dropout that may train (``training_mode`` not a constant false) or whose mask is read.
+
+    Args:
+        names: whose output name stays: the producer's, or that of the removed node (of several, of the last).
     """
     for inner in all_graphs(graph):
-        gone = []
+        gone: list[SurgeonNode] = []
+        own = {id(node) for node in inner.nodes} if names == "removed" else None
         for node in inner.nodes:
             if is_op(node, "Identity"):
-                reason = bypass(inner, node, node.inputs[0])
+                reason = bypass(inner, node, node.inputs[0], own)
             elif is_op(node, "Dropout"):
-                reason = _why_not(inner, node) or bypass(inner, node, node.inputs[0])
+                reason = _why_not(inner, node) or bypass(inner, node, node.inputs[0], own)
             else:
                 continue
             if reason is None:

@@ -62,9 +62,29 @@ class Fused:
 
     Args:
         group: name of the group's first node.
+        whole: the nodes of the group compute one operator together, so that none of them need be on the list of quantized
+            operator types for the mark to hold.
     """
 
     group: str
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """On a node: it computes one operator together with others, which an opset that has it would write as one node.
+
+    Args:
+        of: name of the group, that of its first node; `Fused` marks the values inside.
+        operator: the ONNX operator that the group computes.
+        weight: index of the node's input that is the operator's scale, on the one node that reads it.
+        bias: likewise for the operator's bias.
+    """
+
+    of: str
+    operator: str
+    weight: int | None = None
+    bias: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,16 +105,63 @@ class Demand:
     nodes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Style:
+    """On a weight or bias that has an encoding: how it is kept.
+
+    Args:
+        stored: as integers with a DequantizeLinear; else a pair stands on the float weight.
+    """
+
+    stored: bool
+
+
+@dataclass(frozen=True)
+class Shared:
+    """On a value that has an encoding: it uses the scale and zero point of another value, the same initializers.
+
+    Args:
+        of: name of that value, which shares with no other itself.
+    """
+
+    of: str
+
+
+@dataclass(frozen=True)
+class Observed:
+    """On an activation: its range, where it is another than the one that was observed.
+
+    Args:
+        low: smallest value to cover.
+        high: largest value to cover.
+    """
+
+    low: float
+    high: float
+
+
+def _fused_json(fused: Fused) -> dict[str, Any]:
+    return {"group": fused.group, **({"whole": True} if fused.whole else {})}
+
+
+def _part_json(part: Part) -> dict[str, Any]:
+    return {key: value for key, value in asdict(part).items() if value is not None}
+
+
 def _tuple_of(cls: type[T], field: str) -> Callable[[Any], T]:
     return lambda data: cls(**{field: tuple(data[field])})
 
 
 ENCODING: Annotation[Encoding] = Annotation("qdqtool.encoding", Encoding.to_json, Encoding.from_json)
-FUSED: Annotation[Fused] = Annotation("qdqtool.fused", asdict, lambda data: Fused(**data))
+FUSED: Annotation[Fused] = Annotation("qdqtool.fused", _fused_json, lambda data: Fused(**data))
+PART: Annotation[Part] = Annotation("qdqtool.part", _part_json, lambda data: Part(**data))
 ORIGIN: Annotation[Origin] = Annotation("qdqtool.origin", asdict, _tuple_of(Origin, "nodes"))
 DEMAND: Annotation[Demand] = Annotation("qdqtool.demand", asdict, _tuple_of(Demand, "nodes"))
 
-ANNOTATIONS: tuple[Annotation[Any], ...] = (ENCODING, FUSED, ORIGIN, DEMAND)
+STYLE: Annotation[Style] = Annotation("qdqtool.style", asdict, lambda data: Style(**data))
+SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, lambda data: Shared(**data))
+OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, lambda data: Observed(**data))
+ANNOTATIONS: tuple[Annotation[Any], ...] = (ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED)
 
 
 def holders(model: ir.Model) -> list[Annotatable]:

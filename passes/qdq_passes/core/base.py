@@ -87,6 +87,11 @@ class Pass:
         """The name used on the command line and in pipeline texts."""
         return kebab_case(cls.__name__)
 
+    @classmethod
+    def family(cls) -> str:
+        """The folder of its file: ``fuse``."""
+        return cls.__module__.rpartition(".")[0].rpartition(".")[2]
+
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Edit ``model`` in place and yield what changed."""
         raise NotImplementedError(f"{type(self).__name__} has no run")

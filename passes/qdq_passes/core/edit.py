@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.analysis.scopes import INHERITED_KEYS
-from qdq_passes.analysis.uses import all_nodes, all_values, is_standard, readers
+from qdq_passes.analysis.uses import all_graphs, all_nodes, all_values, is_standard, readers
 from qdq_passes.core.annotate import ANNOTATIONS, ORIGIN, Origin
 from qdq_passes.core.base import Change
 from qdq_passes.errors import ModelError, QdqError
@@ -27,6 +27,7 @@ class Namer:
 
     def __init__(self, model: ir.Model) -> None:
         self._is_old = (model.ir_version or 4) < 4
+        self._main_graphs = set(model.graphs())
         self._function_bodies = [function.graph for function in model.functions.values()]
         self._used = {node.name for node in all_nodes(model)} | {value.name for value in all_values(model)}
 
@@ -38,6 +39,14 @@ class Namer:
             name = f"{wanted}_{count}"
         self._used.add(name)
         return name
+
+    def release(self, name: str) -> None:
+        """``name`` is free again: what bore it was renamed."""
+        self._used.discard(name)
+
+    def sees_main(self, graph: ir.Graph) -> bool:
+        """Whether ``graph`` is the main graph or a body in it, whose nodes see its initializers; not so in local functions."""
+        return graph in self._main_graphs
 
     def takes_no_initializers(self, graph: ir.Graph) -> bool:
         """Whether constants in ``graph`` must be nodes: in the body of a local function, and before IR version 4, where an
@@ -189,6 +198,14 @@ def replace_value(old: ir.Value, new: ir.Value, namer: Namer) -> None:
     move_annotations(old, new)
 
 
+def hand_over(old: ir.Value, new: ir.Value, namer: Namer) -> None:
+    """`replace_value`, after which ``new`` has the name of ``old`` wherever it stands."""
+    name, was_output = old.name, old.is_graph_output()
+    replace_value(old, new, namer)
+    if not was_output and name:
+        old.name, new.name = namer.fresh(f"{name}_replaced"), name
+
+
 def move_annotations(old: ir.Value, new: ir.Value) -> None:
     """Carry annotations of ``old`` over to ``new`` unless ``new`` has its own."""
     for annotation in ANNOTATIONS:
@@ -248,12 +265,7 @@ def replace_nodes(olds: Sequence[ir.Node], new: Sequence[ir.Node], namer: Namer,
     """Put ``new`` where the last of ``olds`` stands; the first output of its last node takes over from that of the last old."""
     last = olds[-1]
     graph_of(last).insert_after(last, list(new))
-    old_value, new_value = last.outputs[0], new[-1].outputs[0]
-    name = old_value.name
-    was_output = old_value.is_graph_output()
-    replace_value(old_value, new_value, namer)
-    if not was_output and name is not None:
-        old_value.name, new_value.name = namer.fresh(f"{name}_replaced"), name
+    hand_over(last.outputs[0], new[-1].outputs[0], namer)
     for node in reversed(olds):
         remove(node, because)
     return Change("replace", last.name or last.op_type, because)
@@ -274,17 +286,49 @@ def drop_unread(values: Iterable[ir.Value | None]) -> list[Change]:
     return changes
 
 
+def drop_unused_domains(model: ir.Model, domains: Iterable[str]) -> list[Change]:
+    """Take those of ``domains`` that no node of the model uses out of its imported operator sets; functions keep theirs."""
+    used = {node.domain for node in all_nodes(model)}
+    changes = []
+    for domain in sorted(set(domains) & set(model.opset_imports) - used - {""}):
+        del model.opset_imports[domain]
+        changes.append(Change("remove", domain, "no node uses this operator set"))
+    return changes
+
+
 def copy_model(model: ir.Model) -> ir.Model:
     """A copy that shares the tensors; what the model knows of its file comes along (onnx_ir's clone drops it).
 
+    onnx_ir copies sorted graphs only: one whose nodes are out of order is sorted for the while, and both get its order back.
+
     Raises:
-        ModelError: nodes stand in no order in which they can be computed; onnx_ir copies sorted graphs only.
+        ModelError: nodes stand in a cycle.
     """
     try:
         copy = model.clone()
-    except RuntimeError as error:
-        raise ModelError(
-            "cannot be copied, its nodes are out of order", where=model.graph.name, hint=RUN_SORT
-        ) from error
+    except RuntimeError:
+        copy = _copy_unsorted(model)
     copy.meta.update(model.meta)
+    return copy
+
+
+def _copy_unsorted(model: ir.Model) -> ir.Model:
+    graphs = [*model.graphs(), *(function.graph for function in model.functions.values())]
+    graphs += [graph for graph in all_graphs(model) if graph not in graphs]
+    orders = [(graph, list(graph)) for graph in graphs]
+    before = {node: number for number, node in enumerate(all_nodes(model))}
+    try:
+        for graph in graphs:
+            graph.sort()
+        after = [before[node] for node in all_nodes(model)]
+        copy = model.clone()
+    except ValueError as error:
+        raise ModelError("the graph has a cycle", where=model.graph.name, hint="no order exists") from error
+    finally:
+        for graph, nodes in orders:
+            graph.extend(nodes)
+    twins = dict(zip(after, all_nodes(copy), strict=True))
+    for node in before:
+        twin = twins[before[node]]
+        graph_of(twin).append(twin)
     return copy

@@ -47,10 +47,19 @@ def is_at_least(finding: Finding, minimum: Level) -> bool:
     return LEVELS.index(finding.level) <= LEVELS.index(minimum)
 
 
+#: Rules that name the first of several places, which edits elsewhere may shift.
+FIRST_OF_MANY = frozenset({"topological-order"})
+
+
 def new_errors(before: Iterable[Finding], after: Iterable[Finding]) -> list[Finding]:
-    """Errors of ``after`` that ``before`` did not have: by rule and place, as a message may count differently."""
-    known = {(f.rule, f.where) for f in before}
-    return [f for f in after if is_at_least(f, "error") and (f.rule, f.where) not in known]
+    """Errors of ``after`` that ``before`` did not have: by rule and place, as a message may count differently; of `FIRST_OF_MANY`
+    by rule alone."""
+    known = {_key(f) for f in before}
+    return [f for f in after if is_at_least(f, "error") and _key(f) not in known]
+
+
+def _key(finding: Finding) -> tuple[str, str]:
+    return finding.rule, "" if finding.rule in FIRST_OF_MANY else finding.where
 
 
 def place(node: ir.Node) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from qdq_passes.core.base import Change, Pass
+from qdq_passes.core.base import Change, Pass, is_modified
 from qdq_passes.core.pipeline import StopPipeline
 from qdq_passes.core.pipeline_text import format_pass
 from qdq_passes.core.verify import Finding, new_errors, verify
@@ -40,7 +40,9 @@ class VerifyEach(QuietHook):
             self.known = verify(model, minimum="error")
 
     def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
-        """Raise `VerifyError` for the first new error."""
+        """Raise `VerifyError` for the first new error; a pass that changed nothing is not looked at."""
+        if not is_modified(list(changes)):
+            return
         for finding in new_errors(self.known or [], verify(model, minimum="error")):
             raise VerifyError(
                 f"pass {format_pass(pass_)} broke the model: {finding.message}", where=finding.where, hint=finding.rule

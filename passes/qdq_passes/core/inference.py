@@ -5,9 +5,13 @@ ours: onnx_ir's own turns untyped sequences into tensors and moves initializers 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 import onnx_ir as ir
 
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.analysis.uses import GraphLike, constant_array, dtype_of
 from qdq_passes.core.edit import copy_model
 from qdq_passes.errors import ModelError
 
@@ -23,6 +27,159 @@ def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
     Raises:
         ModelError: onnx refuses the graph altogether, or its nodes are out of order.
     """
+    for mine, theirs in zip(model.graphs(), _inferred(model, data_propagation=data_propagation).graphs(), strict=True):
+        known = _by_name(theirs)
+        for name, value in _by_name(mine).items():
+            if name in known:
+                _merge(value, known[name])
+
+
+def element_types(model: ir.Model, values: Iterable[ir.Value]) -> dict[ir.Value, ir.DataType | None]:
+    """The element type of each of ``values``, without a change to ``model``; None where it cannot be told.
+
+    What the graph does not declare is inferred on a copy; a graph that onnx cannot infer leaves it unknown.
+    """
+    types = {value: dtype_of(value) for value in values}
+    unknown = {value for value, dtype in types.items() if dtype is None}
+    if not unknown:
+        return types
+    try:
+        inferred = _inferred(model, data_propagation=False)
+    except ModelError:
+        return types
+    _infer_functions(inferred)
+    for mine, theirs in zip(_scopes(model), _scopes(inferred), strict=True):
+        known = _by_name(theirs)
+        for name, value in _by_name(mine).items():
+            if value in unknown and name in known:
+                types[value] = known[name].dtype
+    return types
+
+
+class Inferred:
+    """Types and shapes of a model's values as far as the file tells or onnx infers, without a change to the model.
+
+    What the file does not tell is inferred on a copy, once, when it is first asked for; a graph that onnx cannot infer leaves it
+    unknown. Values that are made afterwards are known by what they say themselves.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._found: dict[ir.Value, ir.Value] | None = None
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """Element type of ``value``, None when unknown."""
+        known = dtype_of(value)
+        twin = None if known is not None else self._twins().get(value)
+        return twin.dtype if twin is not None else known
+
+    def rank(self, value: ir.Value) -> int | None:
+        """Number of dimensions of ``value``, None when unknown."""
+        shape = _shape_of(value)
+        if shape is None and (twin := self._twins().get(value)) is not None:
+            shape = _shape_of(twin)
+        return None if shape is None else len(shape)
+
+    def sizes(self, value: ir.Value, axes: Iterable[int] | slice = slice(None)) -> list[int] | None:
+        """Sizes of ``value`` along ``axes`` (negative ones count from the end; all by default), None unless all are numbers.
+
+        Inference only runs for a size that the value itself does not tell.
+        """
+        wanted = axes if isinstance(axes, slice) else list(axes)
+        found = _numbers(_shape_of(value), wanted)
+        if found is None and (twin := self._twins().get(value)) is not None:
+            found = _numbers(_shape_of(twin), wanted)
+        return found
+
+    def _twins(self) -> dict[ir.Value, ir.Value]:
+        """Value → what became of it on the copy."""
+        if self._found is None:
+            self._found = {}
+            try:
+                inferred = _inferred(self._model, data_propagation=True)
+            except ModelError:
+                return self._found
+            _infer_functions(inferred)
+            for mine, theirs in zip(_scopes(self._model), _scopes(inferred), strict=True):
+                known = _by_name(theirs)
+                self._found |= {value: known[name] for name, value in _by_name(mine).items() if name in known}
+        return self._found
+
+
+def _shape_of(value: ir.Value) -> ir.Shape | None:
+    """Shape of ``value``: its own, its data's, or that of the integers it was dequantized from and the float before those."""
+    current: ir.Value | None = value
+    for _ in range(3):
+        if current is None or current.shape is not None:
+            break
+        if current.const_value is not None:
+            return ir.Shape(current.const_value.shape.numpy())
+        array = constant_array(current)
+        if array is not None:
+            return ir.Shape(array.shape)
+        producer = current.producer()
+        is_half = producer is not None and any(
+            matches(producer) for matches in (is_quantize, is_dequantize, is_quantize_dequantize)
+        )
+        current = producer.inputs[0] if producer is not None and is_half and producer.inputs else None
+    return None if current is None else current.shape
+
+
+def _numbers(shape: ir.Shape | None, axes: list[int] | slice) -> list[int] | None:
+    if shape is None or (not isinstance(axes, slice) and not all(-len(shape) <= a < len(shape) for a in axes)):
+        return None
+    dims = list(shape)
+    chosen = dims[axes] if isinstance(axes, slice) else [dims[axis] for axis in axes]
+    sizes = [d for d in chosen if isinstance(d, int)]
+    return sizes if len(sizes) == len(chosen) else None
+
+
+def _scopes(model: ir.Model) -> list[GraphLike]:
+    """The main graph, its bodies, then each function and its bodies."""
+    scopes: list[GraphLike] = list(model.graphs())
+    for function in model.functions.values():
+        scopes += _scopes_of(function)
+    return scopes
+
+
+def _scopes_of(function: ir.Function) -> list[GraphLike]:
+    return [function, *function.subgraphs()]
+
+
+def _infer_functions(model: ir.Model) -> None:
+    """Type the values of local functions by what they are called with, where all calls agree."""
+    protos = [ir.to_proto(function) for function in model.functions.values()]
+    for _ in protos:  # a function that another one calls knows its types once that one's are known
+        for function in model.functions.values():
+            calls = [
+                node for scope in _scopes(model) for node in scope if node.op_identifier() == function.identifier()
+            ]
+            for index, parameter in enumerate(function.inputs):
+                given = {
+                    v.dtype if v is not None else None
+                    for v in (n.inputs[index] for n in calls if index < len(n.inputs))
+                }
+                dtype = given.pop() if len(given) == 1 else None
+                parameter.type = ir.TensorType(dtype) if dtype is not None else None
+            _infer_function(function, protos)
+
+
+def _infer_function(function: ir.Function, protos: list[onnx.FunctionProto]) -> None:
+    proto = onnx.ModelProto(ir_version=10, graph=ir.to_proto(function.graph), functions=protos)
+    proto.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in function.opset_imports.items())
+    try:
+        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False))
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return
+    for mine, theirs in zip(_scopes_of(function), inferred.graphs(), strict=True):
+        known = _by_name(theirs)
+        for name, value in _by_name(mine).items():
+            if value.type is None and name in known:
+                value.type = known[name].type
+
+
+def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
+    """A copy of ``model`` with what onnx infers."""
     copy = copy_model(model)
     for value in [v for v in copy.graph.initializers.values() if v.const_value is not None]:
         _declare(value)
@@ -40,12 +197,7 @@ def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
         raise ModelError(
             f"onnx cannot infer shapes: {text}", where=model.graph.name, hint="look at it with check"
         ) from error
-    inferred = ir.from_proto(proto)
-    for mine, theirs in zip(model.graphs(), inferred.graphs(), strict=True):
-        known = _by_name(theirs)
-        for name, value in _by_name(mine).items():
-            if name in known:
-                _merge(value, known[name])
+    return ir.from_proto(proto)
 
 
 def _declare(value: ir.Value) -> None:
@@ -56,7 +208,7 @@ def _declare(value: ir.Value) -> None:
         value.shape = value.shape if value.shape is not None else ir.Shape(tensor.shape.numpy())
 
 
-def _by_name(graph: ir.Graph) -> dict[str, ir.Value]:
+def _by_name(graph: GraphLike) -> dict[str, ir.Value]:
     """Values that ``graph`` itself defines, initializers left out: their tensors say what they are."""
     values = [v for v in graph.inputs if not v.is_initializer()] + [v for node in graph for v in node.outputs]
     return {value.name: value for value in values if value.name}

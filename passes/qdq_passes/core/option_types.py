@@ -65,6 +65,17 @@ def to_text(value: Any, attribute: str) -> str:
     return f"@{attribute.replace('_', '-')}"
 
 
+def plain_value(value: Any, attribute: str) -> Any:
+    """An option value as text, number, boolean or list of these, which `from_text` reads back; for edit scripts."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Selector):
+        return list(value.texts)
+    if isinstance(value, tuple | list):
+        return [plain_value(item, attribute) for item in value]
+    return value if isinstance(value, bool | int | float | str) else to_text(value, attribute)
+
+
 def describe(wanted: Any) -> str:
     """A field type in words, for messages and `qdqtool list passes`."""
     if wanted is Selector:

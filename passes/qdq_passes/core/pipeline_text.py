@@ -12,13 +12,13 @@ import dataclasses
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qdq_passes.core.base import Named, Pass
 from qdq_passes.core.option_types import from_text, to_text
-from qdq_passes.core.registry import PASSES
+from qdq_passes.core.registry import PASSES, Entry
 from qdq_passes.errors import UsageError
 
 _WORD = re.compile(r"[A-Za-z0-9_.:/*+\-]+")
@@ -52,10 +52,15 @@ def format_pass(pass_: Pass) -> str:
     """Canonical text of one pass: options in field order, defaults left out."""
     options = []
     for field in dataclasses.fields(pass_):
-        value = getattr(pass_, field.name)
-        if value != _default(field):
+        if not is_default(pass_, field):
+            value = getattr(pass_, field.name)
             options.append(f"{field.name.replace('_', '-')}={to_text(value, field.name)}")
     return f"{type(pass_).name()}{{{' '.join(options)}}}" if options else type(pass_).name()
+
+
+def is_default(pass_: Pass, field: dataclasses.Field[Any]) -> bool:
+    """Whether ``field`` of ``pass_`` holds its default, and so is not written."""
+    return bool(getattr(pass_, field.name) == _default(field))
 
 
 def make_pass(name: str, options: dict[str, Any]) -> Pass:
@@ -102,10 +107,11 @@ def _near(key: str, fields: set[str]) -> str:
 
 @dataclass
 class _Parser:
-    """Recursive descent over the text; ``at`` is the next character."""
+    """Recursive descent over the text; ``at`` is the next character, ``known`` the passes there are."""
 
     text: str
     at: int = 0
+    known: Mapping[str, Entry] = dataclasses.field(default_factory=PASSES.entries)
 
     def pipeline(self) -> Iterator[Pass]:
         self._skip_space()
@@ -123,7 +129,7 @@ class _Parser:
         start = self.at
         name = self._match(_WORD, "a pass name")
         try:
-            cls = PASSES.load(name)
+            cls = PASSES.load(name, among=self.known)
         except UsageError as error:
             raise PipelineSyntaxError(error.message, self.text, start, hint=error.hint) from None
         values: dict[str, Any] = {}

@@ -3,10 +3,11 @@
     selector  := term ("&" term)*                 intersection
     term      := "!"* atom                        "!" negates and binds before "&"
     atom      := ("in:" | "io:") atom | ("after:" | "before:") atom | "path:" NAME ".." NAME
-               | "op:" GLOB | "tensor:" GLOB | "scope:" GLOB | "layer:" N[".."M] | "re:" REGEX | GLOB
+               | "op:" GLOB | "tensor:" GLOB | "scope:" GLOB | "layer:" N[".."M] | "role:" ROLE | "re:" REGEX | GLOB
 
 A selector denotes nodes, or (``tensor:``, ``in:``, ``io:``) values. A literal ``&`` is written ``\\&``. Several selectors unite.
-Globs are case-sensitive and ``*`` crosses ``/``; names also match by the original nodes that a node stands for."""
+Globs are case-sensitive and ``*`` crosses ``/``; names also match by the original nodes that a node stands for. Roles are found
+by structure, never by names (`qdq_passes.analysis.roles`)."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_pairs import is_dequantize
+from qdq_passes.analysis.integer_flow import is_dynamic_quantize
+from qdq_passes.analysis.integer_ops import float_name
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.reach import Reach, reach
+from qdq_passes.analysis.roles import ROLES, Roles
 from qdq_passes.analysis.scopes import ancestors, layer_of, scope_of
-from qdq_passes.analysis.uses import all_nodes, all_values, is_constant
+from qdq_passes.analysis.uses import FLOAT_TYPES, all_nodes, all_values, is_constant, is_standard
 from qdq_passes.core.annotate import ORIGIN
-from qdq_passes.errors import UnsupportedError, UsageError
-
-ROLES = ("qk_bmm", "softmax", "pv_bmm", "norm", "rope", "mlp", "lm_head", "embedding", "kv", "head")
+from qdq_passes.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,12 @@ class Selection:
     Args:
         nodes: nodes hit; for a value selector the producers of its values.
         values: values hit; for a node selector what its nodes write, plus their weights and biases.
+        named: the nodes that node selectors hit, without the producers of values.
     """
 
     nodes: list[ir.Node]
     values: list[ir.Value]
+    named: frozenset[ir.Node] = frozenset()
 
 
 def select(model: ir.Model, selector: Selector, *, allow_empty: bool = False) -> Selection:
@@ -84,9 +88,10 @@ def select(model: ir.Model, selector: Selector, *, allow_empty: bool = False) ->
         return Selection([], [])
     query = _Query(model)
     if selector.is_all:
-        return Selection(query.nodes, query.values)
+        return Selection(query.nodes, query.values, frozenset(query.nodes))
     nodes: set[ir.Node] = set()
     values: set[ir.Value] = set()
+    named: set[ir.Node] = set()
     for text in selector.texts:
         hit = query.evaluate(_parse(text))
         if not hit and not allow_empty:
@@ -94,7 +99,8 @@ def select(model: ir.Model, selector: Selector, *, allow_empty: bool = False) ->
         hit_nodes, hit_values = query.both(hit)
         nodes |= hit_nodes
         values |= hit_values
-    return Selection([n for n in query.nodes if n in nodes], [v for v in query.values if v in values])
+        named |= hit.nodes
+    return Selection([n for n in query.nodes if n in nodes], [v for v in query.values if v in values], frozenset(named))
 
 
 def select_nodes(model: ir.Model, selector: Selector, *, allow_empty: bool = False) -> set[ir.Node]:
@@ -102,9 +108,28 @@ def select_nodes(model: ir.Model, selector: Selector, *, allow_empty: bool = Fal
     return set(select(model, selector, allow_empty=allow_empty).nodes)
 
 
+def nodes_of_types(model: ir.Model, selector: Selector, *op_types: str) -> list[ir.Node]:
+    """The standard nodes of ``op_types`` among those of `select`, in the order of the file."""
+    wanted = select_nodes(model, selector)
+    return [node for node in all_nodes(model) if node in wanted and is_standard(node, *op_types)]
+
+
 def select_values(model: ir.Model, selector: Selector, *, allow_empty: bool = False) -> set[ir.Value]:
     """The values of `select`, as a set."""
     return set(select(model, selector, allow_empty=allow_empty).values)
+
+
+def select_operators(model: ir.Model, selector: Selector) -> set[ir.Node]:
+    """The nodes of `select`, and those that read a selected value which no operator among them makes or reads: for stored or
+    quantized integers whoever computes on them."""
+    hit = select(model, selector)
+    nodes = set(hit.nodes)
+    operators = {n for n in nodes if not (is_quantize(n) or is_dequantize(n) or is_dynamic_quantize(n))}
+    for value in hit.values:
+        readers = set(value.consumers())
+        if value.producer() not in operators and operators.isdisjoint(readers):
+            nodes |= readers
+    return nodes
 
 
 @dataclass(frozen=True)
@@ -161,11 +186,8 @@ def _parse_atom(body: str, text: str) -> _Atom:
             re.compile(argument)
         except re.error as error:
             raise UsageError(f"bad regular expression in selector {text!r}: {error}") from None
-    if kind == "role":
-        raise UnsupportedError(
-            f"selector {text!r}: roles need the attention analysis, which this version does not have",
-            hint="select by scope:, layer: or op: instead",
-        )
+    if kind == "role" and argument not in ROLES:
+        raise UsageError(f"unknown role {argument!r} in selector {text!r}", hint="roles: " + ", ".join(ROLES))
     return _Atom(kind, argument)
 
 
@@ -191,6 +213,10 @@ class _Query:
     @cached_property
     def reach(self) -> Reach:
         return reach(self.model.graph)
+
+    @cached_property
+    def roles(self) -> Roles:
+        return Roles(self.model)
 
     def evaluate(self, terms: list[_Term]) -> _Hit:
         """Intersection of the terms; as values if any term is of values."""
@@ -231,7 +257,7 @@ class _Query:
 
     def tensor(self, atom: _Atom) -> _Hit:
         matches = _matcher(atom.argument)
-        hit = frozenset(v for v in self.values if matches(v.name or "") or matches(_stored_name(v)))
+        hit = frozenset(v for v in self.values if any(map(matches, (v.name or "", _stored_name(v), _integers_name(v)))))
         return _Hit(values=hit, of_values=True)
 
     def scope(self, atom: _Atom) -> _Hit:
@@ -242,6 +268,9 @@ class _Query:
         first, _, last = atom.argument.partition("..")
         low, high = int(first), int(last or first)
         return self._by_node(lambda n: (layer := layer_of(n)) is not None and low <= layer <= high)
+
+    def role(self, atom: _Atom) -> _Hit:
+        return _Hit(nodes=self.roles.nodes(atom.argument))
 
     def path(self, atom: _Atom) -> _Hit:
         start, _, end = atom.argument.partition("..")
@@ -274,7 +303,10 @@ class _Query:
         return _Hit(nodes=self.both(hit)[0]) if hit.of_values else hit
 
     def nearest(self, text: str) -> str:
-        """A hint with the names nearest to what was asked for."""
+        """A hint with the names nearest to what was asked for; for a role what was looked for."""
+        for role in re.findall(r"\brole:(\w+)", text):
+            if role in ROLES and not self.roles.nodes(role):
+                return f"no node has the role {role}: {ROLES[role]}"
         kind, colon, argument = re.sub(r"^(?:!|in:|io:|after:|before:|path:)+", "", text).partition(":")
         names: Iterable[str]
         if not colon or kind not in _KINDS:
@@ -285,6 +317,9 @@ class _Query:
             names = (v.name or "" for v in self.values)
         elif kind == "scope":
             names = (s for n in self.nodes for s in ancestors(scope_of(n)))
+        elif kind == "role":
+            role = re.split(r"\W", argument)[0]
+            return f"role:{role} alone hits {len(self.roles.nodes(role))} of the nodes; the rest of the selector leaves none"
         else:
             names = (n.name or "" for n in self.nodes)
         wanted = argument.strip("*")
@@ -311,12 +346,22 @@ def _stored_name(value: ir.Value) -> str:
     return (integers.name or "").removesuffix("_quantized") if integers is not None and is_constant(integers) else ""
 
 
+def _integers_name(value: ir.Value) -> str:
+    """The float name of integers that an operator other than Q and DQ makes or reads: ``w`` for ``w_quantized → QLinearConv``."""
+    name = float_name(value.name or "")
+    if name == value.name or value.dtype in FLOAT_TYPES:
+        return ""
+    producer = value.producer()
+    nodes = [*value.consumers(), *([producer] if producer is not None else [])]
+    return name if any(not is_dequantize(node) and not is_quantize(node) for node in nodes) else ""
+
+
 def is_weight_of(value: ir.Value) -> bool:
     """Whether ``value`` is a stored parameter: constant, or the DequantizeLinear (and QuantizeLinear) of one."""
     if is_constant(value):
         return True
     producer = value.producer()
-    if producer is None or producer.op_type not in ("DequantizeLinear", "QuantizeLinear") or not producer.inputs:
+    if producer is None or not (is_dequantize(producer) or is_quantize(producer)) or not producer.inputs:
         return False
     source = producer.inputs[0]
     return source is not None and is_weight_of(source)
@@ -334,5 +379,5 @@ _KINDS: dict[str, Callable[[_Query, _Atom], _Hit]] = {
     "before": _Query.before,
     "in": _Query.read_by,
     "io": _Query.touched_by,
-    "role": _Query.glob,
+    "role": _Query.role,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableSequence
+from collections.abc import Container, Iterable, Iterator, MutableSequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,29 +74,41 @@ def constant_values(tensor: SurgeonTensor) -> npt.NDArray[np.generic] | None:
     return values
 
 
-def bypass(graph: SurgeonGraph, node: SurgeonNode, source: SurgeonTensor) -> str | None:
+def bypass(
+    graph: SurgeonGraph, node: SurgeonNode, source: SurgeonTensor, own: Container[int] | None = None
+) -> str | None:
     """Let every reader of the first output of ``node`` read ``source``, and detach the node.
 
     A graph output keeps its name: the node that produces ``source`` produces it instead.
+
+    Args:
+        graph: the graph that holds ``node``.
+        node: the node to detach.
+        source: what its readers read then.
+        own: ids of the nodes of ``graph``: if one of them computes ``source``, it produces the output of ``node`` instead in any
+            case. An output of the graph and a constant keep their names.
 
     Returns:
         None, or why it cannot be done: nothing was changed then.
     """
     target = node.outputs[0]
-    if not is_output(graph, target):
-        _move_readers(target, source)
-    else:
+    was_output, producer = is_output(graph, target), None
+    if was_output or (own is not None and not is_output(graph, source)):
         if is_output(graph, source):
             return "it joins two graph outputs"
-        producer = next((p for p in source.inputs if any(p is other for other in graph.nodes)), None)
-        if producer is None:
+        known = own if own is not None else {id(other) for other in graph.nodes}
+        producer = next((p for p in source.inputs if id(p) in known), None)
+        if producer is None and was_output:
             return "it joins a graph input, an initializer or an outer value to a graph output"
-        node.inputs.clear()
-        node.outputs.clear()
-        producer.outputs[next(i for i, output in enumerate(producer.outputs) if output is source)] = target
-        _move_readers(source, target)
+        if producer is not None and is_op(producer, "Constant") and not was_output:
+            producer = None
     node.inputs.clear()
     node.outputs.clear()
+    if producer is None:
+        _move_readers(target, source)
+    else:
+        producer.outputs[next(i for i, output in enumerate(producer.outputs) if output is source)] = target
+        _move_readers(source, target)
     return None
 
 

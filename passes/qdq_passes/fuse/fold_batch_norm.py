@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, constant_array, is_standard, only_reader
-from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, bypass, drop_unread, graph_of, inherit, new_constant
-
-#: onnx's default of BatchNormalization.epsilon.
-DEFAULT_EPSILON = 1e-5
+from qdq_passes.analysis.attributes import float_of
+from qdq_passes.analysis.batch_norms import DEFAULT_EPSILON, normalizes_by_input
+from qdq_passes.analysis.layers import LAYERS, Array, Layer, as_layer, joined_layers, why_read_elsewhere
+from qdq_passes.analysis.qdq_opsets import opset_at
+from qdq_passes.analysis.uses import all_nodes, constant_array, is_standard
+from qdq_passes.core.base import Change, Keeps, Pass
+from qdq_passes.core.edit import Namer
+from qdq_passes.core.layer_edit import fold_readers, set_parameters, take_over
 
 
 @dataclass(frozen=True)
 class FoldBatchNorm(Pass):
-    """Fold BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it.
+    """Fold BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it, through a Concat too.
 
     Y = γ(WX + B − μ)/σ + β with σ = √(var + ε)  ⇒  f = γ/σ, W' = W·f over the output channels, B' = (B − μ)·f + β.
-    Weight [M, C/g, kH, kW]: f along axis 0; ConvTranspose [C, M/g, kH, kW]: axis 1, per group; Gemm [K, N]: axis 1 (0 if transB).
+    Weight [M, C/g, kH, kW]: f along axis 0; ConvTranspose [C, M/g, kH, kW]: axis 1, per group; Gemm [K, N]: axis 1 (0 if transB),
+    its alpha stays and its beta goes into B. Behind a Concat of channels each layer takes the f and β of its own channels.
 
     Graph: ``x → Conv(w, b) → t → BatchNormalization → y`` → ``x → Conv(w', b') → y``. The new initializers are ``y_weight``
-    and ``y_bias``; the Conv keeps its name, the output keeps the BatchNormalization's.
+    and ``y_bias`` (behind a Concat they are called after the outputs of the layers); the Conv keeps its name, the output keeps
+    the BatchNormalization's.
     Requires: weights and the four parameters are constants.
     Keeps: inputs, outputs and their names; numerics within the bound.
-    Skips: t has other readers or is a graph output; training mode; a Gemm with alpha or beta; unknown parameters.
+    Skips: t has other readers or is a graph output; training mode; unknown parameters; a Concat of anything but layers whose
+    outputs have no other readers, or along another axis than the channels'.
+
+    Args:
+        precision: what f, W' and B' are computed in before they are rounded to the type of the weights.
+        concat: also behind a Concat of layers; ``none``: unless ``reference``.
+        reference: fold what XINT8 of AMD Quark 0.13 folds: into Conv and ConvTranspose only; they are called like their former
+            outputs.
     """
 
     keeps: ClassVar[Keeps] = Keeps(
@@ -39,87 +49,73 @@ class FoldBatchNorm(Pass):
         "W' and B' are rounded once (2^-24 relative each) and the sum of K products associates differently: error ≤ "
         "(K + 3)·2^-24·Σ|w'x|; with K ≤ 2^7..2^12 and random signs about √K·2^-24 ≤ 2^-18 of max|y|, 2^4 left for cancellation",
     )
+    precision: Literal["float64", "float32"] = "float64"
+    concat: bool | None = None
+    reference: bool = False
 
     def run(self, model: ir.Model) -> Iterator[Change]:
-        """Fold one BatchNormalization after the other; a chain of them folds from the front."""
+        """Layers first, then what joins them; a chain of BatchNormalizations folds from the front."""
         namer = Namer(model)
-        for node in all_nodes(model):
-            if not is_standard(node, "BatchNormalization"):
-                continue
-            layer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-            if layer is None or not is_standard(layer, "Conv", "ConvTranspose", "Gemm"):
-                continue
-            reason = _why_not(node, layer)
-            if reason is not None:
-                yield skip(node, reason)
-            else:
-                yield from _fold(node, layer, namer)
+        layers = ("Conv", "ConvTranspose") if self.reference else LAYERS
+        is_joined = not self.reference if self.concat is None else self.concat
+        sources = (*layers, "Concat") if is_joined else layers
+        found = [node for node in all_nodes(model) if is_standard(node, *sources)]
+        for source in sorted(found, key=lambda node: node.op_type == "Concat"):
+
+            def fold(node: ir.Node, source: ir.Node = source) -> list[Change] | str:
+                layers = _layers(model, node, source)
+                return layers if isinstance(layers, str) else self._fold(node, source, layers, namer)
+
+            yield from fold_readers(source, ("BatchNormalization",), fold)
+
+    def _fold(self, node: ir.Node, source: ir.Node, layers: list[Layer], namer: Namer) -> list[Change] | str:
+        wide: type = np.float64 if self.precision == "float64" else layers[0].weight.dtype.type
+        parameters: list[Array] = [_array(v).astype(wide) for v in node.inputs[1:5]]
+        gamma, beta, mean, variance = parameters
+        with np.errstate(all="ignore"):
+            factor = gamma / np.sqrt(variance + wide(float_of(node, "epsilon", DEFAULT_EPSILON)))
+        if not np.isfinite(factor).all():
+            return "γ/√(var + ε) is not finite"
+        changes, start = [], 0
+        for layer in layers:
+            part = slice(start, start := start + layer.channels)
+            old = np.zeros_like(mean[part]) if layer.bias is None else layer.bias.astype(wide)
+            if layer.node.op_type == "Gemm":
+                old = old * wide(float_of(layer.node, "beta", 1.0))
+                layer.node.attributes.pop("beta", None)
+            bias = ((old - mean[part]) * factor[part] + beta[part]).astype(layer.weight.dtype)
+            weight = (layer.weight.astype(wide) * layer.along_outputs(factor[part])).astype(layer.weight.dtype)
+            named_after = node if layer.node is source else layer.node
+            base = named_after.outputs[0].name or layer.node.name or "folded"
+            changes.append(Change("edit", layer.node.name or layer.node.op_type, f"takes over {node.name}"))
+            changes += set_parameters(layer.node, namer, base, weight=weight, bias=bias)
+        because = f"folded into {', '.join(layer.node.name or layer.node.op_type for layer in layers)}"
+        return changes + take_over(source.outputs[0], node, namer, because, rename=self.reference)
 
 
-def _why_not(node: ir.Node, layer: ir.Node) -> str | None:
-    if only_reader(layer.outputs[0]) is not node:
-        return f"the output of {layer.name} has other readers"
-    training = node.attributes.get("training_mode")
-    if len([v for v in node.outputs if v.name]) > 1 or (training is not None and training.as_int()):
+def _layers(model: ir.Model, node: ir.Node, source: ir.Node) -> list[Layer] | str:
+    """The layers that ``source`` stands for, with the channels of the BatchNormalization ``node`` in their order; or why not."""
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return "has attributes of its function"
+    if len([v for v in node.outputs if v.name]) > 1 or normalizes_by_input(node, opset_at(model, node)):
         return "is in training mode"
-    parameters = [layer.inputs[1], *(layer.inputs[2:3]), *node.inputs[1:5]]
-    if any(v is not None and constant_array(v) is None for v in parameters):
-        return "a weight or parameter is not constant"
-    if layer.op_type == "Gemm" and any(_float(layer, key, 1.0) != 1.0 for key in ("alpha", "beta")):
-        return f"{layer.name} has alpha or beta"
-    if layer.inputs[1] is None or layer.inputs[1].dtype not in (None, ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        return "weights are not float32 or float64"
-    return None
+    reason = why_read_elsewhere(source.outputs[0], node)
+    if reason is not None:
+        return reason
+    if source.op_type == "Concat":
+        layers = joined_layers(source)
+    else:
+        layer = as_layer(source)
+        layers = layer if isinstance(layer, str) else [layer]
+    parameters = [constant_array(value) for value in node.inputs[1:5]]
+    if isinstance(layers, str) or any(array is None for array in parameters):
+        return layers if isinstance(layers, str) else "a parameter is not constant"
+    channels = sum(layer.channels for layer in layers)
+    shapes = {array.shape for array in parameters if array is not None}
+    return layers if shapes == {(channels,)} else f"its parameters are not one number for each of {channels} channels"
 
 
-def _fold(node: ir.Node, layer: ir.Node, namer: Namer) -> Iterator[Change]:
-    gamma, beta, mean, variance = (_array(v) for v in node.inputs[1:5])
-    weight = _array(layer.inputs[1])
-    wide = np.float64
-    factor = gamma.astype(wide) / np.sqrt(variance.astype(wide) + _float(node, "epsilon", DEFAULT_EPSILON))
-    bias_value = layer.inputs[2] if len(layer.inputs) > 2 else None
-    old_bias = _array(bias_value).astype(wide) if bias_value is not None else np.zeros_like(factor)
-    bias = ((old_bias - mean) * factor + beta).astype(weight.dtype)
-    scaled = (weight.astype(wide) * _along_outputs(layer, factor, weight.shape)).astype(weight.dtype)
-
-    owner, base = graph_of(layer), node.outputs[0].name or layer.name or "folded"
-    olds = [layer.inputs[1], bias_value, *node.inputs[1:5]]
-    layer.replace_input_with(1, new_constant(owner, namer, f"{base}_weight", scaled, [layer]))
-    if len(layer.inputs) < 3:
-        layer.resize_inputs(3)
-    layer.replace_input_with(2, new_constant(owner, namer, f"{base}_bias", bias, [layer]))
-    inherit(layer, [layer, node])
-    yield Change("edit", layer.name or layer.op_type, f"takes over {node.name}")
-    yield from _take_output(layer, node, namer)
-    yield from drop_unread(olds)
-
-
-def _take_output(layer: ir.Node, node: ir.Node, namer: Namer) -> Iterator[Change]:
-    """Remove ``node``; the layer's output takes over its output's name, graph output or not."""
-    name, was_output = node.outputs[0].name, node.outputs[0].is_graph_output()
-    yield bypass(node, namer, f"folded into {layer.name}", source=layer.outputs[0])
-    if not was_output and name is not None:
-        layer.outputs[0].name = name
-
-
-def _along_outputs(layer: ir.Node, factor: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """``factor`` [M] shaped to multiply the weight along its output channels."""
-    if layer.op_type == "ConvTranspose":
-        group = layer.attributes["group"].as_int() if "group" in layer.attributes else 1
-        per_group = factor.reshape(group, 1, -1)
-        return np.repeat(per_group, shape[0] // group, axis=1).reshape(shape[0], shape[1], *([1] * (len(shape) - 2)))
-    if layer.op_type == "Gemm":
-        transposed = "transB" in layer.attributes and layer.attributes["transB"].as_int()
-        return factor.reshape(-1, 1) if transposed else factor.reshape(1, -1)
-    return factor.reshape(-1, *([1] * (len(shape) - 1)))
-
-
-def _array(value: ir.Value | None) -> npt.NDArray[Any]:
+def _array(value: ir.Value | None) -> Array:
     array = constant_array(value)
     assert array is not None
     return array
-
-
-def _float(node: ir.Node, name: str, default: float) -> float:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_float()

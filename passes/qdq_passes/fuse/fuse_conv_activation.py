@@ -6,59 +6,68 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import constant_array, is_standard, main_nodes, only_reader
-from qdq_passes.core.annotate import FUSED, Fused
+from qdq_passes.analysis.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
+from qdq_passes.analysis.qdq_opsets import opset_at
+from qdq_passes.analysis.uses import is_standard, main_nodes, only_reader
+from qdq_passes.core.annotate import FUSED, PART, Fused
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.core.select import ALL, Selector, select_nodes
 
-#: Operators whose result an NPU keeps in its accumulator while the activation is applied (`facts` of the Vitis line, §2.4).
-PRODUCERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
-ACTIVATIONS = ("Relu", "LeakyRelu", "PRelu", "Clip")
+#: From this opset on onnxruntime does not load an int8 pair before a MaxPool and none behind it: the pair it puts there keeps
+#: an ``output_dtype`` of INT8 when it turns the integers into uint8 (seen in 1.31.1, on x86).
+UNREAD_POOL_OPSET = 21
 
 
 @dataclass(frozen=True)
 class FuseConvActivation(Pass):
-    """Mark Conv, ConvTranspose, Gemm, MatMul or Add and the activation behind it as one group: no QDQ pair between them.
+    """Mark a layer and the activation behind it, or a Pad and the average pool behind it, as one group: no QDQ pair between them.
 
     Graph: unchanged; the value between the two gets the annotation ``fused``.
     Requires: nothing.
     Keeps: everything; numerics bit-exact (what is inserted later depends on the mark).
-    Skips: the value has other readers; a Clip that is not Relu6 or Clip(0, 1); an activation in a body; nodes outside ``select``.
+    Skips: the value has other readers or is a graph output; a Clip that is not Relu6 or Clip(0, 1) within 1e-6; an activation in
+    a body; nodes of a group that computes one operator (fuse-gelu and its like); nodes outside ``select``; MaxPool from opset 21
+    on, as onnxruntime would not load the quantized model (a pair behind it costs nothing: it has the scale of the one before).
+
+    Args:
+        select: layers and Pads to begin with.
+        producers: operator types of layers; InstanceNormalization is none by default.
+        activations: operator types that may follow them; Gelu is none by default.
+        pools: operator types that may follow a Pad.
     """
 
     keeps: ClassVar[Keeps] = EXACT
     select: Selector = ALL
+    producers: tuple[str, ...] = PRODUCERS
+    activations: tuple[str, ...] = ACTIVATIONS
+    pools: tuple[str, ...] = AVERAGE_POOLS
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Mark in the order of the graph."""
         wanted = select_nodes(model, self.select)
         for node in main_nodes(model):
-            if node not in wanted or not is_standard(node, *PRODUCERS):
+            followers = self._followers(node) if node in wanted else ()
+            if not followers or PART.get(node) is not None:
                 continue
-            value = node.outputs[0]
-            readers = [
-                user for user in value.consumers() if user.graph is node.graph and is_standard(user, *ACTIVATIONS)
-            ]
-            if not readers:
+            value, word = node.outputs[0], "pool" if node.op_type == "Pad" else "activation"
+            if not any(user.graph is node.graph and is_standard(user, *followers) for user in value.consumers()):
                 continue
-            activation = only_reader(value)
-            if activation is None or activation.inputs[0] is not value:
-                yield skip(node, "its output has other readers than the activation")
-            elif activation.op_type == "Clip" and not _is_bounded_relu(activation):
-                yield skip(activation, "is no Clip(0, 6) or Clip(0, 1)")
-            elif FUSED.get(value) is None:
+            reader = only_reader(value)
+            if reader is None or reader.inputs[0] is not value:
+                yield skip(node, f"its output has other readers than the {word}")
+            elif reader.op_type == "Clip" and not is_bounded_relu(reader):
+                yield skip(reader, "is no Clip(0, 6) or Clip(0, 1)")
+            elif node.op_type == "MaxPool" and opset_at(model, node) >= UNREAD_POOL_OPSET:
+                yield skip(
+                    node, f"onnxruntime loads no MaxPool without a pair behind it from opset {UNREAD_POOL_OPSET} on"
+                )
+            elif FUSED.get(value) is None and PART.get(reader) is None:
                 FUSED.set(value, Fused(node.name or node.op_type))
-                yield Change("annotate", value.name or "", f"{node.name} and {activation.name} are one group")
+                yield Change("annotate", value.name or "", f"{node.name} and {reader.name} are one group")
 
-
-def _is_bounded_relu(clip: ir.Node) -> bool:
-    """Whether ``clip`` has constant bounds (0, 6) or (0, 1); attributes before opset 11, inputs since."""
-    if "min" in clip.attributes or "max" in clip.attributes:
-        bounds = [clip.attributes[k].as_float() if k in clip.attributes else None for k in ("min", "max")]
-    else:
-        arrays = [constant_array(v) for v in (*clip.inputs[1:3], None, None)[:2]]
-        bounds = [float(np.asarray(a).reshape(-1)[0]) if a is not None and a.size == 1 else None for a in arrays]
-    return bounds in ([0.0, 6.0], [0.0, 1.0])
+    def _followers(self, node: ir.Node) -> tuple[str, ...]:
+        """Operator types that make one group with ``node`` before them."""
+        found = self.activations if is_standard(node, *self.producers) else ()
+        return found + (self.pools if is_standard(node, "Pad") else ())

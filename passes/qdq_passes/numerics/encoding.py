@@ -126,6 +126,13 @@ def integer_range(dtype: ir.DataType, *, symmetric: bool) -> tuple[int, int]:
     return -(2 ** (bits - 1)) + int(symmetric), 2 ** (bits - 1) - 1
 
 
+def range_from_zero(encoding: Encoding, *, symmetric: bool = False) -> tuple[int, int]:
+    """`integer_range` of a per-tensor integer ``encoding``, counted from its zero point: (-128, 127) of uint8 around 128."""
+    qmin, qmax = integer_range(encoding.dtype, symmetric=symmetric)
+    zero_point = int(encoding.zero_point[0])
+    return qmin - zero_point, qmax - zero_point
+
+
 def is_integer_type(dtype: ir.DataType) -> bool:
     """Whether ``dtype`` stores integers (int2 … uint64), not floats."""
     return dtype.name.lower().removeprefix("u").removeprefix("int").isdigit()
@@ -145,6 +152,16 @@ def integer_format(dtype: ir.DataType) -> tuple[bool, int]:
     return signed, int(digits)
 
 
+def reduced_range(dtype: ir.DataType) -> tuple[int, int]:
+    """(qmin, qmax) of an integer type with one bit less: int8 gives (-64, 64), uint8 (0, 127).
+
+    The bounds of onnxruntime's ``reduce_range``: the sum of two products of a uint8 and such an int8 fits into 16 bits
+    (2·255·64 = 32640), which is how CPUs without VNNI add.
+    """
+    signed, bits = integer_format(dtype)
+    return (-(2 ** (bits - 2)), 2 ** (bits - 2)) if signed else (0, 2 ** (bits - 1) - 1)
+
+
 def encoding_of_range(
     low: float,
     high: float,
@@ -153,13 +170,19 @@ def encoding_of_range(
     symmetric: bool,
     power_of_two: bool,
     smallest: float = FLOAT32_TINY,
+    reduced: bool = False,
+    min_range: float = 0.0,
+    nearest: bool = False,
 ) -> Encoding:
     """The encoding that covers the observed range [low, high].
 
     Symmetric: scale = max(|low|, |high|) / qmax, zero point 0 (the middle, 2^(bits-1), for unsigned types). Asymmetric:
     the range is widened to include 0, scale = (high − low) / (qmax − qmin), zero point = round(qmin − low / scale).
     Power of two: the scale is rounded up, so that the range never overflows. An empty range gets scale 1;
-    no scale is below ``smallest``, what the tensor's float type can hold.
+    no scale is below ``smallest``, what the tensor's float type can hold. ``reduced`` uses one bit less, see
+    `reduced_range`. A range that includes 0 and is still narrower than ``min_range`` is widened upwards.
+    ``nearest`` rounds to the nearest power of two in log2 instead, as the Vitis line does (clips by up to √2): that of
+    2·max(|low|, |high|) / (qmax − qmin) as a float32, or scale 1 where this is no normal number.
 
     Raises:
         ModelError: the range is not finite, or low > high.
@@ -170,16 +193,70 @@ def encoding_of_range(
     if power_of_two and not symmetric:
         raise UsageError("power-of-two scales are symmetric", hint="drop asymmetric or the power-of-two rule")
     low, high = max(min(low, 0.0), -FLOAT32_MAX / 2), min(max(high, 0.0), FLOAT32_MAX / 2)
-    qmin, qmax = integer_range(dtype, symmetric=symmetric)
-    signed, bits = integer_format(dtype)
-    if symmetric:
-        middle = 0 if signed else 2 ** (bits - 1)
-        scale = max(-low, high) / (qmax - middle)
+    high = max(high, low + min_range)
+    qmin, qmax = reduced_range(dtype) if reduced else integer_range(dtype, symmetric=symmetric)
+    signed = integer_format(dtype)[0]
+    middle = 0 if signed or not symmetric else (qmax + 1) // 2
+    exact = max(-low, high) / (qmax - middle) if symmetric else (high - low) / (qmax - qmin)
+    if exact == 0:
+        return Encoding.per_tensor(dtype, 1.0, middle if symmetric else 0 if signed else qmin)
+    if power_of_two:
+        wanted = float(np.float32(2 * max(-low, high) / (qmax - qmin))) if nearest else exact
+        scale = 1.0 if nearest and wanted < FLOAT32_TINY else pow2.round_scale(wanted, nearest=nearest)
     else:
-        middle = 0
-        scale = (high - low) / (qmax - qmin)
-    if scale == 0:
-        return Encoding.per_tensor(dtype, 1.0, middle if symmetric else qmin if signed is False else 0)
-    scale = max(pow2.round_scale(scale) if power_of_two else float(np.float32(scale)), smallest)
-    zero_point = middle if symmetric else int(np.clip(round(qmin - low / scale), qmin, qmax))
+        scale = float(np.float32(exact))
+    scale = max(scale, smallest)
+    zero_point = middle if symmetric else int(np.clip(round(qmin - low / max(exact, smallest)), qmin, qmax))
     return Encoding.per_tensor(dtype, scale, zero_point)
+
+
+def encoding_of_weight(
+    array: npt.NDArray[Any],
+    axis: int | None,
+    *,
+    dtype: ir.DataType,
+    symmetric: bool,
+    power_of_two: bool,
+    smallest: float = FLOAT32_TINY,
+    reduced: bool = False,
+    min_range: float = 0.0,
+    nearest: bool = False,
+) -> Encoding:
+    """The encoding that covers the data of a weight: per-tensor, or with a scale per index of ``axis``.
+
+    Args:
+        array: the float weight, any shape; finite.
+        axis: axis of the scales, negative counts from the end; weight [D0 … Dn], axis=k → scales [Dk]; None per-tensor.
+        dtype: see `encoding_of_range`, like all that follow.
+        symmetric: zero point 0.
+        power_of_two: every scale is rounded up to a power of two.
+        smallest: smallest scale.
+        reduced: one bit less.
+        min_range: narrowest range.
+        nearest: powers of two are rounded to the nearest.
+
+    Raises:
+        ModelError: the data is not finite.
+        UsageError: the tensor has no such axis, or power-of-two scales with asymmetric ranges.
+    """
+    rank, zero = array.ndim, array.dtype.type(0)
+    if axis is not None and not -rank <= axis < rank:
+        raise UsageError(f"axis {axis} does not exist in shape {list(array.shape)}")
+    others = None if axis is None else tuple(i for i in range(rank) if i != axis % rank)
+    lows, highs = (np.ravel(f(array, axis=others, initial=zero)) for f in (np.min, np.max))
+    found = [
+        encoding_of_range(
+            float(low), float(high), dtype=dtype, symmetric=symmetric, power_of_two=power_of_two, smallest=smallest,
+            reduced=reduced, min_range=min_range, nearest=nearest,
+        )
+        for low, high in zip(lows, highs, strict=True)
+    ]  # fmt: skip
+    if axis is None:
+        return found[0]
+    return Encoding(
+        dtype=dtype,
+        scale=tuple(e.scale[0] for e in found),
+        zero_point=tuple(e.zero_point[0] for e in found),
+        shape=(len(found),),
+        axis=axis % rank,
+    )

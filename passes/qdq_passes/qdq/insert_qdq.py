@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.analysis.demands import has_pair
-from qdq_passes.analysis.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
-from qdq_passes.analysis.uses import (
-    QUANTIZABLE_TYPES,
-    all_values,
-    constant_array,
-    dtype_of,
-    is_constant,
-)
-from qdq_passes.core.annotate import ENCODING
+from qdq_passes.analysis.qdq_opsets import opset_at
+from qdq_passes.analysis.uses import QUANTIZABLE_TYPES, UNKNOWN_TYPE, all_values, dtype_of, is_constant
+from qdq_passes.core.annotate import ENCODING, OBSERVED, SHARED, STYLE
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, insert_after, make_node, new_constant, put_first
-from qdq_passes.core.inference import static_shape
+from qdq_passes.core.edit import Namer
+from qdq_passes.core.explicit import check_numbers, explicit_encoding
+from qdq_passes.core.inference import element_types
+from qdq_passes.core.qdq_checks import OperatorDomain, check_encoding, domain_named
+from qdq_passes.core.qdq_edit import Parameters, insert_pairs, neighbour, parameters_in_place, store_integers
 from qdq_passes.core.select import ALL, Selector, select_values
-from qdq_passes.errors import UnsupportedError, UsageError
-from qdq_passes.numerics.encoding import Encoding, integer_range, parse_dtype
-from qdq_passes.numerics.quantize import quantize
+from qdq_passes.errors import UsageError
+from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type, parse_dtype
 
 
 @dataclass(frozen=True)
@@ -34,18 +29,25 @@ class InsertQdq(Pass):
 
     Graph: ``t → {A, B}`` → ``t → QuantizeLinear → DequantizeLinear → {A, B}``; a weight likewise, or with ``weights=dq`` its
     integers ``w_quantized → DequantizeLinear``. Names: ``t_scale``, ``t_zero_point``, nodes ``t_QuantizeLinear`` and
-    ``t_DequantizeLinear``; a graph output keeps its name, its producer writes ``t_QuantizeLinear_Input``.
+    ``t_DequantizeLinear``; a graph output keeps its name, its producer writes ``t_QuantizeLinear_Input``. A value that shares the
+    encoding of ``t``, whose pair is made as well, reads ``t_scale`` and ``t_zero_point`` too.
     Requires: opset 10; 13 for per-axis; 19 on float16; 21 for blocks and for types other than int8, uint8 (and int32, stored).
     Keeps: names of inputs and outputs; the numbers are quantized.
-    Skips: values that have a pair already, or that are no float32, float16 or bfloat16; selected values without an encoding.
+    Skips: values that have a pair already, or that are no float32, float16 or bfloat16, or of a type
+        that neither the file says nor inference finds; selected values without an encoding.
 
     Args:
         select: the values (of those annotated; all that are annotated by default).
-        weights: ``qdq`` keeps the float weight and puts a pair on it; ``dq`` stores integers.
+        weights: ``qdq`` keeps the float weight and puts a pair on it; ``dq`` stores integers; the annotation ``style`` of a
+            weight says otherwise.
         scale: explicit scale(s) for the selected values instead of their annotation.
         zero_point: explicit zero point(s); 0 by default.
         dtype: storage type for explicit scales.
         axis: axis of explicit per-axis scales.
+        block_size: elements of ``axis`` per explicit scale; the scales are then in C order of their shape.
+        narrow: stored integers with zero point 0 leave out the most negative one: int8 stays within ±127.
+        dedicated: a pair per reader (one DequantizeLinear for stored integers) instead of one for all.
+        domain: whose operators are made; com.microsoft takes 16 and 4 bits at any opset.
     """
 
     keeps: ClassVar[Keeps] = Keeps("changes", why="values are rounded to the grid of their encoding")
@@ -55,190 +57,114 @@ class InsertQdq(Pass):
     zero_point: tuple[int, ...] = ()
     dtype: str = "int8"
     axis: int | None = None
+    block_size: int = 0
+    narrow: bool = False
+    dedicated: bool = False
+    domain: OperatorDomain = "onnx"
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Insert in the order of the graph; the encoding's annotation is taken off once it is real."""
         selected = select_values(model, self.select)
-        explicit = self._explicit()
-        opset = model.opset_imports.get("", 1)
+        self._refuse()
+        chosen = [value for value in all_values(model) if value in selected]
+        types = element_types(model, [value for value in chosen if self.scale or ENCODING.get(value)])
+        untyped = {value: dtype for value, dtype in types.items() if value.type is None and dtype is not None}
+        for value, dtype in untyped.items():
+            value.type = ir.TensorType(dtype)  # for the while: what is inserted is typed by it
+        try:
+            yield from self._insert(model, chosen, types)
+        finally:
+            for value in untyped:
+                value.type = None
+
+    def _insert(
+        self, model: ir.Model, chosen: list[ir.Value], types: Mapping[ir.Value, ir.DataType | None]
+    ) -> Iterator[Change]:
         work: list[tuple[ir.Value, Encoding]] = []
-        for value in all_values(model):
-            encoding = (explicit or ENCODING.get(value)) if value in selected else None
-            if encoding is None:
-                if value in selected and not self.select.is_all:
+        for value in chosen:
+            if value not in types:
+                if not self.select.is_all:
                     yield skip(value, "has no encoding")
                 continue
-            reason = _why_not(value)
-            if reason is not None:
-                yield skip(value, reason)
+            reason = _why_not(value, types[value])
+            if reason is not None or types[value] is None:
+                yield skip(value, reason or UNKNOWN_TYPE)
                 continue
-            _check(value, encoding, opset, stored=is_constant(value) and self.weights == "dq")
+            encoding, near = self._encoding(value), neighbour(value)
+            opset = opset_at(model, near[0]) if near else model.opset_imports.get("", 1)
+            check_encoding(value, encoding, opset, stored=self._is_stored(value), domain=self._domain)
             work.append((value, encoding))
-        namer = Namer(model)
+        namer, shared, made = Namer(model), self._shared(work), dict[ir.Value, Parameters]()
         for value, encoding in work:
-            ENCODING.clear(value)
-            if is_constant(value) and self.weights == "dq":
-                yield _store_integers(value, encoding, namer)
+            if self._is_stored(value):
+                yield from store_integers(
+                    model, value, encoding, namer,
+                    domain=self._domain, dedicated=self.dedicated, narrow=self._is_narrow(encoding),
+                )  # fmt: skip
             else:
-                yield _insert_pair(model, value, encoding, namer)
+                owner = shared.get(value, value)
+                if owner not in made:
+                    made[owner] = parameters_in_place(model, owner, encoding, namer)
+                yield from insert_pairs(
+                    model, value, encoding, namer, domain=self._domain, dedicated=self.dedicated, given=made[owner]
+                )
+            for annotation in (ENCODING, STYLE, SHARED, OBSERVED):
+                annotation.clear(value)
 
-    def _explicit(self) -> Encoding | None:
+    def _shared(self, work: Sequence[tuple[ir.Value, Encoding]]) -> dict[ir.Value, ir.Value]:
+        """Value → the one whose scale and zero point it uses, where both get a pair here and mean the same by it."""
+        owners = {value.name: (value, encoding) for value, encoding in work if not self._is_stored(value)}
+        found = {}
+        for value, encoding in work if not self.scale else ():
+            mark = SHARED.get(value)
+            if mark is None or mark.of not in owners:
+                continue
+            owner, its = owners[mark.of]
+            if its == encoding and dtype_of(owner) == dtype_of(value) and owner.graph is value.graph:
+                found[value] = owner
+        return found
+
+    @property
+    def _domain(self) -> str:
+        return domain_named(self.domain)
+
+    def _is_stored(self, value: ir.Value) -> bool:
+        style = STYLE.get(value)
+        return is_constant(value) and (self.weights == "dq" if style is None else style.stored)
+
+    def _is_narrow(self, encoding: Encoding) -> bool:
+        return (
+            self.narrow
+            and encoding.is_symmetric
+            and is_integer_type(encoding.dtype)
+            and integer_format(encoding.dtype)[0]
+        )
+
+    def _encoding(self, value: ir.Value) -> Encoding:
+        if self.scale:
+            dtype = parse_dtype(self.dtype)
+            return explicit_encoding(value, self.scale, self.zero_point, dtype, self.axis, self.block_size)
+        found = ENCODING.get(value)
+        assert found is not None
+        return found
+
+    def _refuse(self) -> None:
+        """Refuse explicit numbers that can be no encoding; the tensor is not looked at."""
         if not self.scale:
-            if self.zero_point or self.axis is not None:
+            if self.zero_point or self.axis is not None or self.block_size:
                 raise UsageError("a zero point or an axis without a scale", where=self.name(), hint="give scale too")
-            return None
-        if any(not (s > 0 and np.isfinite(s)) for s in self.scale):
-            raise UsageError(f"scale {list(self.scale)} is not positive", where=self.name())
-        if len(self.scale) > 1 and self.axis is None:
-            raise UsageError(f"{len(self.scale)} scales without an axis", where=self.name(), hint="give axis")
-        dtype = parse_dtype(self.dtype)
-        qmin, qmax = integer_range(dtype, symmetric=False)
-        zero_point = self.zero_point or (0,) * len(self.scale)
-        for z in zero_point:
-            if not qmin <= z <= qmax:
-                raise UsageError(f"zero point {z} is no {self.dtype}, which holds {qmin} to {qmax}", where=self.name())
-        if len(zero_point) != len(self.scale):
-            raise UsageError(f"{len(self.scale)} scales but {len(zero_point)} zero points", where=self.name())
-        shape = () if self.axis is None else (len(self.scale),)
-        return Encoding(dtype=dtype, scale=self.scale, zero_point=zero_point, shape=shape, axis=self.axis)
+            return
+        check_numbers(self.name(), self.scale, self.zero_point, parse_dtype(self.dtype), self.axis, self.block_size)
 
 
-def _insert_pair(model: ir.Model, value: ir.Value, encoding: Encoding, namer: Namer) -> Change:
-    base = value.name or "value"
-    scale, zero_point = _parameters(_home(model, value), value, encoding, namer, base)
-    attributes = _attributes(encoding)
-    stands_for = _neighbour(value)
-    readers = [(use.node, use.idx) for use in value.uses()]
-    q = make_node(
-        "QuantizeLinear", [value, scale, zero_point], name=namer.fresh(f"{base}_QuantizeLinear"),
-        output=namer.fresh(f"{base}_QuantizeLinear_Output"), like=value, dtype=encoding.dtype, attributes=attributes,
-        stands_for=stands_for,
-    )  # fmt: skip
-    dq = make_node(
-        "DequantizeLinear", [q.outputs[0], scale, zero_point], name=namer.fresh(f"{base}_DequantizeLinear"),
-        output=namer.fresh(f"{base}_DequantizeLinear_Output"), like=value, attributes=attributes, stands_for=stands_for,
-    )  # fmt: skip
-    insert_after(model, value, [q, dq])
-    for node, index in readers:
-        node.replace_input_with(index, dq.outputs[0])
-    _hand_over_output(value, dq.outputs[0], namer)
-    return Change("insert", base, f"{q.name}, {dq.name}")
-
-
-def _home(model: ir.Model, value: ir.Value) -> ir.Graph:
-    """Where the parameters of a pair on ``value`` live: the main graph, which bodies see; in a function, where the value is."""
-    return model.graph if value.graph is None or value.graph in list(model.graphs()) else value.graph
-
-
-def _neighbour(value: ir.Value) -> list[ir.Node]:
-    """The node whose scope a pair on ``value`` belongs to: its producer, or the first reader of an input or weight."""
-    producer = value.producer()
-    return [producer] if producer is not None and producer.op_type != "Constant" else list(value.consumers())[:1]
-
-
-def _hand_over_output(value: ir.Value, dequantized: ir.Value, namer: Namer) -> None:
-    """A graph output is what the DequantizeLinear writes, under the old name. A graph input that is an output stays."""
-    graph, name = value.graph, value.name
-    if graph is None or not value.is_graph_output() or value.is_graph_input() or value.is_initializer():
-        return
-    value.name = namer.fresh(f"{name}_QuantizeLinear_Input")
-    for index, output in enumerate(graph.outputs):
-        if output is value:
-            graph.outputs[index] = dequantized
-    dequantized.name = name
-
-
-def _store_integers(value: ir.Value, encoding: Encoding, namer: Namer) -> Change:
-    """``value`` (constant) becomes integers and a DequantizeLinear."""
-    array, graph = constant_array(value), value.graph
-    assert array is not None
-    assert graph is not None
-    base = value.name or "weight"
-    scale, zero_point = _parameters(graph, value, encoding, namer, base)
-    integers = ir.tensor(quantize(array, encoding), dtype=encoding.dtype)
-    stored = new_constant(graph, namer, f"{base}_quantized", integers, _neighbour(value))
-    readers = [(use.node, use.idx) for use in value.uses()]
-    dq = make_node(
-        "DequantizeLinear", [stored, scale, zero_point], name=namer.fresh(f"{base}_DequantizeLinear"),
-        output=namer.fresh(f"{base}_DequantizeLinear_Output"), like=value,
-        attributes=_attributes(encoding), stands_for=_neighbour(value),
-    )  # fmt: skip
-    put_first(graph, [dq])
-    for node, index in readers:
-        node.replace_input_with(index, dq.outputs[0])
-    drop_unread([value])
-    return Change("insert", base, f"{stored.name}, {dq.name}")
-
-
-def _parameters(
-    graph: ir.Graph, value: ir.Value, encoding: Encoding, namer: Namer, base: str
-) -> tuple[ir.Value, ir.Value]:
-    """Initializers ``<t>_scale`` (in the value's float type) and ``<t>_zero_point``."""
-    near = _neighbour(value)
-    float_type = (dtype_of(value) or ir.DataType.FLOAT).numpy()
-    scale = new_constant(graph, namer, f"{base}_scale", encoding.scale_array().astype(float_type), near)
-    tensor = ir.tensor(encoding.zero_point_array(), dtype=encoding.dtype)
-    return scale, new_constant(graph, namer, f"{base}_zero_point", tensor, near)
-
-
-def _attributes(encoding: Encoding) -> list[ir.Attr]:
-    attributes = [] if encoding.axis is None else [ir.AttrInt64("axis", encoding.axis)]
-    return [*attributes, *([ir.AttrInt64("block_size", encoding.block_size)] if encoding.block_size else [])]
-
-
-def _why_not(value: ir.Value) -> str | None:
-    """Why ``value`` gets no pair, in words."""
+def _why_not(value: ir.Value, dtype: ir.DataType | None) -> str | None:
+    """Why ``value``, of element type ``dtype``, gets no pair, in words."""
     if has_pair(value):
         return "has a pair already"
-    dtype = dtype_of(value)
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return "is no tensor"
     if dtype is not None and dtype not in QUANTIZABLE_TYPES:
         return f"is {dtype.name.lower()}, which QuantizeLinear does not take"
     if value.producer() is None and not value.uses():
         return "no node reads it"
     return None
-
-
-def _check(value: ir.Value, encoding: Encoding, opset: int, *, stored: bool) -> None:
-    """Refuse what the opset or the types cannot hold; before anything is edited.
-
-    Raises:
-        UnsupportedError: an opset too old, or a type that QuantizeLinear cannot write.
-        UsageError: scales that do not fit the tensor or its float type.
-    """
-    name, dtype = encoding.dtype.name.lower(), dtype_of(value) or ir.DataType.FLOAT
-    if encoding.dtype == ir.DataType.INT32 and not stored:
-        raise UnsupportedError(
-            "QuantizeLinear writes no int32", where=value.name, hint="store the integers: weights=dq"
-        )
-    first = FIRST_OPSET.get(encoding.dtype)
-    if first is None:
-        raise UnsupportedError(
-            f"QuantizeLinear knows no {name}", where=value.name, hint="for example int8, uint8, int16, int4"
-        )
-    needed = max(
-        first,
-        OPSET_OF_AXIS if encoding.axis is not None else 0,
-        OPSET_OF_BLOCKS if encoding.block_size else 0,
-        OPSET_OF_HALF if dtype != ir.DataType.FLOAT else 0,
-    )
-    if opset < needed:
-        on = "" if dtype == ir.DataType.FLOAT else f" on {dtype.name.lower()}"
-        raise UnsupportedError(
-            f"{name} {encoding.granularity.kind}{on} needs opset {needed}, the model has {opset}",
-            where=value.name,
-            hint=f"run convert-opset{{version={needed}}} first",
-        )
-    scale = encoding.scale_array().astype(dtype.numpy()).astype(np.float32)
-    if not (np.isfinite(scale) & (scale > 0)).all():
-        raise UsageError(f"scale {encoding.scale[0]:g} is no positive {dtype.name.lower()}", where=value.name)
-    shape = static_shape(value)
-    if shape is not None and encoding.axis is not None:
-        if not -len(shape) <= encoding.axis < len(shape):
-            raise UsageError(f"axis {encoding.axis} does not exist in shape {shape}", where=value.name)
-        wanted = encoding.granularity.scale_shape(tuple(shape))
-        if wanted != encoding.shape:
-            raise UsageError(
-                f"scales of shape {list(encoding.shape)} on a tensor of shape {shape}, axis {encoding.axis}",
-                where=value.name,
-                hint=f"expected shape {list(wanted)}",
-            )

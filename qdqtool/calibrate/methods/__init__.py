@@ -26,10 +26,13 @@ To add one, put such a file here, or into ``methods/`` of a folder given with ``
             self.mean = state["mean"]
 
 `qdqtool.calibrate.observer.Observer` says what each must keep to: bounded memory, and a merge that is exact. One observer
-serves one tensor and sees it once per feed, in the order of the feeds."""
+serves one tensor and sees it once per feed, in the order of the feeds. A method that chooses its range from a histogram of all
+values derives from `HistogramObserver` and writes ``range`` alone; one that depends on the order of the samples notes what it
+needs under ``self.sample`` and puts it in order at the end, as ``moving_average.py`` does."""
 
 from __future__ import annotations
 
+from qdqtool.calibrate.histogram_observer import HistogramObserver
 from qdqtool.calibrate.observer import METHODS, Array, Observer, Range, State
 
-__all__ = ["METHODS", "Array", "Observer", "Range", "State"]
+__all__ = ["METHODS", "Array", "HistogramObserver", "Observer", "Range", "State"]

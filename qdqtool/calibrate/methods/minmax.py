@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from qdqtool.calibrate.observer import Array, Observer, Range, State
 
 
@@ -15,7 +17,7 @@ class Minmax(Observer):
         """Widen the range to hold [low, high]."""
         self._widen(Range(low, high))
 
-    def merge(self, other: Minmax) -> None:
+    def merge(self, other: Self) -> None:
         """Widen the range to hold the other's."""
         if other.seen is not None:
             self._widen(other.seen)

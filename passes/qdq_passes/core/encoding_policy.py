@@ -1,0 +1,188 @@
+"""The policy of a quantization: which encoding a tensor gets, by what it is, what is known of it and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qdq_passes.analysis.channels import Use, weight_axis
+from qdq_passes.analysis.demands import Role
+from qdq_passes.analysis.uses import constant_array, dtype_of
+from qdq_passes.core.explicit import check_numbers
+from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.numerics import minmse
+from qdq_passes.numerics.encoding import (
+    FLOAT32_TINY,
+    Encoding,
+    encoding_of_range,
+    encoding_of_weight,
+    integer_range,
+    reduced_range,
+)
+from qdq_passes.numerics.override import Override
+
+#: Smallest positive number of a float type whose range is below float32's; scales are stored in the tensor's own type.
+SMALLEST_SCALE = {ir.DataType.FLOAT16: 2.0**-24}
+
+_NOTHING_SAID = Override()
+
+
+class ObservedRange(Protocol):
+    """What calibration knows of a tensor."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingPolicy:
+    """How encodings are chosen.
+
+    Args:
+        dtypes: storage type per role.
+        power_of_two: scales are rounded up to powers of two.
+        nearest: to the nearest instead.
+        minmse: weights and biases have the power of two of the least squared error, see `minmse`; data that is 0 everywhere keeps
+            scale 1 unless ``nearest``.
+        symmetric: activations have zero point 0.
+        weights_symmetric: weights have; biases always do.
+        reduced: weights use one bit less.
+        min_range: narrowest range.
+        per_axis: operator type → axis of the scales of its weights, see `analysis.channels`.
+        overrides: tensor name → what is said of it instead.
+    """
+
+    dtypes: Mapping[Role, ir.DataType]
+    power_of_two: bool
+    symmetric: bool
+    weights_symmetric: bool
+    reduced: bool = False
+    min_range: float = 0.0
+    nearest: bool = False
+    minmse: bool = False
+    per_axis: Mapping[str, int | None] = field(default_factory=dict)
+    overrides: Mapping[str, Override] = field(default_factory=dict)
+
+    def says(self, value: ir.Value) -> bool:
+        """Whether something is said of ``value`` alone."""
+        return (value.name or "") in self.overrides
+
+    def needs_range(self, value: ir.Value) -> bool:
+        """Whether the activation ``value`` needs an observed range."""
+        return self.overrides.get(value.name or "", _NOTHING_SAID).needs_range
+
+    def choose(
+        self, value: ir.Value, role: Role, given: ObservedRange | Encoding | None, uses: Sequence[Use]
+    ) -> tuple[Encoding, str]:
+        """The encoding of ``value``, and a remark on it (``""`` for none).
+
+        Args:
+            value: what is quantized.
+            role: what it is to its readers.
+            given: its observed range, or a ready encoding, which is taken as it is where nothing is said of the tensor.
+            uses: the readers that demand the encoding.
+
+        Raises:
+            UsageError: an activation without a range; an override that does not fit the tensor.
+            ModelError: a range or data that is not finite.
+        """
+        override = self.overrides.get(value.name or "", _NOTHING_SAID)
+        if isinstance(given, Encoding) and not self.says(value):
+            return given, ""
+        rule = self._rule(value, role, override)
+        try:
+            told = override.encoding(rule.dtype)
+            if told is not None:
+                zeros = [int(z) for z in told.zero_point]
+                check_numbers(value.name or "", told.scale, zeros, told.dtype, told.axis, 0)
+                return told, "overridden"
+            if role == "activation":
+                return _of_activation(rule, override, None if isinstance(given, Encoding) else given)
+            return self._of_constant(value, rule, override, uses if role == "weight" else ())
+        except QdqError as error:
+            error.where = error.where or value.name
+            raise
+
+    def _rule(self, value: ir.Value, role: Role, override: Override) -> _Rule:
+        symmetric = {"activation": self.symmetric, "weight": self.weights_symmetric, "bias": True}[role]
+        rule = _Rule(
+            dtype=self.dtypes[role],
+            symmetric=symmetric,
+            power_of_two=self.power_of_two,
+            nearest=self.nearest,
+            smallest=SMALLEST_SCALE.get(dtype_of(value) or ir.DataType.FLOAT, FLOAT32_TINY),
+            reduced=self.reduced and role == "weight",
+            min_range=self.min_range,
+        )
+        return replace(
+            rule,
+            dtype=override.dtype or rule.dtype,
+            symmetric=rule.symmetric if override.symmetric is None else override.symmetric,
+            reduced=rule.reduced if override.reduced is None else override.reduced,
+        )
+
+    def _of_constant(
+        self, value: ir.Value, rule: _Rule, override: Override, uses: Sequence[Use]
+    ) -> tuple[Encoding, str]:
+        array = constant_array(value)
+        assert array is not None
+        axis, remark = override.axis, "overridden" if self.says(value) else ""
+        if axis is None and not self.says(value):
+            axis, remark = weight_axis(uses, array.shape, self.per_axis)
+        if override.low or override.high:
+            return _of_said_range(rule, override, array), remark
+        if self.minmse:
+            return self._of_least_error(array, axis, rule), f"{remark}, least squared error".removeprefix(", ")
+        return encoding_of_weight(array, axis, **vars(rule)), remark
+
+    def _of_least_error(self, array: npt.NDArray[Any], axis: int | None, rule: _Rule) -> Encoding:
+        start = encoding_of_weight(array, axis, **vars(replace(rule, nearest=True)))
+        qmin, qmax = reduced_range(rule.dtype) if rule.reduced else integer_range(rule.dtype, symmetric=True)
+        middle = int(start.zero_point[0]) if start.zero_point else 0
+        limits = (qmin - middle, qmax - middle)
+        return minmse.search(array, start, limits=limits, smallest=rule.smallest, keep_zeros=not self.nearest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """Keyword arguments of `encoding_of_range`."""
+
+    dtype: ir.DataType
+    symmetric: bool
+    power_of_two: bool
+    nearest: bool
+    smallest: float
+    reduced: bool
+    min_range: float
+
+
+def _of_activation(rule: _Rule, override: Override, observed: ObservedRange | None) -> tuple[Encoding, str]:
+    if override.axis is not None or override.reduced is not None:
+        what = "an axis" if override.axis is not None else "a reduced range"
+        raise UsageError(f"{what} is for weights, this is an activation", hint="leave it out of the override")
+    if observed is None and override.needs_range:
+        raise UsageError(
+            "no range for this tensor",
+            hint="calibrate this model again, with `quantize --save-ranges` if it is not a tensor of the float model; or leave "
+            "it out with --exclude",
+        )
+    low = override.low[0] if override.low or observed is None else observed.low
+    high = override.high[0] if override.high or observed is None else observed.high
+    return encoding_of_range(low, high, **vars(rule)), "" if override == _NOTHING_SAID else "overridden"
+
+
+def _of_said_range(rule: _Rule, override: Override, array: npt.NDArray[Any]) -> Encoding:
+    """The encoding of a constant whose range is overridden, wholly or (per-tensor) at one end."""
+    if override.axis is None:
+        low, high = (float(np.ravel(f(array, initial=array.dtype.type(0)))[0]) for f in (np.min, np.max))
+        low, high = (override.low or (low,))[0], (override.high or (high,))[0]
+        return encoding_of_range(low, high, **vars(rule))
+    found = encoding_of_weight(np.array([override.low, override.high], np.float64), 1, **vars(rule))
+    return replace(found, axis=override.axis)

@@ -1,0 +1,269 @@
+"""Normalizations in the pieces that exporters write: (x − μ)/√(σ² + ε)·γ + β and x/√(mean(x²) + ε)·γ, however it is grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from qdq_passes.analysis.arithmetic import (
+    ONE,
+    Product,
+    Sum,
+    agree,
+    expand,
+    outcomes,
+    passes_on,
+    product,
+    scalar_of,
+    without_casts,
+)
+from qdq_passes.analysis.closures import nodes_between
+from qdq_passes.analysis.reductions import Reduction, rank_of, reduction_of
+from qdq_passes.analysis.uses import constant_array, is_constant, is_standard
+from qdq_passes.core.fusion import closed_group
+
+#: Operators that take a square root.
+ROOTS = ("Sqrt", "Pow")
+#: Sums of a mean of squares: of x, of x − μ.
+SQUARE: Sum = {product(x=2): 1.0}
+CENTERED_SQUARE: Sum = {product(x=2): 1.0, product(x=1, m=1): -2.0, product(m=2): 1.0}
+
+
+@dataclass(frozen=True)
+class Stem:
+    """What lies under the square root of a normalization.
+
+    Args:
+        x: what is normalized, before any Cast.
+        axes: axes of the mean, counted from the end where the rank is known.
+        rank: rank of ``x``, None when unknown.
+        centered: whether the mean of ``x`` is subtracted.
+        epsilon: ε.
+        sign: 1 for a square root, −1 for its reciprocal.
+        problem: why it is not quite what a normalization divides by, in words.
+    """
+
+    x: ir.Value
+    axes: tuple[int, ...]
+    rank: int | None
+    centered: bool
+    epsilon: float
+    sign: int
+    problem: str = ""
+
+    @property
+    def is_spatial(self) -> bool:
+        """Whether the axes are all those behind batch and channel."""
+        return self.rank is not None and self.rank > 2 and self.axes == tuple(range(2 - self.rank, 0))
+
+    @property
+    def is_trailing(self) -> bool:
+        """Whether the axes are the last ones."""
+        return self.axes == tuple(range(-len(self.axes), 0))
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalization, recognised.
+
+    Args:
+        stem: what it divides by.
+        x: what the group reads: the stem's x, or that after a Cast.
+        nodes: what computes it, each node after what it reads.
+        weight: γ, a constant of several elements.
+        bias: β likewise.
+    """
+
+    stem: Stem
+    x: ir.Value
+    nodes: tuple[ir.Node, ...]
+    weight: ir.Value | None
+    bias: ir.Value | None
+
+
+Fits = Callable[[Stem, tuple[int, ...]], bool]
+
+
+def normalization_of(node: ir.Node) -> tuple[str, Norm | str] | None:
+    """What ``node`` takes the square root of belongs to: operator, and the normalization or in words why it is not quite one.
+
+    None where nothing is like it. Where the mean is taken along all axes behind batch and channel, γ and β tell layer from
+    instance; without them it is an instance, but for [N, C, L], which is a sequence.
+    """
+    stem = _stem_of(node)
+    if stem is None:
+        return None
+    operator = "LayerNormalization" if stem.centered else "RMSNormalization"
+    by_row = _norm_of(node, stem, trailing_fits) if stem.is_trailing else None
+    if stem.centered and stem.is_spatial:
+        by_channel = _norm_of(node, stem, channel_fits)
+        if _is_affine(by_channel) or (stem.rank != 3 and not _is_affine(by_row)):
+            operator, by_row = "InstanceNormalization", by_channel
+    if stem.problem:
+        return operator, stem.problem
+    if not stem.is_trailing:
+        return operator, _why_not_trailing(stem)
+    return None if by_row is None else (operator, by_row)
+
+
+def _norm_of(node: ir.Node, stem: Stem, fits: Fits) -> Norm | str | None:
+    """The normalization that divides by what ``node`` writes, with all that belongs to it.
+
+    Args:
+        node: the node that takes the square root.
+        stem: what it takes it of.
+        fits: whether a constant of that shape may be γ or β.
+
+    Returns:
+        The normalization; in words why nobody may take its nodes for one; None where none comes of it.
+    """
+    constants: dict[str, ir.Value] = {}
+
+    def leaves(value: ir.Value) -> Product | None:
+        if value is node.outputs[0]:
+            return product(s=stem.sign)
+        if is_constant(value) and scalar_of(value) is None:
+            constants[f"={value.name}"] = value
+            return product(**{f"={value.name}": 1})
+        return _of_rows(value, stem.x, stem.axes)
+
+    found: dict[ir.Value, tuple[ir.Value | None, ir.Value | None]] = {}
+    for output, total in outcomes(node.outputs[0], leaves):
+        names = _parameters(total, centered=stem.centered)
+        if names is not None:
+            weight, bias = (constants[name] if name else None for name in names)
+            if all(fits(stem, shape_of(v)) for v in (weight, bias) if v is not None):
+                found[output] = weight, bias
+    group = closed_group(groups_from(stem.x, list(reversed(found))))
+    if group is None or isinstance(group, str):
+        return group
+    x, nodes = group
+    return Norm(stem, x, tuple(nodes), *found[nodes[-1].outputs[0]])
+
+
+def root_of(node: ir.Node) -> tuple[ir.Value | None, int]:
+    """(what ``node`` takes the square root of, 1 or −1 for its reciprocal); (None, 0) where it takes none."""
+    if is_standard(node, "Sqrt"):
+        return node.inputs[0], 1
+    exponent = scalar_of(node.inputs[1]) if is_standard(node, "Pow") and len(node.inputs) > 1 else None
+    return (node.inputs[0], 1 if exponent > 0 else -1) if exponent in (0.5, -0.5) else (None, 0)
+
+
+def groups_from(x: ir.Value, outputs: list[ir.Value]) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
+    """Inputs and nodes of the groups that compute ``outputs`` from ``x``, then from its one Cast."""
+    casts = [user.outputs[0] for user in x.consumers() if passes_on(user)]
+    for source in [x, *(casts if len(casts) == 1 else [])]:
+        for output in outputs:
+            nodes = nodes_between([source], output)
+            if nodes is not None:
+                yield source, nodes
+
+
+def shape_of(constant: ir.Value) -> tuple[int, ...]:
+    """Shape of a constant."""
+    array = constant_array(constant)
+    assert array is not None
+    return array.shape
+
+
+def trailing_fits(stem: Stem, shape: tuple[int, ...]) -> bool:
+    """Whether a constant of ``shape`` varies along the (last) axes of the mean alone, and broadcasts to them."""
+    count = len(stem.axes)
+    if any(d != 1 for d in shape[:-count]) or (stem.rank is not None and len(shape) > stem.rank):
+        return False
+    sizes = stem.x.shape[-count:] if stem.x.shape is not None else ()
+    pairs = zip(reversed(shape), reversed(sizes), strict=False)
+    return all(d in (1, size) for d, size in pairs if isinstance(size, int))
+
+
+def channel_fits(stem: Stem, shape: tuple[int, ...]) -> bool:
+    """Whether a constant of ``shape`` varies along axis 1 of x [N, C, …] alone."""
+    if stem.rank is None or not stem.rank - 1 <= len(shape) <= stem.rank:
+        return False
+    size = stem.x.shape[1] if stem.x.shape is not None else None
+    whole = (1,) * (stem.rank - len(shape)) + shape
+    return all(d == 1 for axis, d in enumerate(whole) if axis != 1) and (not isinstance(size, int) or whole[1] == size)
+
+
+def _is_affine(norm: Norm | str | None) -> bool:
+    return isinstance(norm, Norm) and (norm.weight is not None or norm.bias is not None)
+
+
+def _why_not_trailing(stem: Stem) -> str:
+    if stem.rank is None and any(axis >= 0 for axis in stem.axes):
+        return "its axes are counted from the front and the rank is unknown; run infer-shapes first"
+    return f"its mean is taken along {list(stem.axes)}, which are not the last axes"
+
+
+def _stem_of(node: ir.Node) -> Stem | None:
+    """What ``node`` takes the square root of, where that has a mean of squares in it; else None."""
+    argument, sign = root_of(node)
+    mean = _mean_of_squares(argument) if argument is not None else None
+    base = _base(mean) if mean is not None else None
+    if argument is None or mean is None or base is None:
+        return None
+    total = expand(argument, lambda value: product(v=1) if reduction_of(value) == mean else None)
+    epsilon, problem = (total or {}).get(ONE, 0.0), ""
+    if total is None:
+        problem = "its epsilon is not constant"
+    elif not agree(total, {product(v=1): 1.0, **({ONE: epsilon} if epsilon else {})}, 0.0) or epsilon < 0:
+        problem = "it is not the root of a mean of squares and an epsilon"
+    return Stem(base[0], mean.axes, rank_of(base[0]), base[1], epsilon, sign, problem)
+
+
+def _mean_of_squares(argument: ir.Value) -> Reduction | None:
+    """The mean of squares that ``argument`` is, or has as a summand or factor."""
+    values = [argument]
+    for _ in range(3):
+        for value in values:
+            found = reduction_of(value)
+            if found is not None and found.kind == "mean" and _base(found) is not None:
+                return found
+        nodes = [n for v in values if (n := v.producer()) is not None and is_standard(n, "Add", "Cast", "Div", "Mul")]
+        values = [v for n in nodes for v in n.inputs if v is not None]
+    return None
+
+
+def _base(mean: Reduction) -> tuple[ir.Value, bool] | None:
+    """(x, False) of the mean of x², (x, True) of that of (x − μ)²; None of anything else."""
+    square = mean.source.producer()
+    if square is None or not is_standard(square, "Mul", "Pow") or square.inputs[0] is None:
+        return None
+    x, centered = without_casts(square.inputs[0]), False
+    difference = x.producer()
+    if difference is not None and is_standard(difference, "Sub") and difference.inputs[0] is not None:
+        source = without_casts(difference.inputs[0])
+        if _of_rows(difference.inputs[1], source, mean.axes) == product(m=1):
+            x, centered = source, True
+    total = expand(mean.source, lambda value: _of_rows(value, x, mean.axes))
+    return (x, centered) if agree(total, CENTERED_SQUARE if centered else SQUARE, 0.0) else None
+
+
+def _of_rows(value: ir.Value | None, x: ir.Value, axes: tuple[int, ...]) -> Product | None:
+    """x for ``x`` itself, m for its mean along ``axes``."""
+    if value is x:
+        return product(x=1)
+    mean = reduction_of(value)
+    if mean is not None and mean.kind == "mean" and mean.axes == axes and without_casts(mean.source) is x:
+        return product(m=1)
+    return None
+
+
+def _parameters(total: Sum, *, centered: bool) -> tuple[str, str] | None:
+    """Names of γ and β, empty where there is none, if ``total`` is (x − m)/s·γ + β, or x/s·γ; else None."""
+    by_x = [dict(term) for term in total if ("x", 1) in term]
+    alone = [term[0][0] for term in total if len(term) == 1 and term[0][0].startswith("=")]
+    if len(by_x) != 1 or len(alone) > 1:
+        return None
+    gamma, beta = [name for name in by_x[0] if name.startswith("=")], alone[0] if alone else ""
+    if len(gamma) > 1 or (beta and not centered):
+        return None
+    factor = dict.fromkeys(gamma, 1)
+    wanted = {product(x=1, s=-1, **factor): 1.0}
+    if centered:
+        wanted[product(m=1, s=-1, **factor)] = -1.0
+    if beta:
+        wanted[product(**{beta: 1})] = 1.0
+    return (gamma[0] if gamma else "", beta) if agree(total, wanted, 0.0) else None

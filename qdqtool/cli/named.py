@@ -1,0 +1,64 @@
+"""Named inputs of pipelines from the command line: ``--ranges FILE`` binds ``@ranges``, ``--encodings FILE`` ``@encodings``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qdqtool.cli.render import Out
+from qdqtool.io.edit_script import Script
+from qdqtool.io.named_inputs import NamedInput
+
+
+def bind(name: str, path: str, model: str, sha256: str = "") -> NamedInput:
+    """The named input ``name`` from the file at ``path``.
+
+    Args:
+        name: ``ranges`` or ``encodings``.
+        path: the file.
+        model: the model that the pipeline runs on; some encodings files name no axis, the tensor tells it.
+        sha256: what its content should hash to; anything when empty.
+
+    Raises:
+        UsageError: a name that no file is read for, or a file that changed since it was recorded.
+    """
+    from qdq_passes.errors import UsageError
+
+    given = _READERS[name](path, model) if name in _READERS else None
+    if given is None:
+        raise UsageError(f"@{name} is bound to no file", where=path, hint=f"there is {', '.join(_READERS)}")
+    if sha256 and given.sha256 != sha256:
+        raise UsageError("is not the file that was recorded", where=path, hint=f"bind it anyway with --{name} {path}")
+    return given
+
+
+def _ranges(path: str, model: str) -> NamedInput:
+    from qdqtool.calibrate.ranges import Ranges
+
+    found = Ranges.read(path)
+    return NamedInput(value=found.bound, sha256=found.sha256, file=path)
+
+
+def _encodings(path: str, model: str) -> NamedInput:
+    from qdqtool.cli.options import load_model
+    from qdqtool.encodings.files import bound, read_encodings, sha256_of, values_by_name
+
+    found, values = read_encodings(path), values_by_name(load_model(model))
+    return NamedInput(value=bound(found, values), sha256=sha256_of(found, values), file=path)
+
+
+_READERS = {"encodings": _encodings, "ranges": _ranges}
+
+
+def named_inputs(
+    out: Out, model: str, script: Script, given: Mapping[str, str | None], needed: Sequence[str]
+) -> dict[str, NamedInput]:
+    """What the passes of ``script`` read by name: from the options ``given``, or else from the files it was recorded with."""
+    files = {name: path for name, path in given.items() if path is not None}
+    for name in files:
+        if name not in needed:
+            out.warn(f"no pass of the pipeline reads @{name}: --{name} is not used")
+    recorded = {name: entry for name, entry in script.inputs.items() if name in needed and name not in files}
+    return {
+        **{name: bind(name, path, model) for name, path in files.items() if name in needed},
+        **{name: bind(name, entry.file, model, entry.sha256) for name, entry in recorded.items()},
+    }

@@ -1,0 +1,1 @@
+"""The commands of ``qdqtool qdq``, one a file."""

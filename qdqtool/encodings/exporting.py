@@ -1,0 +1,197 @@
+"""Export: a QDQ model → its float model and its encodings, in any format."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import onnx_ir as ir
+from qdq_passes.analysis.uses import is_constant
+from qdq_passes.errors import QdqError, UnsupportedError
+from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
+
+from qdqtool.encodings.boundaries import UNCONVERTED, unconverted_tensors
+from qdqtool.encodings.entries import Convert, Encodings, Entry, Json
+from qdqtool.encodings.formats import read_document, write_document
+from qdqtool.encodings.formats.aimet_2 import NAMES
+from qdqtool.encodings.formats.ort_overrides import BIASES, is_derived_bias
+from qdqtool.encodings.formats.ort_overrides import NAME as ORT
+from qdqtool.encodings.grid import as_type, integer_type
+from qdqtool.encodings.hints import TensorHint, default_hint, to_json
+from qdqtool.encodings.names import can_hand_over, values_by_name
+from qdqtool.encodings.reading import encoding_for, represented
+from qdqtool.encodings.sites import Site, take_out
+
+Activations = Literal["as-is", "unsigned"]
+#: Tensors named in one message.
+SHOWN = 3
+#: Top-level fields of a file we make.
+PRODUCER: Mapping[str, Json] = {"producer": {"package": "qdqtool"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What `export` made.
+
+    Args:
+        model: the float model.
+        encodings: the encodings of its tensors.
+        document: the file, as JSON.
+        format: its format.
+        left: (node, reason) of quantizing nodes that the float model still has.
+        notes: what the two do not tell.
+        derived: int32 biases that the format leaves to its reader.
+    """
+
+    model: ir.Model
+    encodings: Encodings
+    document: Mapping[str, Json]
+    format: str
+    left: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    derived: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; what the command prints."""
+        roles = Counter(entry.role for entry in self.encodings.entries)
+        return {
+            "format": self.format,
+            "tensors": len(self.encodings.entries),
+            "activations": roles["activation"],
+            "params": roles["param"],
+            "hints": sorted(_hinted(self.encodings)),
+            "left": [{"node": node, "reason": reason} for node, reason in self.left],
+            "derived_biases": list(self.derived),
+            "notes": list(self.notes),
+        }
+
+
+def _hinted(encodings: Encodings) -> list[str]:
+    tensors = encodings.hints.get("tensors")
+    return list(tensors) if isinstance(tensors, Mapping) else []
+
+
+def export(model: ir.Model, format_name: str, *, activations: Activations = "as-is", hints: bool = True) -> Exported:
+    """Take the pairs out of ``model``, in place, and write them down.
+
+    Args:
+        model: a model with QDQ pairs; it becomes the float model.
+        format_name: one of `qdqtool.encodings.formats.FORMATS`.
+        activations: ``unsigned`` counts signed activations as unsigned (int8 z → uint8 z + 128, the same grid).
+        hints: write what only qdqtool reads, so that importing gives back the same QDQ model.
+
+    Raises:
+        UnsupportedError: something that the format, or no format, can say; the message names the tensor and the way out.
+        ModelError: a pair whose encoding is not constant, or differs between Q and DQ.
+    """
+    unconverted = unconverted_tensors(model) if hints else frozenset()
+    taken = take_out(model)
+    if not taken.sites:
+        raise UnsupportedError("has no QDQ pair to export", where=model.graph.name, hint="see `qdqtool qdq list`")
+    _refuse_scales(taken.sites)
+    values = values_by_name(model)
+    entries = tuple(_entry(site, activations) for site in taken.sites)
+    bare = Encodings(format=format_name, entries=entries, extra={} if format_name in (ORT, "qnn") else PRODUCER)
+    document = write_document(bare, format_name, values)
+    if hints:
+        bare = dataclasses.replace(bare, hints=_hints(taken.sites, bare, document, unconverted))
+        document = write_document(bare, format_name, values)
+    derived = tuple(entry.name for entry in entries if format_name == ORT and is_derived_bias(entry))
+    return Exported(
+        model=model, encodings=bare, document=document, format=format_name, left=taken.left, notes=taken.notes,
+        derived=derived,
+    )  # fmt: skip
+
+
+def _refuse_scales(sites: tuple[Site, ...]) -> None:
+    """Runtimes take negative scales (onnxruntime's 4-bit weights have them); no format and no reader of one does."""
+    bad = [(site.value.name, scale) for site in sites for scale in site.encoding.scale if not 0 < scale < math.inf]
+    names = list(dict.fromkeys(name for name, _ in bad))
+    if names:
+        more = f"; so have {len(names) - 1} more tensors" if len(names) > 1 else ""
+        selects = " ".join(f"--select tensor:{name}" for name in names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
+        raise UnsupportedError(
+            f"has the scale {bad[0][1]:g}, and scales in encodings files are positive{more}",
+            where=names[0],
+            hint=f"quantize it again with positive scales, or take its pair out: qdq remove {selects} --allow-findings",
+        )
+
+
+def _entry(site: Site, activations: Activations) -> Entry:
+    shift = activations == "unsigned" and not is_constant(site.value)
+    second = _counted(site.second, shift) if site.second is not None else None
+    convert = None if second is None else Convert(holds=second, readers=site.second_readers)
+    return Entry(
+        name=site.value.name or "",
+        holds=site.lpbq or _counted(site.encoding, shift),
+        role="param" if is_constant(site.value) else "activation",
+        convert=convert,
+    )
+
+
+def _counted(encoding: Encoding, unsigned: bool) -> Encoding:
+    if not unsigned or not is_integer_type(encoding.dtype):
+        return encoding
+    return as_type(encoding, integer_type(integer_format(encoding.dtype)[1], signed=False))
+
+
+def _hints(
+    sites: tuple[Site, ...], encodings: Encodings, document: Mapping[str, Json], unconverted: Collection[str]
+) -> dict[str, Json]:
+    """What reading ``document`` back would not give."""
+    constants = [site for site in sites if is_constant(site.value)]
+    stored = [site for site in constants if site.hint is not None and site.hint.stored is not None]
+    mostly = encodings.format == ORT or 2 * len(stored) >= len(constants)
+    again = read_document(document).by_name
+    tensors: dict[str, Json] = {}
+    for site in sites:
+        name, hint = site.value.name or "", site.hint
+        if name in unconverted:
+            tensors[name] = {UNCONVERTED: True}
+        if hint is None:
+            continue
+        found = encoding_for(again[name], site.value, None) if name in again else None
+        if found is not None and found != site.encoding:
+            hint = _represented(hint, found, site.encoding, site.value, encodings.format)
+        default = functools.partial(_default, name, site.value)
+        is_stored = is_constant(site.value) and (mostly or site.encoding.dtype == ir.DataType.INT32)
+        data = to_json(hint, default, is_stored=is_stored)
+        if data:
+            tensors[name] = {**data, UNCONVERTED: True} if name in unconverted else data
+    result: dict[str, Json] = {}
+    if encodings.format == ORT:
+        derived = [entry.name for entry in encodings.entries if is_derived_bias(entry)]
+        result[BIASES] = {name: tensors.pop(name, {}) for name in derived}
+    elif constants:
+        result["weights"] = "dq" if mostly else "qdq"
+    return {**result, **({"tensors": tensors} if tensors else {})}
+
+
+def _default(name: str, value: ir.Value, stored: bool) -> TensorHint:
+    return default_hint(name, stored=stored, is_output=can_hand_over(value))
+
+
+def _represented(hint: TensorHint, found: Encoding, wanted: Encoding, value: ir.Value, format_name: str) -> TensorHint:
+    """``hint`` with the type and the axis that make ``wanted`` of what was read."""
+    hint = dataclasses.replace(
+        hint,
+        dtype=wanted.dtype.name.lower() if found.dtype != wanted.dtype else None,
+        axis=wanted.axis if found.axis != wanted.axis else None,
+    )
+    lost = UnsupportedError(
+        "its encoding does not survive in this format",
+        where=value.name,
+        hint="write aimet-2.0.0 or take --no-hints" if format_name not in NAMES else "take --no-hints",
+    )
+    try:
+        same = represented(found, hint, value) == wanted
+    except QdqError as error:
+        raise lost from error
+    if not same:
+        raise lost
+    return hint

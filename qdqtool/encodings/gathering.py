@@ -1,0 +1,170 @@
+"""Gather the encodings that a file has for the values of a model, with the hints about their pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import onnx_ir as ir
+from qdq_passes.analysis.demands import has_pair, why_not_quantizable
+from qdq_passes.analysis.uses import is_constant
+from qdq_passes.numerics.encoding import Encoding
+
+from qdqtool.encodings.alignment import Alignment
+from qdqtool.encodings.coverage import Missing, missing_encodings
+from qdqtool.encodings.entries import Convert, Encodings, Entry, Float, Json, Lpbq, Wish
+from qdqtool.encodings.hints import TensorHint, Weights, default_hint, from_json
+from qdqtool.encodings.names import can_hand_over, values_by_name
+from qdqtool.encodings.placing import place
+from qdqtool.encodings.reading import encoding_for
+
+
+@dataclass
+class Gathered:
+    """What a model's values will get, while it is put together.
+
+    Args:
+        model: the float model; not edited until everything is known.
+        file: the encodings.
+        alignment: which tensor each name of the file means.
+        weights: the style of weights that the caller wants, None for that of the file.
+        use_hints: whether hints in the file count.
+        chosen: encodings.
+        seconds: second encodings for some readers.
+        hints: pairs that are not what `insert-qdq` makes.
+        lpbq: factors of scales, where the file gives them.
+        wishes: what the file asks for without giving it.
+        floats: what the file leaves float.
+        filled: name → where its encoding came from, for those that the file has not.
+        declined: (name, reason) of those that the file has and that stay float.
+        notes: what else is odd.
+    """
+
+    model: ir.Model
+    file: Encodings
+    alignment: Alignment
+    weights: Weights | None = None
+    use_hints: bool = True
+    chosen: dict[ir.Value, Encoding] = field(default_factory=dict)
+    seconds: dict[ir.Value, Convert] = field(default_factory=dict)
+    hints: dict[ir.Value, TensorHint] = field(default_factory=dict)
+    lpbq: dict[ir.Value, Lpbq] = field(default_factory=dict)
+    wishes: dict[ir.Value, Wish] = field(default_factory=dict)
+    floats: dict[ir.Value, None] = field(default_factory=dict)
+    filled: dict[str, str] = field(default_factory=dict)
+    declined: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def file_weights(self) -> Weights:
+        """How the model that the file was made of keeps its weights."""
+        return "qdq" if self.use_hints and self.file.hints.get("weights") == "qdq" else "dq"
+
+    @property
+    def style(self) -> Weights:
+        """How weights are kept here, unless a hint says otherwise."""
+        return self.weights or self.file_weights
+
+    @cached_property
+    def demanded(self) -> list[Missing]:
+        """Everything that operators want quantized."""
+        return missing_encodings(self.model, ())
+
+    def missing(self) -> list[Missing]:
+        """What of it has no encoding so far."""
+        return [one for one in self.demanded if one.value not in self.chosen and one.value not in self.floats]
+
+    def fill(self, value: ir.Value, encoding: Encoding, source: str) -> None:
+        """Give ``value`` an encoding that the file has not."""
+        self.chosen[value] = encoding
+        self.filled[value.name or ""] = source
+
+    def hint(self, value: ir.Value, entry: Entry, data: Json) -> TensorHint:
+        """What the file hints at, in the style of weights that the caller wants."""
+        is_stored = _is_stored(value, entry, self.file_weights)
+        default = functools.partial(_default, value)
+        hint = default(is_stored) if data is None else from_json(entry.name, data, default, is_stored=is_stored)
+        if not _fits(hint, value):
+            self.notes.append(f"{value.name} is no longer what the hints about it say; they are not used")
+            hint = dataclasses.replace(default(is_stored), dtype=hint.dtype, axis=hint.axis)
+        wanted = self.plain_hint(value, entry)
+        if self.weights is None or (hint.stored is None) == (wanted.stored is None):
+            return hint
+        integers = hint.integers if wanted.stored is not None else ()
+        return dataclasses.replace(wanted, dtype=hint.dtype, axis=hint.axis, integers=integers)
+
+    def plain_hint(self, value: ir.Value, entry: Entry) -> TensorHint:
+        """The pairs that `insert-qdq` makes on ``value``."""
+        return _default(value, _is_stored(value, entry, self.style))
+
+
+def gather(
+    model: ir.Model, file: Encodings, alignment: Alignment, *, weights: Weights | None, use_hints: bool
+) -> Gathered:
+    """Find the values of the names in ``file``, and their encodings.
+
+    Raises:
+        UnsupportedError: the axis of an encoding cannot be told, or ONNX cannot hold it.
+        ModelError: as many scales as do not fit a tensor; broken hints.
+    """
+    found = Gathered(model, file, alignment, weights, use_hints)
+    values, opset = values_by_name(model), model.opset_imports.get("", 1)
+    tensors = file.hints.get("tensors")
+    hinted = tensors if isinstance(tensors, Mapping) and use_hints else {}
+    for entry in file.entries:
+        match = alignment.matches[entry.name]
+        if match.tensor is None:
+            continue
+        value = values[match.tensor]
+        if isinstance(entry.holds, Float):
+            found.floats[value] = None
+            continue
+        reason = "has a pair already" if has_pair(value) else why_not_quantizable(value, opset)
+        if reason is not None:
+            found.declined.append((match.tensor, reason))
+            continue
+        if entry.role is not None and (entry.role == "param") != is_constant(value):
+            found.notes.append(_wrong_section(entry, value))
+        hint = found.hint(value, entry, hinted.get(entry.name))
+        encoding = encoding_for(entry, value, hint)
+        if encoding is None:
+            assert isinstance(entry.holds, Wish)
+            found.wishes[value] = entry.holds
+            continue
+        found.chosen[value] = encoding
+        placed = place(entry.holds, value)
+        if isinstance(placed, Lpbq):
+            found.lpbq[value] = placed
+        if entry.convert is not None:
+            found.seconds[value] = entry.convert
+        if dataclasses.replace(hint, dtype=None, axis=None) != found.plain_hint(value, entry):
+            found.hints[value] = hint
+    return found
+
+
+def _wrong_section(entry: Entry, value: ir.Value) -> str:
+    word = "a constant" if is_constant(value) else "no constant"
+    return f"{entry.name} stands among the {entry.role} encodings and is {word}; SNPE ignores such entries"
+
+
+def _fits(hint: TensorHint, value: ir.Value) -> bool:
+    """Whether integers can be stored, come in and go out where ``hint`` says so."""
+    comes_in = any(pair.q is None for pair in hint.pairs) and hint.stored is None
+    goes_out = any(pair.output for pair in hint.pairs)
+    return (
+        (hint.stored is None or (is_constant(value) and value.graph is not None))
+        and (not comes_in or (value.is_graph_input() and not value.is_initializer()))
+        and (not goes_out or can_hand_over(value))
+    )
+
+
+def _default(value: ir.Value, stored: bool) -> TensorHint:
+    return default_hint(value.name or "", stored=stored, is_output=can_hand_over(value))
+
+
+def _is_stored(value: ir.Value, entry: Entry, weights: Weights) -> bool:
+    is_int32 = getattr(entry.holds, "dtype", None) == ir.DataType.INT32
+    return is_constant(value) and (weights == "dq" or is_int32)

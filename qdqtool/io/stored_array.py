@@ -1,0 +1,119 @@
+"""Arrays in ``.npz`` and ``.npy`` files that are read along their first axis, a piece at a time, and never held as a whole."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+from qdq_passes.errors import ModelError
+
+Array = npt.NDArray[Any]
+
+#: Bytes up to which an array is read at once.
+HELD = 1 << 22
+_BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+class StoredArray:
+    """An array that stays in its file; as an argument of numpy it is read as a whole.
+
+    Args:
+        path: the file.
+        member: name inside of an ``.npz``; None for an ``.npy``.
+        shape: its shape, of rank 1 at least.
+        dtype: its type.
+    """
+
+    def __init__(self, path: Path, member: str | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._path, self._member = path, member
+        self.shape, self.dtype, self.ndim = shape, dtype, len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(next(self.pieces(len(self), 1)), dtype)
+
+    def pieces(self, rows: int, count: int) -> Iterator[Array]:
+        """The first ``count`` pieces of ``rows`` rows each; each may be kept.
+
+        Raises:
+            ModelError: the file is broken, or no longer there.
+        """
+        row = self.dtype.itemsize
+        for size in self.shape[1:]:
+            row *= size
+        with reading(self._path), _opened(self._path, self._member) as file:
+            _header(file)
+            for _ in range(count):
+                data = file.read(rows * row)
+                if len(data) < rows * row:
+                    raise ValueError("the file ends before the array does")
+                yield np.frombuffer(data, self.dtype).reshape(rows, *self.shape[1:])
+
+
+def arrays_in(path: Path) -> dict[str, Array | StoredArray]:
+    """The arrays of an ``.npz`` (or the one of an ``.npy``, called ``"data"``); those over `HELD` bytes stay in the file.
+
+    Raises:
+        ModelError: the file is broken or holds pickled objects.
+    """
+    with reading(path):
+        if not zipfile.is_zipfile(path):
+            return {"data": _stored(path, None) or np.load(path, allow_pickle=False)}
+        with np.load(path, allow_pickle=False) as loaded:
+            return {name: _stored(path, f"{name}.npy") or loaded[name] for name in loaded.files}
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while ``path`` is read into one clear line.
+
+    Raises:
+        ModelError: something did.
+    """
+    try:
+        yield
+    except _BROKEN as error:
+        raise ModelError(f"cannot be read as .npz: {error}", where=str(path)) from error
+
+
+def _stored(path: Path, member: str | None) -> StoredArray | None:
+    """The array as one that stays in the file; None where it must be read at once: small, or its rows do not lie together."""
+    try:
+        with _opened(path, member) as file:
+            header = _header(file)
+    except KeyError:  # a file in the archive that is no array
+        return None
+    if header is None:
+        return None
+    shape, fortran_order, dtype = header
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    if size <= HELD or not shape or dtype.hasobject or (fortran_order and len(shape) > 1):
+        return None
+    return StoredArray(path, member, shape, dtype)
+
+
+@contextmanager
+def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    with ExitStack() as stack:
+        if member is None:
+            yield stack.enter_context(open(path, "rb"))
+        else:
+            yield stack.enter_context(stack.enter_context(zipfile.ZipFile(path)).open(member))
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]] | None:
+    """(shape, whether columns lie together, type) of the array that ``file`` holds; None for versions with named fields."""
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    read = readers.get(npy.read_magic(file))
+    return None if read is None else read(file)

@@ -1,0 +1,95 @@
+"""What quantizing did to each tensor: its range, its encoding, what lies beyond it, and the noise it brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from qdq_passes.analysis.qdq_pairs import Kind, Pair, qdq_pairs
+from qdq_passes.analysis.uses import all_values, constant_array
+from qdq_passes.core.observed import histogram_of
+from qdq_passes.numerics.agreement import worst_first
+from qdq_passes.numerics.encoding import Encoding, nested
+from qdq_passes.numerics.fit import Fit, fit_of, fit_of_histogram
+
+from qdqtool.calibrate.observer import Range
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorReport:
+    """One quantized tensor.
+
+    Args:
+        tensor: name of the float value.
+        kind: weight, bias or activation.
+        encoding: how it is stored.
+        low: smallest value seen (the data's own for constants); None where nothing was seen.
+        high: largest value seen.
+        fit: what lies beyond the encoding, and its noise; None for an activation whose method keeps no histogram.
+    """
+
+    tensor: str
+    kind: Kind
+    encoding: Encoding
+    low: float | None
+    high: float | None
+    fit: Fit | None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; ``sqnr_db`` is null where the tensor is exact (``exact`` is 1.0 then) or nothing is known."""
+        encoding, position = self.encoding, self.encoding.position
+        data: dict[str, Any] = {
+            "tensor": self.tensor,
+            "kind": self.kind,
+            "dtype": encoding.dtype.name.lower(),
+            "range": None if self.low is None else [self.low, self.high],
+            "scale": nested(encoding.scale, encoding.shape),
+            "zero_point": nested(encoding.zero_point, encoding.shape),
+            "position": None if position is None else nested(position, encoding.shape),
+            "axis": encoding.axis,
+            "clipped": None if self.fit is None else self.fit.clipped,
+            "sqnr_db": None if self.fit is None else self.fit.sqnr_db,
+        }
+        return {**data, "exact": 1.0} if self.fit is not None and self.fit.sqnr_db is None else data
+
+
+def constants_of(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """The float constants of ``model`` by name, as they are before they are quantized; no data is read."""
+    return {v.name: v.const_value for v in all_values(model) if v.name and v.const_value is not None}
+
+
+def tensor_reports(
+    model: ir.Model, ranges: Mapping[str, Range], constants: Mapping[str, ir.TensorProtocol]
+) -> tuple[TensorReport, ...]:
+    """A report for every pair of the quantized ``model``, the noisiest first, exact ones and those without figures last.
+
+    Args:
+        model: the quantized model.
+        ranges: observed ranges by tensor.
+        constants: float data by tensor, from `constants_of`.
+    """
+    found: dict[str, TensorReport] = {}
+    for pair in qdq_pairs(model):
+        if pair.encoding is not None and pair.tensor not in found:
+            found[pair.tensor] = _report(pair, pair.encoding, ranges, constants)
+    return tuple(sorted(found.values(), key=lambda r: worst_first(r.fit.sqnr_db if r.fit is not None else None)))
+
+
+def _report(
+    pair: Pair, encoding: Encoding, ranges: Mapping[str, Range], constants: Mapping[str, ir.TensorProtocol]
+) -> TensorReport:
+    fit, observed = None, ranges.get(pair.tensor)
+    low, high = (None, None) if observed is None else (observed.low, observed.high)
+    if pair.kind != "activation":
+        tensor = constants.get(pair.tensor)
+        array = tensor.numpy() if tensor is not None else constant_array(pair.source)
+        if array is not None and np.issubdtype(array.dtype, np.floating):
+            fit = fit_of(array, encoding)
+    elif encoding.axis is None and (histogram := histogram_of(ranges, pair.tensor)) is not None:
+        fit = fit_of_histogram(histogram, encoding)
+    if fit is not None:
+        low, high = fit.low, fit.high
+    return TensorReport(tensor=pair.tensor, kind=pair.kind, encoding=encoding, low=low, high=high, fit=fit)

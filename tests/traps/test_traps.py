@@ -1,0 +1,197 @@
+"""Rules on traps, in text: each case says what its rule, named by the folder, must find, and finds nothing else.
+
+# TRAP: {rule = "…", types = […]}      the entry of a target file, where the rule needs parameters
+# FINDS: where: message; hint          one finding, in order; a case without such a line is one where the rule finds nothing
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tracemalloc
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from qdq_passes.core.findings import Finding
+from qdq_passes.core.traps.rule import TrapRule
+from qdq_passes.core.traps.table import ALWAYS, OF_TARGETS, find_traps
+from qdq_passes.core.verify import RULES, verify
+
+from qdqtool.io.load import load, model_of
+from qdqtool.targets.loading import load_target
+from tests.unit.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+from tests.unit.small_models import model
+
+FOLDER = Path(__file__).parent
+IDS = {rule.name(): rule for rule in ALWAYS} | dict.fromkeys(OF_TARGETS)
+TARGET = """
+description = "a chip with one trap"
+version = "1"
+traps = [{entry}]
+[[op]]
+types = ["Conv"]
+scheme = [{{activations = ["int8"]}}]
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case file."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+    @property
+    def rule(self) -> str:
+        return self.path.parent.name
+
+    @functools.cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    def directives(self, word: str) -> list[str]:
+        return [line.strip() for line in re.findall(rf"^# {word}: (.*)$", self.text, re.MULTILINE)]
+
+    def model(self) -> ir.Model:
+        return model_of(onnx.parser.parse_model(self.text))
+
+
+CASES = [Case(path) for path in sorted(FOLDER.glob("*/*.onnxtxt"))]
+each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+
+
+def rules_of(case: Case, folder: Path) -> list[TrapRule]:
+    """The rule of the folder; one of targets is read from a target file."""
+    always = [rule for rule in ALWAYS if rule.name() == case.rule]
+    if always:
+        return always
+    (folder / "chip.toml").write_text(TARGET.format(entry=(case.directives("TRAP") or [f'"{case.rule}"'])[0]), "utf-8")
+    return list(load_target(folder / "chip.toml").traps)
+
+
+def said(finding: Finding) -> str:
+    return f"{finding.where}: {finding.message}; {finding.hint}"
+
+
+@each_case
+def test_case(case: Case, tmp_path: Path) -> None:
+    graph = case.model()
+    found = find_traps(graph, rules_of(case, tmp_path))
+    assert [said(finding) for finding in found] == case.directives("FINDS")
+    assert {finding.rule for finding in found} <= {case.rule}
+    assert {finding.level for finding in found} <= {"warning", "note"}
+
+
+@each_case
+def test_the_model_of_a_case_is_sound(case: Case) -> None:
+    """A trap is what a sound model walks into; what our verifier or onnx refuses would be no case."""
+    assert verify(case.model(), minimum="error") == []
+    onnx.checker.check_model(onnx.parser.parse_model(case.text), full_check=True)
+
+
+def test_every_rule_has_cases() -> None:
+    stems = {name: [case.path.stem.partition("_")[0] for case in CASES if case.rule == name] for name in IDS}
+    assert {case.rule for case in CASES} == set(IDS)
+    for name, kinds in stems.items():
+        assert {"acts", "declines"} <= set(kinds) <= {"acts", "declines", "border"}, name
+    for case in CASES:
+        if not case.path.stem.startswith("border"):
+            assert bool(case.directives("FINDS")) == case.path.stem.startswith("acts"), case.name
+
+
+def test_ids_are_not_those_of_the_verifier() -> None:
+    assert len(IDS) == len(ALWAYS) + len(OF_TARGETS)
+    assert not set(IDS) & set(RULES)
+    for rule in [*(type(rule) for rule in ALWAYS), *OF_TARGETS.values()]:
+        assert rule.summary().endswith((".", ":")), rule.name()
+
+
+@pytest.mark.parametrize("path", [Path(DIGITS), *sorted(SAMPLES.glob("*.onnx"))], ids=lambda path: path.stem)
+def test_no_false_alarm_on_what_we_make(path: Path, tmp_path: Path) -> None:
+    """Our models, and what our own quantizer makes of them, fall into no trap."""
+    assert find_traps(load(path)) == []
+    data = CALIB if path.stem == "digits" else "random:2"
+    done = cli("quantize", path, "--data", data, "--samples", "2", "-o", tmp_path / "q.onnx", code=None)
+    if done.code == 0:
+        assert find_traps(load(tmp_path / "q.onnx")) == []
+    else:
+        assert path.stem in ("loop_body", "quark_layout", "tiny_llama"), (
+            done.err
+        )  # nothing to quantize; no random data fits it
+
+
+@pytest.mark.parametrize(
+    ("case", "command"),
+    [
+        ("bias-scale/acts_conv", "qdq convert --bias int32"),
+        ("bias-scale/acts_per_axis", "qdq convert --bias int32"),
+        ("int8-bias-float/acts_int8", "qdq convert --bias int32"),
+        ("blocked-uint4-zero-point/acts_8", "qdq convert --dtype int4"),
+        ("signed-matmul-float/acts_int8", "qdq convert --dtype uint8"),
+        ("split-pair/acts_transpose", "qdq convert --qoperators"),
+        ("mixed-widths/acts_add", "opt -p convert-boundaries"),
+        ("mixed-widths/acts_concat", "opt -p convert-boundaries"),
+        ("scale-no-power-of-two/acts_one_of_ten", "opt -p round-scales-pow2"),
+        ("requantized-alone/acts_same", "qdq fold"),
+        ("movement-requantizes/acts_reshape", "qdq set --all --scale 0.5"),
+        ("several-encodings/acts_graph_input", "qdq set --all --scale 0.5"),
+        ("read-beside-its-pair/acts_two_readers", "qdq remove --all"),
+        ("pair-inside-fused-layer/acts_relu", "qdq remove --select tensor:t"),
+    ],
+)
+def test_the_way_out_leads_out(case: str, command: str, tmp_path: Path) -> None:
+    """What a hint says to run is run, and the rule finds nothing any more."""
+    entry = Case(FOLDER / f"{case}.onnxtxt")
+    onnx.save(onnx.parser.parse_model(entry.text), tmp_path / "in.onnx")
+    rules = rules_of(entry, tmp_path)
+    (hint,) = {finding.hint for finding in find_traps(entry.model(), rules)}
+    assert " ".join(command.split(" --all")[0].split(" --select")[0].split()[-2:]).removeprefix("-p ") in hint
+    cli(*command.split(), tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "-q")
+    assert find_traps(load(tmp_path / "out.onnx"), rules) == []
+
+
+@pytest.mark.parametrize(("scale", "fused"), [(0.125, True), (0.25, False)])
+def test_onnxruntime_agrees_on_the_scale_of_a_bias(scale: float, fused: bool, tmp_path: Path) -> None:
+    """It makes an integer layer of what the rule lets pass, and computes in float what the rule reports."""
+    text = f"""g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+      <float s = {{0.5}}, uint8 z = {{0}}, int8 wz = {{0}}, int8[1,1,1,1] w = {{2}}, float ws = {{0.25}}, int32[1] b = {{8}}, float bs = {{{scale}}}>
+      {{ [q] i = QuantizeLinear(x, s, z) [d] f = DequantizeLinear(i, s, z) [dw] v = DequantizeLinear(w, ws, wz)
+        [db] c = DequantizeLinear(b, bs) [conv] t = Conv(f, v, c) [q2] j = QuantizeLinear(t, s, z) [d2] y = DequantizeLinear(j, s, z) }}"""
+    graph = model(text)
+    assert bool(find_traps(graph)) != fused
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(ir.to_proto(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    types = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert ("QLinearConv" in types) == fused
+
+
+def test_a_million_scales_are_no_million_objects() -> None:
+    """Blocked weights of language models have that many; as Python numbers each scale would take 32 bytes, and its zero point 8."""
+    graph = model(
+        """g (float[1,1] x) => (float[1,1] y) <float s = {0.5}, int8 z = {0}, int8[1,1] w = {1}>
+        { [d] f = DequantizeLinear<axis: int = 0, block_size: int = 16>(w, s, z) [m] y = MatMul(x, f) }"""
+    )
+    arrays = {"w": np.ones((16384, 1024), np.int8), "s": np.full((1024, 1024), 0.3, np.float32)}
+    arrays["z"] = np.zeros((1024, 1024), np.int8)
+    for name, array in arrays.items():
+        value = graph.graph.initializers[name]
+        value.const_value, value.shape = ir.tensor(array, name=name), ir.Shape(array.shape)
+    tracemalloc.start()
+    try:
+        assert find_traps(graph) == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * arrays["s"].size, peak
