@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -273,14 +271,3 @@ def test_json_form() -> None:
 
 def test_every_rule_says_what_it_wants() -> None:
     assert all(rule.__doc__ for rule in RULES.values())
-
-
-def test_a_large_model_takes_under_a_second() -> None:
-    """21,000 nodes took 0.4 s where this was written; the bound leaves room for a slower machine."""
-    lines = ["g (float[8] x0) => (float[8] x7000) <float s = {0.5}, int8 z = {0}> {"]
-    for i in range(7000):
-        lines.append(f"q{i} = QuantizeLinear (x{i}, s, z) d{i} = DequantizeLinear (q{i}, s, z) x{i + 1} = Relu (d{i})")
-    m = model("\n".join(lines) + "}")
-    start = time.perf_counter()
-    assert verify(m) == []
-    assert time.perf_counter() - start < 2.0
