@@ -1,0 +1,33 @@
+"""What a target's integer arithmetic is: the choices of ADR 14, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Requantize = Literal["shift", "fixed_point", "float"]
+Rounding = Literal["half_up", "half_even", "half_away", "toward_zero"]
+Overflow = Literal["saturate", "wrap"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+    """How an operator on integers computes y = round(M·Σ(x − z_x)(w − z_w) + …) + z_y.
+
+    Args:
+        accumulator: width of the sum in bits, 8 to 64.
+        accumulator_overflow: what a sum does that its accumulator does not hold, once, at the end of the sum.
+        requantize: what stands for the real multiplier M. ``shift``: M must be n·2^-k with 0 < |n| < 2^16. ``fixed_point``: an
+            int32 in [2^30, 2^31) and a shift, rounded once (arXiv 1712.05877 §2.2). ``float``: float32 throughout,
+            sum · (s_x·s_w) / s_y.
+        rounding: half_up is ⌊x + ½⌋, toward_zero truncates.
+        zero_point_first: the zero point is added before rounding, not after.
+        overflow: what a result does that the output type does not hold.
+    """
+
+    accumulator: int = 32
+    accumulator_overflow: Overflow = "wrap"
+    requantize: Requantize = "fixed_point"
+    rounding: Rounding = "half_up"
+    zero_point_first: bool = False
+    overflow: Overflow = "saturate"
