@@ -3,6 +3,7 @@
 # RUN: fold-batch-norm                    the pipeline (required)
 # RANGES: x=-1..1 y=0..4                  bound to @ranges: observed range per tensor
 # ENCODING: w {"dtype": "int4", …}        bound to @ranges: a ready encoding of one tensor (canonical JSON)
+# TARGET: takes=Conv policy=region        bound to @target: see tests/golden/fake_target.py
 # SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
 # NUMERICS: none, because …               onnxruntime does not run this model, or the numbers are not compared
 # NEWEST: because …                       the numbers need the newest onnxruntime
@@ -37,6 +38,7 @@ from qdq_passes.core.pipeline import Report, run_pipeline
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.io.load import model_of
+from tests.golden.fake_target import FakeTarget
 
 FOLDER = Path(__file__).parent
 _NUMBER = r"[-+0-9.e]+?"
@@ -88,7 +90,7 @@ class Golden:
         for line in self.directives("ENCODING"):
             name, _, data = line.partition(" ")
             ranges[name] = Encoding.from_json(json.loads(data))
-        return {"ranges": ranges}
+        return {"ranges": ranges, "target": FakeTarget.of(" ".join(self.directives("TARGET")))}
 
     def model(self) -> ir.Model:
         """The model of the text, freshly parsed."""

@@ -14,6 +14,8 @@ from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import Encoding
 
+from tests.golden.fake_target import FakeTarget
+
 
 @dataclass(frozen=True)
 class Row:
@@ -54,9 +56,25 @@ _IMITATIONS = {
     for name in _IMITATING
 }
 
+#: Quantized, assigned, then lowered by one pass; what comes out needs the library of the NPU to run.
+_LOWERINGS = {
+    f"lower-{family}": (
+        Row(f"lower-{family}{{target=@target}}"),
+        Row(
+            f"{_ANNOTATE},insert-qdq{{weights={weights}}},infer-shapes,assign-targets{{target=@target}},"
+            f"lower-{family}{{target=@target}}"
+        ),
+    )
+    for family, weights in (
+        ("convolutions", "qdq"), ("products", "dq"), ("elementwise", "dq"), ("tables", "qdq"), ("pools", "qdq"),
+        ("movement", "dq"), ("softmax", "dq"),
+    )
+}  # fmt: skip
+
 #: Pass → its rows. One with the bare name of the pass stands in for its default options.
 ROWS: dict[str, tuple[Row, ...]] = {
     **_IMITATIONS,
+    **_LOWERINGS,
     "adjust-ranges": (
         Row("adjust-ranges{ranges=@ranges}"),
         Row(f"adjust-ranges{{ranges=@ranges}},{_ANNOTATE},insert-qdq", runs=True),
@@ -65,6 +83,10 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "apply-encodings": (
         Row("apply-encodings{encodings=@encodings}"),
         Row("apply-encodings{encodings=@encodings},insert-qdq"),
+    ),
+    "assign-targets": (
+        Row("assign-targets{target=@target}"),
+        Row("infer-shapes,assign-targets{target=@target}", runs=True),
     ),
     "clip-to-relu": (Row("clip-to-relu{clip6=true}", runs=True),),
     "convert-bias": (
@@ -97,6 +119,13 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "move-qdq": (
         Row("move-qdq{direction=up}"),
         Row(f"{_ANNOTATE},insert-qdq,move-qdq,move-qdq{{direction=up}},fold-qdq", runs=True),
+    ),
+    "outline-partitions": (
+        Row(
+            f"{_ANNOTATE},insert-qdq{{weights=dq}},infer-shapes,assign-targets{{target=@target boundary=npu}},"
+            "outline-partitions",
+            runs=True,
+        ),
     ),
     "remove-identity": (Row("remove-identity{names=removed}", runs=True),),
     "remove-no-ops": (Row("infer-shapes,remove-no-ops{names=removed identities=true}", runs=True),),
@@ -139,6 +168,7 @@ INPUTS: dict[str, object] = {
     "encodings": dict.fromkeys(
         ("x", "X", "y", "Y", "data", "input", "result"), Encoding.per_tensor(ir.DataType.UINT8, 0.5, 128)
     ),
+    "target": FakeTarget(),
 }
 
 

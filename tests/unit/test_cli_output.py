@@ -218,6 +218,7 @@ def every_command(folder: Path, model: str) -> list[list[Any]]:
             )
         ),
         ["compare", model, model, "--data", "random:1"],
+        ["simulate", model, "--target", "generic_int8", "--data", "random:1"],
         ["list", "presets"],
         ["demo", "-o", folder / "12.onnx"],
     ]

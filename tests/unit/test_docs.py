@@ -1,4 +1,4 @@
-"""Every command and every Python block of the README and the docs pages is executed, each page in a folder of its own."""
+"""Every command, Python block and TOML file of the README and the docs pages is executed, each page in a folder of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(console|python)([^\n]*)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```(console|python|toml)([^\n]*)\n(.*?)^```$", re.M | re.S)
 EXECUTED = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 

@@ -18,6 +18,7 @@ from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.encoding import Encoding
 
+from tests.golden.fake_target import FakeTarget
 from tests.unit.small_models import model
 
 DYNAMO = "['', 'model', 'model.layers.0', 'model.layers.0.conv', 'conv2d']"
@@ -167,11 +168,13 @@ def test_nodes_out_of_order(name: str) -> None:
     """`load` accepts nodes in any order: a pass works on them, or says in one line that sort comes first."""
     options = {
         "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
-        "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
+        "assign-targets": "{target=@target}", "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
     }  # fmt: skip
+    options |= {each: "{target=@target}" for each in PASSES.names() if each.startswith("lower-")}
     ranges = {
         "ranges": {value: Observed(-1, 1) for value in "xty"},
         "encodings": dict.fromkeys("xty", Encoding.per_tensor(ir.DataType.INT8, 0.5)),
+        "target": FakeTarget(),
     }
     message = ""
     try:

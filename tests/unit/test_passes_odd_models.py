@@ -18,6 +18,7 @@ from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.io.load import model_of
 from qdqtool.io.serialize import serialize
+from tests.golden.fake_target import FakeTarget
 from tests.golden.numerics import differences, outputs_of
 from tests.unit.small_models import model
 
@@ -86,6 +87,7 @@ CHAINS = (
 NEEDS = {
     "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
     "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
+    **{name: "{target=@target}" for name in PASSES.names() if name == "assign-targets" or name.startswith("lower-")},
 }  # fmt: skip
 #: Passes over graphsurgeon's graph refuse what it would lose.
 REFUSE = ("remove-identity", "merge-transposes")
@@ -106,7 +108,7 @@ def test_odd_models(odd: str, pipeline: str) -> None:
     graph = model(ODD[odd])
     names = [value.name for value in all_values(graph)]
     encodings = dict.fromkeys(names, Encoding.per_tensor(ir.DataType.UINT8, 0.25, 6))
-    ranges = {"ranges": dict.fromkeys(names, Observed(-1.5, 2.0)), "encodings": encodings}
+    ranges = {"ranges": dict.fromkeys(names, Observed(-1.5, 2.0)), "encodings": encodings, "target": FakeTarget()}
     before, ends = outputs_of(graph), interface(dump(graph))
     try:
         run_pipeline(graph, pipeline, inputs=ranges, hooks=[VerifyEach()])
@@ -118,7 +120,7 @@ def test_odd_models(odd: str, pipeline: str) -> None:
     assert interface(dump(graph)) == ends or pipeline in CHANGES_ENDS
     after = dump(graph)
     report = run_pipeline(graph, pipeline.split(",")[-1], inputs=ranges)
-    if "annotate" not in pipeline and not pipeline.startswith(("extract", "inject")):
+    if "annotate" not in pipeline and not pipeline.startswith(("assign", "extract", "inject")):
         assert not report.modified, [str(change) for change in report.changes]
         assert dump(graph) == after
     write_metadata(graph)

@@ -21,8 +21,10 @@ from qdq_passes.core.traps.table import OF_TARGETS
 from qdq_passes.errors import ModelError, QdqError, SetupError, UsageError
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
 
-from qdqtool.targets.loading import ELEMENT_TYPES, STORAGE_TYPES, TARGETS, load_target, target_names
-from qdqtool.targets.target import OpRule, Scheme, Target
+from qdqtool.targets.loading import TARGETS, load_target, target_names
+from qdqtool.targets.rules import OpRule, Scheme
+from qdqtool.targets.target import Target
+from qdqtool.targets.words import ELEMENT_TYPES, STORAGE_TYPES
 
 SCHEMA = json.loads(files("qdqtool.targets").joinpath("schema.json").read_text("utf-8"))
 INT8 = Encoding.per_tensor(ir.DataType.INT8, 0.5)
@@ -73,6 +75,7 @@ def test_shipped_targets_are_valid_and_name_real_operators(name: str) -> None:
     assert len(target.sha256) == 64
     jsonschema.validate(tomllib.loads(TARGETS.path(name).read_text("utf-8")), SCHEMA)
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
+    known.add("SimplifiedLayerNormalization")  # onnxruntime's, under ONNX's domain
     assert {op for op in target.quantized_ops() if "::" not in op} <= known
 
 
@@ -172,7 +175,7 @@ def test_a_dropped_file_is_listed_and_loaded(tmp_path: Path, monkeypatch: pytest
     assert load_target("acme_npu").name == "acme_npu"
     monkeypatch.setattr(registry, "_added", [])
     monkeypatch.setenv("QDQTOOL_PATH", str(tmp_path))
-    assert list(target_names()) == ["acme_npu", "generic_int8", "vitis_xint8"]
+    assert list(target_names()) == ["acme_npu", "generic_int8", "qnn_htp", "qnn_htp_v68", "vitis_xint8"]
     write(tmp_path / "targets", ACME, "generic_int8.toml")
     with pytest.raises(UsageError, match=r"'generic_int8' is defined twice: .* rename one"):
         load_target("generic_int8")
@@ -186,7 +189,7 @@ def test_entry_points_give_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     points = "chip = acme_chip_for_test:FILE\nnumber = acme_chip_for_test:NUMBER\n"
     write(info, f"[qdqtool.targets]\n{points}", "entry_points.txt")
     monkeypatch.syspath_prepend(tmp_path)
-    assert TARGETS.names() == ["chip", "generic_int8", "number", "vitis_xint8"]
+    assert TARGETS.names() == ["chip", "generic_int8", "number", "qnn_htp", "qnn_htp_v68", "vitis_xint8"]
     assert load_target("chip").description == "Acme"
     with pytest.raises(SetupError, match="gives no path of a TOML file"):
         load_target("number")
@@ -229,7 +232,7 @@ BROKEN = [
     (
         'version = "1"',
         'version = "1"\nzzz = 1',
-        "unknown key 'zzz'; its keys are name, description, version, traps, shifts, op",
+        "unknown key 'zzz'; its keys are name, description, version, extends, family, architecture, sdk, policy, boundary",
     ),
     ('types = ["Relu"]', "types = []", "[[op]] 2: 'types' cannot be []"),
     ('types = ["Relu"]', "", "[[op]] 2: 'types' is missing"),
@@ -318,7 +321,7 @@ def test_broken_files_give_one_line_and_the_schema_agrees(tmp_path: Path, old: s
         (b"[[op]]\n[op]\n", "is not TOML: Cannot"),
         (b"\xff\xfe", "is not UTF-8 text (byte 0); save it as UTF-8"),
         (b"x = " + b"[" * 100_000, "is not TOML"),
-        (b"", "'op' is missing"),
+        (b"", "'description' is missing"),
         (ACME.replace('"Relu"', '"Conv"').encode(), "[[op]] 2: 'Conv' has a rule already; see [[op]] 1"),
         (b"shifts = { cut = [16, 0] }\n" + ACME.encode(), "'cut' cannot be [16, 0]; the lowest comes first"),
         (b'name = "other"\n' + ACME.encode(), "'name' is 'other', but the file is acme.toml; leave it out"),

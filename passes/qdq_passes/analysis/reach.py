@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import has_body
+from qdq_passes.analysis.uses import bodies_of
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,32 @@ def reach(graph: ir.Graph) -> Reach:
 def values_read(node: ir.Node) -> list[ir.Value]:
     """Inputs of ``node`` and what its bodies capture from outside."""
     values = [value for value in node.inputs if value is not None]
-    if has_body(node):
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                values += _captured(node, attribute.as_graph())
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for body in attribute.as_graphs():
-                    values += _captured(node, body)
+    for body in bodies_of(node):
+        values += _captured(node, body)
     return values
+
+
+def in_order(graph: ir.Graph | ir.Function) -> list[ir.Node]:
+    """The nodes of ``graph``, producers first even where the file has them in another order. What bodies capture counts;
+    in a graph with a cycle, which is invalid, each node still comes once."""
+    nodes = list(graph)
+    rank: dict[ir.Node | None, int] = {node: k for k, node in enumerate(nodes)}
+    before = [[k for v in values_read(node) if (k := rank.get(v.producer(), -1)) >= 0] for node in nodes]
+    if all(j < k for k, sources in enumerate(before) for j in sources):
+        return nodes
+    done: dict[int, None] = {}
+    for first in range(len(nodes)):
+        stack = [(first, False)]
+        open_: set[int] = set()
+        while stack:
+            k, is_left = stack.pop()
+            if is_left:
+                done[k] = None
+            elif k not in done and k not in open_:
+                open_.add(k)
+                stack.append((k, True))
+                stack += [(j, False) for j in before[k] if j not in done]
+    return [nodes[k] for k in done]
 
 
 def _captured(node: ir.Node, body: ir.Graph) -> list[ir.Value]:

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.attributes import integers_of
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.reach import in_order
 from qdq_passes.analysis.roles_ops import data_inputs, is_passed, kind_of
-from qdq_passes.analysis.uses import constant_array
+from qdq_passes.analysis.uses import bodies_of, constant_array
 
 #: Operators at most: calls of functions beyond that stay closed (functions that call each other twice double at each level).
 LIMIT = 100_000
@@ -125,14 +126,14 @@ class _Builder:
         self.skeleton = Skeleton()
 
     def run(self, graph: ir.Graph | ir.Function, env: dict[ir.Value, Tensor], calls: frozenset[ir.Function]) -> None:
-        for node in _in_order(graph):
+        for node in in_order(graph):
             function = self.functions.get(node.op_identifier()) if self.functions else None
             if function is not None and function not in calls and len(self.skeleton.ops) < LIMIT:
                 self._open(node, function, env, calls | {function})
             elif is_passed(node) and node.inputs and node.inputs[0] is not None:
                 self._pass(node, node.inputs[0], env)
             else:
-                bodies = _bodies(node)
+                bodies = bodies_of(node)
                 if bodies:
                     self._bodies(node, bodies, env, calls)
                 else:
@@ -203,38 +204,6 @@ class _Builder:
             ends = [body.outputs[k + skipped] for body in bodies if k + skipped < len(body.outputs)]
             given = [self._tensor(end, env) for end in ends]
             self._add(Op(node, "Choose", given, given), [outside], env, live=any(t.live for t in given))
-
-
-def _bodies(node: ir.Node) -> list[ir.Graph]:
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found += attribute.as_graphs()
-    return found
-
-
-def _in_order(graph: ir.Graph | ir.Function) -> list[ir.Node]:
-    """The nodes of ``graph``, producers first even where the file has them in another order."""
-    nodes = list(graph)
-    rank: dict[ir.Node | None, int] = {node: k for k, node in enumerate(nodes)}
-    before = [[k for v in node.inputs if v is not None and (k := rank.get(v.producer(), -1)) >= 0] for node in nodes]
-    if all(j < k for k, sources in enumerate(before) for j in sources):
-        return nodes
-    done: dict[int, None] = {}
-    for first in range(len(nodes)):
-        stack = [(first, False)]
-        open_: set[int] = set()
-        while stack:
-            k, is_left = stack.pop()
-            if is_left:
-                done[k] = None
-            elif k not in done and k not in open_:
-                open_.add(k)
-                stack.append((k, True))
-                stack += [(j, False) for j in before[k] if j not in done]
-    return [nodes[k] for k in done]
 
 
 def dims(tensor: Tensor) -> tuple[int, ...] | None:

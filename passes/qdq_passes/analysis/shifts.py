@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import onnx_ir as ir
 
@@ -18,6 +19,28 @@ from qdq_passes.analysis.qdq_pairs import float_source
 from qdq_passes.analysis.uses import is_standard
 
 Halves = Sequence[ir.Node]
+
+
+class Places(Protocol):
+    """Where an operator's tensors stand: `Positions` of a graph, or those of a single unit."""
+
+    reference: bool
+
+    def input(self, node: ir.Node, index: int, *, beyond: bool = False) -> ir.Node | None:
+        """The half of input ``index`` of ``node``, if it has a position."""
+        ...
+
+    def output(self, node: ir.Node) -> ir.Node | None:
+        """The half of its output, if it has a position."""
+        ...
+
+    def follows(self, bias: ir.Node) -> bool:
+        """Whether ``bias`` is the half of a bias at s_x·s_w."""
+        ...
+
+    def __getitem__(self, half: ir.Node) -> int:
+        """The position of ``half``."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +103,9 @@ class Rule:
 
     name: str
     op_types: tuple[str, ...]
-    check: Callable[[Positions, ir.Node, ShiftLimits], tuple[str, list[tuple[ir.Node, int]]] | None]
+    check: Callable[[Places, ir.Node, ShiftLimits], tuple[str, list[tuple[ir.Node, int]]] | None]
 
-    def violation(self, positions: Positions, node: ir.Node, limits: ShiftLimits) -> Violation | None:
+    def violation(self, positions: Places, node: ir.Node, limits: ShiftLimits) -> Violation | None:
         """What is wrong with ``node``, or None."""
         found = self.check(positions, node, limits)
         return None if found is None else Violation(self.name, node, found[0], tuple(found[1]))
@@ -110,13 +133,13 @@ def _outside(label: str, value: int, limits: tuple[int, int]) -> tuple[str, int]
     return f"{label} is {value}, limits [{low}, {high}]", min(max(value, low), high)
 
 
-def _align(positions: Positions, node: ir.Node, _: ShiftLimits) -> Found:
+def _align(positions: Places, node: ir.Node, _: ShiftLimits) -> Found:
     """Input and output at one position, the smaller."""
     x, y = positions.input(node, 0, beyond=node.op_type in AVERAGE_POOLS), positions.output(node)
     return None if x is None or y is None else _at_smallest(positions, [x, y])
 
 
-def _align_concat(positions: Positions, node: ir.Node, _: ShiftLimits) -> Found:
+def _align_concat(positions: Places, node: ir.Node, _: ShiftLimits) -> Found:
     """All inputs that have a position, and the output."""
     y = positions.output(node)
     if y is None:
@@ -125,19 +148,19 @@ def _align_concat(positions: Positions, node: ir.Node, _: ShiftLimits) -> Found:
     return _at_smallest(positions, [*inputs, y])
 
 
-def _at_smallest(positions: Positions, halves: Halves) -> Found:
+def _at_smallest(positions: Places, halves: Halves) -> Found:
     smallest = min(positions[half] for half in halves)
     moving = [(half, smallest) for half in halves if positions[half] != smallest]
     return (f"inputs and output at the smallest, {smallest}", moving) if moving else None
 
 
-def _inputs(positions: Positions, node: ir.Node) -> list[ir.Node] | None:
+def _inputs(positions: Places, node: ir.Node) -> list[ir.Node] | None:
     """The halves of all inputs; None unless every one has a position."""
     found = [x for i in range(len(node.inputs)) if (x := positions.input(node, i)) is not None]
     return found if found and len(found) == len(node.inputs) else None
 
 
-def _shift_read(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Found:
+def _shift_read(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
     inputs = _inputs(positions, node)
     if inputs is None:
         return None
@@ -146,7 +169,7 @@ def _shift_read(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Fou
     return None if wrong is None else (wrong[0], [(inputs[places.index(max(places))], min(places) + wrong[1])])
 
 
-def _shift_write(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Found:
+def _shift_write(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
     inputs, y = _inputs(positions, node), positions.output(node)
     if inputs is None or y is None:
         return None
@@ -158,7 +181,7 @@ def _shift_write(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Fo
     return None if wrong is None else (wrong[0], [(y, exact - wrong[1])])
 
 
-def _shift_cut(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Found:
+def _shift_cut(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
     x, w, y = positions.input(node, 0), positions.input(node, 1), positions.output(node)
     if x is None or w is None or y is None:
         return None
@@ -166,7 +189,7 @@ def _shift_cut(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Foun
     return None if wrong is None else (wrong[0], [(w, wrong[1] + positions[y] - positions[x])])
 
 
-def _shift_bias(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Found:
+def _shift_bias(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
     b = positions.input(node, 2)
     x, w, y = positions.input(node, 0), positions.input(node, 1), positions.output(node)
     if b is None or x is None or w is None or y is None or positions.follows(b):
@@ -179,7 +202,7 @@ def _shift_bias(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Fou
     return None if wrong is None else (wrong[0], [(b, sums - wrong[1])])
 
 
-def _hard_sigmoid(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Found:
+def _hard_sigmoid(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
     if not is_dpu_hard_sigmoid(node):
         return None
     x, y = positions.input(node, 0), positions.output(node)
@@ -196,7 +219,7 @@ def _hard_sigmoid(positions: Positions, node: ir.Node, limits: ShiftLimits) -> F
     return (f"input {positions[x]}, output {positions[y]}; limits: {bounds}", moving) if moving else None
 
 
-def _swish(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Found:
+def _swish(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
     if len(node.inputs) != 2 or not _is_swish(positions, node):
         return None
     inputs, y = _inputs(positions, node), positions.output(node)
@@ -207,7 +230,7 @@ def _swish(positions: Positions, node: ir.Node, limits: ShiftLimits) -> Found:
     return None if wrong is None else (wrong[0], [(y, sums - wrong[1])])
 
 
-def _is_swish(positions: Positions, mul: ir.Node) -> bool:
+def _is_swish(positions: Places, mul: ir.Node) -> bool:
     """Whether ``mul`` is x·hardsigmoid(x).
 
     The reference takes any product with an x that a hard sigmoid reads too, under the same name.

@@ -163,6 +163,17 @@ def has_body(node: ir.Node) -> bool:
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
 
 
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """The graphs that ``node`` holds."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found += attribute.as_graphs()
+    return found
+
+
 def main_nodes(model: ir.Model) -> list[ir.Node]:
     """Nodes of the main graph, without bodies."""
     return list(model.graph)

@@ -140,12 +140,37 @@ class Observed:
     high: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """On a node: what runs it on a target, and why (`qdq_passes.core.verdict.Verdict`).
+
+    Args:
+        device: an engine of the target, or ``"CPU"``.
+        verdict: what becomes of it: ``npu-int``, ``npu-float``, ``fallback`` or ``refused``.
+        rule: id of the rule that decided.
+        reason: in words; may be empty.
+        suggestion: what would mend it; may be empty.
+        partition: number of its partition; None outside of all.
+    """
+
+    device: str
+    verdict: str
+    rule: str
+    reason: str = ""
+    suggestion: str = ""
+    partition: int | None = None
+
+
 def _fused_json(fused: Fused) -> dict[str, Any]:
     return {"group": fused.group, **({"whole": True} if fused.whole else {})}
 
 
 def _part_json(part: Part) -> dict[str, Any]:
     return {key: value for key, value in asdict(part).items() if value is not None}
+
+
+def _placement_json(placement: Placement) -> dict[str, Any]:
+    return {key: value for key, value in asdict(placement).items() if value not in ("", None)}
 
 
 def _tuple_of(cls: type[T], field: str) -> Callable[[Any], T]:
@@ -161,7 +186,8 @@ DEMAND: Annotation[Demand] = Annotation("qdqtool.demand", asdict, _tuple_of(Dema
 STYLE: Annotation[Style] = Annotation("qdqtool.style", asdict, lambda data: Style(**data))
 SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, lambda data: Shared(**data))
 OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, lambda data: Observed(**data))
-ANNOTATIONS: tuple[Annotation[Any], ...] = (ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED)
+TARGET: Annotation[Placement] = Annotation("qdqtool.target", _placement_json, lambda data: Placement(**data))
+ANNOTATIONS: tuple[Annotation[Any], ...] = (ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, TARGET)
 
 
 def holders(model: ir.Model) -> list[Annotatable]:

@@ -108,8 +108,10 @@ def _attribute(attribute: ir.Attr) -> str:
         tensor = attribute.as_tensor()
         return f"{tensor.dtype.name.lower()}{list(tensor.shape)}{_tensor(tensor)}"
     value = attribute.value
-    if isinstance(value, bytes | str):
-        return json.dumps(value if isinstance(value, str) else value.decode("utf-8", "replace"))
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes sha256:{hashlib.sha256(value).hexdigest()[:8]}"
+    if isinstance(value, str):
+        return json.dumps(value)
     if isinstance(value, tuple | list):
         return "[" + ",".join(str(v) for v in value) + "]"
     return str(value)

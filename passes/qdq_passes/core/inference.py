@@ -181,6 +181,9 @@ def _infer_function(function: ir.Function, protos: list[onnx.FunctionProto]) -> 
 def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
     """A copy of ``model`` with what onnx infers."""
     copy = copy_model(model)
+    for node in copy.graph:
+        if node.op_type == "EPContext":  # what a provider compiled: large, and no text
+            node.attributes.clear()
     for value in [v for v in copy.graph.initializers.values() if v.const_value is not None]:
         _declare(value)
         if value.const_value is not None and value.const_value.nbytes > SHOWN_BYTES:

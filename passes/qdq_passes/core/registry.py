@@ -238,5 +238,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 PASSES = FolderRegistry(
-    "passes", ("qdq_passes.clean", "qdq_passes.fuse", "qdq_passes.legalize", "qdq_passes.qdq", "qdq_passes.refine")
+    "passes",
+    (
+        "qdq_passes.clean",
+        "qdq_passes.fuse",
+        "qdq_passes.legalize",
+        "qdq_passes.qdq",
+        "qdq_passes.refine",
+        "qdq_passes.partition",
+        "qdq_passes.lower",
+    ),
 )

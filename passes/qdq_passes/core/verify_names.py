@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx.defs
 import onnx_ir as ir
 
+from qdq_passes.analysis.program_operators import DOMAIN, OPERATORS, VERSION
 from qdq_passes.core.findings import Level, Problem, place
 from qdq_passes.core.verify_walk import Scope, Walk
 
@@ -68,7 +69,7 @@ def opset_imports(walk: Walk) -> Iterator[Problem]:
 
 
 def known_operators(walk: Walk) -> Iterator[Problem]:
-    """Operators of ONNX's own domains exist in the opset that is imported."""
+    """Operators of ONNX's own domains, and of the NPU's programs, exist in the opset that is imported."""
     unknown: dict[tuple[str, str, int], list[ir.Node]] = {}
     known: dict[tuple[str, str, int], bool] = {}
     functions = {(domain, name) for domain, name, _ in walk.model.functions}
@@ -89,7 +90,9 @@ def known_operators(walk: Walk) -> Iterator[Problem]:
 
 
 def _is_known(domain: str, op_type: str, version: int) -> bool:
-    """Whether ONNX has the operator, as far as the installed onnx can tell."""
+    """Whether ONNX has the operator, as far as the installed onnx can tell, or programs have it."""
+    if domain == DOMAIN:
+        return version == VERSION and op_type in OPERATORS
     if domain not in ONNX_DOMAINS or not version or (not domain and version > onnx.defs.onnx_opset_version()):
         return True
     return bool(onnx.defs.has(op_type, version, domain))

@@ -1,0 +1,202 @@
+"""What plans ask of operands and results: 8-bit integers behind one float32 scale, shapes, the data of constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.qdq_pairs import encoding_of
+from qdq_passes.analysis.units import Operand, Result, Unit
+from qdq_passes.analysis.uses import constant_array, dtype_of
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.quantize import dequantize, quantize
+
+#: Types of the elements that kernels compute on.
+COMPUTED = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+class NotComputable(Exception):
+    """Why no program computes a unit, in words: a normal answer, which `computable.why_not_computable` passes on."""
+
+
+def source(unit: Unit, index: int = 0) -> Operand:
+    """Operand ``index``: integers that flow, or constants stored like them, behind one scale.
+
+    Raises:
+        NotComputable: it is left out, a float, of a type without kernels, or has a scale per index of an axis.
+    """
+    operand = operand_at(unit, index)
+    encoding = stored(operand)
+    if len(encoding.scale) != 1:
+        raise NotComputable(f"{_name(operand)} is {encoding.granularity.kind}; data that flow have one scale")
+    return operand
+
+
+def stored(operand: Operand) -> Encoding:
+    """The encoding of ``operand``: 8-bit integers of any granularity.
+
+    Raises:
+        NotComputable: as for `source`.
+    """
+    if operand.kind == "control":
+        raise NotComputable(f"reads {_name(operand)}, a shape, an index or a mask")
+    if operand.encoding is None or operand.dequantize is None:
+        raise NotComputable(f"reads {_name(operand)} as a float")
+    _check(operand.encoding, operand.dequantize, _name(operand))
+    return operand.encoding
+
+
+def target(unit: Unit, index: int = 0) -> Encoding:
+    """The encoding of result ``index``.
+
+    Raises:
+        NotComputable: it stays a float, has a type without kernels, or more than one scale.
+    """
+    return encoding_of_result(result_at(unit, index))
+
+
+def encoding_of_result(result: Result) -> Encoding:
+    """The encoding of ``result``, see `target`."""
+    if result.encoding is None or result.quantize is None or result.integers is None:
+        raise NotComputable(f"writes {result.value.name} as a float")
+    _check(result.encoding, result.quantize, result.value.name or "")
+    if len(result.encoding.scale) != 1:
+        raise NotComputable(f"{result.value.name} is {result.encoding.granularity.kind}; data that flow have one scale")
+    return result.encoding
+
+
+def operand_at(unit: Unit, index: int) -> Operand:
+    """Operand ``index`` of the core.
+
+    Raises:
+        NotComputable: it is left out.
+    """
+    operand = given(unit, index)
+    if operand is None:
+        raise NotComputable(f"has no input {index}")
+    return operand
+
+
+def given(unit: Unit, index: int) -> Operand | None:
+    """Operand ``index`` of the core, None where it is left out."""
+    if index >= len(unit.operands) or unit.operands[index].kind == "absent":
+        return None
+    return unit.operands[index]
+
+
+def result_at(unit: Unit, index: int) -> Result:
+    """Result ``index``.
+
+    Raises:
+        NotComputable: nothing reads it.
+    """
+    if index >= len(unit.results):
+        raise NotComputable("nothing reads what it writes")
+    return unit.results[index]
+
+
+def step(encoding: Encoding) -> float:
+    """The one scale of ``encoding``."""
+    return float(encoding.scale[0])
+
+
+def zero(encoding: Encoding) -> int:
+    """The one zero point of ``encoding``."""
+    return int(encoding.zero_point[0])
+
+
+def same(a: Encoding, b: Encoding) -> bool:
+    """Whether two encodings with one scale store every number alike."""
+    return (a.dtype, step(a), zero(a)) == (b.dtype, step(b), zero(b))
+
+
+def stored_integers(operand: Operand) -> npt.NDArray[Any]:
+    """The integers of a constant ``operand``, in their type; a pair on a float constant is computed as QuantizeLinear does.
+
+    Raises:
+        NotComputable: its data are not known.
+    """
+    assert operand.encoding is not None
+    if operand.quantize is not None:
+        array = constant_array(operand.quantize.inputs[0])
+        if array is not None:
+            return quantize(array, operand.encoding)
+    array = constant_array(operand.integers)
+    if array is None:
+        raise NotComputable(f"{_name(operand)} is no constant")
+    return array
+
+
+def constant_floats(value: ir.Value) -> npt.NDArray[Any] | None:
+    """The floats of a constant, stored as such or as integers behind a DequantizeLinear; None where ``value`` is computed."""
+    producer = value.producer()
+    if producer is None or not is_dequantize(producer):
+        return constant_array(value)
+    encoding, integers = encoding_of(producer), producer.inputs[0]
+    before = integers.producer() if integers is not None else None
+    array = constant_array(integers)
+    if encoding is not None and array is None and before is not None and is_quantize(before):
+        floats = constant_array(before.inputs[0])
+        array = None if floats is None else quantize(floats, encoding)
+    return None if array is None or encoding is None else dequantize(array, encoding)
+
+
+def shape_of(operand: Operand) -> list[int | None] | None:
+    """Sizes of ``operand``, None for one that is not known; None where not even their number is."""
+    values = [operand.value, operand.integers, operand.quantize.inputs[0] if operand.quantize is not None else None]
+    shape = next((value.shape for value in values if value is not None and value.shape is not None), None)
+    return None if shape is None else [d if isinstance(d, int) else None for d in shape]
+
+
+def rank_of(operand: Operand) -> int:
+    """Number of dimensions of ``operand``.
+
+    Raises:
+        NotComputable: it is not known.
+    """
+    shape = shape_of(operand)
+    if shape is None:
+        raise NotComputable(f"the rank of {_name(operand)} is not known; run infer-shapes first")
+    return len(shape)
+
+
+def sizes_of(operand: Operand, axes: range | list[int]) -> list[int]:
+    """Sizes of ``operand`` along ``axes``.
+
+    Raises:
+        NotComputable: one of them is not known.
+    """
+    shape = shape_of(operand)
+    sizes = [] if shape is None else [size for axis in axes if (size := shape[axis]) is not None]
+    if len(sizes) != len(axes):
+        raise NotComputable(f"sizes of {_name(operand)} are not known; run infer-shapes or fix-shapes first")
+    return sizes
+
+
+def no_references(node: ir.Node) -> None:
+    """Nothing where all attributes of ``node`` are its own.
+
+    Raises:
+        NotComputable: one is that of a function.
+    """
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        raise NotComputable("has attributes of its function; run inline-functions first")
+
+
+def _check(encoding: Encoding, node: ir.Node, name: str) -> None:
+    if encoding.dtype not in COMPUTED:
+        raise NotComputable(f"{name} is {encoding.dtype.name.lower()}; the simulator computes int8 and uint8")
+    if encoding.block_size:
+        raise NotComputable(f"{name} has a scale per block")
+    scale = node.inputs[1]
+    if scale is not None and dtype_of(scale) not in (None, ir.DataType.FLOAT):
+        word = np.dtype(dtype_of(scale).numpy()).name  # type: ignore[union-attr]
+        raise NotComputable(f"{name} has a scale of {word}; the simulator computes float32")
+
+
+def _name(operand: Operand) -> str:
+    return (operand.value.name if operand.value is not None else None) or "an input"

@@ -1,0 +1,224 @@
+"""Who runs what: verdicts on units, what a target's policy makes of them, and the partitions that are left for the NPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import onnx_ir as ir
+
+from qdq_passes.analysis.computable import why_not_computable
+from qdq_passes.analysis.partitions import Partition, compute_nodes, group_units, make_partitions
+from qdq_passes.analysis.unit_graph import UnitGraph, unit_graph
+from qdq_passes.analysis.units import Unit, units_of
+from qdq_passes.analysis.uses import bodies_of, has_body, main_nodes
+from qdq_passes.core.verdict import Boundary, Policy, TargetRules, Verdict
+
+#: What the CPU does for want of anything else.
+CPU = "CPU"
+#: Rule of what a target takes and the simulated NPU does not compute.
+NOT_SIMULATED = "not-simulated"
+#: What leaves no body.
+_WAYS_OUT = {
+    "If": "fold the condition to a constant, so that one branch is left",
+    "Loop": "unroll the loop where the model is exported",
+    "Scan": "unroll the scan where the model is exported",
+}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Partitioning:
+    """Who runs what.
+
+    Args:
+        units: the units of the main graph.
+        verdicts: what becomes of each, in the same order, after policy and group size; not of nodes beside them.
+        partitions: what the NPU runs, in an order in which they can be run one after the other.
+        inner: nodes in bodies of control flow; they run where their If or Loop does.
+    """
+
+    units: tuple[Unit, ...]
+    verdicts: tuple[Verdict, ...]
+    partitions: tuple[Partition, ...]
+    inner: Mapping[ir.Node, Verdict]
+
+    @cached_property
+    def partition_of(self) -> dict[ir.Node, Partition]:
+        """Node → its partition; nodes on the CPU are missing."""
+        return {node: partition for partition in self.partitions for node in partition.nodes}
+
+    @cached_property
+    def verdict_of(self) -> dict[ir.Node, Verdict]:
+        """Node of a unit, or of a body → its verdict; Q and DQ nodes beside them have none."""
+        of_units = {
+            node: verdict
+            for unit, verdict in zip(self.units, self.verdicts, strict=True)
+            for node in unit.nodes
+        }  # fmt: skip
+        return {**of_units, **self.inner}
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes that cross the edges of partitions in one inference, each time they do."""
+        return sum(partition.boundary_bytes for partition in self.partitions)
+
+
+def partitions(
+    model: ir.Model,
+    units: Sequence[Unit],
+    verdicts: Sequence[Verdict],
+    policy: Policy,
+    boundary: Boundary,
+    minimum_group: int = 1,
+    lacking: Mapping[Unit, str] | None = None,
+) -> Partitioning:
+    """Partition the main graph of ``model``.
+
+    Args:
+        model: the model; If, Loop and Scan are declined, and their bodies with them.
+        units: all its units, from `units_of`.
+        verdicts: what the target says to each.
+        policy: what one unsupported unit costs beside itself.
+        boundary: where the Q and DQ nodes at float ends of the graph run.
+        minimum_group: fewest compute nodes of a partition.
+        lacking: units that run on the CPU although the target takes them, and why (`not_simulated`): they keep the kind of their
+            verdict, and cost nothing but themselves.
+    """
+    graph = unit_graph(model, units)
+    judged = {unit: _of_holder(unit, verdict) for unit, verdict in zip(units, verdicts, strict=True)}
+    settled = _settle(graph, judged, policy)
+    for unit, why in (lacking or {}).items():
+        if settled[unit].is_npu:
+            settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why, suggestion="")
+    taken = {unit for unit, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU}
+    groups = []
+    for members in group_units(graph, taken):
+        count = compute_nodes(members)
+        if count >= max(minimum_group, 1):
+            groups.append(members)
+            continue
+        settled |= dict.fromkeys(members, _too_small(count, minimum_group))
+    engines = {unit: verdict.engine for unit, verdict in settled.items()}
+    return Partitioning(
+        units=tuple(units),
+        verdicts=tuple(settled[unit] for unit in units),
+        partitions=tuple(make_partitions(model, graph, groups, engines, ends_inside=boundary == "npu")),
+        inner=_inner(model),
+    )
+
+
+def partition_for(
+    model: ir.Model, target: TargetRules, boundary: Boundary | None = None, *, simulated: bool = True
+) -> Partitioning:
+    """Partition the main graph of ``model`` for ``target``.
+
+    Args:
+        model: the model, with inferred shapes.
+        target: the target.
+        boundary: where the Q and DQ nodes at float ends of the graph run, where not as the target says.
+        simulated: as on the simulated NPU, which leaves to the CPU what it has no kernel for.
+    """
+    units = units_of(model)
+    verdicts = [target.judge(unit) for unit in units]
+    lacking = not_simulated(units, verdicts, target) if simulated else {}
+    return partitions(model, units, verdicts, target.policy, boundary or target.boundary, target.minimum_group, lacking)
+
+
+def not_simulated(units: Sequence[Unit], verdicts: Sequence[Verdict], target: TargetRules) -> dict[Unit, str]:
+    """The units that ``target`` takes and the simulated NPU does not compute, and why, in words."""
+    found: dict[Unit, str] = {}
+    for unit, verdict in zip(units, verdicts, strict=True):
+        if verdict.is_npu and unit.is_compute:
+            why = "is computed in floating point there" if verdict.kind == "npu-float" else None
+            why = why or why_not_computable(unit, target.arithmetic)
+            if why is not None:
+                found[unit] = f"is not simulated: {why}"
+    return found
+
+
+def _of_holder(unit: Unit, verdict: Verdict) -> Verdict:
+    """``verdict``, but no NPU computes what has bodies."""
+    if not verdict.is_npu or not has_body(unit.core):
+        return verdict
+    return _fallback("inner-graph", "holds bodies, which run on the CPU")
+
+
+def _too_small(count: int, minimum: int) -> Verdict:
+    if not count:
+        return _fallback("no-data", "works on shapes and indices alone, with no data that the NPU has")
+    reason = f"would be in a partition of {count} compute node{'s' if count > 1 else ''}, fewer than {minimum}"
+    return _fallback("minimum-group", reason)
+
+
+def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) -> dict[Unit, Verdict]:
+    """Verdicts after ``policy``."""
+    settled = dict(verdicts)
+    if policy == "node":
+        return settled
+    if policy == "whole-model":
+        regions = [[item for item in graph.items if isinstance(item, Unit)]]
+        culprits = [unit for unit in regions[0] if unit.is_compute and not verdicts[unit].is_npu]
+    else:
+        regions = _regions(graph, verdicts)
+        culprits = [unit for region in regions for unit in region if not verdicts[unit].is_npu]
+    guilty = set(culprits)
+    for region in regions:
+        blamed = [unit for unit in region if unit in guilty]
+        for unit in region if blamed else ():
+            if verdicts[unit].is_npu:
+                settled[unit] = _because_of(blamed, verdicts[blamed[0]], policy)
+    return settled
+
+
+def _regions(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> list[list[Unit]]:
+    """Connected sets of units that are quantized, or run on the NPU all the same; others bound them."""
+    region_of: list[int | None] = []
+    merged: list[int] = []
+
+    def root(region: int) -> int:
+        while merged[region] != region:
+            merged[region] = merged[merged[region]]
+            region = merged[region]
+        return region
+
+    for item, before in zip(graph.items, graph.before, strict=True):
+        if not isinstance(item, Unit) or not (item.is_quantized or verdicts[item].is_npu):
+            region_of.append(None)
+            continue
+        around = sorted({root(region) for other in before if (region := region_of[other]) is not None})
+        if not around:
+            merged.append(len(merged))
+            around = [len(merged) - 1]
+        for region in around[1:]:
+            merged[region] = around[0]
+        region_of.append(around[0])
+    found: dict[int, list[Unit]] = {}
+    for item, region in zip(graph.items, region_of, strict=True):
+        if region is not None and isinstance(item, Unit):
+            found.setdefault(root(region), []).append(item)
+    return list(found.values())
+
+
+def _because_of(culprits: Sequence[Unit], verdict: Verdict, policy: Policy) -> Verdict:
+    first = culprits[0].core
+    shown = f"{first.name or first.op_type} ({first.op_type})" if first.name else first.op_type
+    others = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
+    where = "the model has" if policy == "whole-model" else "is in one region with"
+    reason = f"{where} {shown}{others}, which the NPU does not take: {verdict.reason}"
+    return _fallback(policy, reason, verdict.suggestion)
+
+
+def _fallback(rule: str, reason: str, suggestion: str = "") -> Verdict:
+    return Verdict(kind="fallback", engine=CPU, rule=rule, reason=reason, suggestion=suggestion)
+
+
+def _inner(model: ir.Model) -> dict[ir.Node, Verdict]:
+    found: dict[ir.Node, Verdict] = {}
+    for holder in main_nodes(model):
+        bodies = bodies_of(holder)
+        reason = f"is in a body of {holder.name or holder.op_type}, and bodies run on the CPU"
+        verdict = _fallback("inner-graph", reason, _WAYS_OUT.get(holder.op_type, ""))
+        for graph in bodies:
+            found |= dict.fromkeys(graph.all_nodes(), verdict)
+    return found

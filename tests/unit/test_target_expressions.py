@@ -1,0 +1,170 @@
+"""Conditions of target files: what they mean, what is unknown in them, and one line for what is none of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.targets.expression import FUNCTIONS, Expression, Template, Vocabulary
+
+
+@dataclass
+class Tensor:
+    """As facts have them."""
+
+    dtype: str | None = "int8"
+    shape: list[int | None] | None = None
+
+
+@dataclass
+class Facts:
+    """Some names."""
+
+    op: str = "Conv"
+    opset: int = 13
+    unknown: Any = None
+    x: Tensor = field(default_factory=lambda: Tensor(shape=[1, 3, None]))
+    inputs: list[Tensor] = field(default_factory=lambda: [Tensor(), Tensor("uint8", [4])])
+
+
+WORDS = Vocabulary(
+    names={"op": (), "opset": (), "unknown": (), "x": ("dtype", "shape"), "inputs": ()}, elements=("dtype", "shape")
+)
+
+
+def value(text: str) -> Any:
+    return Expression.parse(text, WORDS)(Facts())
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('op == "Conv" and opset >= 13', True),
+        ('op in ["Gemm", "MatMul"] or opset < 11', False),
+        ("not (op != 'Conv')", True),
+        ("1 < opset < 20", True),
+        ("opset // 2 * 2 - 1 + 0.5", 11.5),
+        ("-opset % 4", 3),
+        ("x.shape[1] == 3 and x.shape[-3] == 1", True),
+        ("x.shape[:2] == [1, 3]", True),
+        ("x.shape[5]", None),
+        ("len(x.shape)", 3),
+        ("[t.dtype for t in inputs]", ["int8", "uint8"]),
+        ("any(t.dtype == 'uint8' for t in inputs[1:])", True),
+        ("all(i < 2 for i, t in enumerate(inputs) if t.dtype == 'int8')", True),
+        ("len(set([t.dtype for t in inputs]))", 2),
+        ("max(1, opset)", 13),
+        ("min([])", None),
+        ("prod([2, 3])", 6),
+        ("'small' if opset < 7 else 'large'", "large"),
+        ("inputs[0].shape is None", True),
+        ("inputs[1].shape is not None", True),
+        ("opset == 13 and\n  op == 'Conv'", True),
+        ("(1, 2) == [1, 2]", True),
+        ("'on' in op", True),
+    ],
+)
+def test_values(text: str, wanted: Any) -> None:
+    assert value(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("unknown > 1", False),
+        ("unknown <= 1", False),
+        ("not unknown > 1", True),
+        ("unknown == 1", False),
+        ("unknown != 1", True),
+        ("unknown + 1", None),
+        ("-unknown", None),
+        ("unknown[0]", None),
+        ("1 in unknown", False),
+        ("1 not in unknown", True),
+        ("any(d > 1 for d in inputs[0].shape)", False),
+        ("all(d > 1 for d in inputs[0].shape)", False),
+        ("len(inputs[0].shape)", None),
+        ("x.shape[2] > 8", False),
+        ("max(x.shape)", 3),
+        ("inputs[7].dtype", None),
+        ("opset / 0", None),
+    ],
+)
+def test_what_is_unknown_is_none(text: str, wanted: Any) -> None:
+    found = value(text)
+    assert found is wanted or found == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("opp == 'Conv'", "unknown name 'opp'; did you mean op"),
+        ("x.dtpye == 'int8'", "unknown attribute 'x.dtpye'; did you mean x.dtype"),
+        ("op.dtype", "unknown attribute 'op.dtype'"),
+        ("any(t.dype == 1 for t in inputs)", "unknown attribute 't.dype'; did you mean t.dtype"),
+        ("inputs[0].rnk", "unknown attribute 'inputs[0].rnk'"),
+        ("t.dtype == 'int8'", "unknown name 't'"),
+        ("eval('1')", "unknown function 'eval'"),
+        ("op.upper()", "op.upper() is not possible here"),
+        ("len(x.shape, key=1)", "is not possible here"),
+        ("lambda: 1", "lambda: 1 is not possible here"),
+        ("2 ** 9", "2 ** 9 is not possible here"),
+        ("f'{op}'", "is not possible here"),
+        ("[a for a in inputs for b in inputs]", "is not possible here"),
+        ("{1: 2}", "is not possible here"),
+        ("b'x' == op", "is not possible here"),
+        ("op is 'Conv'", "op is 'Conv' is not possible here"),
+        ("(y := 3)", "is not possible here"),
+        ("__import__", "unknown name '__import__'"),
+        ("op ==", "is no expression"),
+        ("(" * 3000, "is no expression"),
+        ("op = 1", "is no expression"),
+        (")\n(", "is no expression"),
+    ],
+)
+def test_refused_when_read(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Expression.parse(text, WORDS)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["op > 3", "op + 1", "inputs * 9", "[i for i, j in x.shape]"])
+def test_values_that_do_not_go_together(text: str) -> None:
+    expression = Expression.parse(text, WORDS)
+    with pytest.raises(ModelError) as caught:
+        expression(Facts())
+    assert text in str(caught.value)
+
+
+def test_templates() -> None:
+    template = Template.parse("{op} of {x.shape} on {'a' if opset > 3 else 'b'}: {opset / 7}", WORDS)
+    assert template(Facts()) == "Conv of 1×3×? on a: 1.85714"
+    assert Template.parse("", WORDS)(Facts()) == ""
+    with pytest.raises(UsageError, match="unknown name 'nope'"):
+        Template.parse("{nope}", WORDS)
+
+
+@settings(max_examples=200)
+@given(st.recursive(
+    st.sampled_from(["op", "opset", "unknown", "x.shape", "x.shape[0]", "inputs", "'a'", "2", "None", "True", "[1, 2]"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from([" == ", " != ", " in ", " and ", " or "]), inner).map("".join).map("({})".format),
+        inner.map("(not {})".format),
+        st.tuples(st.sampled_from(["any", "all", "len"]), st.just("([]"), inner.map(lambda t: ")")).map("".join),
+    ),
+    max_leaves=8,
+))  # fmt: skip
+def test_python_agrees_where_all_is_known(text: str) -> None:
+    """Whatever Python can compute, and does not refuse, has the same truth."""
+    facts, names = Facts(), vars(Facts())
+    try:
+        wanted = eval(text, {**FUNCTIONS, "__builtins__": {}}, names)
+    except TypeError:
+        return
+    assert bool(Expression.parse(text, WORDS)(facts)) == bool(wanted)
