@@ -14,26 +14,40 @@ if TYPE_CHECKING:
     from qdq_passes.core.pipeline import run_pipeline
     from qdq_passes.core.surgeon import from_gs, to_gs
 
-    from qdqtool.api import compare, convert_encodings, export_encodings, import_encodings, quantize
+    from qdqtool.api import (
+        analyze,
+        compare,
+        compile,  # noqa: A004  (the verb is called what the command is called)
+        convert_encodings,
+        export_encodings,
+        import_encodings,
+        lower,
+        quantize,
+        simulate,
+    )
     from qdqtool.io.load import load
     from qdqtool.io.save import save
 
 _WHERE = {
+    "analyze": "qdqtool.api",
     "compare": "qdqtool.api",
+    "compile": "qdqtool.api",
     "convert_encodings": "qdqtool.api",
     "export_encodings": "qdqtool.api",
     "from_gs": "qdq_passes.core.surgeon",
     "import_encodings": "qdqtool.api",
     "load": "qdqtool.io.load",
+    "lower": "qdqtool.api",
     "quantize": "qdqtool.api",
     "run_pipeline": "qdq_passes.core.pipeline",
     "save": "qdqtool.io.save",
+    "simulate": "qdqtool.api",
     "to_gs": "qdq_passes.core.surgeon",
 }
 
 __all__ = [
-    "compare", "convert_encodings", "export_encodings", "from_gs", "import_encodings", "load", "quantize", "run_pipeline", "save",
-    "to_gs",
+    "analyze", "compare", "compile", "convert_encodings", "export_encodings", "from_gs", "import_encodings", "load", "lower",
+    "quantize", "run_pipeline", "save", "simulate", "to_gs",
 ]  # fmt: skip
 
 

@@ -39,8 +39,19 @@ from qdqtool.targets.loading import load_target
 
 if TYPE_CHECKING:
     from qdqtool.encodings.verbs import convert_encodings, export_encodings, import_encodings
+    from qdqtool.npu.analyzing import analyze
+    from qdqtool.npu.simulate import simulate
+    from qdqtool.npu.verbs import compile, lower  # noqa: A004  (the verb is called what the command is called)
 
 Warn = Callable[[str], None]
+
+#: Verbs that live elsewhere, loaded when first used: those on encodings alone are a sixth of all that `quantize` would load.
+_ELSEWHERE = {
+    **dict.fromkeys(("convert_encodings", "export_encodings", "import_encodings"), "qdqtool.encodings.verbs"),
+    **dict.fromkeys(("compile", "lower"), "qdqtool.npu.verbs"),
+    "analyze": "qdqtool.npu.analyzing",
+    "simulate": "qdqtool.npu.simulate",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +275,7 @@ def planned(
     extra_options: Mapping[str, object] | None = None,
 ) -> Plan:
     """What `quantize` with these options will run."""
+    chosen = load_target(target) if target else None
     return plan(
         preset if isinstance(preset, Preset) else load_preset(preset),
         method=method,
@@ -271,7 +283,8 @@ def planned(
         only=tuple(only),
         isolate=isolate,
         weights=weights,
-        ops=load_target(target).quantized_ops() if target else (),
+        ops=chosen.quantized_ops() if chosen else (),
+        legalization=chosen.legalization if chosen else None,
         fuse_layers=fuse_layers,
         keep_sigmoid=keep_sigmoid,
         keep_functions=keep_functions,
@@ -339,15 +352,15 @@ def _pass_on(warnings: Iterable[str], warn: Warn | None) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """The verbs on encodings, when first used: loading them is a sixth of all that `quantize` would load."""
-    if not name.endswith("_encodings") or name not in __all__:
+    """The verbs of `_ELSEWHERE`."""
+    if name not in _ELSEWHERE:
         raise AttributeError(f"module 'qdqtool.api' has no attribute {name!r}")
-    value = getattr(importlib.import_module("qdqtool.encodings.verbs"), name)
+    value = getattr(importlib.import_module(_ELSEWHERE[name]), name)
     globals()[name] = value
     return value
 
 
 __all__ = [
-    "Feeds", "Quantized", "calibrate", "compare", "convert_encodings", "export_encodings", "import_encodings", "load", "opened",
-    "provenance_of", "quantize", "refuse_errors", "save",
+    "Feeds", "Quantized", "analyze", "calibrate", "compare", "compile", "convert_encodings", "export_encodings",
+    "import_encodings", "load", "lower", "opened", "provenance_of", "quantize", "refuse_errors", "save", "simulate",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ from qdqtool.cli.render import Out, plural, say
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-    from qdq_passes.analysis.shifts import ShiftLimits
-    from qdq_passes.core.traps.rule import TrapRule
+
+    from qdqtool.targets.target import Target
 
 #: Place of a finding that names no node; the same wherever the file lies, so that a baseline fits.
 MODEL = "model"
@@ -32,12 +32,14 @@ def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: 
     Traps, which integer backends fall into silently, are warnings and notes; they change no exit code.
     """
     from qdqtool.io.versions import loadable_in
+    from qdqtool.targets.findings import silent_findings
     from qdqtool.targets.loading import load_target
 
     chip = load_target(target) if target is not None else None
     graph = load_model(model)
-    findings = [*_verifier(graph), *_checker(model, graph), *_traps(graph, chip.traps if chip is not None else ())]
-    findings += _shifts(graph, chip.shifts) if chip is not None and chip.shifts is not None else []
+    silent = [finding.to_json() for finding in silent_findings(graph, chip)]
+    findings: list[dict[str, Any]] = [*_verifier(graph), *_checker(model, graph), *silent]
+    findings += _programs(graph, chip)
     if not no_runtime:
         findings += _runtime(graph)
     errors = [f for f in findings if f["level"] in ("error", "fatal")]
@@ -83,10 +85,16 @@ def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
 def _runtime(graph: ir.Model) -> list[dict[str, Any]]:
     from qdq_passes.errors import QdqError, SetupError
 
-    from qdqtool.runtime.session import open_session
+    from qdqtool.npu.compiled import needs_library, open_model
+    from qdqtool.npu.library import library_path
 
+    if needs_library(graph):
+        try:
+            library_path()
+        except SetupError as error:
+            return [_finding("note", "npu-library", MODEL, f"is not loaded: {error.message}", error.hint or "")]
     try:
-        open_session(graph)
+        open_model(graph)
     except SetupError:
         raise
     except QdqError as error:
@@ -94,22 +102,11 @@ def _runtime(graph: ir.Model) -> list[dict[str, Any]]:
     return []
 
 
-def _traps(graph: ir.Model, of_target: tuple[TrapRule, ...]) -> list[dict[str, Any]]:
-    """What is a trap on every backend, then what is one on the target."""
-    from qdq_passes.core.traps.table import ALWAYS, find_traps
+def _programs(graph: ir.Model, chip: Target | None) -> list[dict[str, Any]]:
+    """Programs of an NPU in the model: damaged, or compiled for another target."""
+    from qdqtool.npu.compiled import findings
 
-    return [f.to_json() for f in find_traps(graph, (*ALWAYS, *of_target))]
-
-
-def _shifts(graph: ir.Model, limits: ShiftLimits) -> list[dict[str, Any]]:
-    """Positions between which the target cannot shift."""
-    from qdq_passes.analysis.shifts import violations
-
-    hint = "run `qdqtool opt -p refine-positions`"
-    return [
-        _finding("warning", "shift-out-of-reach", v.node.name or v.node.op_type, f"{v.because} ({v.rule})", hint)
-        for v in violations(graph, limits)
-    ]
+    return [f.to_json() for f in findings(graph, chip)]
 
 
 def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The main job on the bundled sample: quantize a CNN trained on handwritten digits, measure accuracy on held-out images."""
+"""The main job on the bundled sample: quantize a CNN that reads digits, measure it, run it on the simulated NPU."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from qdqtool.cli.render import Out, megabytes, say, table
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from qdqtool.io.progress import StageProgress
+
+#: What the int8 model is made for, and how many images the slow reference checks it on.
+TARGET, CHECKED = "vitis_xint8", 32
+
 
 @command()
 @click.option(
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     "--files", "folder_out", metavar="DIR", help="Also put the float model and its data into DIR, to play with."
 )
 def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None:
-    """The main job on the bundled sample: quantize a CNN trained on handwritten digits, measure accuracy on held-out images."""
+    """The main job on the bundled sample: quantize a CNN that reads digits, measure it, run it on the simulated NPU."""
     from importlib.resources import as_file, files
 
     import numpy as np
@@ -53,6 +61,8 @@ def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None
             session = open_session(path)  # as written: the optimizer's int8 kernels saturate on some processors
             logits = session.run({session.input_names[0]: images})[session.output_names[0]]
             accuracy[name] = float((logits.argmax(axis=1) == labels).mean())
+        with out.progress("simulating") as tick:
+            npu = _on_npu(output, images, labels, tick)
         sizes = {"fp32": source.stat().st_size}
     payload: dict[str, Any] = {
         **done.to_json(),
@@ -61,6 +71,7 @@ def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None
         "accuracy": accuracy,
         "onnx_checker": "accepted",
         "onnxruntime": refusal or "loads",
+        "npu": npu,
     }
 
     def render() -> None:
@@ -74,11 +85,60 @@ def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None
         )
         say()
         say(f"int8 against fp32: {points:+.2f} points; SQNR of the logits {payload['sqnr_db']:.1f} dB")
+        say(_npu_words(npu, len(labels)))
         say(f"seconds: {payload['seconds']:.1f}")
         say(f"onnx.checker {payload['onnx_checker']}, onnxruntime {payload['onnxruntime']}: {output}")
         say(f"look at it: qdqtool view {output}")
 
     out.result(payload, render)
+
+
+def _on_npu(
+    path: str, images: npt.NDArray[np.float32], labels: npt.NDArray[np.integer], tick: StageProgress
+) -> dict[str, Any]:
+    """Run the int8 model on the simulated NPU: accuracy on all images, agreement with the reference on some."""
+    from qdq_passes.core.pipeline import run_pipeline
+
+    from qdqtool import api
+    from qdqtool.npu.devices import simulated_npu
+
+    model = api.load(path)
+    run_pipeline(model, 'fix-shapes{dims=["N=1"]}')  # the target takes one image at a time
+    session = simulated_npu(model, TARGET, None).session
+    found = api.simulate(model, {"input": images}, target=TARGET, samples=CHECKED, progress=tick)
+    (output,) = found.outputs
+    accuracy = None
+    if session is not None:
+        name = session.input_names[0]
+        logits = [session.run({name: image[None]})[output.name] for image in images]
+        accuracy = sum(int(row.argmax()) == label for row, label in zip(logits, labels, strict=True)) / len(labels)
+    placement, estimate = found.placement, found.estimate
+    assert placement is not None
+    assert estimate is not None
+    return {
+        "target": found.target,
+        "device": found.device,
+        "accuracy": accuracy,
+        "npu_nodes": placement.npu_nodes,
+        "nodes": len(placement.nodes),
+        "partitions": placement.partitions,
+        "compared_with": found.base,
+        "checked_images": found.samples,
+        "max_lsb": output.max_lsb,
+        "exact": output.exact,
+        "estimated_us": estimate.us,
+        "wall_s": found.wall_s,
+        "notes": list(found.notes),
+    }
+
+
+def _npu_words(npu: dict[str, Any], images: int) -> str:
+    if npu["accuracy"] is None:
+        return f"on the simulated NPU: not run; {'; '.join(npu['notes'])}"
+    return (
+        f"on the simulated NPU ({npu['target']}): {npu['accuracy']:.2%} of {images} images, {npu['npu_nodes']} of {npu['nodes']}"
+        f" operators on the NPU, max LSB {npu['max_lsb']} against the reference on {npu['checked_images']} images"
+    )
 
 
 def _copy(paths: list[Path], folder: str, overwrite: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from qdqtool.cli.options import command, load_model, model_argument
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 
@@ -13,9 +15,19 @@ if TYPE_CHECKING:
 
 @command()
 @model_argument
-def inspect(out: Out, model: str) -> None:
+@click.option(
+    "--target", metavar="NAME|FILE", help="Say whether what is compiled in MODEL is for this target as it is."
+)
+def inspect(out: Out, model: str, target: str | None) -> None:
     """Show inputs, outputs, operators, parameters, QDQ coverage and dynamic dimensions of MODEL."""
-    found = describe(load_model(model))
+    graph = load_model(model)
+    found = describe(graph)
+    if target is not None:
+        from qdqtool.npu.compiled import findings
+        from qdqtool.targets.loading import load_target
+
+        for finding in findings(graph, load_target(target)):
+            out.warn(f"{finding.where}: {finding.message}; {finding.hint}")
     out.result(found, lambda: _render(found))
 
 
@@ -31,6 +43,7 @@ def describe(model: ir.Model) -> dict[str, Any]:
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
     tensors += [n.attributes["value"].as_tensor() for n in nodes if n.op_type == "Constant" and _has_tensor(n)]
     pairs = qdq_pairs(model)
+    programs = _programs(model) if "com.microsoft" in model.opset_imports else []
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
     dims = [d.value for v in inputs if v.shape is not None for d in v.shape if not isinstance(d, int)]
     return {
@@ -54,7 +67,14 @@ def describe(model: ir.Model) -> dict[str, Any]:
             "coverage": _coverage(nodes),
         },
         "metadata": dict(model.metadata_props),
+        **({"programs": programs} if programs else {}),
     }
+
+
+def _programs(model: ir.Model) -> list[dict[str, str | int]]:
+    from qdqtool.npu.compiled import described
+
+    return described(model)
 
 
 def _has_tensor(node: ir.Node) -> bool:
@@ -90,6 +110,11 @@ def _render(found: dict[str, Any]) -> None:
     )
     if found["dynamic_dims"]:
         say(f"dynamic dimensions: {', '.join(found['dynamic_dims'])}")
+    for program in found.get("programs", ()):
+        about = (
+            program.get("error") or f"for {program['target']} {program['target_version']}, {program['bytes']:,} bytes"
+        )
+        say(f"{program['node']}: a program {about}")
     say()
     rows = [("input", v["name"], v["dtype"], v["shape"]) for v in found["inputs"]]
     table(

@@ -17,6 +17,7 @@ from qdq_passes.core import annotate
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 
+from qdqtool.io.context_payloads import payloads_apart, put_back
 from qdqtool.io.parse import read_model
 from qdqtool.io.proto_rules import check_model
 from qdqtool.io.slots import slots
@@ -92,10 +93,12 @@ def _model_of(proto: onnx.ModelProto, folder: str | None, source: str | None, *,
     weights: dict[str, Weight] = {}
     if not is_shared:
         proto, weights = _taken_out(proto)
-    try:
-        model = ir.serde.deserialize_model(proto)
-    except Exception as error:
-        raise _refusal(error) from error
+    with payloads_apart(proto) as payloads:
+        try:
+            model = ir.serde.deserialize_model(proto)
+        except Exception as error:
+            raise _refusal(error) from error
+    put_back(model, payloads)
     for name, weight in weights.items():
         model.graph.initializers[name].const_value = weight
     if tensors.sizes and folder is not None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.errors import ModelError, UnsupportedError
 
+from qdqtool.io.context_payloads import payloads_out, write_into
 from qdqtool.io.load import DECLARED, body_pairs, graph_pairs, root_cause
 from qdqtool.io.parse import PROTOBUF_LIMIT
 from qdqtool.io.slots import put, slots
@@ -25,12 +26,14 @@ def serialize(model: ir.Model) -> onnx.ModelProto:
     Raises:
         ModelError: the model cannot be written: an initializer without data, text that is not UTF-8.
     """
-    try:
-        proto = ir.serde.serialize_model(model)
-    except Exception as error:
-        raise ModelError(
-            f"cannot be written ({root_cause(error)[1]})", where=model.graph.name, hint="run check on it"
-        ) from error
+    with payloads_out(model) as payloads:
+        try:
+            proto = ir.serde.serialize_model(model)
+        except Exception as error:
+            raise ModelError(
+                f"cannot be written ({root_cause(error)[1]})", where=model.graph.name, hint="run check on it"
+            ) from error
+    write_into(proto, payloads)
     _in_order(proto.metadata_props, model.metadata_props)
     pairs = list(graph_pairs(proto.graph, model.graph))
     for part, function in zip(proto.functions, model.functions.values(), strict=True):

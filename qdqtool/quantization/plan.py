@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdq_passes.clean.inline_functions import InlineFunctions
@@ -21,6 +20,7 @@ from qdqtool.quantization.contradictions import Asked
 from qdqtool.quantization.extra_options import ExtraOptions
 from qdqtool.quantization.laying_over import lay_over
 from qdqtool.quantization.literals import literal
+from qdqtool.targets.legalization import Legalization
 
 #: Named input that holds the ranges of the activations.
 RANGES = "ranges"
@@ -59,11 +59,11 @@ class Plan:
         policy = self.annotate
         exclude, only = (tuple(t for t in s.texts if t not in texts) for s in (policy.exclude, policy.only))
         nothing_left = NONE if policy.only.texts else ALL
-        annotate = dataclasses.replace(
+        annotate = replace(
             policy, exclude=Selector(exclude) if exclude else NONE, only=Selector(only) if only else nothing_left
         )
         passes = tuple(annotate if p is policy else p for p in self.materialise.passes)
-        return dataclasses.replace(self, materialise=Pipeline(passes))
+        return replace(self, materialise=Pipeline(passes))
 
 
 def plan(
@@ -79,6 +79,7 @@ def plan(
     keep_sigmoid: bool = False,
     keep_functions: bool = False,
     extra: ExtraOptions | None = None,
+    legalization: Legalization | None = None,
 ) -> Plan:
     """The plan of ``preset`` with the user's options laid over it.
 
@@ -94,6 +95,7 @@ def plan(
         keep_sigmoid: leaves out the pass that puts the DPU's HardSigmoid in place of Sigmoid.
         keep_functions: local functions are not inlined.
         extra: options of the references.
+        legalization: what the target changes of the pipeline.
 
     Raises:
         UsageError: an option does not fit.
@@ -126,10 +128,10 @@ def plan(
         if not taken:
             raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
         materialise = Pipeline(
-            tuple(
-                dataclasses.replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes
-            )
+            tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
         )
+    if legalization is not None:
+        prepare, materialise = _legalized(legalization, prepare, materialise)
     used = method or laid.method
     return Plan(
         preset=laid,
@@ -138,6 +140,15 @@ def plan(
         prepare=prepare,
         materialise=materialise,
     )
+
+
+def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:
+    """Both halves of the job as the target wants them."""
+    kept = Pipeline(tuple(p for p in prepare.passes if p.name() not in target.without)) + target.before
+    passes = [p for p in materialise.passes if p.name() not in target.without]
+    if target.sharing:
+        passes = [replace(p, sharing=target.sharing) if isinstance(p, AnnotateEncodings) else p for p in passes]
+    return kept, Pipeline(tuple(passes)) + target.after
 
 
 def _method_options(preset: Preset, method: str) -> dict[str, Option]:

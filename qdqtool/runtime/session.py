@@ -19,7 +19,7 @@ import onnx_ir as ir
 from qdq_passes.errors import QdqError, SetupError, UsageError
 
 from qdqtool.io.feed_spec import Dims, InputSpec, format_shape
-from qdqtool.runtime.model_bytes import model_bytes
+from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
 from qdqtool.runtime.refusals import failure, refusal
 
 Array = npt.NDArray[np.generic]
@@ -140,6 +140,7 @@ def open_session(
     optimize: bool = False,
     threads: int = 1,
     extra_outputs: Iterable[str] = (),
+    operators: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A session on the CPU for ``model``, which is not changed.
 
@@ -148,12 +149,32 @@ def open_session(
         optimize: let onnxruntime optimize the graph: for timing and for ranges, never for numbers that are compared.
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
         extra_outputs: names of values of the main graph to be had besides the outputs.
+        operators: library of custom operators.
 
     Raises:
         UnsupportedError: onnxruntime has no such operator, kernel, opset or IR version.
         ModelError: onnxruntime refuses the model.
         SetupError: onnxruntime is not installed.
     """
+    ort = _onnxruntime()
+    source, options, weights = prepared(model, optimize=optimize, threads=threads, extra_outputs=extra_outputs)
+    try:
+        if operators is not None:
+            options.register_custom_ops_library(os.fspath(operators))
+        return Session(ort.InferenceSession(source.data, options, providers=["CPUExecutionProvider"]), weights)
+    except Exception as error:
+        raise refusal(str(error), version=version()) from error
+
+
+def prepared(
+    model: ir.Model | str | os.PathLike[str],
+    *,
+    optimize: bool = False,
+    threads: int = 1,
+    extra_outputs: Iterable[str] = (),
+) -> tuple[ModelBytes, Any, list[Any]]:
+    """What a session is made of, on any provider: the bytes, onnxruntime's options, and the large weights beside them, which
+    must live as long as the session. Arguments as in `open_session`."""
     if not isinstance(model, ir.Model):
         from qdqtool.io.load import load
 
@@ -170,10 +191,7 @@ def open_session(
     weights = [ort.OrtValue.ortvalue_from_numpy(a) for a in source.arrays.values()]
     if weights:
         options.add_external_initializers(list(source.arrays), weights)
-    try:
-        return Session(ort.InferenceSession(source.data, options, providers=["CPUExecutionProvider"]), weights)
-    except Exception as error:
-        raise refusal(str(error), version=version()) from error
+    return source, options, weights
 
 
 def load_check(model: ir.Model | str | os.PathLike[str]) -> str | None:

@@ -1,114 +1,119 @@
-"""What a target says: which operators an NPU takes, and in which encodings. Values only; `loading` reads them from files."""
+"""What a target says: which operators an NPU takes, in which encodings, how it computes and what that costs. Values only;
+`qdqtool.targets.loading` reads them from files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-import onnx_ir as ir
 from qdq_passes.analysis.shifts import ShiftLimits
+from qdq_passes.analysis.units import Unit
+from qdq_passes.analysis.uses import FLOAT_TYPES
+from qdq_passes.core.names import kebab_case
 from qdq_passes.core.traps.rule import TrapRule
-from qdq_passes.numerics.encoding import Encoding, integer_format
-from qdq_passes.numerics.granularity import PER_TENSOR
+from qdq_passes.core.verdict import Boundary, Policy, Verdict, VerdictKind
+from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.encoding import Encoding
 
-Operand = Literal["activations", "weights", "bias"]
-GranularityKind = Literal["per-tensor", "per-axis", "blocked"]
-Scales = Literal["any", "pow2"]
-Encodings = Mapping[Operand, Encoding]
+from qdqtool.targets.cost import Cost, Memory
+from qdqtool.targets.facts import UnitFacts
+from qdqtool.targets.legalization import Legalization
+from qdqtool.targets.reach import out_of_reach
+from qdqtool.targets.rules import Case, Engine, Operand, OpRule, Scheme
+from qdqtool.targets.tensor_facts import TensorFacts
 
-_SINGULAR: dict[Operand, str] = {"activations": "activation", "weights": "weight", "bias": "bias"}
+#: Dimensions that may be symbolic.
+Symbolic = Literal["none", "batch", "any"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Scheme:
-    """One combination of encodings that an operator takes.
-
-    Args:
-        activations: storage types of inputs and outputs; these are per-tensor.
-        weights: storage types of constants; none when empty.
-        bias: storage types of the bias; none when empty.
-        symmetric: operands whose zero point must be the middle of their type: 0 for int8, 128 for uint8.
-        granularity: of weights and bias.
-        scales: ``"pow2"`` demands powers of two, of every operand.
-    """
-
-    activations: tuple[ir.DataType, ...]
-    weights: tuple[ir.DataType, ...] = ()
-    bias: tuple[ir.DataType, ...] = ()
-    symmetric: tuple[Operand, ...] = ()
-    granularity: tuple[GranularityKind, ...] = ("per-tensor",)
-    scales: Scales = "any"
-
-    def types(self, operand: Operand) -> tuple[ir.DataType, ...]:
-        """Storage types it takes for ``operand``."""
-        return {"activations": self.activations, "weights": self.weights, "bias": self.bias}[operand]
-
-    def refused_types(self, given: Encodings) -> int:
-        """How many of the encodings given have a storage type it does not take."""
-        return sum(encoding.dtype not in self.types(operand) for operand, encoding in given.items())
-
-    def complaints(self, given: Encodings) -> list[str]:
-        """What it does not take of the encodings given, in words; empty when it takes them all."""
-        return [text for operand, encoding in given.items() for text in self._complaints(operand, encoding)]
-
-    def _complaints(self, operand: Operand, encoding: Encoding) -> Iterator[str]:
-        word, types = _SINGULAR[operand], self.types(operand)
-        if not types:
-            yield f"takes no quantized {word}"
-            return
-        if encoding.dtype not in types:
-            yield f"{word} is {_name(encoding.dtype)}, not {' or '.join(_name(t) for t in types)}"
-        middle = _middle(encoding.dtype)
-        off = [z for z in encoding.zero_point if z != middle]
-        if operand in self.symmetric and off:
-            yield f"{word} has zero point {off[0]}, not {middle} (symmetric)"
-        granularity = (PER_TENSOR.kind,) if operand == "activations" else self.granularity
-        if encoding.granularity.kind not in granularity:
-            yield f"{word} is {encoding.granularity.kind}, not {' or '.join(granularity)}"
-        if self.scales == "pow2" and encoding.position is None:
-            yield f"{word} has a scale that is no power of two"
+#: Operators that have rules for what stands in quantized models, and are not what a quantizer quantizes.
+NOT_QUANTIZED = ("*", "QuantizeLinear", "com.microsoft::QuantizeLinear")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpRule:
-    """What operators take.
+class Limits:
+    """What no operator may exceed. A shape of which nothing is known exceeds nothing: run infer-shapes first.
 
     Args:
-        types: standard operators bare (``Conv``), others with their domain (``com.acme::FancyConv``).
-        schemes: alternatives; one of them must take all operands.
+        batch: largest first dimension of what flows in, where it has two or more; None for any.
+        max_rank: most dimensions of any operand; None for any.
+        symbolic: which dimensions may be symbolic: none, the first (which is bound when the model is compiled, or at run time),
+            or any.
     """
 
-    types: tuple[str, ...]
-    schemes: tuple[Scheme, ...]
+    batch: int | None = None
+    max_rank: int | None = None
+    symbolic: Symbolic = "none"
+
+    def exceeded(self, facts: UnitFacts) -> tuple[str, str, str] | None:
+        """(rule, reason, suggestion) of the first limit that a unit exceeds."""
+        tensors = [t for t in (*facts.inputs, *facts.outputs) if t.kind != "absent" and not t.constant]
+        for tensor in tensors:
+            bound = {"none": 0, "batch": 1, "any": tensor.rank}[self.symbolic]
+            if tensor.shape is not None and None in tensor.shape[bound:]:
+                return "static-shapes", f"one of its tensors has the shape {_shape(tensor)}", "qdqtool fix-shapes"
+        for tensor in (*tensors, *(t for t in facts.inputs if t.constant)):
+            if self.max_rank is not None and tensor.rank is not None and tensor.rank > self.max_rank:
+                return "max-rank", f"one of its tensors has {tensor.rank} dimensions, more than {self.max_rank}", ""
+        for tensor in facts.inputs:
+            flows = tensor.kind in ("activation", "float") and not tensor.constant
+            first = tensor.shape[0] if flows and tensor.shape is not None and len(tensor.shape) > 1 else None
+            if self.batch is not None and first is not None and first > self.batch:
+                return "batch", f"its input has a batch of {first}, more than {self.batch}", "qdqtool fix-shapes"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """An NPU.
+    """An NPU. It is a `qdq_passes.core.verdict.TargetRules`.
 
     Args:
         name: the name of its file: ``generic_int8``.
         description: one line.
         version: of the description; compiled files name it.
         rules: no operator type is in two of them.
-        shifts: how far it shifts between positions; None where scales are no powers of two, or it says nothing.
+        sha256: of what the file says, and those that it extends (comments and layout do not count).
+        extends: name of the target that it was made from; empty for none.
+        family, architecture, sdk: what the chip and its compiler are called; may be empty.
+        cases: verdicts on operators of any rule, looked through after the rule's own.
         traps: what it does silently wrong or slowly; `check --target` looks for it.
-        sha256: of what the file says (comments and layout do not count).
+        shifts: how far it shifts between positions; None where scales are no powers of two, or it says nothing.
+        arithmetic: how it computes on integers.
+        policy: what one unsupported node costs.
+        boundary: where the Q and DQ of float graph inputs and outputs run.
+        minimum_group: fewest compute nodes that are worth a partition.
+        limits: what no operator may exceed.
+        engines: parts of the chip; the first of the right kind that takes an operator computes it.
+        memory: sizes that an estimate of time needs.
+        cost: speeds likewise.
+        legalization: what quantizing for it does besides a preset.
     """
 
     name: str
     description: str
     version: str
     rules: tuple[OpRule, ...]
-    traps: tuple[TrapRule, ...]
     sha256: str
+    extends: str = ""
+    family: str = ""
+    architecture: str = ""
+    sdk: str = ""
+    cases: tuple[Case, ...] = ()
+    traps: tuple[TrapRule, ...] = ()
     shifts: ShiftLimits | None = None
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    policy: Policy = "node"
+    boundary: Boundary = "cpu"
+    minimum_group: int = 1
+    limits: Limits = field(default_factory=Limits)
+    engines: tuple[Engine, ...] = ()
+    memory: Memory = field(default_factory=Memory)
+    cost: Cost = field(default_factory=Cost)
+    legalization: Legalization = field(default_factory=Legalization)
 
     def quantized_ops(self) -> tuple[str, ...]:
-        """Operator types that have a rule, sorted."""
-        return tuple(sorted(self._schemes))
+        """Operator types that it computes on integers for some encodings, sorted."""
+        return tuple(sorted(op for op, rule in self._rules.items() if rule.schemes and op not in NOT_QUANTIZED))
 
     def allows(
         self,
@@ -123,26 +128,104 @@ class Target:
         An operand left None is not judged; an operator with several activations is asked once for each of their encodings.
         With several schemes the reason is that of the nearest: fewest storage types refused, then fewest complaints.
         """
-        if op_type not in self._schemes:
+        schemes = self._schemes(op_type)
+        if not schemes:
             return f"{self.name} has no rule for {op_type}"
         operands: dict[Operand, Encoding | None] = {"activations": activation, "weights": weight, "bias": bias}
         given = {operand: encoding for operand, encoding in operands.items() if encoding is not None}
-        nearest = min(self._schemes[op_type], key=lambda s: (s.refused_types(given), len(s.complaints(given))))
+        nearest = min(schemes, key=lambda s: (s.refused_types(given), len(s.complaints(given))))
         complaints = nearest.complaints(given)
         return f"{op_type} on {self.name}: {'; '.join(complaints)}" if complaints else None
 
+    def judge(self, unit: Unit) -> Verdict:
+        """What becomes of ``unit``: limits, the demands of the operator's rule, cases of all operators, the rule's own cases, its
+        schemes; the first that says something decides.
+
+        Raises:
+            ModelError: a condition of the target file compares what cannot be compared.
+        """
+        facts = UnitFacts(unit, self.name)
+        rule = self._rules.get(facts.op) or self._rules.get("*")
+        if rule is None or not (rule.schemes or rule.cases):
+            way_out = rule.suggestion(facts) if rule is not None and rule.suggestion is not None else ""
+            return self._verdict("fallback", facts, "no-rule", f"{facts.op} is not supported on {self.name}", way_out)
+        exceeded = self.limits.exceeded(facts)
+        if exceeded is not None:
+            return self._verdict("fallback", facts, *exceeded)
+        word = kebab_case(unit.core.op_type)
+        unmet = rule.unmet_demand(facts)
+        if unmet is not None:
+            return self._verdict("fallback", facts, f"{word}-demand", f"{facts.op} on {self.name}: {unmet}")
+        for case in (*self.cases, *rule.cases):
+            if case.when(facts):
+                return self._verdict(case.verdict, facts, case.rule, case.reason(facts), case.suggestion(facts))
+        return self._by_schemes(rule, facts, word)
+
+    def _by_schemes(self, rule: OpRule, facts: UnitFacts, word: str) -> Verdict:
+        way_out = rule.suggestion(facts) if rule.suggestion is not None else ""
+        found = [(scheme.complaints_of_unit(facts), scheme) for scheme in rule.schemes]
+        if not found:
+            reason = f"{facts.op} with {_input_words(facts)} is not supported on {self.name}"
+            return self._verdict(rule.otherwise, facts, f"{word}-types", reason, way_out)
+        complaints, nearest = min(found, key=lambda pair: len(pair[0]))
+        if (
+            complaints
+            and not facts.quantized
+            and not any(dtype in FLOAT_TYPES for s in rule.schemes for dtype in s.activations)
+        ):
+            reason = f"{facts.op} is not quantized: {facts.why_float}"
+            return self._verdict(
+                "fallback", facts, "not-quantized", reason, "quantize it: qdqtool quantize, or qdqtool qdq insert"
+            )
+        if complaints:
+            return self._verdict(
+                rule.otherwise, facts, f"{word}-types", self._refusal(rule, facts, complaints), way_out
+            )
+        if nearest.compute == "float":
+            return self._verdict("npu-float", facts, f"{word}-float", f"{facts.op} is computed in floating point")
+        behind = next((op for op in facts.tail if not self._schemes(op)), None)
+        if behind is not None:
+            reason = f"{behind}, which belongs to this {facts.op}, is not supported on {self.name}"
+            return self._verdict("fallback", facts, "tail", reason)
+        violation = out_of_reach(facts.unit, self.shifts) if self.shifts is not None else None
+        if violation is not None:
+            reason = f"{self.name} does not shift between the positions of this {facts.op}: {violation.because}"
+            return self._verdict("fallback", facts, violation.rule, reason, f"qdqtool opt -p {violation.rule}")
+        return self._verdict("npu-int", facts, word)
+
+    def _refusal(self, rule: OpRule, facts: UnitFacts, complaints: list[str]) -> str:
+        """In words, of a type that no scheme takes, or of what the nearest does not."""
+        types = {dtype for scheme in rule.schemes for dtype in scheme.activations}
+        encoding = facts.x.encoding
+        if facts.x.kind == "activation" and encoding is not None and encoding.dtype not in types:
+            return f"{facts.op} with {_input_words(facts)} is not supported on {self.name}"
+        return f"{facts.op} on {self.name}: {'; '.join(complaints)}"
+
+    def _verdict(
+        self, kind: VerdictKind, facts: UnitFacts, rule: str, reason: str = "", suggestion: str = ""
+    ) -> Verdict:
+        engine = self._engine(kind, facts.op) if kind in ("npu-int", "npu-float") else "CPU"
+        return Verdict(kind=kind, engine=engine, rule=rule, reason=reason, suggestion=suggestion)
+
+    def _engine(self, kind: VerdictKind, op_type: str) -> str:
+        of_kind = [e for e in self.engines if kind == f"npu-{e.kind}"]
+        return next((e.name for e in of_kind if not e.types or op_type in e.types), "NPU")
+
+    def _schemes(self, op_type: str) -> tuple[Scheme, ...]:
+        rule = self._rules.get(op_type)
+        return () if rule is None else rule.schemes
+
     @cached_property
-    def _schemes(self) -> dict[str, tuple[Scheme, ...]]:
-        return {op_type: rule.schemes for rule in self.rules for op_type in rule.types}
+    def _rules(self) -> dict[str, OpRule]:
+        return {op_type: rule for rule in self.rules for op_type in rule.types}
 
 
-def _name(dtype: ir.DataType) -> str:
-    return dtype.name.lower()
+def _input_words(facts: UnitFacts) -> str:
+    """``symmetric int8 input``; of unsigned types and floats the type alone."""
+    if facts.x.quantized and facts.x.signed:
+        return f"{'symmetric' if facts.x.symmetric else 'asymmetric'} {facts.x.dtype} input"
+    return f"{facts.x.dtype or 'such'} input"
 
 
-def _middle(dtype: ir.DataType) -> int:
-    """The zero point of a symmetric encoding: 0, or 2^(bits-1) of an unsigned integer type."""
-    if not _name(dtype).startswith("uint"):
-        return 0
-    _, bits = integer_format(dtype)
-    return 1 << (bits - 1)
+def _shape(tensor: TensorFacts) -> str:
+    return "×".join("?" if dim is None else str(dim) for dim in tensor.shape or ())

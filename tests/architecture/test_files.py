@@ -47,7 +47,8 @@ def test_no_module_bears_the_name_of_a_verb() -> None:
 def test_verbs_stay_functions() -> None:
     """Import every module there is; each verb must still be what it was, and be there a second time."""
     for module in pkgutil.walk_packages(qdqtool.__path__, "qdqtool."):
-        importlib.import_module(module.name)
+        if module.name != "qdqtool.npu.libqdqtool_npu":  # a plain library, which pkgutil takes for a module
+            importlib.import_module(module.name)
     for name in qdqtool.__all__:
         verb = getattr(qdqtool, name)
         assert callable(verb), f"qdqtool.{name} is {verb!r}"

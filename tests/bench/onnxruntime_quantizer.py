@@ -32,12 +32,12 @@ class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
         self.intra_op_num_threads = 1
 
 
-def main(model: str, data: str, count: str, method: str, output: str) -> None:
-    """Quantize to int8 QDQ with calibration ``method``: MinMax, Entropy, Percentile."""
+def main(model: str, data: str, count: str, method: str, output: str, activations: str = "QInt8") -> None:
+    """Quantize to 8-bit QDQ with calibration ``method``: MinMax, Entropy, Percentile."""
     onnxruntime.SessionOptions = OneThread
     quantize_static(
         model, output, Samples(data, int(count)), calibrate_method=CalibrationMethod[method],
-        activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
+        activation_type=QuantType[activations], weight_type=QuantType.QInt8,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ LAYERS = 7000
 
 def results() -> list[Result]:
     """Verify against `onnx_ir.from_proto`, 21,000 nodes: CPU times, made in turn, at most 3× (0.9-1.1 measured)."""
-    proto = _chain()
+    proto = chain()
     model = ir.from_proto(proto)
     pairs = []
     for _ in range(7):
@@ -34,7 +34,7 @@ def results() -> list[Result]:
     return [Result("verify / onnx_ir.from_proto", first / second, "×", 3.0, detail)]
 
 
-def _chain() -> onnx.ModelProto:
+def chain() -> onnx.ModelProto:
     """A chain of QDQ pairs and Relus."""
     head = f"""<ir_version: 10, opset_import: ["": 21]>
         g (float[8] x0) => (float[8] x{LAYERS}) <float s = {{0.5}}, int8 z = {{0}}> {{"""

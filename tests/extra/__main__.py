@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.extra import benches, browser, interpreters, old_onnxruntime, wheel
+from tests.extra import benches, browser, interpreters, npu, old_onnxruntime, wheel
 from tests.extra.part import Missing
 
 PARTS = {
     "wheel": wheel.run,
     "onnxruntime 1.23.2": old_onnxruntime.run,
     "other interpreters": interpreters.run,
+    "simulated NPU": npu.run,
     "browser": browser.run,
     "benches": benches.run,
 }

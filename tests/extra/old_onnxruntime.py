@@ -1,4 +1,4 @@
-"""The oldest onnxruntime that is supported: the unit and golden tests, and the models we make load in it."""
+"""The oldest onnxruntime that is supported: the unit and golden tests and those of the simulated NPU, and the models we make load in it."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ OLDEST = "1.23.2"
 def run() -> str:
     """Run the tests in an environment with the oldest onnxruntime."""
     python = environment("old-onnxruntime", ["-e", ".[test]", f"onnxruntime=={OLDEST}"])
-    return pytest_summary(python, "tests/unit", "tests/golden", "-m", "not extra and not newest")
+    return pytest_summary(python, "tests/unit", "tests/golden", "tests/npu", "-m", "not extra and not newest")

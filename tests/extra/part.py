@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -35,13 +36,14 @@ def call(command: Sequence[str], *, cwd: Path = ROOT, env: dict[str, str] | None
 
 
 def environment(name: str, packages: Sequence[str], python: str = sys.executable) -> str:
-    """The interpreter of a virtual environment ``.venv-<name>`` that holds ``packages``, made when it is not there.
+    """The interpreter of a virtual environment ``.venv-<name>`` that holds ``packages``, made when it is not there, or when the C++
+    sources of what it holds have changed.
 
     Raises:
         Missing: a package cannot be installed for this interpreter.
     """
     folder = ROOT / f".venv-{name}"
-    stamp, wanted = folder / "packages.txt", "\n".join(packages)
+    stamp, wanted = folder / "packages.txt", "\n".join([*packages, *([_sources()] if "-e" in packages else [])])
     interpreter = str(folder / "bin" / "python")
     if stamp.is_file() and stamp.read_text() == wanted:
         return interpreter
@@ -55,6 +57,12 @@ def environment(name: str, packages: Sequence[str], python: str = sys.executable
         raise Missing(f"{' '.join(packages)} for {python} ({last})") from error
     stamp.write_text(wanted)
     return interpreter
+
+
+def _sources() -> str:
+    """A digest of the sources of the NPU's library."""
+    files = sorted(file for file in (ROOT / "qdqtool" / "npu" / "ep").rglob("*") if file.is_file())
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def pytest_summary(interpreter: str, *arguments: str) -> str:

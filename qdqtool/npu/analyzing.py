@@ -1,0 +1,197 @@
+"""The public verb: what a target makes of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+from qdq_passes.analysis.units import Unit, units_of
+from qdq_passes.core.annotate import TARGET
+from qdq_passes.core.findings import Finding, is_at_least
+from qdq_passes.core.partitions import NOT_SIMULATED, not_simulated, partitions
+from qdq_passes.core.pipeline import run_pipeline
+from qdq_passes.core.placements import placements
+from qdq_passes.core.verdict import VERDICT_KINDS, Boundary
+from qdq_passes.core.verify import verify
+from qdq_passes.errors import UsageError
+
+from qdqtool.io.atomic import refuse_existing
+from qdqtool.io.read import read_text
+from qdqtool.io.save import save
+from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
+from qdqtool.npu.compiled import refuse_compiled
+from qdqtool.npu.figures import node_reports, partition_report
+from qdqtool.npu.repairs import Setting, cut_of, repairs
+from qdqtool.npu.report import Analysis, NodeReport
+from qdqtool.targets.findings import hardened, silent_findings
+from qdqtool.targets.loading import load_target
+from qdqtool.targets.target import Target
+
+Warn = Callable[[str], None]
+
+#: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
+PREPARE = "give-names,infer-shapes"
+OUTLINE = "outline-partitions"
+
+
+def analyze(
+    model: ModelOrPath,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    target: str | os.PathLike[str],
+    boundary: Boundary | None = None,
+    simulated: bool = False,
+    require_npu: float | None = None,
+    baseline: str | os.PathLike[str] | None = None,
+    outline: bool = False,
+    allow_findings: bool = False,
+    overwrite: bool = False,
+    no_provenance: bool = False,
+    warn: Warn | None = None,
+) -> Analysis:
+    """Say of each node of a model who runs it on ``target``, and why; write the model with these annotations where asked for.
+
+    Args:
+        model: path, or a model in memory (which stays as it is).
+        output: where to write the model with the annotation ``qdqtool.target`` in the metadata of its nodes; None: nowhere.
+        target: name or file of the target.
+        boundary: where the Q and DQ of float inputs and outputs run, where not as the target says.
+        simulated: what the simulated NPU runs, which leaves to the CPU what it has no kernel for; the chip itself otherwise.
+        require_npu: share of operators in percent that must be on the NPU, else the analysis has failed.
+        baseline: JSON of an earlier analysis: only what is worse than there makes this one fail.
+        outline: the model written has each partition as a local function.
+        allow_findings: write it although the model has errors that it came with.
+        overwrite: replace an existing ``output``.
+        no_provenance: leave out the metadata entry.
+        warn: called with each warning.
+
+    Raises:
+        UsageError: the model is compiled already, or the baseline is no report of an analysis.
+        QdqError: bad model or target; see each class's exit code.
+    """
+    if output is not None:
+        refuse_existing(os.fspath(output), overwrite=overwrite)
+    chip = load_target(target)
+    before = _stored(baseline) if baseline is not None else None
+    work, source = opened(model)
+    refuse_compiled(work, chip)
+    known = verify(work, minimum="error")
+    steps = ["inline-functions"] if work.functions else []
+    steps += [*repair(work, warn), PREPARE]
+    run_pipeline(work, ",".join(steps))
+    path = "model.onnx" if isinstance(model, ir.Model) else os.fspath(model)
+    found = _judged(_analysis(work, path, chip, boundary, simulated=simulated), before, require_npu)
+    if output is not None:
+        steps.append("assign-targets{target=@target" + _options(boundary, simulated=simulated) + "}")
+        if outline:
+            run_pipeline(work, OUTLINE)
+            steps.append(OUTLINE)
+        refuse_errors(work, known, allow_findings=allow_findings)
+        entry = None if no_provenance else provenance_of(",".join(steps), source, {"target": chip.sha256})
+        save(work, output, overwrite=overwrite, provenance=entry, annotations=True)
+    return found
+
+
+def _analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | None, *, simulated: bool) -> Analysis:
+    """The analysis of ``model``, whose nodes gain the annotation ``target``."""
+    edge = boundary or target.boundary
+    units = units_of(model)
+    verdicts = {unit: target.judge(unit) for unit in units}
+    said = list(verdicts.values())
+    lacking = not_simulated(units, said, target)
+    outside = lacking if simulated else None
+    found = partitions(model, units, said, target.policy, edge, target.minimum_group, outside)
+    setting = Setting(model=model, found=found, verdicts=verdicts, target=target, boundary=edge, lacking=outside)
+    placed = placements(model, found)
+    for node, placement in placed.items():
+        TARGET.set(node, placement)
+    return Analysis(
+        target=target.name,
+        target_version=target.version,
+        policy=target.policy,
+        model=model,
+        nodes=node_reports(placed, found),
+        partitions=tuple(partition_report(partition) for partition in found.partitions),
+        findings=(*hardened(silent_findings(model, target), target), *_notes(lacking)),
+        repairs=repairs(setting),
+        cut=cut_of(setting, path),
+    )
+
+
+def _options(boundary: Boundary | None, *, simulated: bool) -> str:
+    return (f" boundary={boundary}" if boundary is not None else "") + ("" if simulated else " simulated=false")
+
+
+def _notes(lacking: Mapping[Unit, str]) -> list[Finding]:
+    """What the simulated NPU does not compute although the target takes it."""
+    return [
+        Finding("note", NOT_SIMULATED, unit.core.name or unit.core.op_type, f"{why}; `simulate` runs it on the CPU", "")
+        for unit, why in lacking.items()
+    ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What an earlier report says.
+
+    Args:
+        errors: (rule, where) of its errors.
+        verdicts: verdict of each node by its name.
+        npu_percent: share of operators on the NPU.
+    """
+
+    errors: frozenset[tuple[str, str]]
+    verdicts: dict[str, str]
+    npu_percent: float
+
+
+def _stored(path: str | os.PathLike[str]) -> Stored:
+    """An earlier report.
+
+    Raises:
+        UsageError: the file is no report of an analysis.
+    """
+    try:
+        data = json.loads(read_text(path))
+        return Stored(
+            errors=frozenset((f["rule"], f["where"]) for f in data["findings"] if f["level"] in ("error", "fatal")),
+            verdicts={node["name"]: str(node["verdict"]) for node in data["nodes"]},
+            npu_percent=float(data["npu_percent"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError("is no report of `qdqtool analyze --json`", where=os.fspath(path)) from error
+
+
+def _judged(found: Analysis, before: Stored | None, require_npu: float | None) -> Analysis:
+    """``found`` with what makes it fail: errors, too little on the NPU; with a baseline only what is worse than there."""
+    errors = [finding for finding in found.findings if is_at_least(finding, "error")]
+    new = [e for e in errors if before is None or (e.rule, e.where) not in before.errors]
+    failures = [_error_text(new)] if new else []
+    short = require_npu is not None and found.npu_percent < require_npu
+    if short and (before is None or found.npu_percent < before.npu_percent):
+        failures.append(f"{found.npu_percent:.1f} % of the operators are on the NPU, required are {require_npu:g} %")
+    if before is not None:
+        worse = [node for node in found.nodes if node.kind != "pair" and _is_worse(node, before.verdicts)]
+        if worse:
+            others = f" and {len(worse) - 1} more" if len(worse) > 1 else ""
+            now, was = worse[0].placement.verdict, before.verdicts[worse[0].name]
+            failures.append(f"{worse[0].name}{others}: {now}, was {was} in the baseline")
+        if found.npu_percent < before.npu_percent and not (short or worse):
+            failures.append(
+                f"{found.npu_percent:.1f} % of the operators are on the NPU, were {before.npu_percent:.1f} %"
+            )
+    return dataclasses.replace(found, failures=tuple(failures), known_errors=len(errors) - len(new))
+
+
+def _error_text(errors: list[Finding]) -> str:
+    first, others = errors[0], f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return f"{first.rule} at {first.where}{others}"
+
+
+def _is_worse(node: NodeReport, before: dict[str, str]) -> bool:
+    was = before.get(node.name)
+    kinds: tuple[str, ...] = VERDICT_KINDS
+    return was in kinds and kinds.index(node.placement.verdict) > kinds.index(was)

@@ -1,0 +1,106 @@
+"""What a model is simulated on: our provider, or one that the user has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from qdq_passes.core.verdict import Boundary
+from qdq_passes.errors import SetupError, UsageError
+
+import qdqtool.npu
+from qdqtool.runtime.plugin import open_on, provider_names, register_library
+from qdqtool.runtime.provider import open_session
+from qdqtool.runtime.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A session on a provider.
+
+    Args:
+        words: what it is.
+        session: None where the library of the simulated NPU is missing.
+        notes: what else is to be said.
+    """
+
+    words: str
+    session: Session | None
+    notes: tuple[str, ...] = ()
+
+
+def simulated_npu(
+    model: ir.Model,
+    target: str | os.PathLike[str] | None,
+    boundary: Boundary | None,
+    *,
+    optimize: bool = False,
+    threads: int = 1,
+) -> Device:
+    """The simulated NPU; without a session where its library is missing, or onnxruntime is too old for it.
+
+    Args:
+        model: QDQ, or compiled.
+        target: name or file of the target; None for a compiled model, which says it itself.
+        boundary: where not as the target says.
+        optimize: let onnxruntime optimize the graph first.
+        threads: threads inside an operator.
+
+    Raises:
+        QdqError: the model cannot be partitioned, lowered or opened.
+    """
+    options = {"target": _found(target), "boundary": boundary}
+    try:
+        qdqtool.npu.register()
+    except SetupError as error:
+        return Device(
+            words="none", session=None, notes=(f"{error.message}; {error.hint}" if error.hint else error.message,)
+        )
+    given = {key: value for key, value in options.items() if value is not None}
+    session = open_session(model, given, optimize=optimize, threads=threads)
+    return Device(words="the simulated NPU", session=session)
+
+
+def other_provider(
+    model: ir.Model,
+    library: str | os.PathLike[str] | None,
+    name: str | None,
+    options: Mapping[str, str],
+    *,
+    optimize: bool = False,
+    threads: int = 1,
+) -> Device:
+    """The provider ``name`` of ``library``; nodes that it declines run on the CPU. Arguments else as `simulated_npu`.
+
+    Args:
+        library: registered with onnxruntime under the provider's name (or its own); None for one that is registered.
+        name: of the provider; None where ``library`` brings just one that was not there.
+        options: the provider's.
+
+    Raises:
+        UsageError: there is no such library or provider, or no telling which.
+        SetupError: onnxruntime cannot load it.
+    """
+    if library is not None:
+        before = set(provider_names())
+        register_library(name or os.path.splitext(os.path.basename(os.fspath(library)))[0], library)
+        if name is None:
+            new = sorted(set(provider_names()) - before)
+            if len(new) != 1:
+                hint = f"give --ep-name: {', '.join(new or provider_names())}"
+                raise UsageError("which of its providers is not clear", where=os.fspath(library), hint=hint)
+            (name,) = new
+    if name is None:
+        raise UsageError("no provider", hint="give --ep-library, --ep-name or both")
+    session = open_on(model, name, options, optimize=optimize, threads=threads)
+    return Device(words=name, session=session)
+
+
+def _found(target: str | os.PathLike[str] | None) -> str | None:
+    """A name as it is; the file of another target from the root, as the compiler may be asked from elsewhere."""
+    if target is None:
+        return None
+    text = os.fspath(target)
+    return os.path.abspath(text) if text.endswith(".toml") else text

@@ -1,0 +1,85 @@
+"""From who runs what to the figures of a report."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from qdq_passes.analysis.macs import macs_in
+from qdq_passes.analysis.partitions import Partition, bytes_of, weight_bytes
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.scopes import scope_of
+from qdq_passes.analysis.units import Unit
+from qdq_passes.analysis.uses import dtype_of, is_standard
+from qdq_passes.core.annotate import Placement
+from qdq_passes.core.partitions import Partitioning
+
+from qdqtool.npu.report import After, Crossing, NodeReport, PartitionReport
+
+
+def op_of(node: ir.Node) -> str:
+    """The operator as a report writes it."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def node_reports(placed: dict[ir.Node, Placement], found: Partitioning) -> tuple[NodeReport, ...]:
+    """A report of each node that is placed."""
+    computing = {node for unit in found.units if counts(unit) for node in unit.nodes} | set(inner_operators(found))
+    cores = {node: op_of(unit.core) for unit in found.units for node in unit.tail}
+    return tuple(
+        NodeReport(
+            name=node.name or "",
+            op=op_of(node),
+            scope=scope_of(node),
+            placement=placement,
+            kind="pair" if is_quantize(node) or is_dequantize(node) else "compute" if node in computing else "steering",
+            macs=macs_in([node]),
+            core=cores.get(node) or op_of(node),
+        )
+        for node, placement in placed.items()
+    )
+
+
+def partition_report(partition: Partition) -> PartitionReport:
+    """``partition`` in figures."""
+    return PartitionReport(
+        id=partition.id,
+        nodes=tuple(node.name or "" for node in partition.nodes),
+        inputs=tuple(_crossing(value) for value in partition.inputs),
+        outputs=tuple(_crossing(value) for value in partition.outputs),
+        macs=macs_in(partition.nodes),
+        weight_bytes=weight_bytes(partition.units),
+    )
+
+
+def _crossing(value: ir.Value) -> Crossing:
+    dtype = dtype_of(value)
+    shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+    return Crossing(
+        name=value.name or "",
+        dtype=None if dtype is None else dtype.name.lower(),
+        shape=shape,
+        bytes=bytes_of(value),
+    )
+
+
+def inner_operators(found: Partitioning) -> list[ir.Node]:
+    """Operators in bodies, which the CPU runs; all of them count as operators that compute or move data."""
+    return [
+        node for node in found.inner if not (is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant"))
+    ]
+
+
+def counts(unit: Unit) -> bool:
+    """Whether the nodes of ``unit`` count as operators that compute or move data."""
+    return unit.is_compute and not unit.is_requantization
+
+
+def after(found: Partitioning) -> After:
+    """The figures of ``found``."""
+    operators = sum(len(unit.nodes) for unit in found.units if counts(unit))
+    return After(
+        npu_compute_nodes=sum(partition.compute_nodes for partition in found.partitions),
+        compute_nodes=operators + len(inner_operators(found)),
+        partitions=len(found.partitions),
+        boundary_tensors=sum(len(p.inputs) + len(p.outputs) for p in found.partitions),
+        boundary_bytes=found.boundary_bytes,
+    )

@@ -1,0 +1,88 @@
+"""Where the operators of a simulated model run: what onnxruntime says, with the reasons of the partitioner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import onnx_ir as ir
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.uses import is_standard, main_nodes
+from qdq_passes.core.partitions import CPU, Partitioning
+
+from qdqtool.npu.simulated import PlacedNode, Placement
+from qdqtool.runtime.plugin import CPU_PROVIDER, Assigned
+
+_UNCOUNTED = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})
+#: Names in a note.
+SHOWN = 3
+
+
+def predicted(model: ir.Model, plan: Partitioning) -> Placement:
+    """What the partitioner says of the operators of ``model``."""
+    nodes = [_predicted(node, plan) for node in main_nodes(model) if _counts(node)]
+    return Placement(source="partitioner", nodes=tuple(nodes), partitions=len(plan.partitions))
+
+
+def told(assigned: Sequence[Assigned], model: ir.Model, plan: Partitioning | None) -> Placement:
+    """What onnxruntime says, in the order of ``model``; device names and reasons are those of ``plan``.
+
+    Args:
+        assigned: onnxruntime's word of a session on ``model``, every node of which has a name of its own.
+        model: the model.
+        plan: what the partitioner says; None for providers that are not ours.
+    """
+    places = {node.name: index for index, node in enumerate(main_nodes(model))}
+    nodes = {node.name: node for node in main_nodes(model)}
+    numbers: dict[int, int] = {}
+    found = []
+    for entry in sorted(assigned, key=lambda a: places.get(a.name, len(places))):
+        if entry.provider != CPU_PROVIDER:
+            numbers.setdefault(entry.group, len(numbers))
+        if entry.op in _UNCOUNTED:
+            continue
+        node = nodes.get(entry.name)
+        mine = _predicted(node, plan) if node is not None and plan is not None else None
+        if entry.provider == CPU_PROVIDER:
+            reason, suggestion = (mine.reason, mine.suggestion) if mine is not None else ("", "")
+            found.append(PlacedNode(name=entry.name, op=entry.op, device=CPU, reason=reason, suggestion=suggestion))
+        else:
+            device = mine.device if mine is not None and mine.partition is not None else entry.provider
+            found.append(PlacedNode(name=entry.name, op=entry.op, device=device, partition=numbers[entry.group]))
+    return Placement(source="onnxruntime", nodes=tuple(found), partitions=len(numbers))
+
+
+def surprises(said: Placement, expected: Placement) -> str | None:
+    """In words, operators that run elsewhere than the partitioner says; None when there are none."""
+    mine = {node.name: node.partition is not None for node in expected.nodes}
+    other = [n.name for n in said.nodes if n.name in mine and mine[n.name] != (n.partition is not None)]
+    if not other:
+        return None
+    shown = ", ".join(other[:SHOWN]) + (f" and {len(other) - SHOWN} more" if len(other) > SHOWN else "")
+    return f"onnxruntime placed otherwise than predicted: {shown}"
+
+
+def why_none(placement: Placement) -> str | None:
+    """Why nothing runs on the NPU, by the most frequent reason; None when something does."""
+    reasons = Counter((node.reason, node.suggestion) for node in placement.nodes if node.reason)
+    if placement.npu_nodes or not placement.nodes or not reasons:
+        return None
+    (reason, suggestion), count = reasons.most_common(1)[0]
+    text = f"nothing runs on the NPU; {count} of {len(placement.nodes)} operators: {reason}"
+    return f"{text}; {suggestion}" if suggestion else text
+
+
+def _predicted(node: ir.Node, plan: Partitioning) -> PlacedNode:
+    part, verdict = plan.partition_of.get(node), plan.verdict_of.get(node)
+    return PlacedNode(
+        name=node.name or "",
+        op=node.op_type,
+        device=part.engine if part is not None else CPU,
+        partition=part.id if part is not None else None,
+        reason="" if verdict is None else verdict.reason,
+        suggestion="" if verdict is None else verdict.suggestion,
+    )
+
+
+def _counts(node: ir.Node) -> bool:
+    return not (is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant"))

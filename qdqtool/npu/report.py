@@ -1,0 +1,281 @@
+"""What a target makes of a model: per node who runs it and why, partitions with what crosses their edges, findings, advice."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import onnx_ir as ir
+from qdq_passes.core.annotate import Placement
+from qdq_passes.core.findings import Finding
+from qdq_passes.core.partitions import CPU
+from qdq_passes.core.verdict import VERDICT_KINDS, VerdictKind
+
+#: Rules that look at what stands around an operator, so that one reason holds for many kinds of them.
+AROUND = frozenset({"batch", "inner-graph", "max-rank", "minimum-group", "region", "static-shapes", "whole-model"})
+#: What a node is in a report.
+NodeKind = Literal["compute", "pair", "steering"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReport:
+    """One node.
+
+    Args:
+        name: of the node.
+        op: operator, with its domain where that is not the standard one: ``com.acme::Op``.
+        scope: module path; may be empty.
+        placement: who runs it and why.
+        kind: ``"compute"`` for an operator that computes or moves data, ``"pair"`` for Q and DQ nodes, ``"steering"`` for what
+            works on shapes, indices and masks alone.
+        macs: multiply-accumulates in one inference.
+        core: operator of the unit that it is part of: Conv for the Relu behind it; its own for others.
+    """
+
+    name: str
+    op: str
+    scope: str
+    placement: Placement
+    kind: NodeKind
+    macs: int
+    core: str
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether it is counted when shares are."""
+        return self.kind == "compute"
+
+    @property
+    def is_npu(self) -> bool:
+        """Whether the NPU computes it."""
+        return self.placement.device != CPU
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the command's contract, and ``kind`` and ``macs``."""
+        head = {"name": self.name, "op": self.op, "scope": self.scope}
+        return {**head, **asdict(self.placement), "kind": self.kind, "macs": self.macs}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """A value that crosses the edge of a partition.
+
+    Args:
+        name: of the value.
+        dtype: element type; None where it is not known.
+        shape: dimensions; names of symbolic ones, None where one, or all, are not known.
+        bytes: in one inference; an unknown dimension counts as 1.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionReport:
+    """One partition.
+
+    Args:
+        id: its number.
+        nodes: names of its nodes, Q and DQ included.
+        inputs: what it reads from outside, constants left out.
+        outputs: what others read of it.
+        macs: multiply-accumulates in one inference.
+        weight_bytes: of weights, biases and other constants as the NPU stores them.
+    """
+
+    id: int
+    nodes: tuple[str, ...]
+    inputs: tuple[Crossing, ...]
+    outputs: tuple[Crossing, ...]
+    macs: int
+    weight_bytes: int
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes that cross its edge in one inference."""
+        return sum(crossing.bytes for crossing in (*self.inputs, *self.outputs))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the command's contract, and ``boundary_bytes``."""
+        return {**asdict(self), "boundary_bytes": self.boundary_bytes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class After:
+    """What would be if an advice were followed, and those before it.
+
+    Args:
+        npu_compute_nodes: operators on the NPU.
+        compute_nodes: of so many.
+        partitions: number of partitions.
+        boundary_tensors: values that cross their edges, each time they do.
+        boundary_bytes: their bytes.
+    """
+
+    npu_compute_nodes: int
+    compute_nodes: int
+    partitions: int
+    boundary_tensors: int
+    boundary_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """Nodes that one rule declines, and that keep others off the NPU, or split it.
+
+    Args:
+        nodes: their names.
+        ops: their operators, each once.
+        rule: the rule that declines them.
+        reason: in words, of the first.
+        suggestion: what would mend them; may be empty.
+        after: what would be if the NPU took them.
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    rule: str
+    reason: str
+    suggestion: str
+    after: After
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """A head, behind which all nodes stand that the NPU does not take.
+
+    Args:
+        nodes: operators of the head, which would run elsewhere.
+        outputs: values at which the model would end.
+        command: what cuts it off.
+        after: what would be of the rest.
+    """
+
+    nodes: int
+    outputs: tuple[str, ...]
+    command: str
+    after: After
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Nodes to which one rule applies.
+
+    Args:
+        nodes: the nodes; the first tells the reason and what would mend it.
+        ops: their operators, each once.
+    """
+
+    nodes: tuple[NodeReport, ...]
+    ops: tuple[str, ...]
+
+    @property
+    def placement(self) -> Placement:
+        """Of the first node."""
+        return self.nodes[0].placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What a target makes of a model.
+
+    Args:
+        target: name of the target.
+        target_version: of its description.
+        policy: what one unsupported node costs there.
+        model: the model as it was judged: sorted, named, with inferred shapes and the annotation ``target`` on its nodes.
+        nodes: every node but Constants, those in bodies too, in the order of the file.
+        partitions: in the order of their ids.
+        findings: what the target, or any backend, does silently; worst first.
+        repairs: which nodes to mend, the most profitable first.
+        cut: the head to cut off instead; None where that would not pay.
+        failures: why the analysis counts as failed, in words.
+        known_errors: errors among ``findings`` that the baseline has too.
+    """
+
+    target: str
+    target_version: str
+    policy: str
+    model: ir.Model
+    nodes: tuple[NodeReport, ...]
+    partitions: tuple[PartitionReport, ...]
+    findings: tuple[Finding, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    cut: Cut | None = None
+    failures: tuple[str, ...] = ()
+    known_errors: int = 0
+
+    @property
+    def npu_nodes(self) -> int:
+        """Nodes on the NPU, Q and DQ included."""
+        return sum(node.is_npu for node in self.nodes)
+
+    @property
+    def compute_nodes(self) -> int:
+        """Operators that compute or move data."""
+        return sum(node.is_compute for node in self.nodes)
+
+    @property
+    def npu_compute_nodes(self) -> int:
+        """Those of them on the NPU."""
+        return sum(node.is_compute and node.is_npu for node in self.nodes)
+
+    @property
+    def npu_percent(self) -> float:
+        """Share of operators on the NPU in percent; 100 where there are none."""
+        return 100.0 * self.npu_compute_nodes / self.compute_nodes if self.compute_nodes else 100.0
+
+    @property
+    def verdict(self) -> VerdictKind:
+        """The worst verdict of all nodes that are no Q and no DQ; of a model without such nodes ``npu-int``."""
+        kinds = {node.placement.verdict for node in self.nodes if node.kind != "pair"}
+        return next((kind for kind in reversed(VERDICT_KINDS) if kind in kinds), "npu-int")
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes that cross the edges of partitions in one inference, each time they do."""
+        return sum(partition.boundary_bytes for partition in self.partitions)
+
+    def reasons(self) -> list[Reason]:
+        """Why operators are not computed on integers by the NPU: the worst verdict first, of each the most frequent reason; what
+        is no operator that computes or moves data is left out."""
+        groups: dict[tuple[str, ...], list[NodeReport]] = {}
+        for node in self.nodes:
+            if node.placement.verdict != "npu-int" and node.is_compute:
+                key = (node.placement.verdict, *group_of(node.core, node.placement.rule))
+                groups.setdefault(key, []).append(node)
+        found = [Reason(nodes=tuple(nodes), ops=tuple(dict.fromkeys(n.op for n in nodes))) for nodes in groups.values()]
+        kinds: tuple[str, ...] = VERDICT_KINDS
+        return sorted(found, key=lambda reason: (-kinds.index(reason.placement.verdict), -len(reason.nodes)))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the command's contract, and more."""
+        return {
+            "target": self.target,
+            "target_version": self.target_version,
+            "policy": self.policy,
+            "verdict": self.verdict,
+            "nodes": [node.to_json() for node in self.nodes],
+            "partitions": [partition.to_json() for partition in self.partitions],
+            "npu_nodes": self.npu_nodes,
+            "cpu_nodes": len(self.nodes) - self.npu_nodes,
+            "boundary_bytes": self.boundary_bytes,
+            "compute_nodes": self.compute_nodes,
+            "npu_compute_nodes": self.npu_compute_nodes,
+            "npu_percent": self.npu_percent,
+            "macs": sum(node.macs for node in self.nodes),
+            "npu_macs": sum(node.macs for node in self.nodes if node.is_npu),
+            "findings": [finding.to_json() for finding in self.findings],
+            "known_errors": self.known_errors,
+            "repairs": [asdict(repair) for repair in self.repairs],
+            "cut": None if self.cut is None else asdict(self.cut),
+            "failures": list(self.failures),
+        }
+
+
+def group_of(op: str, rule: str) -> tuple[str, str]:
+    """What operators that are declined by ``rule`` have in common: the rule, and the operator unless it is one of `AROUND`."""
+    return ("" if rule in AROUND else op, rule)

@@ -1,0 +1,229 @@
+"""The verb: run a quantized model on the simulated NPU, beside the reference, the QDQ model and the float model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from qdq_passes.analysis.program_operators import DOMAIN
+from qdq_passes.clean.fix_shapes import FixShapes
+from qdq_passes.core.edit import copy_model
+from qdq_passes.core.partitions import Partitioning, partition_for
+from qdq_passes.core.pipeline import Pipeline, run_pipeline
+from qdq_passes.core.verdict import Boundary
+from qdq_passes.errors import UsageError
+
+from qdqtool.io.atomic import refuse_existing, write_whole
+from qdqtool.io.feed_spec import input_specs
+from qdqtool.io.feeds import FeedSpec, open_feeds
+from qdqtool.io.images import ImageOptions
+from qdqtool.io.npz_write import joined, write_npz
+from qdqtool.io.progress import StageProgress
+from qdqtool.io.working import ModelOrPath, opened, repair
+from qdqtool.npu.compiled import headers
+from qdqtool.npu.devices import Device, other_provider, simulated_npu
+from qdqtool.npu.estimate import estimate
+from qdqtool.npu.placing import predicted, surprises, told, why_none
+from qdqtool.npu.programs import is_context
+from qdqtool.npu.running import Runs
+from qdqtool.npu.simulated import Placement, Simulation
+from qdqtool.npu.trace import trace as trace_of
+from qdqtool.runtime.plugin import assignment
+from qdqtool.targets.loading import load_target
+from qdqtool.targets.target import Target
+
+Warn = Callable[[str], None]
+
+#: Names in a note.
+SHOWN = 3
+#: Samples without ``samples``: the reference is slow.
+SAMPLES = 16
+
+
+def simulate(
+    model: ModelOrPath,
+    data: FeedSpec,
+    *,
+    target: str | os.PathLike[str] | None = None,
+    float_model: ModelOrPath | None = None,
+    against: ModelOrPath | None = None,
+    samples: int | None = SAMPLES,
+    seed: int = 0,
+    image: ImageOptions | None = None,
+    boundary: Boundary | None = None,
+    optimize: bool = False,
+    threads: int = 1,
+    reference: bool = True,
+    trace: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    ep_library: str | os.PathLike[str] | None = None,
+    ep_name: str | None = None,
+    ep_options: Mapping[str, str] | None = None,
+    progress: StageProgress | None = None,
+    warn: Warn | None = None,
+) -> Simulation:
+    """Run a quantized model on the simulated NPU of ``target``, or on another execution provider, and compare its outputs.
+
+    Without the library of the simulated NPU the reference runs in its place, and a note says so.
+
+    Args:
+        model: QDQ, or what `compile` made of it; a path, or a model in memory (which stays as it is).
+        data: samples in any form of ``--data``.
+        target: name or file of the target. May be left out for a compiled model and for another provider.
+        float_model: the float model; by default ``model`` without its pairs on activations.
+        against: of a compiled model, the QDQ model that it was compiled from.
+        samples: take the first so many; None for all.
+        seed: seed of random data.
+        image: how images become inputs.
+        boundary: where Q and DQ at float inputs and outputs run, where not as the target says.
+        optimize: let onnxruntime optimize what the NPU and the CPU get, as an application's session does by default. Then nodes
+            may be placed otherwise, and those of the CPU compute otherwise, than the reference has it.
+        threads: threads inside an operator of the provider's session.
+        reference: whether to run the reference (numpy, slow); without it the QDQ model takes its place.
+        trace: where to write a timeline of the estimate (Chrome, Perfetto).
+        output: where to write the provider's outputs (``.npz``).
+        overwrite: replace existing files.
+        ep_library: library of another provider, to be registered with onnxruntime.
+        ep_name: its name; may be left out when ``ep_library`` has one.
+        ep_options: its options.
+        progress: called with (stage, done, total).
+        warn: called with each warning.
+
+    Raises:
+        QdqError: bad model, data or options; see each class's exit code.
+    """
+    for file in [file for file in (trace, output) if file is not None]:
+        refuse_existing(os.fspath(file), overwrite=overwrite)
+    foreign = ep_library is not None or ep_name is not None
+    work = _named(model, warn)
+    compiled = any(is_context(node) for node in work.graph)
+    if any(node.domain == DOMAIN for node in work.graph):
+        hint = "give the model that it was lowered from, or what `qdqtool compile` makes of that"
+        raise UsageError("is a lowered model, of integer operators", hint=hint)
+    _refuse(compiled=compiled, foreign=foreign, target=target, against=against, trace=trace)
+    chip = None if target is None else load_target(target)
+    source = _named(against, warn) if against is not None else None if compiled else work
+    feeds = open_feeds(data, input_specs(work), samples=samples, seed=seed, image=image)
+    planned = None if source is None or chip is None else _planned(source, chip, boundary)
+    if foreign:
+        device = other_provider(work, ep_library, ep_name, ep_options or {}, optimize=optimize, threads=threads)
+    else:
+        device = simulated_npu(work, target, boundary, optimize=optimize, threads=threads)
+    runs = Runs(work, device)
+    if source is not None:
+        if planned is not None and chip is not None and not foreign and (reference or device.session is None):
+            runs.add_reference(planned.model, planned.simulated, chip)
+        runs.add_others(source, None if float_model is None else opened(float_model)[0])
+    figures = runs.over(feeds, keep=output is not None, progress=progress)
+    check = not (foreign or optimize or compiled)
+    placement, notes = _placement(device, work, planned, check=check, foreign=foreign)
+    found = None
+    if planned is not None and chip is not None:
+        run_pipeline(planned.model, Pipeline((FixShapes(shapes=runs.shapes),)))
+        found = estimate(chip, planned.target)
+        notes += planned.notes
+    if warn is not None:
+        for text in feeds.warnings:
+            warn(text)
+    name = next((header.target for _, header in headers(work)), "") if chip is None else chip.name
+    if compiled and source is None:
+        notes.append("a compiled model says nothing of what it was made from: --against QDQ compares it with that")
+    result = runs.result(figures, target=name, placement=placement, estimate=found, notes=notes)
+    if trace is not None and found is not None:
+        text = json.dumps(trace_of(found), allow_nan=False, ensure_ascii=False)
+        write_whole(trace, text.encode(), overwrite=overwrite)
+    if output is not None:
+        write_npz(output, joined(result.values), overwrite=overwrite)
+    return result
+
+
+def _refuse(*, compiled: bool, foreign: bool, target: object, against: object, trace: object) -> None:
+    """Refuse what cannot be, before any work is done.
+
+    Raises:
+        UsageError: an option lacks another.
+    """
+    if target is None and not foreign and not compiled:
+        raise UsageError(
+            "no target", hint="give --target (see `qdqtool list targets`), or --ep-name for another provider"
+        )
+    if against is not None and not compiled:
+        raise UsageError("the model holds no compiled programs", hint="--against is for what `qdqtool compile` wrote")
+    if trace is not None and target is None:
+        raise UsageError("a timeline is of the estimate, which needs a target", hint="give --target")
+    if trace is not None and compiled and against is None:
+        raise UsageError(
+            "a timeline is of the estimate, which needs the QDQ model", hint="give --against, or the model itself"
+        )
+
+
+def _named(model: ModelOrPath, warn: Warn | None) -> ir.Model:
+    """A copy in which nodes are in order and each has a name that onnxruntime hears: it places them by name."""
+    work, _ = opened(model)
+    repair(work, warn)
+    run_pipeline(work, "give-names")
+    return work
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """Who runs what.
+
+    Args:
+        model: a copy with types, shapes and constants as the partitioner reads them.
+        simulated: on the simulated NPU.
+        target: on the target, which may take more.
+    """
+
+    model: ir.Model
+    simulated: Partitioning
+    target: Partitioning
+
+    @property
+    def notes(self) -> list[str]:
+        """What the target computes and the simulated NPU does not."""
+        there, here = (predicted(self.model, plan).nodes for plan in (self.target, self.simulated))
+        lacking = [
+            a.name or a.op for a, b in zip(there, here, strict=True) if b.partition is None and a.partition is not None
+        ]
+        if not lacking:
+            return []
+        shown = ", ".join(lacking[:SHOWN]) + (f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else "")
+        return [f"the target takes what the simulated NPU leaves to the CPU: {shown}; the estimate is of the target"]
+
+
+def _planned(model: ir.Model, target: Target, boundary: Boundary | None) -> _Plan:
+    copy = copy_model(model)
+    run_pipeline(copy, "infer-shapes,lift-constants")
+    on_target = partition_for(copy, target, boundary, simulated=False)
+    return _Plan(model=copy, simulated=partition_for(copy, target, boundary), target=on_target)
+
+
+def _placement(
+    device: Device, model: ir.Model, planned: _Plan | None, *, check: bool, foreign: bool
+) -> tuple[Placement | None, list[str]]:
+    """Where the operators run, and what is to be said of that.
+
+    Args:
+        device: what ran; onnxruntime is asked about its session.
+        model: what it ran.
+        planned: what the partitioner says.
+        check: whether onnxruntime ought to say the same.
+        foreign: whether it is another provider, which has reasons of its own.
+    """
+    expected = None if planned is None else predicted(planned.model, planned.simulated)
+    assigned = None if device.session is None else assignment(device.session)
+    if assigned is not None:
+        known = None if planned is None or foreign else planned
+        said = told(assigned, known.model, known.simulated) if known is not None else told(assigned, model, None)
+        notes = [surprises(said, expected) if check and expected is not None else None, why_none(said)]
+        return said, [note for note in notes if note is not None]
+    if expected is None:
+        return None, []
+    older = "placement is the partitioner's word: onnxruntime tells its own from 1.24 on"
+    notes = [None if device.session is None else older, why_none(expected)]
+    return expected, [note for note in notes if note is not None]

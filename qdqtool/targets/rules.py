@@ -1,0 +1,196 @@
+"""Rules of a target: which encodings operators take, and what becomes of them under which conditions. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import onnx_ir as ir
+from qdq_passes.analysis.grids import middle
+from qdq_passes.analysis.units import BIAS_INPUTS
+from qdq_passes.core.verdict import VerdictKind
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.granularity import PER_TENSOR
+
+from qdqtool.targets.expression import Expression, Template
+from qdqtool.targets.facts import UnitFacts
+from qdqtool.targets.tensor_facts import TensorFacts
+
+Operand = Literal["activations", "weights", "bias"]
+GranularityKind = Literal["per-tensor", "per-axis", "blocked"]
+Scales = Literal["any", "pow2"]
+Compute = Literal["integer", "float"]
+Encodings = Mapping[Operand, Encoding]
+
+_SINGULAR: dict[Operand, str] = {"activations": "activation", "weights": "weight", "bias": "bias"}
+#: What an operand of a unit is to a scheme.
+_OPERAND: dict[str, Operand] = {"activation": "activations", "weight": "weights", "constant": "weights", "bias": "bias"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """One combination of encodings that an operator takes.
+
+    Args:
+        activations: storage types of inputs and outputs; these are per-tensor. ``FLOAT`` and ``FLOAT16`` for what is left float.
+        weights: storage types of constants; none when empty.
+        bias: storage types of the bias; none when empty. ``FLOAT`` takes one that is left float.
+        symmetric: operands whose zero point must be the middle of their type: 0 for int8, 128 for uint8.
+        granularity: of weights and bias.
+        scales: ``"pow2"`` demands powers of two, of every operand.
+        compute: whether the operator is then computed on integers, or in floating point.
+    """
+
+    activations: tuple[ir.DataType, ...]
+    weights: tuple[ir.DataType, ...] = ()
+    bias: tuple[ir.DataType, ...] = ()
+    symmetric: tuple[Operand, ...] = ()
+    granularity: tuple[GranularityKind, ...] = ("per-tensor",)
+    scales: Scales = "any"
+    compute: Compute = "integer"
+
+    def types(self, operand: Operand) -> tuple[ir.DataType, ...]:
+        """Storage types it takes for ``operand``."""
+        return {"activations": self.activations, "weights": self.weights, "bias": self.bias}[operand]
+
+    def refused_types(self, given: Encodings) -> int:
+        """How many of the encodings given have a storage type it does not take."""
+        return sum(encoding.dtype not in self.types(operand) for operand, encoding in given.items())
+
+    def complaints(self, given: Encodings) -> list[str]:
+        """What it does not take of the encodings given, in words; empty when it takes them all."""
+        return [text for operand, encoding in given.items() for text in self._complaints(operand, encoding)]
+
+    def complaints_of_unit(self, facts: UnitFacts) -> list[str]:
+        """What it does not take of a unit, in words, each once; empty when it takes it all."""
+        found: dict[str, None] = {}
+        for tensor in (*facts.inputs, *facts.outputs):
+            if tensor.kind in ("control", "absent"):
+                continue
+            for text in self._complaints_of(tensor, facts):
+                found[text] = None
+        return list(found)
+
+    def _complaints_of(self, tensor: TensorFacts, facts: UnitFacts) -> Iterator[str]:
+        operand = _OPERAND.get(tensor.kind) or _operand_of_float(tensor, facts)
+        if tensor.encoding is not None:
+            yield from self._complaints(operand, tensor.encoding)
+            return
+        names = [_name(t) for t in self.types(operand)]
+        if tensor.dtype is None or tensor.dtype not in names:
+            which = "output" if tensor in facts.outputs else "input" if operand == "activations" else _SINGULAR[operand]
+            yield (
+                f"{which} is not quantized"
+                if tensor.dtype in _FLOATS
+                else f"{which} is {tensor.dtype or 'of unknown type'}"
+            )
+
+    def _complaints(self, operand: Operand, encoding: Encoding) -> Iterator[str]:
+        word, types = _SINGULAR[operand], self.types(operand)
+        if not types:
+            yield f"takes no quantized {word}"
+            return
+        if encoding.dtype not in types:
+            yield f"{word} is {_name(encoding.dtype)}, not {' or '.join(_name(t) for t in types)}"
+        center = middle(encoding.dtype)
+        off = [z for z in encoding.zero_point if z != center]
+        if operand in self.symmetric and off:
+            yield f"{word} has zero point {off[0]}, not {center} (symmetric)"
+        granularity = (PER_TENSOR.kind,) if operand == "activations" else self.granularity
+        if encoding.granularity.kind not in granularity:
+            yield f"{word} is {encoding.granularity.kind}, not {' or '.join(granularity)}"
+        if self.scales == "pow2" and encoding.position is None:
+            yield f"{word} has a scale that is no power of two"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A verdict under a condition.
+
+    Args:
+        when: over the facts of a unit.
+        verdict: what becomes of the unit when it holds.
+        rule: id: ``leaky-relu-int8``.
+        reason: why, in words; empty for a plain ``npu-int``.
+        suggestion: the way out; may be empty.
+    """
+
+    when: Expression
+    verdict: VerdictKind
+    rule: str
+    reason: Template
+    suggestion: Template
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpRule:
+    """What operators take.
+
+    Args:
+        types: standard operators bare (``Conv``), others with their domain (``com.acme::FancyConv``); ``*`` for all that no other
+            rule names.
+        schemes: alternatives; one of them must take all operands.
+        cases: looked through in order before the schemes.
+        ranks: fewest and most dimensions of the first input; None for any.
+        constant_inputs: indices of inputs whose data must be known.
+        attributes: attribute → the values that are taken.
+        otherwise: what becomes of a unit that no case and no scheme takes.
+        suggestion: the way out then; may be empty.
+    """
+
+    types: tuple[str, ...]
+    schemes: tuple[Scheme, ...] = ()
+    cases: tuple[Case, ...] = ()
+    ranks: tuple[int, int] | None = None
+    constant_inputs: tuple[int, ...] = ()
+    attributes: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    otherwise: VerdictKind = "fallback"
+    suggestion: Template | None = None
+
+    def unmet_demand(self, facts: UnitFacts) -> str | None:
+        """What ``facts`` lack of ranks, constants and attribute values, in words."""
+        if self.ranks is not None and facts.x.rank is not None and not self.ranks[0] <= facts.x.rank <= self.ranks[1]:
+            return f"its input has {facts.x.rank} dimensions, not {_span(self.ranks)}"
+        for index in self.constant_inputs:
+            if index < len(facts.inputs) and facts.inputs[index].kind != "absent" and not facts.inputs[index].constant:
+                return f"its input {index} is computed, not a constant"
+        for name, allowed in self.attributes.items():
+            value = getattr(facts.attr, name)
+            if value is not None and value not in allowed:
+                return f"its {name} is {value}, not {' or '.join(map(str, allowed))}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A part of the chip that computes.
+
+    Args:
+        name: as reports call it.
+        kind: whether it computes on integers or in floating point.
+        types: operators it takes; any when empty.
+    """
+
+    name: str
+    kind: Literal["int", "float"]
+    types: tuple[str, ...] = ()
+
+
+_FLOATS = (None, "float", "float16", "bfloat16", "double")
+
+
+def _operand_of_float(tensor: TensorFacts, facts: UnitFacts) -> Operand:
+    """What an operand that is left float is to a scheme: by its place, where its data are known."""
+    if not tensor.constant:
+        return "activations"
+    return "bias" if BIAS_INPUTS.get(facts.unit.core.op_type) == facts.inputs.index(tensor) else "weights"
+
+
+def _name(dtype: ir.DataType) -> str:
+    return dtype.name.lower()
+
+
+def _span(bounds: tuple[int, int]) -> str:
+    low, high = bounds
+    return f"{low}" if low == high else f"{low} to {high}"

@@ -1,0 +1,50 @@
+"""Test programs in C++ (tests/npu/cpp) linked with kernels, compiled as the library is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "qdqtool" / "npu" / "ep"
+PROGRAMS = Path(__file__).parent / "cpp"
+#: The options of qdqtool/npu/ep/CMakeLists.txt; a warning is an error here. Programs need not be fast.
+OPTIONS = ["-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+
+
+def _run(command: list[str]) -> str:
+    """What the command prints.
+
+    Raises:
+        AssertionError: it failed; with what it said.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def build(program: str, kernels: Iterable[str], folder: Path) -> Path:
+    """The executable of ``tests/npu/cpp/<program>.cc`` and ``kernels/<name>.cc``; objects in ``folder`` that are there are kept."""
+    compiler = os.environ.get("CXX", "c++")
+
+    def compile_one(source: Path) -> Path:
+        target = folder / f"{source.stem}.o"
+        if not target.exists():
+            level = "-O1" if source.parent == PROGRAMS else "-O2"
+            _run([compiler, *OPTIONS, level, f"-I{LIBRARY}", "-c", str(source), "-o", str(target)])
+        return target
+
+    sources = [PROGRAMS / f"{program}.cc", *(LIBRARY / "kernels" / f"{name}.cc" for name in kernels)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sources))
+    executable = folder / program
+    _run([compiler, *map(str, objects), "-pthread", "-o", str(executable)])
+    return executable
+
+
+def run(executable: Path) -> str:
+    """What the program prints; it must end with 0."""
+    return _run([str(executable)])

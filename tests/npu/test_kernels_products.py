@@ -1,0 +1,16 @@
+"""Kernels with sums of products, Conv, ConvTranspose and MatMul, for every instruction set of this machine, against naive arithmetic in C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.npu.kernel_builds import build, run
+
+KERNELS = [
+    "isa", "kernel", "requantize", "gemm", "gemm_avx2", "gemm_avx512",
+    "conv", "convolution", "depthwise", "depthwise_avx2", "depthwise_avx512", "matmul",
+]  # fmt: skip
+
+
+def test_products(tmp_path: Path) -> None:
+    assert run(build("products_test", KERNELS, tmp_path)).endswith(", 0 failures\n")

@@ -1,0 +1,89 @@
+"""Many sessions: at the same time, one after the other, longer than the library is registered, and in a child process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.npu.small_programs import context_model, equal, feed, mixed, python, session, succeeds
+
+START = "from tests.npu.small_programs import *\nimport gc, os\n"
+
+
+def test_eight_threads_create_and_run() -> None:
+    model = context_model()
+
+    def work(number: int) -> bool:
+        made = [session(model) for _ in range(3)]
+        inputs = [feed(1 + (number + i) % 5, number) for i in range(60)]
+        return all(equal(made[i % 3].run(None, {"x": x}), mixed(x)) for i, x in enumerate(inputs))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_one_session_runs_in_eight_threads() -> None:
+    """With shapes that change, so that memory is planned while others run."""
+    made = session(context_model(), threads=2)
+
+    def work(number: int) -> int:
+        inputs = [feed(1 + (number * 7 + i) % 12, i) for i in range(300)]
+        return sum(not equal(made.run(None, {"x": x}), mixed(x)) for x in inputs)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(work, range(8))) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_sessions_leave_nothing_behind() -> None:
+    """300 created, run and destroyed: resident memory does not grow with their number."""
+    code = """
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+model = context_model()
+def cycle(count):
+    for number in range(count):
+        made = session(model)
+        assert equal(made.run(None, {"x": feed()}), mixed(feed()))
+        del made
+    gc.collect()
+cycle(60)
+before = resident()
+cycle(300)
+print(resident() - before)
+"""
+    grown = int(succeeds(python(START + code)))
+    assert grown < 2 << 20, f"{grown} bytes for 300 sessions"
+
+
+def test_unregistered_while_a_session_lives() -> None:
+    code = """
+from qdqtool.runtime.provider import REGISTRATION
+made = session(context_model())
+ort.unregister_execution_provider_library(REGISTRATION)
+assert not [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
+assert equal(made.run(None, {"x": feed()}), mixed(feed()))
+del made
+gc.collect()
+qdqtool.npu.register()
+assert equal(session(context_model()).run(None, {"x": feed()}), mixed(feed()))
+print("ended well")
+"""
+    assert succeeds(python(START + code)).strip() == "ended well"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_process_runs_an_inherited_session() -> None:
+    code = """
+made = session(context_model())
+made.run(None, {"x": feed()})
+child = os.fork()
+if not child:
+    os._exit(0 if equal(made.run(None, {"x": feed(3)}), mixed(feed(3))) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert equal(made.run(None, {"x": feed(4)}), mixed(feed(4)))
+print("ended well")
+"""
+    assert succeeds(python(START + code)).strip() == "ended well"
