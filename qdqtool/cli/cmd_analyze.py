@@ -91,7 +91,7 @@ def _render(found: Analysis, out: Out, output: str | None) -> None:
         f"{megabytes(found.boundary_bytes)} across their edges; verdict {found.verdict}"
     )
     if not any(node.kind == "pair" for node in found.nodes):
-        say("the model has no Q and DQ nodes: quantize it first, `qdqtool quantize`")
+        say(_without_pairs(found))
     _partitions(found, everything=out.verbose)
     if out.verbose:
         _nodes(found)
@@ -102,6 +102,12 @@ def _render(found: Analysis, out: Out, output: str | None) -> None:
         say(f"wrote {output}")
     for failure in found.failures:
         say(f"failed: {failure}")
+
+
+def _without_pairs(found: Analysis) -> str:
+    if not found.compute_nodes:
+        return "the model has no operators that compute or move data"
+    return f"the model has no Q and DQ nodes: quantize it first, `qdqtool quantize --target {found.target}`"
 
 
 def _partitions(found: Analysis, *, everything: bool) -> None:
@@ -145,7 +151,8 @@ def _reasons(reasons: list[Reason], *, everything: bool) -> None:
         if placement.reason:
             say(f"    {placement.reason}")
         if placement.suggestion:
-            say(f"    → {placement.suggestion}")
+            each = len({node.placement.suggestion for node in reason.nodes}) > 1
+            say(f"    → {placement.suggestion}{' (the first; --json has that of each)' if each else ''}")
     if len(reasons) > len(shown):
         say(f"and {plural(len(reasons) - len(shown), 'more reason')} (-v)")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -58,6 +59,8 @@ def compare(
 
     from qdqtool import api
 
+    if min_sqnr is not None and math.isnan(min_sqnr):
+        raise UsageError("--min-sqnr is no number", hint="give decibels, as 30")
     if data is None:
         raise UsageError("no data to compare on", hint="give --data; random:8 shows whether anything is broken at all")
     before = _stored(baseline) if baseline is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,7 +62,7 @@ NODE_COLUMNS = (
 @click.option("--overwrite", is_flag=True, help="Replace files that exist.")
 @click.option("--ep-library", metavar="FILE", help="Run on the provider of this library instead of the simulated NPU.")
 @click.option("--ep-name", metavar="NAME", help="... of this name; can be left out when the library has one.")
-@click.option("--ep-option", "ep_options", multiple=True, metavar="K=V", help="An option of that provider (repeat).")
+@click.option("--ep-option", "ep_options", multiple=True, metavar="K=V", help="An option of the provider (repeat).")
 def simulate(
     out: Out, model: str, min_sqnr: float | None, ep_options: tuple[str, ...], trace: str | None, output: str | None,
     **options: Any,
@@ -73,6 +74,8 @@ def simulate(
     from qdqtool import api
     from qdqtool.cli.options import refuse_inputs
 
+    if min_sqnr is not None and math.isnan(min_sqnr):
+        raise click.UsageError("--min-sqnr is no number")
     inputs = [
         model,
         options["data"],
@@ -91,11 +94,25 @@ def simulate(
         )  # fmt: skip
     for text in found.notes:
         out.note(f"note: {text}")
+    below = min_sqnr is not None and _is_below(found, min_sqnr)
     out.result(found.to_json(), lambda: _render(found, out.verbose, trace, output))
-    figures = [f.sqnr_db for o in found.outputs if (f := o.against.get("npu/float")) is not None]
-    below = min_sqnr is not None and any(db is not None and db < min_sqnr for db in figures)
     wrong = found.base_is_reference and not options["optimize"] and not found.is_exact
     return 1 if below or wrong else 0
+
+
+def _is_below(found: Simulation, db: float) -> bool:
+    """Whether the SQNR of an output to the float model is below ``db``.
+
+    Raises:
+        UsageError: no output has one.
+    """
+    figures = [figure for output in found.outputs if (figure := output.against.get("npu/float")) is not None]
+    if not figures:
+        from qdq_passes.errors import UsageError
+
+        hint = "give --against for a compiled model, or --float with the outputs of MODEL"
+        raise UsageError("--min-sqnr has nothing to look at: no output is compared with a float model", hint=hint)
+    return any(figure.sqnr_db is not None and figure.sqnr_db < db for figure in figures)
 
 
 def _options(given: tuple[str, ...]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,7 +16,7 @@ from qdq_passes.analysis.uses import all_values, is_standard, main_nodes
 from qdq_passes.core.annotate import TARGET, Placement
 from qdq_passes.core.edit import Namer, copy_model, drop_unused_domains
 from qdq_passes.core.pipeline import Hook, run_pipeline
-from qdq_passes.core.verdict import Boundary
+from qdq_passes.core.verdict import Boundary, Verdict
 
 from qdqtool.io.versions import IR_VERSION
 from qdqtool.npu.compiled import refuse_compiled
@@ -128,7 +128,9 @@ def lower(model: ir.Model, target: Target, *, boundary: Boundary | None = None, 
     refuse_compiled(model, target)
     work = copy_model(model)
     run_pipeline(work, preparation(boundary), inputs={"target": target}, hooks=hooks)
-    placed = [placement for node in main_nodes(work) if _counts(node) and (placement := TARGET.get(node)) is not None]
+    placed = [
+        placement for node in main_nodes(work) if is_operator(node) and (placement := TARGET.get(node)) is not None
+    ]
     run_pipeline(work, LOWER, inputs={"target": target}, hooks=hooks)
     on_cpu = [placement for placement in placed if placement.partition is None]
     return Lowered(
@@ -136,7 +138,7 @@ def lower(model: ir.Model, target: Target, *, boundary: Boundary | None = None, 
         target=target.name,
         npu_nodes=len(placed) - len(on_cpu),
         cpu_nodes=len(on_cpu),
-        reasons=_reasons(on_cpu),
+        reasons=reasons_of(on_cpu),
         parts=tuple(_part(work, number, nodes) for number, nodes in sorted(_members(work).items())),
     )
 
@@ -165,14 +167,12 @@ def compile(
     return dataclasses.replace(done, parts=tuple(parts))
 
 
-def lower_model(model: ir.Model, target: Target) -> ir.Model:
-    """The model of `lower`."""
-    return lower(model, target).model
-
-
-def compile_model(model: ir.Model, target: Target) -> ir.Model:
-    """The model of `compile`."""
-    return compile(model, target).model
+def nothing_runs(target: str, reasons: Sequence[Reason]) -> str:
+    """In words, that a model has nothing for ``target``, and the most frequent of the ``reasons``."""
+    text = f"nothing of the model runs on {target}, so there is no program"
+    if not reasons:
+        return f"{text}: it has no operators"
+    return f"{text}; {reasons[0].nodes} of {sum(r.nodes for r in reasons)} operators: {reasons[0].reason}"
 
 
 def preparation(boundary: Boundary | None = None) -> str:
@@ -190,6 +190,20 @@ def header_of(target: Target) -> Header:
     return Header(target=target.name, target_version=target.version, target_sha256=target.sha256, qdqtool=tool)
 
 
+def is_operator(node: ir.Node) -> bool:
+    """Whether ``node`` counts as one: Q, DQ and constants do not."""
+    return not (is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant"))
+
+
+def reasons_of(judged: Sequence[Placement | Verdict]) -> tuple[Reason, ...]:
+    """Why operators run on the CPU, the most frequent first, of what was said of each."""
+    counts = Counter(one.rule for one in judged)
+    first = {one.rule: one for one in reversed(judged)}
+    return tuple(
+        Reason(rule=rule, reason=first[rule].reason or rule, nodes=count) for rule, count in counts.most_common()
+    )
+
+
 def _members(model: ir.Model) -> dict[int, list[ir.Node]]:
     """Partition → its nodes, in order."""
     found: dict[int, list[ir.Node]] = {}
@@ -204,15 +218,3 @@ def _part(model: ir.Model, number: int, nodes: list[ir.Node]) -> Part:
     program = program_of(model, nodes, f"npu_{number}")
     names = [tuple(v.name or "" for v in values) for values in (program.graph.inputs, program.graph.outputs)]
     return Part(name=f"npu_{number}", nodes=len(nodes), inputs=names[0], outputs=names[1])
-
-
-def _counts(node: ir.Node) -> bool:
-    return not (is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant"))
-
-
-def _reasons(placements: list[Placement]) -> tuple[Reason, ...]:
-    counts = Counter(placement.rule for placement in placements)
-    first = {placement.rule: placement for placement in reversed(placements)}
-    return tuple(
-        Reason(rule=rule, reason=first[rule].reason or rule, nodes=count) for rule, count in counts.most_common()
-    )

@@ -14,7 +14,7 @@ from qdq_passes.errors import QdqError, UsageError
 from qdqtool.io.context_files import payload_bytes
 from qdqtool.io.load import SOURCE
 from qdqtool.npu.library import library_path
-from qdqtool.npu.payload import Header, read_payload, staleness
+from qdqtool.npu.payload import Header, read_payload, refuse_stale, staleness
 from qdqtool.npu.programs import is_context
 from qdqtool.runtime import provider
 from qdqtool.runtime.session import Session, open_session
@@ -60,6 +60,16 @@ def refuse_compiled(model: ir.Model, target: Target) -> None:
         stale = staleness(header, target)
         message = f"is compiled already: {stale}" if stale else "is compiled already"
         raise UsageError(message, where=node.name, hint="give the model that it was compiled from")
+
+
+def refuse_stale_programs(model: ir.Model, target: Target) -> None:
+    """Refuse a model with a program that was not compiled for ``target`` as it is now.
+
+    Raises:
+        ModelError: it has one, or one that is damaged or missing.
+    """
+    for node, header in headers(model):
+        refuse_stale(header, target, where=node.name)
 
 
 def findings(model: ir.Model, target: Target | None) -> list[Finding]:

@@ -11,8 +11,9 @@ from qdq_passes.core.verdict import Boundary
 from qdq_passes.errors import SetupError, UsageError
 
 import qdqtool.npu
+from qdqtool.npu.library import NAME
 from qdqtool.runtime.plugin import open_on, provider_names, register_library
-from qdqtool.runtime.provider import open_session
+from qdqtool.runtime.provider import PROVIDER, open_session
 from qdqtool.runtime.session import Session
 
 
@@ -31,11 +32,20 @@ class Device:
     notes: tuple[str, ...] = ()
 
 
+def is_simulated_npu(library: str | os.PathLike[str] | None, name: str | None) -> bool:
+    """Whether a provider that a user names is the simulated NPU itself: by its name, or else by that of its file."""
+    if name is not None:
+        return name == PROVIDER
+    return library is not None and os.path.basename(os.fspath(library)) == NAME
+
+
 def simulated_npu(
     model: ir.Model,
     target: str | os.PathLike[str] | None,
     boundary: Boundary | None,
     *,
+    options: Mapping[str, str] | None = None,
+    library: str | os.PathLike[str] | None = None,
     optimize: bool = False,
     threads: int = 1,
 ) -> Device:
@@ -45,21 +55,24 @@ def simulated_npu(
         model: QDQ, or compiled.
         target: name or file of the target; None for a compiled model, which says it itself.
         boundary: where not as the target says.
+        options: further ones of the provider (``isa``).
+        library: another build of its library than the one that is installed.
         optimize: let onnxruntime optimize the graph first.
         threads: threads inside an operator.
 
     Raises:
-        QdqError: the model cannot be partitioned, lowered or opened.
+        QdqError: the model cannot be partitioned, lowered or opened; or ``library`` is none.
     """
-    options = {"target": _found(target), "boundary": boundary}
     try:
-        qdqtool.npu.register()
+        qdqtool.npu.register(library)
     except SetupError as error:
+        if library is not None:
+            raise
         return Device(
             words="none", session=None, notes=(f"{error.message}; {error.hint}" if error.hint else error.message,)
         )
-    given = {key: value for key, value in options.items() if value is not None}
-    session = open_session(model, given, optimize=optimize, threads=threads)
+    given = {key: value for key, value in (("target", _found(target)), ("boundary", boundary)) if value is not None}
+    session = open_session(model, {**(options or {}), **given}, optimize=optimize, threads=threads)
     return Device(words="the simulated NPU", session=session)
 
 

@@ -11,7 +11,7 @@ A grouped convolution, above all a depthwise one, runs on the matrix unit, where
 vector unit, one multiply-accumulate an element operation: whichever is quicker. An activation stays beside the engines when what
 its writer and each of its readers read and write fits there at once. Weights are read once; where neither the weights nor the
 inputs of a node fit, the cheaper side is read again for each piece of the other. Nodes on the CPU are listed without an
-estimate."""
+estimate: where nothing runs on the NPU the estimate is 0, and a note says so."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def estimate(target: Target, found: Partitioning) -> Estimate:
         if part is None or isinstance(done, str):
             nodes.append(_without(unit, part, verdict, done))
         else:
-            nodes.append(_node(unit, part, done, cost, memory, beside, is_float=verdict.kind == "npu-float"))
+            nodes.append(_node(unit, part, verdict, done, cost, memory, beside))
     partitions = [_partition(part, [n for n in nodes if n.partition == part.id], cost) for part in found.partitions]
     return Estimate(
         target=target.name,
@@ -75,8 +75,9 @@ def _without(unit: Unit, part: Partition | None, verdict: Verdict, done: Work | 
 
 
 def _node(
-    unit: Unit, part: Partition, work: Work, cost: Cost, memory: Memory, beside: set[ir.Value], *, is_float: bool
+    unit: Unit, part: Partition, verdict: Verdict, work: Work, cost: Cost, memory: Memory, beside: set[ir.Value]
 ) -> NodeEstimate:
+    is_float = verdict.kind == "npu-float"
     bits = FLOAT_BITS if is_float else max(work.bits, 8)
     wide = cost.vector_elements_per_cycle.value * 8 / bits
     matrix, vector, tiles, notes = 0.0, work.element_ops / wide, 0, []
@@ -99,7 +100,7 @@ def _node(
     return NodeEstimate(
         name=unit.core.name or "",
         op=unit.core.op_type,
-        device=part.engine,
+        device=verdict.engine,
         partition=part.id,
         macs=work.macs,
         element_ops=work.element_ops,
@@ -199,6 +200,8 @@ def _notes(
     floating: int,
 ) -> list[str]:
     notes = []
+    if not partitions:
+        notes.append("nothing runs on the NPU: 0 µs there")
     if any(node.partition is None for node in nodes):
         notes.append(f"not in the estimate: what runs on the CPU, {_first(nodes)}")
     if floating:

@@ -143,10 +143,11 @@ class Estimate:
 
     @property
     def us(self) -> float | None:
-        """Microseconds on the NPU, its partitions one after the other; None when one has no estimate, or there is none."""
+        """Microseconds on the NPU, its partitions one after the other; 0 without partitions, as what the CPU needs is not in it;
+        None when a partition has no estimate (its shapes are not static)."""
         parts = [part.us for part in self.partitions]
         known = [us for us in parts if us is not None]
-        return sum(known) if known and len(known) == len(parts) else None
+        return sum(known, 0.0) if len(known) == len(parts) else None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready. ``estimate`` says that it is one."""

@@ -26,19 +26,23 @@ from qdq_passes.core.inference import infer_shapes
 from qdq_passes.core.partitions import Partitioning, partition_for
 from qdq_passes.core.pipeline import run_pipeline
 from qdq_passes.core.qdq_edit import dequantize_node, insert_pairs, parameters
+from qdq_passes.core.toml_registry import SUFFIX
 from qdq_passes.core.verdict import Boundary
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import quantize
 
-from qdqtool.npu.compile import LOWER, header_of
+from qdqtool.npu.compile import LOWER, header_of, is_operator, nothing_runs, reasons_of
+from qdqtool.npu.payload import Header, refuse_stale
 from qdqtool.npu.programs import payload_of, program_of
 from qdqtool.runtime.provider import read_graph
-from qdqtool.targets.loading import load_target
+from qdqtool.targets.loading import TARGETS, load_target
 from qdqtool.targets.target import Target
 
 #: Entry of a session's configuration: "1" where nothing may run on onnxruntime's CPU provider.
 NO_FALLBACK = "session.disable_cpu_ep_fallback"
+#: Entry of a session's configuration: "1" where it writes the compiled model.
+CONTEXT_ENABLE = "ep.context_enable"
 #: Nodes named in the message of what may not fall back.
 SHOWN = 3
 
@@ -83,7 +87,7 @@ class JitCompiler:
 
         Raises:
             UsageError: no target, or an option that means nothing.
-            UnsupportedError: nodes would run on the CPU, and may not.
+            UnsupportedError: nodes would run on the CPU, and may not; or a compiled model is to be written of nothing.
         """
         target, boundary = _settings(options)
         graph = read_graph(model) if isinstance(model, bytes) else model
@@ -92,6 +96,10 @@ class JitCompiler:
         found = partition_for(graph, target, boundary or ("npu" if no_fallback else None))
         if no_fallback:
             _refuse_fallback(graph, found, target)
+        if options.get(CONTEXT_ENABLE) == "1" and not found.partitions:
+            judged = [v for n in main_nodes(graph) if is_operator(n) and (v := found.verdict_of.get(n)) is not None]
+            hint = f"leave {CONTEXT_ENABLE} out, or see `qdqtool analyze`"
+            raise UnsupportedError(nothing_runs(target.name, reasons_of(judged)), hint=hint)
         self._remembered.outside = _outside(found)
         return [list(partition.indices) for partition in found.partitions]
 
@@ -104,6 +112,23 @@ class JitCompiler:
         target, _ = _settings(options)
         part = read_graph(model) if isinstance(model, bytes) else model
         return payload_of(lowered_part(part, target, self._remembered.outside), header_of(target))
+
+    def check(self, header: Mapping[str, str], options: Mapping[str, str]) -> None:
+        """Refuse a program that was compiled for the target of ``options`` as it was, and is not any more.
+
+        The library compares the names itself; a name that stands for no file here has nothing more to compare.
+
+        Args:
+            header: fields of a `Header`.
+            options: see `JitCompiler`.
+
+        Raises:
+            UsageError: the target's file is not there.
+            ModelError: expected one version of the target, found another.
+        """
+        name = options.get("target", "")
+        if name.endswith(SUFFIX) or name in TARGETS.names():
+            refuse_stale(Header(**header), load_target(name))
 
 
 def lowered_part(part: ir.Model, target: Target, outside: Mapping[str, Outside]) -> ir.Model:
@@ -133,16 +158,24 @@ def lowered_part(part: ir.Model, target: Target, outside: Mapping[str, Outside])
     return program
 
 
+def boundary_of(text: str | None) -> Boundary | None:
+    """The option ``boundary``; None where it is left out, or empty.
+
+    Raises:
+        UsageError: it means nothing.
+    """
+    if text not in (None, "", *get_args(Boundary)):
+        raise UsageError(f"boundary is {text!r}", hint=f"{' or '.join(get_args(Boundary))}")
+    return cast(Boundary, text) if text else None
+
+
 def _settings(options: Mapping[str, str]) -> tuple[Target, Boundary | None]:
     name = options.get("target", "")
     if not name:
         raise UsageError(
             "the simulated NPU needs a target", hint='give the provider the option {"target": "vitis_xint8"}'
         )
-    boundary = options.get("boundary") or None
-    if boundary not in (None, *get_args(Boundary)):
-        raise UsageError(f"boundary is {boundary!r}", hint=f"{' or '.join(get_args(Boundary))}")
-    return load_target(name), cast(Boundary | None, boundary)
+    return load_target(name), boundary_of(options.get("boundary"))
 
 
 def _know_shapes(model: ir.Model) -> None:
@@ -157,6 +190,7 @@ def _refuse_fallback(model: ir.Model, found: Partitioning, target: Target) -> No
     ]
     if not on_cpu:
         return
+    on_cpu.sort(key=lambda node: is_quantize(node) or is_dequantize(node))  # their neighbours say why
     shown = []
     for node in on_cpu[:SHOWN]:
         verdict = found.verdict_of.get(node)

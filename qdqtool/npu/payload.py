@@ -88,6 +88,17 @@ def staleness(header: Header, target: Target) -> str | None:
     return "expected {} version {}, found version {}".format(target.name, *versions)
 
 
+def refuse_stale(header: Header, target: Target, *, where: str | None = None) -> None:
+    """Refuse a program with ``header`` that was not compiled for ``target`` as it is now.
+
+    Raises:
+        ModelError: it was not; the message says what was expected and what was found.
+    """
+    stale = staleness(header, target)
+    if stale is not None:
+        raise _error(f"the compiled program is stale: {stale}", where)
+
+
 def _versions(header: Header, target: Target) -> list[tuple[str, str]]:
     return [(target.version, target.sha256), (header.target_version, header.target_sha256)]
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import is_standard, main_nodes
+from qdq_passes.analysis.uses import main_nodes
 from qdq_passes.core.partitions import CPU, Partitioning
 
+from qdqtool.npu.compile import is_operator
 from qdqtool.npu.simulated import PlacedNode, Placement
 from qdqtool.runtime.plugin import CPU_PROVIDER, Assigned
 
@@ -20,7 +20,7 @@ SHOWN = 3
 
 def predicted(model: ir.Model, plan: Partitioning) -> Placement:
     """What the partitioner says of the operators of ``model``."""
-    nodes = [_predicted(node, plan) for node in main_nodes(model) if _counts(node)]
+    nodes = [_predicted(node, plan) for node in main_nodes(model) if is_operator(node)]
     return Placement(source="partitioner", nodes=tuple(nodes), partitions=len(plan.partitions))
 
 
@@ -77,12 +77,8 @@ def _predicted(node: ir.Node, plan: Partitioning) -> PlacedNode:
     return PlacedNode(
         name=node.name or "",
         op=node.op_type,
-        device=part.engine if part is not None else CPU,
+        device=CPU if part is None else part.engine if verdict is None else verdict.engine,
         partition=part.id if part is not None else None,
         reason="" if verdict is None else verdict.reason,
         suggestion="" if verdict is None else verdict.suggestion,
     )
-
-
-def _counts(node: ir.Node) -> bool:
-    return not (is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant"))

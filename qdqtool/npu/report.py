@@ -131,7 +131,7 @@ class Repair:
         ops: their operators, each once.
         rule: the rule that declines them.
         reason: in words, of the first.
-        suggestion: what would mend them; may be empty.
+        suggestion: what would mend the first, commands in backticks.
         after: what would be if the NPU took them.
     """
 

@@ -23,15 +23,17 @@ from qdqtool.io.images import ImageOptions
 from qdqtool.io.npz_write import joined, write_npz
 from qdqtool.io.progress import StageProgress
 from qdqtool.io.working import ModelOrPath, opened, repair
-from qdqtool.npu.compiled import headers
-from qdqtool.npu.devices import Device, other_provider, simulated_npu
+from qdqtool.npu.compiled import headers, refuse_stale_programs
+from qdqtool.npu.devices import Device, is_simulated_npu, other_provider, simulated_npu
 from qdqtool.npu.estimate import estimate
+from qdqtool.npu.jit import boundary_of
 from qdqtool.npu.placing import predicted, surprises, told, why_none
 from qdqtool.npu.programs import is_context
 from qdqtool.npu.running import Runs
 from qdqtool.npu.simulated import Placement, Simulation
 from qdqtool.npu.trace import trace as trace_of
 from qdqtool.runtime.plugin import assignment
+from qdqtool.targets.findings import unbound_batch
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 
@@ -87,32 +89,46 @@ def simulate(
         trace: where to write a timeline of the estimate (Chrome, Perfetto).
         output: where to write the provider's outputs (``.npz``).
         overwrite: replace existing files.
-        ep_library: library of another provider, to be registered with onnxruntime.
+        ep_library: library of another provider, to be registered with onnxruntime; or another build of the simulated NPU's own.
         ep_name: its name; may be left out when ``ep_library`` has one.
-        ep_options: its options.
+        ep_options: options of the provider, of the simulated NPU where no other is named: its ``target`` and ``boundary`` are
+            those of the arguments.
         progress: called with (stage, done, total).
         warn: called with each warning.
 
     Raises:
+        ModelError: ``model`` holds programs that were not compiled for ``target`` as it is now.
         QdqError: bad model, data or options; see each class's exit code.
     """
     for file in [file for file in (trace, output) if file is not None]:
         refuse_existing(os.fspath(file), overwrite=overwrite)
-    foreign = ep_library is not None or ep_name is not None
+    if trace is not None and output is not None and os.path.abspath(trace) == os.path.abspath(output):
+        raise UsageError("is both the timeline and the outputs", where=os.fspath(output), hint="name two files")
+    foreign = (ep_library is not None or ep_name is not None) and not is_simulated_npu(ep_library, ep_name)
+    options = dict(ep_options or {})
+    if not foreign:
+        target = _one("target", None if target is None else os.fspath(target), options)
+        boundary = boundary_of(_one("boundary", boundary, options))
     work = _named(model, warn)
     compiled = any(is_context(node) for node in work.graph)
     if any(node.domain == DOMAIN for node in work.graph):
         hint = "give the model that it was lowered from, or what `qdqtool compile` makes of that"
         raise UsageError("is a lowered model, of integer operators", hint=hint)
     _refuse(compiled=compiled, foreign=foreign, target=target, against=against, trace=trace)
+    if boundary is not None and compiled and against is None:
+        raise UsageError("a compiled model has its boundary", hint="compile it again with --boundary")
     chip = None if target is None else load_target(target)
+    if chip is not None:
+        refuse_stale_programs(work, chip)
     source = _named(against, warn) if against is not None else None if compiled else work
     feeds = open_feeds(data, input_specs(work), samples=samples, seed=seed, image=image)
     planned = None if source is None or chip is None else _planned(source, chip, boundary)
     if foreign:
-        device = other_provider(work, ep_library, ep_name, ep_options or {}, optimize=optimize, threads=threads)
+        device = other_provider(work, ep_library, ep_name, options, optimize=optimize, threads=threads)
     else:
-        device = simulated_npu(work, target, boundary, optimize=optimize, threads=threads)
+        device = simulated_npu(
+            work, target, boundary, options=options, library=ep_library, optimize=optimize, threads=threads
+        )
     runs = Runs(work, device)
     if source is not None:
         if planned is not None and chip is not None and not foreign and (reference or device.session is None):
@@ -126,6 +142,7 @@ def simulate(
         run_pipeline(planned.model, Pipeline((FixShapes(shapes=runs.shapes),)))
         found = estimate(chip, planned.target)
         notes += planned.notes
+        notes += [f"{finding.message}; {finding.hint}" for finding in unbound_batch(work, chip)]
     if warn is not None:
         for text in feeds.warnings:
             warn(text)
@@ -139,6 +156,18 @@ def simulate(
     if output is not None:
         write_npz(output, joined(result.values), overwrite=overwrite)
     return result
+
+
+def _one(name: str, given: str | None, options: dict[str, str]) -> str | None:
+    """An argument that may also stand among the provider's options, from where it is taken.
+
+    Raises:
+        UsageError: both are given, and differ.
+    """
+    other = options.pop(name, None)
+    if given is not None and other not in (None, given):
+        raise UsageError(f"{name} is {given!r}, and {other!r} among the provider's options", hint="give one of them")
+    return given if other is None else other
 
 
 def _refuse(*, compiled: bool, foreign: bool, target: object, against: object, trace: object) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable
 
+import onnx_ir as ir
 from qdq_passes.core.pipeline import Hook
 from qdq_passes.core.verdict import Boundary
 from qdq_passes.core.verify import verify
@@ -13,10 +14,10 @@ from qdq_passes.errors import UnsupportedError
 
 from qdqtool.io.atomic import refuse_existing
 from qdqtool.io.context_files import move_payloads_out
-from qdqtool.io.save import save
+from qdqtool.io.save import refuse_own_data, save
 from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
 from qdqtool.npu import compile as compiling
-from qdqtool.npu.compile import Lowered
+from qdqtool.npu.compile import Lowered, nothing_runs
 from qdqtool.npu.compiled import refuse_compiled
 from qdqtool.npu.programs import is_context
 from qdqtool.targets.loading import load_target
@@ -57,6 +58,7 @@ def compile(
         warn: called with each warning.
 
     Raises:
+        UnsupportedError: nothing of the model runs on the target: there is no program to write.
         QdqError: bad model or target; see each class's exit code.
     """
     return _made(
@@ -103,11 +105,16 @@ def _made(
         refuse_existing(os.fspath(output), overwrite=overwrite)
     chip = load_target(target)
     work, source = opened(model)
+    if output is not None:
+        refuse_own_data(work, output)
     refuse_compiled(work, chip)
     repairs = repair(work, warn)
     known = verify(work, minimum="error")
     make = compiling.compile if programs else compiling.lower
     done = make(work, chip, boundary=boundary, hooks=hooks)
+    if programs and not done.parts:
+        where = None if isinstance(model, ir.Model) else os.fspath(model)
+        raise UnsupportedError(nothing_runs(chip.name, done.reasons), where=where, hint="see `qdqtool analyze`")
     if output is None:
         return done
     refuse_errors(done.model, known, allow_findings=allow_findings)

@@ -49,10 +49,10 @@ def register_library(name: str, path: str | os.PathLike[str]) -> None:
     where = os.path.abspath(os.fspath(path))
     if _registered.get(name) == where:
         return
-    if name in _registered:
-        raise UsageError(f"the name {name!r} stands for {_registered[name]}", where=where, hint="register it once")
     if not os.path.isfile(where):
         raise UsageError("there is no such library", where=os.fspath(path), hint="give the path of the shared library")
+    if name in _registered:
+        raise UsageError(f"the name {name!r} stands for {_registered[name]}", where=where, hint="register it once")
     ort = _onnxruntime()
     if not hasattr(ort, "register_execution_provider_library"):
         raise SetupError(f"onnxruntime {version()} knows no plugin providers", hint="install onnxruntime 1.23 or newer")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -26,20 +27,23 @@ PROVIDER = "NpuSimExecutionProvider"
 REGISTRATION = "qdqtool_npu"
 #: Location of tensors that are not in a file but at an address of this process.
 MEMORY = "qdqtool-memory"
-_PARTITION, _LOWER = 0, 1
+_PARTITION, _LOWER, _CHECK = 0, 1, 2
 
 
 class Compiler(Protocol):
     """What the library asks. Called from the thread that creates a session, from several at a time.
 
-    ``options`` are the provider's own (``target``, ``boundary``, ``isa`` …) and those entries of the session's configuration that
-    begin with ``session.``. ``model`` is to be read with `read_graph`, before the call returns."""
+    ``options`` are the provider's own (``target``, ``boundary``, ``isa`` …) and, of the session's configuration, the entries that
+    begin with ``session.``, and ``ep.context_enable``. ``model`` is to be read with `read_graph`, before the call returns."""
 
     def partition(self, model: bytes, options: Mapping[str, str]) -> list[list[int]]:
         """Nodes of each partition, as indices into the nodes of the main graph."""
 
     def lower(self, model: bytes, options: Mapping[str, str]) -> bytes:
         """The payload of an EPContext node, for a graph that is one partition."""
+
+    def check(self, header: Mapping[str, str], options: Mapping[str, str]) -> None:
+        """Refuse a compiled program, by what its header says, that was not made for the target of ``options`` as that is now."""
 
 
 class _Pending(threading.local):
@@ -62,6 +66,7 @@ def register(library: str | os.PathLike[str], compiler: Compiler | None = None) 
     """Have onnxruntime load the NPU's library, and attach ``compiler`` to it, in place of one before. Again is no harm.
 
     Raises:
+        UsageError: there is no such file, or another one is registered.
         SetupError: onnxruntime is older than 1.23 or refuses the library.
     """
     with _registering:
@@ -70,6 +75,8 @@ def register(library: str | os.PathLike[str], compiler: Compiler | None = None) 
             register_library(REGISTRATION, library)
             if PROVIDER not in provider_names():
                 raise SetupError(f"onnxruntime {version()} finds no device of {PROVIDER}", hint="install a newer one")
+        elif REGISTRATION in _registered:  # or else the application did it, under a name of its own
+            register_library(REGISTRATION, library)
     if compiler is not None:
         attach(library, compiler)
 
@@ -147,6 +154,9 @@ def _answer(compiler: Compiler, what: int, model: bytes, options: str) -> bytes:
         return ";".join(groups).encode()
     if what == _LOWER:
         return compiler.lower(model, settings)
+    if what == _CHECK:
+        compiler.check(json.loads(model), settings)
+        return b""
     raise SetupError(
         f"the NPU's library asks question {what}, which this version does not know", hint="reinstall qdqtool"
     )

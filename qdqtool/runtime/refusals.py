@@ -6,11 +6,16 @@ import re
 
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 
+from qdqtool.io.versions import OPSET
+
 _STATUS = re.compile(r"^\s*\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _SOURCE = re.compile(r"/\S+\.(?:cc|cpp|h|hpp):\d+ .*?\)(?: const)?\s+")
 _NO_OPERATOR = re.compile(r'In Node, \("(?P<node>[^"]*)", [^)]*\).*No Op registered for (?P<op>\S+)', re.S)
 _NO_FUNCTION = re.compile(r"(?P<op>[\w.]+:\w+)\(-?\d+\) is not a registered function/op")
-_NO_KERNEL = re.compile(r"Could not find an implementation for (?P<op>\S+) node with name '(?P<node>[^']*)'")
+_NO_KERNEL = re.compile(
+    r"(?:Could not find an implementation|Failed to find kernel) for (?P<op>\S+) (?:node with name |\(node:)'(?P<node>[^']*)'"
+)
+_SINCE = re.compile(r"\((\d+)\)")
 _BAD_NODE = re.compile(r'In Node, \("(?P<node>[^"]*)", ')
 _VERSION = re.compile(r"(?:Unsupported model IR version|Opset \d+ is under development|support for domain)")
 _RUNNING = re.compile(r"while running (?P<op>\S+) node\. Name:'(?P<node>[^']*)' Status Message: (?P<why>.*)", re.S)
@@ -35,10 +40,12 @@ def refusal(text: str, *, version: str) -> QdqError:
         found = pattern.search(text)
         if found:
             what = "kernel" if pattern is _NO_KERNEL else "operator"
+            since = _SINCE.search(found["op"]) if pattern is _NO_KERNEL else None
+            lower = "lower the opset with `qdqtool convert-opset`, " if since and int(since[1]) > OPSET else ""
             return UnsupportedError(
                 f"onnxruntime {version} has no {what} {found['op'].rstrip(',')} for these types",
                 where=found.groupdict().get("node") or None,
-                hint="replace the node, or register its custom-operator library",
+                hint=f"{lower}replace the node, or register its custom-operator library",
             )
     node = _BAD_NODE.search(text)
     return ModelError(

@@ -5,7 +5,10 @@
     inputs    operands of the core, a list       x, w, b     its first three (kind "absent" beyond the last)
     outputs   results of the last node           y           the first
     tail      operators computed in the same step behind it: ["Relu"]
+    terms     of an Einsum, those of its equation, the result's last: ["bij", "bjk", "bik"]
+    in_gelu, of_five_dimensions    see `qdqtool.targets.surroundings`
     target    name of the target
+    why_float, mend_float, mend_types, mend_movement, mend_tail    texts, for reasons and suggestions: see below
 
 Each operand and result has the fields of `qdqtool.targets.tensor_facts.TensorFacts`."""
 
@@ -21,10 +24,14 @@ import onnx
 import onnx_ir as ir
 from qdq_passes.analysis.biases import ROUNDINGS, product_at
 from qdq_passes.analysis.clips import clip_bounds
-from qdq_passes.analysis.units import Unit, why_not_quantized
+from qdq_passes.analysis.float_causes import why_not_quantized
+from qdq_passes.analysis.units import Unit
 from qdq_passes.analysis.uses import is_standard
 
 from qdqtool.targets.expression import Vocabulary
+from qdqtool.targets.mends import encodings_alike, pair_before_tail, types_alike
+from qdqtool.targets.remedies import of_float
+from qdqtool.targets.surroundings import is_in_gelu, is_of_five_dimensions
 from qdqtool.targets.tensor_facts import ABSENT, TensorFacts
 
 
@@ -131,6 +138,22 @@ class UnitFacts:
         return True
 
     @cached_property
+    def terms(self) -> list[str] | None:
+        """Of an equation with an arrow; None otherwise."""
+        equation = self.attr.equation
+        if not isinstance(equation, str) or equation.count("->") != 1:
+            return None
+        return equation.replace(" ", "").replace("->", ",").split(",")
+
+    @cached_property
+    def in_gelu(self) -> bool:
+        return is_in_gelu(self.unit.core)
+
+    @cached_property
+    def of_five_dimensions(self) -> bool:
+        return is_of_five_dimensions(self.unit.core)
+
+    @cached_property
     def float_inputs(self) -> list[int]:
         """Indices of the inputs that are data and not integers behind a constant encoding."""
         return [i for i, t in enumerate(self.inputs) if t.kind not in ("control", "absent") and not t.quantized]
@@ -149,6 +172,26 @@ class UnitFacts:
     def why_float(self) -> str:
         """In words, why it is not `quantized`: ``reads x as a float``; empty where it is."""
         return why_not_quantized(self.unit)
+
+    @cached_property
+    def mend_float(self) -> str:
+        """What would mend that, with the commands in backticks; empty where it is `quantized`."""
+        return of_float(self.unit, self.target)
+
+    @cached_property
+    def mend_types(self) -> str:
+        """What would store all that it reads and writes in one type; empty where it is so."""
+        return types_alike(self.unit)
+
+    @cached_property
+    def mend_movement(self) -> str:
+        """What would give its results the encoding of its input."""
+        return encodings_alike(self.unit)
+
+    @cached_property
+    def mend_tail(self) -> str:
+        """What would put a pair between the operator and its tail; empty without one."""
+        return pair_before_tail(self.unit)
 
     @cached_property
     def bias_is_product_scale(self) -> bool | None:
@@ -170,7 +213,8 @@ class UnitFacts:
 #: Names of facts; attributes of ``attr`` are any that an operator of ONNX has.
 _NAMES = (
     "op", "domain", "opset", "since", "tail", "tail_absorbed", "inputs", "outputs", "float_inputs", "float_outputs",
-    "quantized", "why_float", "bias_is_product_scale", "target",
+    "quantized", "why_float", "mend_float", "mend_types", "mend_movement", "mend_tail", "bias_is_product_scale",
+    "target", "terms", "in_gelu", "of_five_dimensions",
 )  # fmt: skip
 
 _BIG = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

@@ -29,6 +29,24 @@ _OPERAND: dict[str, Operand] = {"activation": "activations", "weight": "weights"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """What a scheme does not take of an operand.
+
+    Args:
+        operand: the operand.
+        what: its storage type; its zero point; its granularity; its scale; that it is no integers; or all of it, as there is no
+            such operand in the scheme.
+        text: in words: ``weight is per-axis, not per-tensor``.
+        dtype: its storage type, where that is not taken.
+    """
+
+    operand: Operand
+    what: Literal["type", "zero-point", "granularity", "scale", "float", "refused"]
+    text: str
+    dtype: ir.DataType | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scheme:
     """One combination of encodings that an operator takes.
 
@@ -58,50 +76,54 @@ class Scheme:
         """How many of the encodings given have a storage type it does not take."""
         return sum(encoding.dtype not in self.types(operand) for operand, encoding in given.items())
 
-    def complaints(self, given: Encodings) -> list[str]:
-        """What it does not take of the encodings given, in words; empty when it takes them all."""
-        return [text for operand, encoding in given.items() for text in self._complaints(operand, encoding)]
+    def complaints(self, given: Encodings) -> list[Complaint]:
+        """What it does not take of the encodings given; empty when it takes them all."""
+        return [
+            complaint
+            for operand, encoding in given.items()
+            for complaint in self._complaints(operand, encoding, _SINGULAR[operand])
+        ]
 
-    def complaints_of_unit(self, facts: UnitFacts) -> list[str]:
-        """What it does not take of a unit, in words, each once; empty when it takes it all."""
-        found: dict[str, None] = {}
+    def complaints_of_unit(self, facts: UnitFacts) -> list[Complaint]:
+        """What it does not take of a unit, each once; empty when it takes it all."""
+        found: dict[str, Complaint] = {}
         for tensor in (*facts.inputs, *facts.outputs):
-            if tensor.kind in ("control", "absent"):
-                continue
-            for text in self._complaints_of(tensor, facts):
-                found[text] = None
-        return list(found)
+            if tensor.kind not in ("control", "absent"):
+                found |= {complaint.text: complaint for complaint in self._complaints_of(tensor, facts)}
+        return list(found.values())
 
-    def _complaints_of(self, tensor: TensorFacts, facts: UnitFacts) -> Iterator[str]:
+    def _complaints_of(self, tensor: TensorFacts, facts: UnitFacts) -> Iterator[Complaint]:
         operand = _OPERAND.get(tensor.kind) or _operand_of_float(tensor, facts)
+        word = "constant" if tensor.kind == "constant" else _SINGULAR[operand]
         if tensor.encoding is not None:
-            yield from self._complaints(operand, tensor.encoding)
+            yield from self._complaints(operand, tensor.encoding, word)
             return
         names = [_name(t) for t in self.types(operand)]
         if tensor.dtype is None or tensor.dtype not in names:
-            which = "output" if tensor in facts.outputs else "input" if operand == "activations" else _SINGULAR[operand]
-            yield (
-                f"{which} is not quantized"
-                if tensor.dtype in _FLOATS
-                else f"{which} is {tensor.dtype or 'of unknown type'}"
-            )
+            which = "output" if tensor in facts.outputs else "input" if operand == "activations" else word
+            is_float = tensor.dtype in _FLOATS
+            text = f"{which} is not quantized" if is_float else f"{which} is {tensor.dtype or 'of unknown type'}"
+            yield Complaint(operand=operand, what="float" if is_float else "refused", text=text)
 
-    def _complaints(self, operand: Operand, encoding: Encoding) -> Iterator[str]:
-        word, types = _SINGULAR[operand], self.types(operand)
+    def _complaints(self, operand: Operand, encoding: Encoding, word: str) -> Iterator[Complaint]:
+        types = self.types(operand)
         if not types:
-            yield f"takes no quantized {word}"
+            yield Complaint(operand=operand, what="refused", text=f"takes no quantized {word}")
             return
         if encoding.dtype not in types:
-            yield f"{word} is {_name(encoding.dtype)}, not {' or '.join(_name(t) for t in types)}"
+            text = f"{word} is {_name(encoding.dtype)}, not {' or '.join(_name(t) for t in types)}"
+            yield Complaint(operand=operand, what="type", text=text, dtype=encoding.dtype)
         center = middle(encoding.dtype)
         off = [z for z in encoding.zero_point if z != center]
         if operand in self.symmetric and off:
-            yield f"{word} has zero point {off[0]}, not {center} (symmetric)"
+            text = f"{word} has zero point {off[0]}, not {center} (symmetric)"
+            yield Complaint(operand=operand, what="zero-point", text=text)
         granularity = (PER_TENSOR.kind,) if operand == "activations" else self.granularity
         if encoding.granularity.kind not in granularity:
-            yield f"{word} is {encoding.granularity.kind}, not {' or '.join(granularity)}"
+            text = f"{word} is {encoding.granularity.kind}, not {' or '.join(granularity)}"
+            yield Complaint(operand=operand, what="granularity", text=text)
         if self.scales == "pow2" and encoding.position is None:
-            yield f"{word} has a scale that is no power of two"
+            yield Complaint(operand=operand, what="scale", text=f"{word} has a scale that is no power of two")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +135,7 @@ class Case:
         verdict: what becomes of the unit when it holds.
         rule: id: ``leaky-relu-int8``.
         reason: why, in words; empty for a plain ``npu-int``.
-        suggestion: the way out; may be empty.
+        suggestion: the way out, commands in backticks; where it is empty, that nothing in qdqtool mends it.
     """
 
     when: Expression
@@ -136,7 +158,7 @@ class OpRule:
         constant_inputs: indices of inputs whose data must be known.
         attributes: attribute → the values that are taken.
         otherwise: what becomes of a unit that no case and no scheme takes.
-        suggestion: the way out then; may be empty.
+        suggestion: the way out then; where there is none, what brings the encodings to the nearest scheme.
     """
 
     types: tuple[str, ...]
@@ -148,18 +170,33 @@ class OpRule:
     otherwise: VerdictKind = "fallback"
     suggestion: Template | None = None
 
-    def unmet_demand(self, facts: UnitFacts) -> str | None:
-        """What ``facts`` lack of ranks, constants and attribute values, in words."""
+    def unmet_demand(self, facts: UnitFacts) -> UnmetDemand | None:
+        """What ``facts`` lack of ranks, constants and attribute values; None where nothing."""
         if self.ranks is not None and facts.x.rank is not None and not self.ranks[0] <= facts.x.rank <= self.ranks[1]:
-            return f"its input has {facts.x.rank} dimensions, not {_span(self.ranks)}"
+            return UnmetDemand(text=f"its input has {facts.x.rank} dimensions, not {_span(self.ranks)}")
         for index in self.constant_inputs:
             if index < len(facts.inputs) and facts.inputs[index].kind != "absent" and not facts.inputs[index].constant:
-                return f"its input {index} is computed, not a constant"
+                return UnmetDemand(text=f"its input {index} is computed, not a constant", index=index)
         for name, allowed in self.attributes.items():
             value = getattr(facts.attr, name)
             if value is not None and value not in allowed:
-                return f"its {name} is {value}, not {' or '.join(map(str, allowed))}"
+                return UnmetDemand(text=f"its {name} is {value}, not {' or '.join(map(str, allowed))}", attribute=name)
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmetDemand:
+    """What an operator lacks; a number of dimensions where neither an input nor an attribute is told.
+
+    Args:
+        text: in words.
+        index: of the input that must be a constant.
+        attribute: name of the attribute that has another value.
+    """
+
+    text: str
+    index: int | None = None
+    attribute: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

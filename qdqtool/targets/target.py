@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from qdq_passes.analysis.shifts import ShiftLimits
+from qdq_passes.analysis.shifts import ShiftLimits, Violation
 from qdq_passes.analysis.units import Unit
 from qdq_passes.analysis.uses import FLOAT_TYPES
 from qdq_passes.core.names import kebab_case
@@ -16,15 +16,16 @@ from qdq_passes.core.verdict import Boundary, Policy, Verdict, VerdictKind
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 
+from qdqtool.targets import remedies
+from qdqtool.targets.conversions import conversions
 from qdqtool.targets.cost import Cost, Memory
 from qdqtool.targets.facts import UnitFacts
 from qdqtool.targets.legalization import Legalization
 from qdqtool.targets.reach import out_of_reach
-from qdqtool.targets.rules import Case, Engine, Operand, OpRule, Scheme
-from qdqtool.targets.tensor_facts import TensorFacts
+from qdqtool.targets.rules import Case, Complaint, Engine, Operand, OpRule, Scheme, UnmetDemand
 
 #: Dimensions that may be symbolic.
-Symbolic = Literal["none", "batch", "any"]
+Symbolic = Literal["none", "bound-batch", "batch", "any"]
 
 #: Operators that have rules for what stands in quantized models, and are not what a quantizer quantizes.
 NOT_QUANTIZED = ("*", "QuantizeLinear", "com.microsoft::QuantizeLinear")
@@ -37,8 +38,8 @@ class Limits:
     Args:
         batch: largest first dimension of what flows in, where it has two or more; None for any.
         max_rank: most dimensions of any operand; None for any.
-        symbolic: which dimensions may be symbolic: none, the first (which is bound when the model is compiled, or at run time),
-            or any.
+        symbolic: which dimensions may be symbolic: none; the first, which is bound when the model is compiled, or at run time;
+            the first, but only here: verdicts hold for the model that has it bound, and a finding says that it must be; or any.
     """
 
     batch: int | None = None
@@ -49,17 +50,24 @@ class Limits:
         """(rule, reason, suggestion) of the first limit that a unit exceeds."""
         tensors = [t for t in (*facts.inputs, *facts.outputs) if t.kind != "absent" and not t.constant]
         for tensor in tensors:
-            bound = {"none": 0, "batch": 1, "any": tensor.rank}[self.symbolic]
+            bound = {"none": 0, "bound-batch": 1, "batch": 1, "any": tensor.rank}[self.symbolic]
             if tensor.shape is not None and None in tensor.shape[bound:]:
-                return "static-shapes", f"one of its tensors has the shape {_shape(tensor)}", "qdqtool fix-shapes"
+                where = "an output" if tensor in facts.outputs else "an input"
+                reason = f"{where}, {tensor.label}, has the shape {tensor.shape_text}, which is not static"
+                return "static-shapes", reason, remedies.of_shape(facts.unit)
         for tensor in (*tensors, *(t for t in facts.inputs if t.constant)):
             if self.max_rank is not None and tensor.rank is not None and tensor.rank > self.max_rank:
-                return "max-rank", f"one of its tensors has {tensor.rank} dimensions, more than {self.max_rank}", ""
+                reason = f"{tensor.label} has {tensor.rank} dimensions, more than {self.max_rank}"
+                return "max-rank", reason, "nothing in qdqtool mends it: merge dimensions where the model is exported"
         for tensor in facts.inputs:
             flows = tensor.kind in ("activation", "float") and not tensor.constant
             first = tensor.shape[0] if flows and tensor.shape is not None and len(tensor.shape) > 1 else None
             if self.batch is not None and first is not None and first > self.batch:
-                return "batch", f"its input has a batch of {first}, more than {self.batch}", "qdqtool fix-shapes"
+                reason = f"its input {tensor.label} has a batch of {first}, more than {self.batch}"
+                way_out = (
+                    f"nothing in qdqtool changes a static batch: export the model with {self.batch}, or a symbolic one"
+                )
+                return "batch", reason, way_out
         return None
 
 
@@ -135,7 +143,7 @@ class Target:
         given = {operand: encoding for operand, encoding in operands.items() if encoding is not None}
         nearest = min(schemes, key=lambda s: (s.refused_types(given), len(s.complaints(given))))
         complaints = nearest.complaints(given)
-        return f"{op_type} on {self.name}: {'; '.join(complaints)}" if complaints else None
+        return f"{op_type} on {self.name}: {'; '.join(c.text for c in complaints)}" if complaints else None
 
     def judge(self, unit: Unit) -> Verdict:
         """What becomes of ``unit``: limits, the demands of the operator's rule, cases of all operators, the rule's own cases, its
@@ -147,7 +155,8 @@ class Target:
         facts = UnitFacts(unit, self.name)
         rule = self._rules.get(facts.op) or self._rules.get("*")
         if rule is None or not (rule.schemes or rule.cases):
-            way_out = rule.suggestion(facts) if rule is not None and rule.suggestion is not None else ""
+            given = rule.suggestion(facts) if rule is not None and rule.suggestion is not None else ""
+            way_out = given or remedies.of_operator(facts.op, unit, self.name)
             return self._verdict("fallback", facts, "no-rule", f"{facts.op} is not supported on {self.name}", way_out)
         exceeded = self.limits.exceeded(facts)
         if exceeded is not None:
@@ -155,51 +164,73 @@ class Target:
         word = kebab_case(unit.core.op_type)
         unmet = rule.unmet_demand(facts)
         if unmet is not None:
-            return self._verdict("fallback", facts, f"{word}-demand", f"{facts.op} on {self.name}: {unmet}")
+            reason = f"{facts.op} on {self.name}: {unmet.text}"
+            return self._verdict("fallback", facts, f"{word}-demand", reason, _of_demand(unmet, unit))
         for case in (*self.cases, *rule.cases):
             if case.when(facts):
-                return self._verdict(case.verdict, facts, case.rule, case.reason(facts), case.suggestion(facts))
+                mend = case.suggestion(facts)
+                if not mend and case.verdict != "npu-int":
+                    mend = remedies.of_form(facts.op, unit, self.name)
+                return self._verdict(case.verdict, facts, case.rule, case.reason(facts), mend)
         return self._by_schemes(rule, facts, word)
 
     def _by_schemes(self, rule: OpRule, facts: UnitFacts, word: str) -> Verdict:
-        way_out = rule.suggestion(facts) if rule.suggestion is not None else ""
         found = [(scheme.complaints_of_unit(facts), scheme) for scheme in rule.schemes]
         if not found:
             reason = f"{facts.op} with {_input_words(facts)} is not supported on {self.name}"
-            return self._verdict(rule.otherwise, facts, f"{word}-types", reason, way_out)
+            return self._verdict(
+                rule.otherwise, facts, f"{word}-types", reason, self._way_out(rule, facts, self._anew())
+            )
         complaints, nearest = min(found, key=lambda pair: len(pair[0]))
-        if (
-            complaints
-            and not facts.quantized
-            and not any(dtype in FLOAT_TYPES for s in rule.schemes for dtype in s.activations)
-        ):
+        takes_floats = any(dtype in FLOAT_TYPES for s in rule.schemes for dtype in s.activations)
+        if complaints and not facts.quantized and not takes_floats:
             reason = f"{facts.op} is not quantized: {facts.why_float}"
-            return self._verdict(
-                "fallback", facts, "not-quantized", reason, "quantize it: qdqtool quantize, or qdqtool qdq insert"
-            )
+            bias_alone = all(c.operand == "bias" for c in complaints)
+            mend = conversions(complaints, nearest, self.name) if bias_alone else facts.mend_float
+            return self._verdict("fallback", facts, "not-quantized", reason, mend)
         if complaints:
-            return self._verdict(
-                rule.otherwise, facts, f"{word}-types", self._refusal(rule, facts, complaints), way_out
-            )
+            mend = conversions(complaints, nearest, self.name)
+            reason = self._refusal(rule, facts, complaints)
+            return self._verdict(rule.otherwise, facts, f"{word}-types", reason, self._way_out(rule, facts, mend))
         if nearest.compute == "float":
-            return self._verdict("npu-float", facts, f"{word}-float", f"{facts.op} is computed in floating point")
+            return self._computed_in_float(rule, facts, word)
         behind = next((op for op in facts.tail if not self._schemes(op)), None)
         if behind is not None:
             reason = f"{behind}, which belongs to this {facts.op}, is not supported on {self.name}"
-            return self._verdict("fallback", facts, "tail", reason)
+            return self._verdict("fallback", facts, "tail", reason, remedies.of_tail(facts.unit, behind, self.name))
         violation = out_of_reach(facts.unit, self.shifts) if self.shifts is not None else None
         if violation is not None:
-            reason = f"{self.name} does not shift between the positions of this {facts.op}: {violation.because}"
-            return self._verdict("fallback", facts, violation.rule, reason, f"qdqtool opt -p {violation.rule}")
+            reason = f"{self.name} does not shift between the positions of this {facts.op}: {_out_of_reach(violation)}"
+            return self._verdict(
+                "fallback", facts, violation.rule, reason, remedies.of_shift(facts.unit.core, self.name)
+            )
         return self._verdict("npu-int", facts, word)
 
-    def _refusal(self, rule: OpRule, facts: UnitFacts, complaints: list[str]) -> str:
+    def _computed_in_float(self, rule: OpRule, facts: UnitFacts, word: str) -> Verdict:
+        """Of a unit that a scheme takes to compute it in floating point: mended by what those for integers lack."""
+        integer = [(s.complaints_of_unit(facts), s) for s in rule.schemes if s.compute == "integer"]
+        mend = f"nothing in qdqtool mends it: {self.name} has no integers for {facts.op}"
+        if integer:
+            complaints, nearest = min(integer, key=lambda pair: len(pair[0]))
+            mend = conversions(complaints, nearest, self.name)
+        reason = f"{facts.op} with {_input_words(facts)} is computed in floating point"
+        return self._verdict("npu-float", facts, f"{word}-float", reason, self._way_out(rule, facts, mend))
+
+    def _way_out(self, rule: OpRule, facts: UnitFacts, otherwise: str) -> str:
+        """What the target file says, else what holds on any target."""
+        given = rule.suggestion(facts) if rule.suggestion is not None else ""
+        return given or otherwise
+
+    def _anew(self) -> str:
+        return remedies.anew(self.name)
+
+    def _refusal(self, rule: OpRule, facts: UnitFacts, complaints: list[Complaint]) -> str:
         """In words, of a type that no scheme takes, or of what the nearest does not."""
         types = {dtype for scheme in rule.schemes for dtype in scheme.activations}
         encoding = facts.x.encoding
         if facts.x.kind == "activation" and encoding is not None and encoding.dtype not in types:
             return f"{facts.op} with {_input_words(facts)} is not supported on {self.name}"
-        return f"{facts.op} on {self.name}: {'; '.join(complaints)}"
+        return f"{facts.op} on {self.name}: {'; '.join(c.text for c in complaints)}"
 
     def _verdict(
         self, kind: VerdictKind, facts: UnitFacts, rule: str, reason: str = "", suggestion: str = ""
@@ -227,5 +258,16 @@ def _input_words(facts: UnitFacts) -> str:
     return f"{facts.x.dtype or 'such'} input"
 
 
-def _shape(tensor: TensorFacts) -> str:
-    return "×".join("?" if dim is None else str(dim) for dim in tensor.shape or ())
+def _of_demand(unmet: UnmetDemand, unit: Unit) -> str:
+    if unmet.index is not None:
+        return remedies.of_constant(unit.operands[unmet.index].value)
+    if unmet.attribute:
+        return remedies.of_attribute(unmet.attribute)
+    return "nothing in qdqtool mends it: reshape its input where the model is exported"
+
+
+def _out_of_reach(violation: Violation) -> str:
+    """What is wrong with positions; of operators that only move integers, what it takes."""
+    if violation.rule.startswith("align-") and violation.wanted:
+        return f"its inputs and output must stand at one, the smallest, {violation.wanted[0][1]}"
+    return violation.because

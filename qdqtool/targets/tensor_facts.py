@@ -70,6 +70,18 @@ class TensorFacts:
         return cls(kind, result.value, result.integers, result.encoding, False)
 
     @property
+    def label(self) -> str:
+        """The name of its value, for reasons; conditions do not see it."""
+        return self._value.name or "?" if self._value is not None else "?"
+
+    @property
+    def shape_text(self) -> str:
+        """Its shape with the names of symbolic dimensions: ``batch×3×?``."""
+        value = next((v for v in self._of_one_shape() if v is not None and v.shape is not None), None)
+        dims = () if value is None or value.shape is None else value.shape
+        return "×".join(str(d) if isinstance(d, int) else d.value or "?" for d in dims)
+
+    @property
     def quantized(self) -> bool:
         return self.encoding is not None
 
@@ -155,11 +167,14 @@ class TensorFacts:
 
     @cached_property
     def shape(self) -> list[int | None] | None:
-        for value in (self._value, self._integers, *_behind(self._integers)):
+        for value in self._of_one_shape():
             if value is not None and value.shape is not None:
                 return [dim if isinstance(dim, int) else None for dim in value.shape]
         known = constant_shape(self._value)
         return None if known is None else list(known)
+
+    def _of_one_shape(self) -> tuple[ir.Value | None, ...]:
+        return (self._value, self._integers, *_behind(self._integers))
 
     @property
     def rank(self) -> int | None:

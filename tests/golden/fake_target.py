@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from qdq_passes.analysis.units import Unit, why_not_quantized
+from qdq_passes.analysis.float_causes import why_not_quantized
+from qdq_passes.analysis.units import Unit
 from qdq_passes.core.verdict import Boundary, Policy, Verdict
 from qdq_passes.numerics.arithmetic import Arithmetic
 

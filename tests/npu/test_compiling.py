@@ -62,6 +62,7 @@ class Recorder:
         self.takes = takes
         self.graphs: list[ir.Model] = []
         self.options: list[dict[str, str]] = []
+        self.checked: list[tuple[dict[str, str], str]] = []
 
     def partition(self, model: bytes, options: Mapping[str, str]) -> list[list[int]]:
         graph = provider.read_graph(model)
@@ -74,6 +75,9 @@ class Recorder:
 
     def lower(self, model: bytes, options: Mapping[str, str]) -> bytes:
         return write_payload(HEADER, model)
+
+    def check(self, header: Mapping[str, str], options: Mapping[str, str]) -> None:
+        self.checked.append((dict(header), options.get("target", "")))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,15 @@ def test_dumped_and_loaded(tmp_path: Path, embed: str) -> None:
     assert equal(session(str(file)).run(None, {"x": X}), [on_cpu(model())])
 
 
+def test_nothing_to_write_is_said(tmp_path: Path) -> None:
+    """Where nothing runs on the NPU, onnxruntime itself would write nothing and go on."""
+    file = tmp_path / "compiled.onnx"
+    text = refusal(model(), {ENABLE: "1", PLACE: str(file)}, target="generic_int8")
+    assert "nothing of the model runs on generic_int8, so there is no program; 2 of 4 operators: " in text
+    assert not file.exists()
+    assert equal(session(model(), target="generic_int8").run(None, {"x": X}), [on_cpu(model())])
+
+
 def test_it_runs_where_nothing_compiles(tmp_path: Path) -> None:
     """Another process, no compiler."""
     np.save(tmp_path / "x.npy", X)
@@ -89,6 +99,18 @@ def test_no_other_files_are_read(tmp_path: Path, name: str) -> None:
     assert f"an EPContext node names the file '{name}', which is not beside the model" in refusal(
         str(tmp_path / "m.onnx")
     )
+
+
+def test_the_compiler_is_asked_whether_a_program_is_fresh() -> None:
+    """Only where a session names a target, and the right one: a host without one runs whatever was compiled."""
+    compiler = Recorder()
+    with attached(compiler):
+        session(context_model())
+        assert compiler.checked == []
+        session(context_model(), target="acme_npu")
+        assert compiler.checked == [(asdict(HEADER), "acme_npu")]
+        assert "expected target other, found acme_npu" in refusal(context_model(), target="other")
+        assert len(compiler.checked) == 1
 
 
 def test_contexts_of_others_are_not_ours() -> None:

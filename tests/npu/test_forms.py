@@ -7,15 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.quantize import dequantize
 
 import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from tests.unit.lowering import TakesAll
-from tests.unit.qdq_units import Unit, pow2
+from tests.unit.qdq_units import SHIFT, Unit, pow2
 
 ARITHMETICS = (
     Arithmetic(),
@@ -56,6 +59,13 @@ def rows(unit: Unit) -> str:
     return "rows"
 
 
+def know_sizes(unit: Unit) -> None:
+    """Give the inputs the shapes of their data."""
+    for value in unit.inputs:
+        for place, dim in enumerate(value.type.tensor_type.shape.dim):
+            dim.dim_value = unit.feeds[value.name].shape[place]
+
+
 def resize(coordinates: str, nearest: str, *, sizes: bool) -> Form:
     """A Resize to the nearest element, by scales of the last two axes or to sizes."""
 
@@ -67,6 +77,18 @@ def resize(coordinates: str, nearest: str, *, sizes: bool) -> Form:
             return unit.node("Resize", [data, "", "", wanted], **modes, axes=[2, 3])
         scales = floats(unit, 1, 1, draw.choice([0.6, 2, 1.5, 3]), draw.choice([0.5, 1.3, 2]))
         return unit.node("Resize", [data, "", scales], **modes)
+
+    return form
+
+
+def crop_and_resize(nearest: str) -> Form:
+    """A Resize of a region that lies inside of what it reads."""
+
+    def form(unit: Unit) -> str:
+        low, high = unit.random.uniform(0.0, 0.4, 2), unit.random.uniform(0.6, 1.0, 2)
+        region = unit.constant(np.array([0, 0, *low, 1, 1, *high], np.float32))
+        modes = {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize", "nearest_mode": nearest}
+        return unit.node("Resize", [x(unit, 1, 2, 9, 7), region, "", ints(unit, 1, 2, 6, 11)], **modes)
 
     return form
 
@@ -88,6 +110,15 @@ def conv(unit: Unit, *more: str) -> str:
     return unit.node("Conv", [x(unit, 1, 2, 7, 6), w(unit, 3, 2, 1, 1), *more])
 
 
+def crop(unit: Unit) -> str:
+    """A Pad that takes away on some sides, and adds a number that the data hold too on others."""
+    encoding = pow2(unit.random)
+    number = float(dequantize(np.array(77, encoding.dtype.numpy()), encoding))
+    return unit.node(
+        "Pad", [unit.activation((2, 5, 6), encoding), ints(unit, 0, -1, 2, 0, 1, -2), floats(unit, number)]
+    )
+
+
 FORMS: dict[str, Form] = {
     **{
         f"resize-{c}-{n}-{'sizes' if s else 'scales'}": resize(c, n, sizes=s)
@@ -95,6 +126,7 @@ FORMS: dict[str, Form] = {
         for n in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
         for s in (False, True)
     },
+    **{f"region-{n}": crop_and_resize(n) for n in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")},
     **{
         f"{op}-{pad}": window(op, pad)
         for op in ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
@@ -120,7 +152,7 @@ FORMS: dict[str, Form] = {
     "constant-rows": lambda u: u.node("Gather", [w(u, 9, 4), rows(u)]),
     "expand": lambda u: u.node("Expand", [x(u, 2, 1, 4), ints(u, 2, 3, 4)]),
     "tile": lambda u: u.node("Tile", [x(u, 2, 1, 4), ints(u, 1, 3, 2)]),
-    "crop": lambda u: u.node("Pad", [x(u, 2, 5, 6), ints(u, 0, -1, 2, 0, 1, -2), floats(u, 0.7)]),
+    "crop": crop,
     "backwards": lambda u: u.node("Slice", [x(u, 2, 5, 6), ints(u, -1), ints(u, -100), ints(u, -1), ints(u, -2)]),
     "squeeze-all": lambda u: u.node("Squeeze", [x(u, 2, 1, 6, 1)]),
     "join-constant": lambda u: u.node("Concat", [x(u, 2, 3), w(u, 2, 2), x(u, 2, 4)], axis=-1),
@@ -140,11 +172,41 @@ def test_a_form_is_computed_as_the_reference_says(name: str) -> None:
     for seed, arithmetic in enumerate(ARITHMETICS):
         unit = Unit(np.random.default_rng([seed, *name.encode()]))
         unit.store(FORMS[name](unit), pow2(unit.random))
-        for value in unit.inputs:  # sizes that are known
-            for place, dim in enumerate(value.type.tensor_type.shape.dim):
-                dim.dim_value = unit.feeds[value.name].shape[place]
+        know_sizes(unit)
         done = compile_model(unit.model(), TakesAll(arithmetic=arithmetic))  # type: ignore[arg-type]
         assert not done.reasons, f"seed {seed}: {done.reasons}"
         found = provider.open_session(done.model).run(unit.feeds)
         for got, wanted in zip(found.values(), unit.reference(arithmetic), strict=True):
             np.testing.assert_array_equal(got, wanted, err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_a_region_is_the_one_that_onnxruntime_reads(nearest: str) -> None:
+    for seed in range(4):
+        unit = Unit(np.random.default_rng(seed))
+        unit.store(crop_and_resize(nearest)(unit), pow2(unit.random))
+        know_sizes(unit)
+        done = compile_model(unit.model(), TakesAll(arithmetic=SHIFT))  # type: ignore[arg-type]
+        assert not done.reasons
+        for got, wanted in zip(
+            provider.open_session(done.model).run(unit.feeds).values(), unit.onnxruntime(), strict=True
+        ):
+            np.testing.assert_array_equal(got, wanted, err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize(
+    ("number", "behind", "held"), [(-100.0, 0.5, False), (0.3, 0.25, False), (0.5, 0.25, True), (0.3, 0.5, True)]
+)
+def test_a_pad_whose_number_would_become_another_runs_on_the_cpu(number: float, behind: float, held: bool) -> None:
+    """The NPU pads integers of the input, which hold halves between −64 and 63.5; what is stored behind must be Q(number)."""
+    unit = Unit(np.random.default_rng(0))
+    data = unit.activation((2, 3), Encoding.per_tensor(ir.DataType.INT8, 0.5))
+    output = Encoding.per_tensor(ir.DataType.INT8, behind, 100 if number < 0 else 0)
+    unit.store(unit.node("Pad", [data, ints(unit, 0, 1, 1, 0), floats(unit, number)]), output)
+    know_sizes(unit)
+    done = compile_model(unit.model(), TakesAll(arithmetic=SHIFT))  # type: ignore[arg-type]
+    assert bool(done.parts) == held
+    assert held or "which the encoding of what it pads does not hold" in done.reasons[0].reason
+    if held:
+        (found,) = provider.open_session(done.model).run(unit.feeds).values()
+        np.testing.assert_array_equal(found, unit.onnxruntime()[0])

@@ -22,6 +22,7 @@ from tests.npu.small_programs import (
     run,
     session,
 )
+from tests.npu.test_compiling import Recorder, attached
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.qdqtool" : 1]>\n'
 ADD = (
@@ -144,9 +145,11 @@ def test_operators_of_another_version() -> None:
 def test_it_says_what_it_was_compiled_for() -> None:
     assert "expected target other, found acme_npu (sha256 abababababab" in refusal(context_model(), target="other")
     assert "expected target acme_npu (sha256 0000" in refusal(context_model(), target_sha256="0" * 64)
-    for target in ("acme_npu", "some/where/acme_npu.toml"):
-        made = session(context_model(), target=target, target_sha256=HEADER.target_sha256)
-        assert made.get_providers()[0] == "NpuSimExecutionProvider"
+    with attached(Recorder()):  # the library itself reads no files of targets
+        for target in ("acme_npu", "some/where/acme_npu.toml"):
+            made = session(context_model(), target=target, target_sha256=HEADER.target_sha256)
+            assert made.get_providers()[0] == "NpuSimExecutionProvider"
+    assert "some/where/acme_npu.toml: no such file" in refusal(context_model(), target="some/where/acme_npu.toml")
 
 
 def test_options_that_mean_nothing() -> None:

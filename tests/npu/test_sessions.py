@@ -6,9 +6,16 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import onnxruntime as ort
 import pytest
+from qdq_passes.numerics.reference import run_reference
 
-from tests.npu.small_programs import context_model, equal, feed, mixed, python, session, succeeds
+from qdqtool.io.serialize import serialize
+from qdqtool.runtime.provider import open_session
+from qdqtool.targets.loading import load_target
+from tests.npu.small_programs import context_model, devices, equal, feed, mixed, python, session, succeeds
+from tests.unit.small_models import model as model_of
 
 START = "from tests.npu.small_programs import *\nimport gc, os\n"
 
@@ -87,3 +94,30 @@ assert equal(made.run(None, {"x": feed(4)}), mixed(feed(4)))
 print("ended well")
 """
     assert succeeds(python(START + code)).strip() == "ended well"
+
+
+#: Pairs behind one another, of encodings that hold the same range only roughly.
+PAIRS = """g (float[4000] x) => (float[4000] y)
+<float a = {0.0456}, float b = {0.04189}, float c = {0.03447}, float d = {0.03863}, int8 za = {119}, int8 zb = {-128}, int8 zc = {-33}>
+{ q1 = QuantizeLinear(x, a, za) f1 = DequantizeLinear(q1, a, za) q2 = QuantizeLinear(f1, b, zb) f2 = DequantizeLinear(q2, b, zb)
+  q3 = QuantizeLinear(f2, c, zc) f3 = DequantizeLinear(q3, c, zc) r = Relu(f3)
+  q4 = QuantizeLinear(r, d, zb) y = DequantizeLinear(q4, d, zb) }"""
+
+
+@pytest.mark.newest  # the optimizer of onnxruntime 1.23 makes a QuantizeLinear that its kernel refuses
+@pytest.mark.parametrize("left_out", ["the optimizer of pairs", "all optimization"])
+def test_what_onnxruntime_does_to_pairs_can_be_left_out(left_out: str) -> None:
+    """By default it makes one pair, of another encoding, of two that follow each other, before the provider is asked."""
+    model, x = model_of(PAIRS), np.linspace(-9, 9, 4000, dtype=np.float32)
+    wanted = run_reference(
+        model, {"x": x}, load_target("generic_int8").arithmetic, on_npu=lambda node: True, fallback=None
+    )["y"]
+    options = ort.SessionOptions()
+    options.add_provider_for_devices(devices()[:1], {"target": "generic_int8"})
+    more = {"disabled_optimizers": ["DoubleQDQPairsRemover"]}
+    if left_out == "all optimization":
+        options.graph_optimization_level, more = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, {}
+    found = ort.InferenceSession(serialize(model).SerializeToString(), options, **more).run(None, {"x": x})
+    assert equal(found, [wanted])
+    opened = open_session(model, {"target": "generic_int8"}, optimize=left_out == "the optimizer of pairs")
+    assert equal([opened.run({"x": x})["y"]], [wanted]) == (left_out == "all optimization")

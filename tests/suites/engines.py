@@ -59,7 +59,9 @@ def run_reference(model: bytes, feed: Mapping[str, Any]) -> Outputs:
         return dict(zip(evaluator.output_names, evaluator.run(None, dict(feed)), strict=True))
 
 
-ENGINES: dict[str, Engine] = {"onnxruntime": run_onnxruntime, "onnx.reference": run_reference}
+#: The engine for what onnxruntime has no kernel for.
+REFERENCE = "onnx.reference"
+ENGINES: dict[str, Engine] = {"onnxruntime": run_onnxruntime, REFERENCE: run_reference}
 
 
 def _to_ort_value(value: Any) -> Any:

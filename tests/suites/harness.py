@@ -17,8 +17,9 @@ from qdq_passes.errors import QdqError, UnsupportedError
 
 from tests.suites.agree import difference
 from tests.suites.cases import Case
-from tests.suites.engines import ENGINES, Outputs
+from tests.suites.engines import ENGINES, REFERENCE, Outputs
 from tests.suites.files import loaded, saved, to_bytes
+from tests.suites.limits import without_kernel
 from tests.suites.steps import Step
 
 #: The step before all others.
@@ -52,23 +53,25 @@ class Original:
         case: the case.
         engine: what runs it, None when nothing does.
         refusal: why onnx.checker does not accept it, None when it does.
-        known: outputs per feed, or why there are none, of what was run: the original and edited models, by their bytes.
+        lacking: its operators that onnxruntime has no kernel for.
+        known: outputs per feed, or why there are none, of what was run: the original and edited models, by engine and bytes.
     """
 
     case: Case
     engine: str | None
     refusal: str | None
-    known: dict[bytes, list[Outputs] | str] = field(default_factory=dict)
+    lacking: frozenset[str]
+    known: dict[tuple[str, bytes], list[Outputs] | str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, case: Case) -> Original:
         """Run the case once, in the first engine that takes it."""
-        refusal = checker_refusal(case.model)
+        refusal, lacking = checker_refusal(case.model), without_kernel(case.model)
         for engine in ENGINES:
             found = _run(engine, case, case.model)
             if not isinstance(found, str):
-                return cls(case, engine, refusal, {case.model: found})
-        return cls(case, None, refusal)
+                return cls(case, engine, refusal, lacking, {(engine, case.model): found})
+        return cls(case, None, refusal, lacking)
 
     def judge(self, model: bytes, keeps: Keeps, *, runs: bool = True) -> Result:
         """Whether ``model``, made of this one, is what ``keeps`` promises, and whether it runs (left out unless ``runs``)."""
@@ -76,17 +79,23 @@ class Original:
             return Result("failed", f"onnx.checker no longer accepts it: {refusal}")
         if self.engine is None or not runs:
             return Result("accepted")
-        if model not in self.known:
-            self.known[model] = _run(self.engine, self.case, model)
-        expected, found = self.known[self.case.model], self.known[model]
-        if isinstance(expected, str) or isinstance(found, str):
-            return Result("failed", f"{self.engine} no longer runs it: {found}")
+        engine = self.engine if without_kernel(model) == self.lacking else REFERENCE
+        expected, found = self._outputs(engine, self.case.model), self._outputs(engine, model)
+        if isinstance(expected, str):
+            return Result("failed", f"{engine}, needed where onnxruntime lacks a kernel, does not run it: {expected}")
+        if isinstance(found, str):
+            return Result("failed", f"{engine} no longer runs it: {found}")
         if keeps.numerics == "changes":
             return Result("accepted")
         bound = keeps.bound if keeps.numerics == "bounded" else None
         faults = (difference(old, new, bound) for old, new in zip(expected, found, strict=True))
         fault = next((f for f in faults if f is not None), None)
-        return Result("agrees") if fault is None else Result("failed", f"{self.engine}: {fault}")
+        return Result("agrees") if fault is None else Result("failed", f"{engine}: {fault}")
+
+    def _outputs(self, engine: str, model: bytes) -> list[Outputs] | str:
+        if (engine, model) not in self.known:
+            self.known[engine, model] = _run(engine, self.case, model)
+        return self.known[engine, model]
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,17 @@ WEIGHTS = {
 def cases() -> Iterator[tuple[str, str, onnx.ModelProto]]:
     """(operator, scheme, model) of all 916, shapes inferred."""
     for operator in OPERATORS:
-        values = _float_values(operator)
-        for name, scheme in (WEIGHTS if operator.has_weights else ACTIVATIONS).items():
-            builder = _Builder(operator, scheme, values)
-            model = builder.model() if scheme.activations else _float_model(operator, scheme, values)
-            yield operator.name, name, onnx.shape_inference.infer_shapes(model)
+        for scheme, model in models(operator):
+            yield operator.name, scheme, model
+
+
+def models(operator: Operator) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """(scheme, model) of all schemes that suit ``operator``, shapes inferred."""
+    values = _float_values(operator)
+    for name, scheme in (WEIGHTS if operator.has_weights else ACTIVATIONS).items():
+        builder = _Builder(operator, scheme, values)
+        model = builder.model() if scheme.activations else _float_model(operator, scheme, values)
+        yield name, onnx.shape_inference.infer_shapes(model)
 
 
 def _float_values(operator: Operator) -> dict[str, Array]:

@@ -122,6 +122,28 @@ def test_what_is_wrong_fails(tmp_path: Path, made: Made, keeps: Keeps, detail: s
     assert detail in result.detail
 
 
+def _to_swish(factor: float) -> Callable[[ir.Model], object]:
+    def edit(model: ir.Model) -> None:
+        graph, (x,) = model.graph, model.graph.inputs
+        y = ir.node("Swish", [x], {"alpha": factor}, num_outputs=1, name="swish")
+        graph.append(y)
+        graph.outputs[0].replace_all_uses_with(y.outputs[0], replace_graph_outputs=True)
+        graph.remove([node for node in graph if node.op_type != "Swish"], safe=True)
+        y.outputs[0].name, y.outputs[0].type, y.outputs[0].shape = "y", x.type, x.shape
+
+    return edit
+
+
+def test_what_onnxruntime_has_no_kernel_for_is_compared_all_the_same(tmp_path: Path) -> None:
+    text = '<ir_version: 12, opset_import: ["" : 25]> g (float[3] x) => (float[3] y) { s = Sigmoid(x) y = Mul(x, s) }'
+    case = Case("gate", "node", onnx.parser.parse_model(text).SerializeToString(), ({"x": X},))
+    keeps = Keeps("bounded", 2.0**-20)
+    assert _result(tmp_path, Made(edit=_to_swish(1.0)), keeps, case).status == "agrees"
+    wrong = _result(tmp_path, Made(edit=_to_swish(1.001)), keeps, case)
+    assert wrong.status == "failed"
+    assert wrong.detail.startswith("onnx.reference: output 'y': max error ")
+
+
 def test_a_model_that_nothing_runs_is_still_checked(tmp_path: Path) -> None:
     text = TEXT.replace('["" : 21]', '["" : 21, "local" : 1]').replace("Relu", "local.Relu")
     case = Case("foreign", "node", onnx.parser.parse_model(text).SerializeToString(), ({"x": X},))

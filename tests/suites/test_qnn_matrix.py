@@ -8,11 +8,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.units import units_of
+from qdq_passes.analysis.units import Unit, units_of
 from qdq_passes.core.verdict import VERDICT_KINDS, Verdict, VerdictKind
 
 from qdqtool.targets.loading import load_target
 from tests.suites.qnn_cases import cases
+from tests.unit.suggested import complaint
 
 DATA = Path(__file__).parent.parent / "data" / "qnn_htp_verdicts.json"
 #: Of 916 cells as many must agree.
@@ -32,14 +33,18 @@ def measured() -> dict[tuple[str, str], VerdictKind]:
 
 
 @cache
+def matrix() -> list[tuple[str, str, list[Unit]]]:
+    """Operator, scheme and units of each model."""
+    return [(operator, scheme, units_of(ir.from_proto(model))) for operator, scheme, model in cases()]
+
+
+@cache
 def judged(target: str) -> dict[tuple[str, str], Verdict]:
     """(operator, scheme) → the worst verdict of a unit of that model."""
     rules = load_target(target)
     return {
-        (operator, scheme): max(
-            (rules.judge(unit) for unit in units_of(ir.from_proto(model))), key=lambda v: VERDICT_KINDS.index(v.kind)
-        )
-        for operator, scheme, model in cases()
+        (operator, scheme): max((rules.judge(unit) for unit in units), key=lambda v: VERDICT_KINDS.index(v.kind))
+        for operator, scheme, units in matrix()
     }
 
 
@@ -60,6 +65,13 @@ def test_every_verdict_but_a_plain_one_has_a_reason() -> None:
         assert verdict.kind == "npu-int" or verdict.reason, (operator, scheme)
         assert "None" not in verdict.reason, verdict.reason
         assert (verdict.engine == "CPU") == (not verdict.is_npu)
+
+
+@pytest.mark.parametrize("target", ["generic_int8", "qnn_htp", "qnn_htp_v68", "vitis_xint8"])
+def test_every_verdict_but_a_plain_one_has_a_way_out(target: str) -> None:
+    for case, verdict in judged(target).items():
+        said = None if verdict.kind == "npu-int" else complaint(verdict.suggestion)
+        assert said is None, (case, verdict.rule, said, verdict.suggestion)
 
 
 @pytest.mark.parametrize(

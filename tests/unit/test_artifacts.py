@@ -11,7 +11,8 @@ from qdq_passes.errors import ModelError, SetupError, UsageError
 
 from qdqtool.io import atomic
 from qdqtool.io.artifacts import canonical_json, read_json, sha256_of_file, sha256_of_json, write_json
-from qdqtool.io.versions import IR_VERSION, OPSET, loadable_in
+from qdqtool.io.versions import IR_VERSION, NEWEST_TRIED, OPSET, loadable_in
+from qdqtool.runtime.session import load_check, version
 from tests.unit.small_models import model
 
 
@@ -108,10 +109,22 @@ def test_long_names_fit(tmp_path: Path) -> None:
         ('ir_version: 12, opset_import: ["" : 21]', ">=1.24"),
         ('ir_version: 10, opset_import: ["" : 25]', ">=1.24"),
         ('ir_version: 13, opset_import: ["" : 26]', ">=1.25"),
-        ('ir_version: 14, opset_import: ["" : 21]', "none up to 1.31.1"),
-        ('ir_version: 10, opset_import: ["" : 27]', "none up to 1.31.1"),
-        ('ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 6]', "none up to 1.31.1"),
+        ('ir_version: 14, opset_import: ["" : 21]', ">=1.32"),
+        ('ir_version: 10, opset_import: ["" : 28]', ">=1.32"),
+        ('ir_version: 15, opset_import: ["" : 21]', "none up to 1.32.0"),
+        ('ir_version: 10, opset_import: ["" : 29]', "none up to 1.32.0"),
+        ('ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 6]', "none up to 1.32.0"),
     ],
 )
 def test_which_onnxruntime_loads_it(header: str, releases: str) -> None:
-    assert loadable_in(model(f"<{header}> g (float[2] x) => (float[2] y) {{ y = Relu (x) }}")) == releases
+    graph = model(f"<{header}> g (float[2] x) => (float[2] y) {{ y = Relu (x) }}")
+    assert loadable_in(graph) == releases
+    installed = _numbers(version())
+    if releases.startswith(">="):
+        assert (load_check(graph) is None) == (installed >= _numbers(releases[2:]))
+    elif installed <= _numbers(NEWEST_TRIED):
+        assert "does not read this model" in (load_check(graph) or "")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3])

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from qdq_passes.errors import UnsupportedError
 
+import qdqtool
 from qdqtool.io.load import load
+from qdqtool.io.save import save
 from tests.unit.cli_helpers import cli, write
 from tests.unit.lowering import operators
 
@@ -15,6 +18,11 @@ MODEL = """g (float[1,2,4,4] x) => (float[1,2,4,4] y)
 { [qx] xq = QuantizeLinear(x, s, z) [dx] xd = DequantizeLinear(xq, s, z) [dw] wd = DequantizeLinear(w, s, z)
   [conv] a = Conv(xd, wd) [qa] aq = QuantizeLinear(a, s, z) [da] ad = DequantizeLinear(aq, s, z)
   [cum] y = CumSum(ad, axis) }"""
+
+#: The same with eight channels: the weight takes 16 bytes, as floats 64, all else at most 8.
+WIDE = MODEL.replace("(float[1,2,4,4] y)", "(float[1,8,4,4] y)").replace(
+    "int8[2,2,1,1] w = {1, 2, 3, 4}", f"int8[8,2,1,1] w = {{{', '.join(map(str, range(16)))}}}"
+)
 
 
 @pytest.fixture
@@ -88,9 +96,57 @@ def test_a_stale_file(source: str, tmp_path: Path) -> None:
 
 
 def test_nothing_for_the_npu(tmp_path: Path) -> None:
+    """There is no program to write: a file without one would be refused where nothing compiles."""
     source = write(tmp_path / "f.onnx", "g (float[4] x) => (float[4] y) { [neg] y = Neg(x) }")
-    done = cli("compile", source, "--target", "generic_int8", "-o", tmp_path / "c.onnx")
+    made = tmp_path / "c.onnx"
+    error = cli("compile", source, "--target", "generic_int8", "-o", made, code=3).error
+    assert error.startswith(
+        f"{source}: nothing of the model runs on generic_int8, so there is no program; 1 of 1 operators: "
+    )
+    assert error.endswith("; see `qdqtool analyze`")
+    assert not made.exists()
+    with pytest.raises(UnsupportedError, match="nothing of the model runs on generic_int8"):
+        qdqtool.compile(load(source), target="generic_int8")
+    done = cli("lower", source, "--target", "generic_int8", "-o", made)
     assert "warning: nothing of the model runs on generic_int8" in done.err
+    assert operators(load(made)) == ["Neg"]
+
+
+@pytest.mark.parametrize("command", ["compile", "lower"])
+def test_data_files_of_the_model_are_not_overwritten(command: str, source: str, tmp_path: Path) -> None:
+    """Weights move into the program: what is written reads the data file no more."""
+    data = Path(save(load(source), tmp_path / "e.onnx", external="always", threshold=1)[1])
+    before = data.read_bytes()
+    given = (tmp_path / "e.onnx", "--target", "generic_int8", "-o")
+    assert "is the data file of the model" in cli(command, *given, data, "--overwrite", code=2).error
+    assert "is an input" in cli(command, *given, tmp_path / "e.onnx", "--overwrite", code=2).error
+    assert data.read_bytes() == before
+    cli(command, *given, tmp_path / "elsewhere" / "c.onnx")
+    assert operators(load(tmp_path / "elsewhere" / "c.onnx"))[0] == "QuantizeLinear"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("quantize", "MODEL", "--preset", "a8w8", "--data", "random:1", "-o", "DATA"),
+        ("qdq", "remove", "MODEL", "--all", "-o", "DATA"),
+        ("encodings", "import", "MODEL", "--encodings", "ENCODINGS", "-o", "DATA"),
+        ("encodings", "export", "MODEL", "--format", "ort", "-o", "NEW", "--float-model", "DATA"),
+    ],
+    ids=lambda command: "-".join(command[:2]),
+)
+def test_data_files_stay_where_a_pass_lets_go_of_weights(command: tuple[str, ...], tmp_path: Path) -> None:
+    """The weight alone is in the data file, and what is saved in the end has it no more."""
+    source = write(tmp_path / "m.onnx", WIDE)
+    floats, encodings = tmp_path / "f.onnx", tmp_path / "e.json"
+    cli("encodings", "export", source, "--format", "ort", "-o", encodings, "--float-model", floats)
+    start = source if {"remove", "export"} & set(command) else floats
+    data = Path(save(load(start), tmp_path / "e.onnx", external="always", threshold=16)[1])
+    before = data.read_bytes()
+    files = {"MODEL": tmp_path / "e.onnx", "ENCODINGS": encodings, "NEW": tmp_path / "n.json", "DATA": data}
+    done = cli(*(files.get(word, word) for word in command), "--overwrite", code=2)
+    assert "is the data file of the model" in done.error
+    assert data.read_bytes() == before
 
 
 def test_without_a_target(source: str, tmp_path: Path) -> None:

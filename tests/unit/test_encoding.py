@@ -22,6 +22,9 @@ from qdq_passes.numerics.encoding import (
 from qdq_passes.numerics.granularity import PER_TENSOR, Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize
 
+from qdqtool.runtime.session import open_session
+from tests.unit.small_models import model
+
 INT8, UINT8, INT16, INT4 = ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT4
 
 
@@ -175,6 +178,20 @@ def test_quantize_by_hand() -> None:
     assert dequantize(np.array([1, 3, -127], np.int8), encoding).tolist() == [0.0, 1.0, -64.0]
     assert dequantize(np.array([1, 3], np.int8), encoding, np.float16).dtype == np.float16
     assert quantize(x, Encoding.per_tensor(ir.DataType.FLOAT8E4M3FN, 1.0)).dtype == ml_dtypes.float8_e4m3fn
+
+
+@pytest.mark.parametrize("dtype", [INT8, UINT8, ir.DataType.INT16, ir.DataType.UINT16])
+@pytest.mark.parametrize("count", [1, 33])
+def test_what_is_no_number_becomes_what_onnxruntime_makes_of_it(dtype: ir.DataType, count: int) -> None:
+    """The smallest integer, silently; and infinities the ends of the type."""
+    name = dtype.name.lower()
+    text = f"g (float[N] x) => ({name}[N] q) <float s = {{0.5}}, {name} z = {{3}}> {{ q = QuantizeLinear(x, s, z) }}"
+    x = np.array([np.nan, np.inf, -np.inf, 1.0] * count, np.float32)
+    found = quantize(x, Encoding.per_tensor(dtype, 0.5, 3))
+    np.testing.assert_array_equal(found, open_session(model(text)).run({"x": x})["q"])
+    assert found[0] == np.iinfo(dtype.numpy()).min
+    narrow = quantize(np.array(np.nan, np.float32), Encoding.per_tensor(INT8, 0.5), symmetric_range=True)
+    assert narrow.tolist() == -127
 
 
 def test_int32_biases_dequantize_as_float32_does() -> None:

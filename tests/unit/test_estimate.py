@@ -223,7 +223,22 @@ def test_nodes_of_the_cpu_are_listed_without_an_estimate() -> None:
     assert found.us == pytest.approx(sum(p.us or 0 for p in found.partitions))
     assert found.notes == (f"not in the estimate: what runs on the CPU, {cpu.name}",)
     nothing = estimated(chain(), chip(declined=("Neg", "Relu", "Abs")))
-    assert nothing.us is None
+    assert nothing.us == 0.0
+    assert nothing.to_json()["us"] == 0.0
+    assert nothing.notes[0] == "nothing runs on the NPU: 0 µs there"
+    assert nothing.notes[1].startswith("not in the estimate: what runs on the CPU, ")
+
+
+def test_a_node_is_shown_on_the_engine_that_computes_it() -> None:
+    """Not on the one that computes most of its partition."""
+    text = """g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float s = {0.5}, uint8 z = {0}, int8 o = {0}, int8[2,2,1,1] wq = {1,2,3,4}> {
+      xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) w = DequantizeLinear(wq, s, o) c = Conv(xd, w)
+      cq = QuantizeLinear(c, s, z) cd = DequantizeLinear(cq, s, z) r = Relu(cd) rq = QuantizeLinear(r, s, z) rd = DequantizeLinear(rq, s, z)
+      t = Tanh(rd) yq = QuantizeLinear(t, s, z) y = DequantizeLinear(yq, s, z) }"""
+    graph = model(text)
+    run_pipeline(graph, "infer-shapes")
+    found = estimate(load_target("qnn_htp"), partition_for(graph, load_target("qnn_htp")))
+    assert [(node.op, node.device) for node in found.nodes] == [("Conv", "HMX"), ("Relu", "HVX"), ("Tanh", "HVX")]
 
 
 def test_a_dynamic_shape_has_no_estimate() -> None:

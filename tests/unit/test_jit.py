@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,11 +15,12 @@ import pytest
 from onnx import helper
 from qdq_passes.core.dump import dump
 from qdq_passes.core.inference import infer_shapes
-from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 
 from qdqtool.io.load import model_of
 from qdqtool.io.serialize import serialize
 from qdqtool.npu.compile import compile as compile_for
+from qdqtool.npu.compile import header_of
 from qdqtool.npu.compiled import contexts, payload_bytes
 from qdqtool.npu.jit import JitCompiler
 from qdqtool.npu.payload import read_payload
@@ -26,6 +29,8 @@ from tests.unit.lowering import operators
 from tests.unit.small_models import model
 
 OPTIONS = {"target": "generic_int8"}
+#: The smallest file of a target.
+CHIP = 'description = "chip"\nversion = "1"\nextends = "generic_int8"\n'
 #: Two parts with an operator between them that no target takes; both read `ad`, and the weight's one DequantizeLinear.
 TWO = """g (float[1,2,4,4] x) => (float[1,2,4,4] y)
   <float s = {0.5}, int8 z = {0}, float sw = {SCALE}, int8[2,2,1,1] w = {1, 2, 3, 4}, int64 axis = {1}>
@@ -180,16 +185,50 @@ def test_options() -> None:
     assert taken == {3, 4}, "the QuantizeLinear of x"
 
 
+def test_a_program_is_fresh_or_not(tmp_path: Path) -> None:
+    """By what the target's file says now. The library compares the names; one that stands for no file here is enough."""
+    file = tmp_path / "chip.toml"
+    file.write_text(CHIP, encoding="utf-8")
+    header, options = asdict(header_of(load_target(file))), {"target": str(file)}
+    JitCompiler().check(header, options)
+    JitCompiler().check(header, {"target": "chip"})
+    JitCompiler().check(header, {})
+    file.write_text(CHIP.replace('"1"', '"2"'), encoding="utf-8")
+    with pytest.raises(
+        ModelError, match=r"is stale: expected chip version 2 \(sha256 \w+\), found version 1 \(sha256 "
+    ):
+        JitCompiler().check(header, options)
+    with pytest.raises(ModelError, match="is stale: expected target generic_int8, found chip"):
+        JitCompiler().check(header, OPTIONS)
+    file.unlink()
+    with pytest.raises(UsageError, match=r"chip\.toml"):
+        JitCompiler().check(header, options)
+
+
 def test_what_may_not_fall_back_is_named() -> None:
     options = {**OPTIONS, "session.disable_cpu_ep_fallback": "1"}
     with pytest.raises(
-        UnsupportedError, match=r"nodes do not run on generic_int8, and the CPU may not run them: .*CumSum"
+        UnsupportedError,
+        match=r"nodes do not run on generic_int8, and the CPU may not run them: CumSum \(.*not supported",
     ):
         JitCompiler().partition(two().SerializeToString(), options)
     relu = model("""g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}>
     { xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) a = Relu(xd) aq = QuantizeLinear(a, s, z)
       y = DequantizeLinear(aq, s, z) }""")
     assert JitCompiler().partition(serialize(relu).SerializeToString(), options) == [[0, 1, 2, 3, 4]]
+
+
+def test_a_compiled_model_of_nothing_is_not_written() -> None:
+    """onnxruntime would write no file, and say nothing."""
+    none = serialize(model("g (float[4] x) => (float[4] y) { y = Neg(x) }")).SerializeToString()
+    assert JitCompiler().partition(none, OPTIONS) == []
+    with pytest.raises(UnsupportedError, match=r"nothing of the model runs on generic_int8, .*; 1 of 1 operators: Neg"):
+        JitCompiler().partition(none, {**OPTIONS, "ep.context_enable": "1"})
+    pair = """g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}>
+    { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
+    with pytest.raises(UnsupportedError, match="it has no operators"):
+        JitCompiler().partition(serialize(model(pair)).SerializeToString(), {**OPTIONS, "ep.context_enable": "1"})
+    assert JitCompiler().partition(two().SerializeToString(), {**OPTIONS, "ep.context_enable": "1"})
 
 
 def test_another_graph_than_was_asked_about() -> None:

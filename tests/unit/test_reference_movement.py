@@ -41,7 +41,7 @@ def reshape(r: Random) -> Unit:
 
 
 def flatten(r: Random) -> Unit:
-    return moved(r, [2, 3, 4], "Flatten", axis=int(r.integers(-3, 4)))
+    return moved(r, [2, 3, 4 * int(r.integers(2))], "Flatten", axis=int(r.integers(-3, 4)))
 
 
 def transpose(r: Random) -> Unit:

@@ -16,7 +16,7 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 from qdqtool.io.load import load
 from qdqtool.io.save import save
 from qdqtool.runtime import model_bytes
-from qdqtool.runtime.refusals import VersionError, one_line
+from qdqtool.runtime.refusals import VersionError, one_line, refusal
 from qdqtool.runtime.session import load_check, open_session, version
 from qdqtool.runtime.taps import Taps, float_tensors
 from tests.unit.small_models import model
@@ -92,6 +92,29 @@ def test_a_refused_model_is_one_line(text: str, kind: type[QdqError], where: str
     assert "\n" not in str(caught.value)
     assert "onnxruntime_src" not in str(caught.value)
     assert load_check(refused) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "Could not find an implementation for Relu(14) node with name 'n1'",
+            "n1: onnxruntime 1.32.0 has no kernel Relu(14) for these types; replace the node, or",
+        ),
+        (
+            "Could not find an implementation for QuantizeLinear(28) node with name 'n1'",
+            "has no kernel QuantizeLinear(28) for these types; lower the opset with `qdqtool convert-opset`, replace the node,",
+        ),
+        (
+            "Failed to find kernel for QuantizeLinear(28) (node:'n1' ep:'CPUExecutionProvider'). Op with name (n1) domain ()",
+            "n1: onnxruntime 1.32.0 has no kernel QuantizeLinear(28) for these types; lower the opset",
+        ),
+    ],
+)
+def test_a_missing_kernel_of_a_new_opset_says_to_lower_it(text: str, says: str) -> None:
+    refused = refusal(f"[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : {text}", version="1.32.0")
+    assert (type(refused), refused.where) == (UnsupportedError, "n1")
+    assert says in str(refused)
 
 
 def test_a_good_model_passes_the_load_check() -> None:

@@ -6,8 +6,9 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from qdq_passes import run_pipeline
+from qdq_passes.analysis.float_causes import why_not_quantized
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.units import Unit, units_of, why_not_quantized
+from qdq_passes.analysis.units import Unit, units_of
 
 from tests.properties.qdq_graphs import qdq_texts
 from tests.unit.small_models import model
@@ -179,14 +180,14 @@ def test_tails(body: str, outputs: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("body", "outputs", "why"),
     [
-        (f"[relu] v = Relu(x) {OUT}", "float[1,2,4,4] y", "reads x as a float"),
-        (f"{IN} [relu] y = Relu(xd)", "float[1,2,4,4] y", "writes y as a float"),
+        (f"[relu] v = Relu(x) {OUT}", "float[1,2,4,4] y", "reads x as a float, a graph input without a pair"),
+        (f"{IN} [relu] y = Relu(xd)", "float[1,2,4,4] y", "writes y as a float, a graph output without a pair"),
         (
             f"{IN} [relu] v = Relu(xd) {OUT} [exp] e = Exp(v)",
             "float[1,2,4,4] y, float[1,2,4,4] e",
-            "v is read as a float too, beside its QuantizeLinear",
+            "v is read as a float too, by Exp exp beside its QuantizeLinear",
         ),
-        (f"{IN} [relu] v = Relu(xd) {OUT}", "float[1,2,4,4] y, float[1,2,4,4] v", "v is a graph output, beside its QuantizeLinear"),
+        (f"{IN} [relu] v = Relu(xd) {OUT}", "float[1,2,4,4] y, float[1,2,4,4] v", "v is a graph output as a float, beside its QuantizeLinear"),
         (
             f"{IN} [relu] v = Relu(xd) {OUT} [q2] v2 = QuantizeLinear(v, s, z) [d2] y2 = DequantizeLinear(v2, s, z)",
             "float[1,2,4,4] y, float[1,2,4,4] y2",
@@ -202,8 +203,18 @@ def test_tails(body: str, outputs: str, expected: list[str]) -> None:
             "float[1,2,4,4] y",
             "the scale of v is computed at run time",
         ),
+        (
+            f"{IN} [relu] v = Relu(xd) [exp] e = Exp(v) [qe] eq = QuantizeLinear(e, s, z) [de] y = DequantizeLinear(eq, s, z)",
+            "float[1,2,4,4] y",
+            "writes v as a float, with no pair before Exp exp, which reads it",
+        ),
+        (
+            f"[neg] n = Neg(f) [relu] v = Relu(n) {OUT}",
+            "float[1,2,4,4] y",
+            "reads n as a float, with no pair behind Neg neg, which writes it",
+        ),
         (f"{IN} [arg] y = ArgMax(xd)", "int64[1,2,4,4] y", "writes y as int64"),
-        (f"{IN} [add] v = Add(xd, c) {OUT}", "float[1,2,4,4] y", "reads c as a float"),
+        (f"{IN} [add] v = Add(xd, c) {OUT}", "float[1,2,4,4] y", "reads c as a float, a constant without a pair"),
     ],
 )  # fmt: skip
 def test_why_a_unit_is_not_quantized(body: str, outputs: str, why: str) -> None:
@@ -220,7 +231,7 @@ def test_a_reader_in_a_body_reads_the_float() -> None:
     }}"""
     found = units_of(model(text))
     assert shown(found) == ["relu", "if"]
-    assert why_not_quantized(found[0]) == "v is read as a float too, beside its QuantizeLinear"
+    assert why_not_quantized(found[0]).startswith("v is read as a float too, by Neg ")
 
 
 @settings(max_examples=40, deadline=None)

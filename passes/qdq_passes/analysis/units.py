@@ -18,7 +18,7 @@ from qdq_passes.analysis.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCE
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.qdq_pairs import BIAS_INPUT, encoding_of
 from qdq_passes.analysis.reach import in_order
-from qdq_passes.analysis.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, is_standard, only_reader, readers
+from qdq_passes.analysis.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, is_standard, only_reader
 from qdq_passes.numerics.encoding import Encoding
 
 #: What an input is to its operator: data that flows, a constant weight, its bias, another constant stored like data (the second
@@ -172,32 +172,6 @@ def operands_of(node: ir.Node, encodings: dict[ir.Node, Encoding | None] | None 
     return tuple(_operand(node, index, value, known) for index, value in enumerate(node.inputs))
 
 
-def why_not_quantized(unit: Unit) -> str:
-    """Why not all data that ``unit`` reads and writes are integers behind constant encodings, in words; empty when they are."""
-    if has_body(unit.core):
-        return "holds a body"
-    for operand in unit.operands:
-        if operand.kind in ("control", "absent") or operand.encoding is not None or operand.value is None:
-            continue
-        if operand.dequantize is not None:
-            return f"the scale of {operand.value.name} is computed at run time"
-        return f"reads {operand.value.name} as {_type_word(operand.value)}"
-    for result in unit.results:
-        if result.encoding is not None:
-            continue
-        quantizers = [node for node, _ in readers(result.value) if is_quantize(node)]
-        if not quantizers:
-            return f"writes {result.value.name} as {_type_word(result.value)}"
-        if len(quantizers) < len(readers(result.value)):
-            return f"{result.value.name} is read as {_type_word(result.value)} too, beside its QuantizeLinear"
-        if result.value.is_graph_output():
-            return f"{result.value.name} is a graph output, beside its QuantizeLinear"
-        if len(quantizers) == 1:
-            return f"the scale of {result.value.name} is computed at run time"
-        return f"{result.value.name} is quantized {len(quantizers)} times, once for each reader"
-    return ""
-
-
 def _requantization(quantize: ir.Node, encodings: dict[ir.Node, Encoding | None]) -> Unit:
     value, integers = quantize.inputs[0], quantize.outputs[0]
     assert value is not None
@@ -308,8 +282,3 @@ def _encoding(node: ir.Node, encodings: dict[ir.Node, Encoding | None]) -> Encod
     if node not in encodings:
         encodings[node] = encoding_of(node)
     return encodings[node]
-
-
-def _type_word(value: ir.Value) -> str:
-    dtype = dtype_of(value)
-    return "a float" if dtype is None or dtype == ir.DataType.FLOAT else dtype.name.lower()

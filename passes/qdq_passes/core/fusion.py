@@ -19,6 +19,8 @@ from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.core.edit import Namer, drop_unread, graph_of, make_node, new_constant, remove, replace_nodes
 from qdq_passes.core.whole_groups import mark_group
 
+#: Operator → last opset at which onnxruntime runs it (1.31.1 and 1.32.0: no kernel is there behind it, and no function).
+LAST_RUN = {"Swish": 24}
 #: What becomes of the pieces: one operator where the opset has it and computes the same, else a group; or one of the two.
 Into = Literal["auto", "operator", "group"]
 
@@ -95,7 +97,7 @@ def fuse(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> I
                 continue
             if found is None or any(PART.get(n) is not None for n in found.nodes):
                 continue
-            reason = _why_no_operator(found, part.opset_imports.get("", 1)) if into != "group" else None
+            reason = _why_no_operator(found, part.opset_imports.get("", 1), into) if into != "group" else None
             if reason == "":
                 namer = namer or Namer(model)
                 yield from _replace(found, namer)
@@ -108,11 +110,13 @@ def fuse(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> I
                 yield Change("annotate", mark_group(found.nodes, found.operator, found.weight, found.bias), because)
 
 
-def _why_no_operator(match: Match, opset: int) -> str:
+def _why_no_operator(match: Match, opset: int, into: Into) -> str:
     """Why one operator cannot take the nodes' place, in words; empty when it can."""
-    since = SINCE[match.operator]
+    since, last = SINCE[match.operator], LAST_RUN.get(match.operator, opset)
     if opset < since:
         return f"{match.operator} needs opset {since}, the model has {opset}"
+    if opset > last and into == "auto":
+        return f"onnxruntime runs no {match.operator} of an opset above {last}, the model has {opset}"
     return match.differs or _why_not_removable(match)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,19 +12,24 @@ from qdq_passes.analysis.computable import why_not_computable
 from qdq_passes.analysis.partitions import Partition, compute_nodes, group_units, make_partitions
 from qdq_passes.analysis.unit_graph import UnitGraph, unit_graph
 from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.analysis.uses import bodies_of, has_body, main_nodes
+from qdq_passes.analysis.uses import bodies_of, dtype_of, has_body, main_nodes
 from qdq_passes.core.verdict import Boundary, Policy, TargetRules, Verdict
 
 #: What the CPU does for want of anything else.
 CPU = "CPU"
 #: Rule of what a target takes and the simulated NPU does not compute.
 NOT_SIMULATED = "not-simulated"
-#: What leaves no body.
-_WAYS_OUT = {
-    "If": "fold the condition to a constant, so that one branch is left",
-    "Loop": "unroll the loop where the model is exported",
-    "Scan": "unroll the scan where the model is exported",
+#: What leaves no body, by the operator that holds it.
+WAYS_OUT = {
+    "If": "where its condition is constant, `qdqtool simplify` leaves one branch; else nothing in qdqtool takes the If away: "
+    "export each branch as a model of its own",
+    "Loop": "nothing in qdqtool unrolls a Loop: unroll it where the model is exported",
+    "Scan": "nothing in qdqtool unrolls a Scan: unroll it where the model is exported",
 }
+#: What may be done about a body of another operator.
+NO_WAY_OUT = "nothing in qdqtool takes the body away: export the model without it"
+#: Types of integers that stand for data; shapes and indices are wider.
+_DATA_INTEGERS = frozenset({ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,15 +95,14 @@ def partitions(
     settled = _settle(graph, judged, policy)
     for unit, why in (lacking or {}).items():
         if settled[unit].is_npu:
-            settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why, suggestion="")
+            settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why)
     taken = {unit for unit, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU}
     groups = []
     for members in group_units(graph, taken):
-        count = compute_nodes(members)
-        if count >= max(minimum_group, 1):
+        if compute_nodes(members) >= max(minimum_group, 1):
             groups.append(members)
-            continue
-        settled |= dict.fromkeys(members, _too_small(count, minimum_group))
+        else:
+            settled |= dict.fromkeys(members, _too_small(graph, members, settled, minimum_group))
     engines = {unit: verdict.engine for unit, verdict in settled.items()}
     return Partitioning(
         units=tuple(units),
@@ -130,7 +134,7 @@ def not_simulated(units: Sequence[Unit], verdicts: Sequence[Verdict], target: Ta
     found: dict[Unit, str] = {}
     for unit, verdict in zip(units, verdicts, strict=True):
         if verdict.is_npu and unit.is_compute:
-            why = "is computed in floating point there" if verdict.kind == "npu-float" else None
+            why = "the target computes it in floating point" if verdict.kind == "npu-float" else None
             why = why or why_not_computable(unit, target.arithmetic)
             if why is not None:
                 found[unit] = f"is not simulated: {why}"
@@ -141,14 +145,46 @@ def _of_holder(unit: Unit, verdict: Verdict) -> Verdict:
     """``verdict``, but no NPU computes what has bodies."""
     if not verdict.is_npu or not has_body(unit.core):
         return verdict
-    return _fallback("inner-graph", "holds bodies, which run on the CPU")
+    way_out = WAYS_OUT.get(unit.core.op_type, NO_WAY_OUT)
+    return _fallback("inner-graph", "holds bodies, which run on the CPU", way_out)
 
 
-def _too_small(count: int, minimum: int) -> Verdict:
+def _too_small(graph: UnitGraph, members: Sequence[Unit], settled: Mapping[Unit, Verdict], minimum: int) -> Verdict:
+    count = compute_nodes(members)
     if not count:
-        return _fallback("no-data", "works on shapes and indices alone, with no data that the NPU has")
-    reason = f"would be in a partition of {count} compute node{'s' if count > 1 else ''}, fewer than {minimum}"
-    return _fallback("minimum-group", reason)
+        return _no_data(members)
+    reason = f"would be in a partition of {count} operator{'s' if count > 1 else ''}, fewer than {minimum}"
+    beside = next((unit for unit in _beside(graph, set(members)) if not settled[unit].is_npu), None)
+    if beside is None:
+        return _fallback("minimum-group", reason, "nothing to mend: the model has no more operators for the NPU here")
+    mend = settled[beside].suggestion or settled[beside].reason
+    return _fallback("minimum-group", reason, f"mend {_shown(beside)} beside it, so that they run together: {mend}")
+
+
+def _no_data(members: Sequence[Unit]) -> Verdict:
+    """Of units that no operator on data goes with."""
+    read = [operand.value for unit in members for operand in unit.operands if operand.value is not None]
+    if any(dtype_of(value) in _DATA_INTEGERS for value in read):
+        reason = "moves integers that stand for data, with no pair around that tells how"
+        return _fallback("no-data", reason, "turn integer operators into pairs: `qdqtool qdq convert --qoperators`")
+    reason = "works on shapes and indices alone, with no data that the NPU has"
+    return _fallback("no-data", reason, "nothing to mend: the CPU computes shapes and indices")
+
+
+def _beside(graph: UnitGraph, members: Collection[Unit]) -> Iterator[Unit]:
+    """Units that compute on data beside ``members``: what they read of, then what reads of them."""
+    inside = {number for number, item in enumerate(graph.items) if item in members}
+    read = sorted({other for number in inside for other in graph.before[number]} - inside)
+    behind = [n for n, before in enumerate(graph.before) if n not in inside and not inside.isdisjoint(before)]
+    for number in (*read, *behind):
+        item = graph.items[number]
+        if isinstance(item, Unit) and item.is_compute:
+            yield item
+
+
+def _shown(unit: Unit) -> str:
+    name, op_type = unit.core.name, unit.core.op_type
+    return f"{name} ({op_type})" if name else op_type
 
 
 def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) -> dict[Unit, Verdict]:
@@ -201,11 +237,9 @@ def _regions(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> list[list[Un
 
 
 def _because_of(culprits: Sequence[Unit], verdict: Verdict, policy: Policy) -> Verdict:
-    first = culprits[0].core
-    shown = f"{first.name or first.op_type} ({first.op_type})" if first.name else first.op_type
     others = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
     where = "the model has" if policy == "whole-model" else "is in one region with"
-    reason = f"{where} {shown}{others}, which the NPU does not take: {verdict.reason}"
+    reason = f"{where} {_shown(culprits[0])}{others}, which the NPU does not take: {verdict.reason}"
     return _fallback(policy, reason, verdict.suggestion)
 
 
@@ -218,7 +252,7 @@ def _inner(model: ir.Model) -> dict[ir.Node, Verdict]:
     for holder in main_nodes(model):
         bodies = bodies_of(holder)
         reason = f"is in a body of {holder.name or holder.op_type}, and bodies run on the CPU"
-        verdict = _fallback("inner-graph", reason, _WAYS_OUT.get(holder.op_type, ""))
+        verdict = _fallback("inner-graph", reason, WAYS_OUT.get(holder.op_type, NO_WAY_OUT))
         for graph in bodies:
             found |= dict.fromkeys(graph.all_nodes(), verdict)
     return found

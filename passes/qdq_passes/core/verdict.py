@@ -27,7 +27,7 @@ class Verdict:
         engine: the engine of the target that computes it; ``"CPU"`` for a fallback and a refusal.
         rule: id of the rule that decided: ``leaky-relu-int8``.
         reason: in words; empty for a plain ``npu-int``.
-        suggestion: the pass or option that would mend it; empty when there is none.
+        suggestion: what would mend it, commands in backticks, or that nothing does; empty for a plain ``npu-int``.
     """
 
     kind: VerdictKind

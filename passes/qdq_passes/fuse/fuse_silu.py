@@ -19,7 +19,7 @@ X = product(x=1)
 
 @dataclass(frozen=True)
 class FuseSilu(FusionPass):
-    """Recognise SiLU in its pieces: one Swish from opset 24 on, else a group that is quantized as one.
+    """Recognise SiLU in its pieces: one Swish at opset 24, else a group that is quantized as one.
 
     y = x·σ(αx) = x/(1 + e^(−αx)); α = 1 is SiLU, α = 1.702 the quick Gelu of CLIP. All orders and groupings count.
 
@@ -28,7 +28,7 @@ class FuseSilu(FusionPass):
     Requires: the type of x, for the operator.
     Keeps: inputs, outputs and their names; numerics within the bound, bit-exact with ``into=group``.
     Skips: an inner value that others read or that is a graph output; the operator where it would compute in another type than
-    float32 or the opset lacks it.
+    float32 or the opset lacks it; with ``into=auto`` also above opset 24, where onnxruntime does not run it.
 
     Args:
         into: ``operator`` replaces the nodes, ``group`` marks them, ``auto`` replaces them where it can.

@@ -1,6 +1,7 @@
 """QuantizeLinear and DequantizeLinear in numpy, bit for bit as onnxruntime computes them with optimization disabled.
 
 q = saturate(round_half_even(x / scale) + zero_point), the division in float32 (float16 too); x' = (q − zero_point)·scale.
+What is no number (NaN) becomes the smallest integer: measured with 1.23.2 and 1.31.1 on x86-64, 8 and 16 bits, signed or not.
 Float storage types (float8, float4, and the float16 of vendor operators) saturate at their largest number and round half to
 even; their zero point is 0. No operator makes int32: stored biases are divided in float64, which keeps all their bits."""
 
@@ -41,6 +42,8 @@ def quantize(x: npt.NDArray[Any], encoding: Encoding, *, symmetric_range: bool =
         zero_point = granularity.expand(np.array(encoding.zero_point, np.int64).reshape(encoding.shape), x.shape)
         work = np.asarray(np.add(work.astype(np.float64), zero_point.astype(np.float64)))
     np.clip(work, qmin, qmax, out=work)
+    if np.isnan(work.min(initial=0)):  # a cast of it would be any integer
+        work[np.isnan(work)] = qmin
     integers: npt.NDArray[Any] = work.astype(np.int32 if encoding.dtype.bitwidth <= 16 else np.int64)
     return integers.astype(encoding.dtype.numpy())
 

@@ -219,8 +219,6 @@ class _Run:
             return integers_of(value, encoding, self.arithmetic).astype(encoding.dtype.numpy())
         real = value.real() if isinstance(value, Stored) else value
         encoding = self._encoding(node, max(len(shape), real.ndim, 1), default)
-        if is_integer_type(encoding.dtype):  # NaN is stored as the smallest integer, as onnxruntime does
-            real = np.where(np.isnan(real), np.array(-np.inf, real.dtype), real)
         return quantize(real, encoding)
 
     def _compute(self, node: ir.Node) -> Sequence[Value]:

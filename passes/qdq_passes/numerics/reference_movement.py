@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -63,8 +64,8 @@ def _reshape(node: ir.Node, x: Stored, others: Others) -> Array:
 
 def _flatten(node: ir.Node, x: Stored, _: Others) -> Array:
     axis = node.attributes.get_int("axis", 1)
-    rows = int(np.prod(x.integers.shape[: axis if axis >= 0 else axis + x.integers.ndim], dtype=np.int64))
-    return x.integers.reshape(rows, -1) if x.integers.size else x.integers.reshape(rows, 0)
+    shape, cut = x.integers.shape, axis if axis >= 0 else axis + x.integers.ndim
+    return x.integers.reshape(math.prod(shape[:cut]), math.prod(shape[cut:]))
 
 
 def _squeeze(node: ir.Node, x: Stored, others: Others) -> Array:

@@ -12,6 +12,8 @@ void qdqtool_set_compiler(qdqtool_compiler compiler) { attached = compiler; }
 
 namespace qdqtool {
 
+bool has_compiler() { return attached; }
+
 std::string ask_compiler(Question question, const std::string& options, const std::string& model) {
   const qdqtool_compiler compiler = attached;
   if (!compiler) {

@@ -106,6 +106,7 @@ Payload read_payload(std::string bytes) {
   payload.target_version = fields["target_version"];
   payload.target_sha256 = fields["target_sha256"];
   payload.qdqtool = fields["qdqtool"];
+  payload.header = text;
   payload.program = program;
   payload.program_size = program_size;
   payload.bytes = std::move(bytes);

@@ -11,6 +11,7 @@ namespace qdqtool {
 namespace {
 
 const std::string option_prefix = "ep.npusimexecutionprovider.";  // how onnxruntime names a provider's options
+const char* const context_enable = "ep.context_enable";       // "1" where a compiled model is to be written
 const char* const option_names[] = {"boundary", "isa", "target", "target_sha256"};
 
 bool begins_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
@@ -28,7 +29,7 @@ void Provider::read_options() {
   for (const auto& [key, value] : config_) {
     const bool is_own = begins_with(key, option_prefix);
     const std::string name = is_own ? key.substr(option_prefix.size()) : key;
-    if (!is_own && !begins_with(key, "session.")) continue;
+    if (!is_own && !begins_with(key, "session.") && key != context_enable) continue;
     if (is_own) {
       const auto known = [&name](const char* option) { return name == option; };
       if (std::none_of(std::begin(option_names), std::end(option_names), known)) {
@@ -182,10 +183,11 @@ std::unique_ptr<FusedNode> Provider::compile(const ort::Graph* graph, const ort:
     Payload payload = read_payload(read_context(api_, graph, nodes[0], config("ep.context_file_path", "")));
     const auto option = [this](const char* name) { return options_.count(name) ? options_.at(name) : std::string(); };
     check_target(payload, option("target"), option("target_sha256"));
+    if (!option("target").empty() && has_compiler()) ask_compiler(Question::check, compiler_options_, payload.header);
     return std::make_unique<FusedNode>(api_, std::move(payload), fused, nodes[0], isa_);
   }
   Payload payload = read_payload(ask_compiler(Question::lower, compiler_options_, write_model(api_, graph)));
-  if (config("ep.context_enable", "0") == "1") {
+  if (config(context_enable, "0") == "1") {
     const bool embed = config("ep.context_embed_mode", "0") == "1";
     context_node = make_context_node(api_, graph, fused, payload.bytes, config("ep.context_file_path", ""), embed);
   }

@@ -27,7 +27,7 @@ from qdq_passes.analysis.plans.operands import (
     source,
     zero,
 )
-from qdq_passes.analysis.plans.tables import between
+from qdq_passes.analysis.plans.tables import between, looked_up
 from qdq_passes.analysis.plans.windows import Window, window_of
 from qdq_passes.analysis.units import Operand, Unit
 from qdq_passes.analysis.uses import constant_array, is_constant
@@ -89,7 +89,7 @@ def movement(unit: Unit, arithmetic: Arithmetic) -> Movement:
     before = tuple(between(e, outputs[0], arithmetic) if joins else None for e in encodings)
     after = tuple(None if joins else between(encodings[0], output, arithmetic) for output in outputs)
     if node.op_type == "Pad":
-        padding(unit)
+        _know_value(unit, outputs, after, arithmetic)
     return Movement(data=data, before=before, outputs=outputs, after=after)
 
 
@@ -108,14 +108,43 @@ def padding(unit: Unit) -> tuple[Padding, int]:
         raise NotComputable(
             f"pads in mode {found.mode}; the simulator pads with a constant, by reflecting, with the edge"
         )
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    constant = np.array(found.value) if value is None and found.value is not None else None
-    constant = constant_floats(value) if value is not None else constant
-    if constant is None:
-        if found.mode == "constant":
-            raise NotComputable("what it pads with is computed")
+    if found.mode != "constant":
         return found, zero(x.encoding)
-    return found, int(quantized(constant.astype(np.float32).reshape(-1)[:1], x.encoding)[0])
+    return found, int(quantized(_value(node, found), x.encoding)[0])
+
+
+def _value(node: ir.Node, found: Padding) -> npt.NDArray[np.float32]:
+    """What a Pad adds, float32 [1].
+
+    Raises:
+        NotComputable: it is computed.
+    """
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    value = constant_floats(given) if given is not None else None if found.value is None else np.array(found.value)
+    if value is None:
+        raise NotComputable("what it pads with is computed")
+    return value.astype(np.float32).reshape(-1)[:1]
+
+
+def _know_value(unit: Unit, outputs: tuple[Encoding, ...], after: Tables, arithmetic: Arithmetic) -> None:
+    """Look whether what a Pad adds survives in the encoding of its input, where that of its output is another.
+
+    Raises:
+        NotComputable: it does not, or `padding` knows no plan.
+    """
+    found, stored = padding(unit)
+    if found.mode != "constant":
+        return
+    value, x = _value(unit.core, found), source(unit).encoding
+    assert x is not None
+    for output, table in zip(outputs, after, strict=True):
+        if table is None:
+            continue
+        behind = looked_up(np.array([stored], x.dtype.numpy()), table)
+        if behind[0] != quantized(value, output, arithmetic.rounding)[0]:
+            raise NotComputable(
+                f"pads with {value[0]:g}, which the encoding of what it pads does not hold, and requantizes"
+            )
 
 
 def max_pool(unit: Unit, arithmetic: Arithmetic) -> tuple[Movement, Window]:
@@ -204,6 +233,7 @@ def resized(unit: Unit) -> dict[int, npt.NDArray[np.int64]]:
     if None in known:
         raise NotComputable("the sizes of what it resizes are not known; run infer-shapes or fix-shapes first")
     whole = [size for size in known if size is not None]
+    mode = "asymmetric" if old else text_of(node, "coordinate_transformation_mode", "half_pixel")
     try:
         found = resize_nearest_indices(
             whole,
@@ -211,8 +241,9 @@ def resized(unit: Unit) -> dict[int, npt.NDArray[np.int64]]:
             sizes=None if sizes is None else [int(size) for size in sizes],
             axes=axes,
             policy=text_of(node, "keep_aspect_ratio_policy", "stretch"),
-            coordinate_mode="asymmetric" if old else text_of(node, "coordinate_transformation_mode", "half_pixel"),
+            coordinate_mode=mode,
             nearest_mode=BEFORE_OPSET_11 if old else text_of(node, "nearest_mode", "round_prefer_floor"),
+            roi=_region(node, len(axes)) if mode == "tf_crop_and_resize" else None,
         )
     except QdqError as error:
         raise NotComputable(error.message) from error
@@ -220,3 +251,17 @@ def resized(unit: Unit) -> dict[int, npt.NDArray[np.int64]]:
         raise NotComputable("writes a number of its own where nothing is")
     changed = zip(range(len(whole)), whole, found, strict=True)
     return {axis: indices for axis, size, indices in changed if not np.array_equal(indices, np.arange(size))}
+
+
+def _region(node: ir.Node, count: int) -> npt.NDArray[np.float32]:
+    """The part of the input that tf_crop_and_resize reads, [starts, ends] of ``count`` axes; other modes read all of it.
+
+    Raises:
+        NotComputable: it is not known.
+    """
+    region = constant_array(node.inputs[1])
+    if region is None:
+        raise NotComputable("the region (roi) that it reads is computed, or not given")
+    if region.size != 2 * count:
+        raise NotComputable(f"its region (roi) has {region.size} numbers for {count} axes")
+    return region.astype(np.float32)

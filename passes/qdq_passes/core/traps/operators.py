@@ -80,11 +80,11 @@ class ResizeRequantize(TrapRule):
     level: ClassVar[Level] = "note"
 
     def find(self, seen: Seen) -> Iterator[Trap]:
-        """Measured on HTP; with powers of two it stays on integers."""
+        """Measured on HTP. The power-of-two cells stay on integers for their scales are equal, not for being powers."""
         for node in seen.nodes:
             if is_standard(node, "Resize") and text_of(node, "mode", "nearest") != "nearest":
                 pair = _unlike(seen, node)
-                if pair is not None and not (pair[0].is_pow2 and pair[1].is_pow2):
+                if pair is not None:
                     message = f"reads {pair[0]} and writes {pair[1]}: it is computed in float"
                     yield trap(node, message, "give input and output one encoding: qdqtool qdq set")
 

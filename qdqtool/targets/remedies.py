@@ -1,0 +1,169 @@
+"""What a user can do about a verdict: the commands that mend it, in backticks, or in words where there is none.
+
+Target files say so of what is particular to a chip; here is what holds on any."""
+
+from __future__ import annotations
+
+import shlex
+
+import onnx_ir as ir
+from qdq_passes.analysis.float_causes import FloatCause, float_cause
+from qdq_passes.analysis.hard_sigmoid import is_dpu_hard_sigmoid
+from qdq_passes.analysis.integer_products import is_integer_product
+from qdq_passes.analysis.qdq_ops import is_quantize
+from qdq_passes.analysis.qdq_pairs import encoding_of, float_source
+from qdq_passes.analysis.qoperators import form_of
+from qdq_passes.analysis.shifts import RULES
+from qdq_passes.analysis.units import Unit
+from qdq_passes.analysis.uses import is_standard, readers
+from qdq_passes.core.partitions import WAYS_OUT
+
+from qdqtool.targets.mends import first_value, options_of, pair_before_tail, selected
+
+#: Operators for which a pass puts others, and that pass.
+REPLACED = {
+    "BatchNormalization": "batch-norm-to-conv", "Dropout": "remove-identity", "Erf": "fuse-gelu", "Identity": "remove-identity",
+    "ReduceMean": "reduce-mean-to-global-pool", "Sigmoid": "sigmoid-to-hard-sigmoid", "Split": "split-to-slice",
+    "com.microsoft::GatherBlockQuantized": "unpack-matmul-nbits", "com.microsoft::MatMulNBits": "unpack-matmul-nbits",
+}  # fmt: skip
+
+#: What may be done about operators on integers.
+QOPERATORS = "turn integer operators into float ones between pairs: `qdqtool qdq convert --qoperators`"
+
+#: Attributes that a pass writes down where they are left to what follows of others.
+_WRITTEN = frozenset({"auto_pad", "kernel_shape"})
+#: Operators whose inputs and output stand at one position.
+_ALIGNED = tuple(sorted({op for rule in RULES if rule.name.startswith("align-") for op in rule.op_types}))
+
+
+def anew(target: str) -> str:
+    """What gives everything encodings that the target takes."""
+    return f"quantize the float model for this target: `qdqtool quantize --target {shlex.quote(target)}`"
+
+
+def of_operator(op: str, unit: Unit, target: str) -> str:
+    """Of an operator that a target has no rule for."""
+    core = unit.core
+    if core.op_type in WAYS_OUT and core.domain in ("", "ai.onnx"):
+        return WAYS_OUT[core.op_type]
+    if form_of(core) is not None or is_integer_product(core):
+        return QOPERATORS
+    if op in ("DynamicQuantizeLinear", "com.microsoft::DynamicQuantizeLinear"):
+        return _dynamic(target)
+    if op in REPLACED:
+        return f"put another operator in its place: `qdqtool opt -p {REPLACED[op]}`"
+    return of_form(op, unit, target)
+
+
+def of_form(op: str, unit: Unit, target: str) -> str:
+    """Of an operator that a target does not take, or not so, and that no pass replaces."""
+    value = first_value(unit)
+    cut = f"; or end the model before it: `qdqtool extract --outputs {shlex.quote(value.name or '')}`" if value else ""
+    return f"nothing in qdqtool replaces this {op}: write it with what {target} takes{cut}"
+
+
+def of_float(unit: Unit, target: str) -> str:
+    """Of a unit that is not quantized; empty where it is."""
+    cause = float_cause(unit)
+    if cause is None or cause.value is None:
+        return WAYS_OUT.get(unit.core.op_type, "nothing in qdqtool takes the body away") if cause is not None else ""
+    if unit.core.op_type == "BatchNormalization" and unit.core.domain in ("", "ai.onnx"):
+        return of_batch_norm(target)
+    if cause.kind == "integers":
+        return QOPERATORS
+    if cause.kind == "run-time-scale":
+        return _dynamic(target)
+    chosen = selected(cause.value.name)
+    if cause.kind in ("input", "output"):
+        return f"{anew(target)}; or insert this pair: `qdqtool qdq insert {chosen} --ranges R.json` (of `qdqtool calibrate`)"
+    if cause.kind == "several" and len({encoding_of(n) for n, _ in readers(cause.value) if is_quantize(n)}) == 1:
+        return f"make one pair of them: `qdqtool qdq share {chosen}`"
+    insert = f"`qdqtool qdq insert {chosen}{options_of(cause.encoding)}`"
+    return f"let all its users share one pair: `qdqtool qdq remove {chosen}`, then {insert}{_drop(cause)}"
+
+
+def of_batch_norm(target: str) -> str:
+    """Of a BatchNormalization that is left over."""
+    fold = "fold it into the layer before it: `qdqtool opt -p fold-batch-norm` on the float model"
+    without = "`qdqtool qdq remove --all` takes the pairs out first"
+    return f"{fold} (as `qdqtool quantize --target {shlex.quote(target)}` does; {without})"
+
+
+def of_shape(unit: Unit) -> str:
+    """Of dimensions that must be static."""
+    graph = unit.core.graph
+    inputs = graph.inputs if isinstance(graph, ir.Graph) else ()
+    names: dict[str, str] = {}
+    for value in inputs:
+        for index, dim in enumerate(value.shape or ()):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+                names.setdefault(dim.value, "1" if index == 0 else "N")
+    if names:
+        sizes = " ".join(f"--dim {shlex.quote(f'{name}={size}')}" for name, size in names.items())
+        return f"make the shapes static: `qdqtool fix-shapes {sizes}`"
+    if any(not isinstance(dim, int) for value in inputs for dim in value.shape or (None,)):
+        return "make the shapes static: `qdqtool fix-shapes --input-shape INPUT=1x3x224x224`"
+    return "nothing in qdqtool makes it static, as it hangs on the data: export the model with fixed shapes"
+
+
+def of_tail(unit: Unit, behind: str, target: str) -> str:
+    """Of an operator that is computed in the same step behind another, and is not taken."""
+    return f"{pair_before_tail(unit)}, so that only the {behind} runs on the CPU; or write it with what {target} takes"
+
+
+def of_shift(node: ir.Node, target: str) -> str:
+    """Of positions of ``node`` between which a target does not shift."""
+    refined = "move the positions: `qdqtool opt -p refine-positions`"
+    again = f"`qdqtool quantize --target {shlex.quote(target)}"
+    left = f"leave it float: {again} --exclude {shlex.quote(node.name)}`" if node.name else ""
+    sigmoid = _hard_sigmoid_before(node)
+    if sigmoid is not None:
+        fixed = f"the output of {sigmoid.name or sigmoid.op_type} before it cannot move so far"
+        kept = f"keep Sigmoid, whose output moves and loses bits: {again} --keep-sigmoid`"
+        return f"{fixed}; {f'{left}; or ' if left else ''}{kept}"
+    return f"{refined}; where it skips this node, {left}" if left else refined
+
+
+def of_constant(value: ir.Value | None) -> str:
+    """Of an input that must be a constant."""
+    if value is None or not value.is_graph_input():
+        return "compute it now where it hangs on constants alone: `qdqtool simplify`; else export the model with a constant"
+    if value.const_value is not None:
+        return "take its default for good: `qdqtool opt -p remove-initializer-inputs`"
+    return "nothing in qdqtool makes a constant of a graph input: export the model with its data inside"
+
+
+def of_attribute(name: str) -> str:
+    """Of an attribute whose value is not taken."""
+    if name in _WRITTEN:
+        return "write out what is left to a rule: `qdqtool opt -p explicit-conv-attributes`"
+    return f"nothing in qdqtool changes {name}: export the model with another"
+
+
+def _dynamic(target: str) -> str:
+    return f"take the scales that are computed at run time out: `qdqtool qdq remove --all`, then {anew(target)}"
+
+
+def _hard_sigmoid_before(node: ir.Node) -> ir.Node | None:
+    """The DPU's HardSigmoid whose output ``node``, an operator that needs one position for all it reads and writes, reads."""
+    if not is_standard(node, *_ALIGNED):
+        return None
+    found = [source.producer() for value in node.inputs if (source := float_source(value)) is not None]
+    while found:
+        before = found.pop(0)
+        if before is None or is_dpu_hard_sigmoid(before):
+            if before is not None:
+                return before
+        elif is_standard(before, "Mul", *_ALIGNED):  # a factor stands behind it
+            found += [source.producer() for value in before.inputs if (source := float_source(value)) is not None]
+    return None
+
+
+def _drop(cause: FloatCause) -> str:
+    """What drops the value from the outputs of the graph, where it is one of several."""
+    value = cause.value
+    producer = value.producer() if value is not None else None
+    if value is None or producer is None or not value.is_graph_output() or not isinstance(producer.graph, ir.Graph):
+        return ""
+    others = [output.name or "" for output in producer.graph.outputs if output is not value]
+    return f"; or drop that output: `qdqtool extract --outputs {shlex.quote(','.join(others))}`" if others else ""
