@@ -31,12 +31,12 @@ def normal(*shape: int) -> np.ndarray:
 
 def llama_feed(past: int = 5, length: int = 3, batch: int = 1) -> Feed:
     feed: Feed = {
-        "input_ids": RANDOM.integers(0, 256, (batch, length)),
+        "input_ids": RANDOM.integers(0, 1024, (batch, length)),
         "attention_mask": np.ones((batch, past + length), np.int64),
         "position_ids": np.tile(np.arange(past, past + length, dtype=np.int64), (batch, 1)),
     }
     return feed | {
-        f"past_key_values.{layer}.{part}": normal(batch, 2, past, 16) for layer in range(2) for part in ("key", "value")
+        f"past_key_values.{layer}.{part}": normal(batch, 2, past, 32) for layer in range(4) for part in ("key", "value")
     }
 
 
@@ -150,7 +150,7 @@ def test_rename_means_the_main_graph_before_functions(tmp_path: Path) -> None:
 def test_rename_reaches_into_computed_dimensions(tmp_path: Path) -> None:
     cli("rename", SAMPLES / "tiny_llama.onnx", "--dim", "past_sequence_length=past", "-o", tmp_path / "r.onnx")
     found = cli("inspect", tmp_path / "r.onnx", "--json").json
-    assert found["outputs"][1]["shape"] == ["batch_size", 2, "sequence_length + past", 16]
+    assert found["outputs"][1]["shape"] == ["batch_size", 2, "past + sequence_length", 32]
     assert "past_sequence_length" not in found["dynamic_dims"]
 
 
@@ -172,7 +172,7 @@ def test_fix_shapes_of_a_decoder(past: int, tmp_path: Path) -> None:
     dims = [word for name, size in sizes.items() for word in ("--dim", f"{name}={size}")]
     cli("fix-shapes", source, *dims, "-o", tmp_path / "f.onnx")
     found = cli("inspect", tmp_path / "f.onnx", "--json").json
-    assert [v["shape"] for v in found["outputs"]] == [[2, 3, 256], *[[2, 2, past + 3, 16]] * 4]
+    assert [v["shape"] for v in found["outputs"]] == [[2, 3, 1024], *[[2, 2, past + 3, 32]] * 8]
     same_outputs(source, tmp_path / "f.onnx", llama_feed(past, 3, 2))
 
 

@@ -74,13 +74,13 @@ def llama_data(folder: Path) -> str:
     random = np.random.default_rng(0)
     for index, (past, length) in enumerate([(0, 8), (5, 3)]):
         feed = {
-            "input_ids": random.integers(0, 256, (1, length)),
+            "input_ids": random.integers(0, 1024, (1, length)),
             "attention_mask": np.ones((1, past + length), np.int64),
             "position_ids": np.arange(past, past + length, dtype=np.int64)[np.newaxis],
         }
-        for layer in range(2):
+        for layer in range(4):
             for part in ("key", "value"):
-                cache = random.standard_normal((1, 2, past, 16)).astype(np.float32)
+                cache = random.standard_normal((1, 2, past, 32)).astype(np.float32)
                 feed[f"past_key_values.{layer}.{part}"] = cache
         np.savez(folder / f"{index}.npz", **feed)
     return str(folder)
@@ -100,14 +100,15 @@ def test_a_language_model_with_its_mask_left_float(tmp_path: Path) -> None:
         tmp_path / "q.onnx",
     )
     done = cli(*command)
-    assert done.json["sqnr_db"] < 1
+    assert done.json["sqnr_db"] < 8
     way_out = done.err.rpartition("leave it float with ")[2].split()
     assert way_out == [
-        "--exclude", "node_Where_232", "--exclude", "node_Add_234", "--exclude", "node_Add_410", "--isolate",
+        "--exclude", "node_Where_239", "--exclude", "node_Add_241", "--exclude", "node_Add_417", "--exclude", "node_Add_593",
+        "--exclude", "node_Add_769", "--isolate",
     ]  # fmt: skip
     better = cli(*command, *way_out)
     assert better.err == ""
-    assert better.json["sqnr_db"] > done.json["sqnr_db"] + 2
+    assert better.json["sqnr_db"] > done.json["sqnr_db"] + 10
     accepted(tmp_path / "q.onnx")
 
 

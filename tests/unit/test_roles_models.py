@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / "sample_models"
 #: Nodes per role, in the order of `ROLES`: qk_bmm, softmax, pv_bmm, norm, rope, mlp, lm_head, embedding, kv, head.
 COUNTS = {
     "vit_block": (2, 2, 2, 5, 0, 10, 0, 0, 16, 1),
-    "tiny_llama": (2, 2, 2, 35, 28, 12, 1, 1, 50, 1),
+    "tiny_llama": (4, 4, 4, 63, 56, 24, 1, 1, 100, 1),
     "mobilenet_block": (0, 0, 0, 11, 0, 0, 0, 0, 0, 1),
     "detector": (0, 0, 0, 0, 0, 0, 0, 0, 0, 2),
 }
@@ -52,12 +52,12 @@ def test_counts(name: str) -> None:
 
 def test_modules_of_a_decoder() -> None:
     network = load("tiny_llama")
-    assert scopes(network, "mlp") == {"gate_proj": 2, "up_proj": 2, "down_proj": 2, "act_fn": 4, "mlp": 2}
-    assert scopes(network, "norm") == {"input_layernorm": 14, "post_attention_layernorm": 14, "norm": 7}
+    assert scopes(network, "mlp") == {"gate_proj": 4, "up_proj": 4, "down_proj": 4, "act_fn": 8, "mlp": 4}
+    assert scopes(network, "norm") == {"input_layernorm": 28, "post_attention_layernorm": 28, "norm": 7}
     assert scopes(network, "lm_head") == {"lm_head": 1}
     assert scopes(network, "embedding") == {"embed_tokens": 1}
-    assert scopes(network, "rope") == {"self_attn": 28}
-    assert scopes(network, "kv") == {"self_attn": 46, "k_proj": 2, "v_proj": 2}
+    assert scopes(network, "rope") == {"self_attn": 56}
+    assert scopes(network, "kv") == {"self_attn": 92, "k_proj": 4, "v_proj": 4}
 
 
 def test_modules_of_an_encoder() -> None:
