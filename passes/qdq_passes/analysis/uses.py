@@ -59,24 +59,26 @@ def all_graphs(model: ir.Model) -> list[ir.Graph]:
     return [*model.graphs(), *(graph for function in model.functions.values() for graph in function.subgraphs())]
 
 
+def all_graph_likes(model: ir.Model) -> list[GraphLike]:
+    """Every graph, body of control flow and local function, each without what stands in its bodies."""
+    found: list[GraphLike] = list(model.graphs())
+    for function in model.functions.values():
+        found += [function, *function.subgraphs()]
+    return found
+
+
 def all_values(model: ir.Model) -> list[ir.Value]:
     """Every value, each once: inputs and initializers of each graph, then outputs of its nodes."""
     return list(dict.fromkeys(_values(model)))
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph_like in [*model.graphs(), *_function_parts(model)]:
+    for graph_like in all_graph_likes(model):
         yield from graph_like.inputs
         if isinstance(graph_like, ir.Graph):
             yield from graph_like.initializers.values()
         for node in graph_like:
             yield from node.outputs
-
-
-def _function_parts(model: ir.Model) -> Iterator[GraphLike]:
-    for function in model.functions.values():
-        yield function
-        yield from function.subgraphs()
 
 
 def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:

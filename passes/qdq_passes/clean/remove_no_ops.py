@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.no_ops import NEUTRAL, passed_on
+from qdq_passes.analysis.no_ops import NEUTRAL, passed_on, unmoved
 from qdq_passes.analysis.uses import all_nodes, is_constant, is_standard
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.edit import Namer, bypass, drop_unread
@@ -17,10 +17,13 @@ from qdq_passes.core.layer_edit import take_over
 
 @dataclass(frozen=True)
 class RemoveNoOps(Pass):
-    """Remove arithmetic that changes nothing: x·1, x/1, x+0 and x−0 with a constant of one element.
+    """Remove what changes nothing: x·1, x/1, x+0 and x−0 with a constant of one element; movement that moves nothing.
+
+    Movement is Expand, Reshape, Flatten, Tile, Slice, Pad, Split in one and Transpose to the shape and order it has, Cast to the
+    type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
 
     Graph: ``x → Relu → t → Mul(1) → u → Conv → y`` → ``x → Relu → t → Conv → y``; in bodies and functions too.
-    Requires: for a constant with dimensions, the number of those of x (infer-shapes).
+    Requires: for a constant with dimensions, the number of those of x, and for movement static shapes (infer-shapes).
     Keeps: inputs, outputs and their names; numerics: equal numbers, though x+0 turns −0 into +0 and its removal does not.
     Skips: a constant that adds dimensions; a node that joins a graph input, an initializer or an outer value to a graph output,
     or two graph outputs: it is what makes the second name. With ``identities``, a Dropout that may train or whose mask is read.
@@ -28,6 +31,7 @@ class RemoveNoOps(Pass):
     Args:
         names: whose output name stays: the producer's, or that of the removed node (of several, of the last).
         identities: remove Identity and Dropout in the same walk, as remove-identity does.
+        movement: remove movement that moves nothing as well.
     """
 
     keeps: ClassVar[Keeps] = Keeps(
@@ -38,15 +42,19 @@ class RemoveNoOps(Pass):
     )
     names: Literal["producer", "removed"] = "producer"
     identities: bool = False
+    movement: bool = True
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """In the order of the graph."""
         namer = Namer(model)
         wanted = (*NEUTRAL, *(("Identity", "Dropout") if self.identities else ()))
         for node in all_nodes(model):
-            if not is_standard(node, *wanted):
+            source = unmoved(node) if self.movement else None
+            if source is None and not is_standard(node, *wanted):
                 continue
-            source, reason = passed_on(model, node)
+            reason = ""
+            if source is None:
+                source, reason = passed_on(model, node)
             reason = reason or (_why_not(node, source) if source is not None else "")
             if reason:
                 yield skip(node, reason)

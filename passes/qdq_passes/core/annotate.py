@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import onnx_ir as ir
 
 from qdq_passes.analysis.uses import all_graphs, all_nodes
+from qdq_passes.core.decoder import Decoder
 from qdq_passes.numerics.encoding import Encoding
 
 T = TypeVar("T")
@@ -187,7 +188,10 @@ STYLE: Annotation[Style] = Annotation("qdqtool.style", asdict, lambda data: Styl
 SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, lambda data: Shared(**data))
 OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, lambda data: Observed(**data))
 TARGET: Annotation[Placement] = Annotation("qdqtool.target", _placement_json, lambda data: Placement(**data))
-ANNOTATIONS: tuple[Annotation[Any], ...] = (ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, TARGET)
+DECODER: Annotation[Decoder] = Annotation("qdqtool.decoder", Decoder.to_json, Decoder.from_json)
+ANNOTATIONS: tuple[Annotation[Any], ...] = (
+    ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, TARGET, DECODER,
+)  # fmt: skip
 
 
 def holders(model: ir.Model) -> list[Annotatable]:

@@ -1,7 +1,8 @@
 """Shape inference by onnx, merged into the model in place without touching anything else.
 
-onnx gets a copy whose large weights are graph inputs (it would refuse more than 2 GB, and needs only their shapes). The merge is
-ours: onnx_ir's own turns untyped sequences into tensors and moves initializers to the end."""
+onnx gets a copy whose large weights are graph inputs (it would refuse more than 2 GB, and needs only their shapes), and shape
+functions of the contributed operators that it does not know. The merge is ours: onnx_ir's own turns untyped sequences into
+tensors and moves initializers to the end."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.analysis.uses import GraphLike, constant_array, dtype_of
+from qdq_passes.analysis.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of
+from qdq_passes.core.contrib_shapes import known_to_onnx
 from qdq_passes.core.edit import copy_model
 from qdq_passes.errors import ModelError
 
@@ -48,7 +50,7 @@ def element_types(model: ir.Model, values: Iterable[ir.Value]) -> dict[ir.Value,
     except ModelError:
         return types
     _infer_functions(inferred)
-    for mine, theirs in zip(_scopes(model), _scopes(inferred), strict=True):
+    for mine, theirs in zip(all_graph_likes(model), all_graph_likes(inferred), strict=True):
         known = _by_name(theirs)
         for name, value in _by_name(mine).items():
             if value in unknown and name in known:
@@ -100,7 +102,7 @@ class Inferred:
             except ModelError:
                 return self._found
             _infer_functions(inferred)
-            for mine, theirs in zip(_scopes(self._model), _scopes(inferred), strict=True):
+            for mine, theirs in zip(all_graph_likes(self._model), all_graph_likes(inferred), strict=True):
                 known = _by_name(theirs)
                 self._found |= {value: known[name] for name, value in _by_name(mine).items() if name in known}
         return self._found
@@ -134,14 +136,6 @@ def _numbers(shape: ir.Shape | None, axes: list[int] | slice) -> list[int] | Non
     return sizes if len(sizes) == len(chosen) else None
 
 
-def _scopes(model: ir.Model) -> list[GraphLike]:
-    """The main graph, its bodies, then each function and its bodies."""
-    scopes: list[GraphLike] = list(model.graphs())
-    for function in model.functions.values():
-        scopes += _scopes_of(function)
-    return scopes
-
-
 def _scopes_of(function: ir.Function) -> list[GraphLike]:
     return [function, *function.subgraphs()]
 
@@ -152,7 +146,10 @@ def _infer_functions(model: ir.Model) -> None:
     for _ in protos:  # a function that another one calls knows its types once that one's are known
         for function in model.functions.values():
             calls = [
-                node for scope in _scopes(model) for node in scope if node.op_identifier() == function.identifier()
+                node
+                for scope in all_graph_likes(model)
+                for node in scope
+                if node.op_identifier() == function.identifier()
             ]
             for index, parameter in enumerate(function.inputs):
                 given = {
@@ -167,8 +164,10 @@ def _infer_functions(model: ir.Model) -> None:
 def _infer_function(function: ir.Function, protos: list[onnx.FunctionProto]) -> None:
     proto = onnx.ModelProto(ir_version=10, graph=ir.to_proto(function.graph), functions=protos)
     proto.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in function.opset_imports.items())
+    operators = [(node.domain, node.op_type) for node in function.all_nodes()]
     try:
-        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False))
+        with known_to_onnx(operators):
+            inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False))
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return
     for mine, theirs in zip(_scopes_of(function), inferred.graphs(), strict=True):
@@ -191,10 +190,12 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
             value.const_value = None
             if not value.is_graph_input():
                 copy.graph.inputs.append(value)
+    operators = [(node.domain, node.op_type) for node in all_nodes(copy)]
     try:
-        proto = onnx.shape_inference.infer_shapes(
-            ir.to_proto(copy), check_type=False, strict_mode=False, data_prop=data_propagation
-        )
+        with known_to_onnx(operators):
+            proto = onnx.shape_inference.infer_shapes(
+                ir.to_proto(copy), check_type=False, strict_mode=False, data_prop=data_propagation
+            )
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         text = " ".join(str(error).split())[:200]
         raise ModelError(

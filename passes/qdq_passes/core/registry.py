@@ -247,5 +247,6 @@ PASSES = FolderRegistry(
         "qdq_passes.refine",
         "qdq_passes.partition",
         "qdq_passes.lower",
+        "qdq_passes.llm",
     ),
 )

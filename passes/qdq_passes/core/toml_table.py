@@ -109,6 +109,28 @@ class TomlTable:
             raise self._mismatch(key, _nearest(str(value), allowed, "it takes"))
         return value
 
+    def flag(self, key: str) -> bool:
+        """true or false; false when the key is missing.
+
+        Raises:
+            ModelError: the value is something else.
+        """
+        value = self.data.get(key, False)
+        if not isinstance(value, bool):
+            raise self._mismatch(key, "expected true or false")
+        return value
+
+    def number(self, key: str) -> int:
+        """A whole number from 0 on; 0 when the key is missing.
+
+        Raises:
+            ModelError: the value is something else.
+        """
+        value = self.data.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._mismatch(key, "expected a whole number from 0 on")
+        return value
+
     def scalars(self) -> dict[str, Scalar]:
         """All keys with their values.
 

@@ -1,0 +1,1 @@
+"""Passes that turn a decoder with a dynamic length into static prefill and decode graphs. One pass a file."""
