@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         compile,  # noqa: A004  (the verb is called what the command is called)
         convert_encodings,
         export_encodings,
+        generate,
         import_encodings,
         lower,
         quantize,
         simulate,
+        split,
     )
     from qdqtool.io.load import load
     from qdqtool.io.save import save
@@ -35,6 +37,7 @@ _WHERE = {
     "convert_encodings": "qdqtool.api",
     "export_encodings": "qdqtool.api",
     "from_gs": "qdq_passes.core.surgeon",
+    "generate": "qdqtool.api",
     "import_encodings": "qdqtool.api",
     "load": "qdqtool.io.load",
     "lower": "qdqtool.api",
@@ -42,12 +45,13 @@ _WHERE = {
     "run_pipeline": "qdq_passes.core.pipeline",
     "save": "qdqtool.io.save",
     "simulate": "qdqtool.api",
+    "split": "qdqtool.api",
     "to_gs": "qdq_passes.core.surgeon",
 }
 
 __all__ = [
-    "analyze", "compare", "compile", "convert_encodings", "export_encodings", "from_gs", "import_encodings", "load", "lower",
-    "quantize", "run_pipeline", "save", "simulate", "to_gs",
+    "analyze", "compare", "compile", "convert_encodings", "export_encodings", "from_gs", "generate", "import_encodings",
+    "load", "lower", "quantize", "run_pipeline", "save", "simulate", "split", "to_gs",
 ]  # fmt: skip
 
 

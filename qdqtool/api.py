@@ -25,7 +25,7 @@ from qdqtool.io.images import ImageOptions
 from qdqtool.io.load import load
 from qdqtool.io.progress import Progress, StageProgress
 from qdqtool.io.provenance import Provenance
-from qdqtool.io.save import save
+from qdqtool.io.save import refuse_own_data, save
 from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
@@ -50,6 +50,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("convert_encodings", "export_encodings", "import_encodings"), "qdqtool.encodings.verbs"),
     **dict.fromkeys(("compile", "lower"), "qdqtool.npu.verbs"),
     "analyze": "qdqtool.npu.analyzing",
+    "generate": "qdqtool.llm.running",
+    "split": "qdqtool.llm.folders",
     "simulate": "qdqtool.npu.simulate",
 }
 
@@ -228,6 +230,8 @@ def quantize(
         keep_functions=keep_functions,
         extra_options=extra_options,
     )
+    if output is not None:
+        refuse_own_data(work, output)  # what lies there is let go of when weights become integers
     known = verify(work, minimum="error")
     feeds = None
     if data is not None:

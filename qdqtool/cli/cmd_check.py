@@ -29,19 +29,18 @@ MODEL = "model"
 def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: str | None) -> int:
     """Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings.
 
-    Traps, which integer backends fall into silently, are warnings and notes; they change no exit code.
+    MODEL may be a folder that `split` wrote: its files are compared with the hashes of the manifest, then checked graph by
+    graph. Traps, which integer backends fall into silently, are warnings and notes; they change no exit code.
     """
     from qdqtool.io.versions import loadable_in
-    from qdqtool.targets.findings import silent_findings
     from qdqtool.targets.loading import load_target
 
     chip = load_target(target) if target is not None else None
-    graph = load_model(model)
-    silent = [finding.to_json() for finding in silent_findings(graph, chip)]
-    findings: list[dict[str, Any]] = [*_verifier(graph), *_checker(model, graph), *silent]
-    findings += _programs(graph, chip)
-    if not no_runtime:
-        findings += _runtime(graph)
+    if os.path.isdir(model):
+        findings, graph = _folder(out, model, chip, no_runtime), None
+    else:
+        graph = load_model(model)
+        findings = _findings(model, graph, chip, no_runtime)
     errors = [f for f in findings if f["level"] in ("error", "fatal")]
     known = _known(baseline) if baseline is not None else set()
     new = [f for f in errors if (f["rule"], f["where"]) not in known]
@@ -49,12 +48,39 @@ def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: 
         "model": model,
         "target": chip.name if chip is not None else None,
         "findings": findings,
-        "onnxruntime": loadable_in(graph),
+        "onnxruntime": loadable_in(graph) if graph is not None else None,
         "errors": len(new),
         "known_errors": len(errors) - len(new),
     }
     out.result(payload, lambda: _render(payload, graph))
     return 1 if new else 0
+
+
+def _findings(path: str, graph: ir.Model, chip: Target | None, no_runtime: bool) -> list[dict[str, Any]]:
+    """All findings of one model."""
+    from qdqtool.targets.findings import silent_findings
+
+    silent = [finding.to_json() for finding in silent_findings(graph, chip)]
+    found = [*_verifier(graph), *_checker(path, graph), *silent, *_programs(graph, chip)]
+    return found if no_runtime else [*found, *_runtime(graph)]
+
+
+def _folder(out: Out, folder: str, chip: Target | None, no_runtime: bool) -> list[dict[str, Any]]:
+    """Findings of a folder that `split` wrote: files against the hashes of the manifest, then graph by graph."""
+    from qdqtool.llm.damage import verify_folder
+    from qdqtool.llm.manifest import read_manifest
+
+    with out.progress("hashing") as tick:
+        damaged = verify_folder(folder, progress=lambda done, total: tick("hashing", done, total))
+    if damaged:
+        return [finding.to_json() for finding in damaged]
+    found = []
+    for model in read_manifest(folder).models:
+        for part in model.parts:
+            path = os.path.join(folder, part.file)
+            for finding in _findings(path, load_model(path), chip, no_runtime):
+                found.append({**finding, "where": f"{part.file}: {finding['where']}"})
+    return found
 
 
 def _verifier(graph: ir.Model) -> list[dict[str, Any]]:
@@ -128,7 +154,7 @@ def _known(path: str) -> set[tuple[str, str]]:
         raise UsageError("is no report of `qdqtool check --json`", where=path) from error
 
 
-def _render(payload: dict[str, Any], graph: ir.Model) -> None:
+def _render(payload: dict[str, Any], graph: ir.Model | None) -> None:
     for f in payload["findings"]:
         hint = f"; {f['hint']}" if f["hint"] else ""
         say(f"{f['level']:<7}  {f['rule']}  {f['where']}: {f['message']}{hint}")
@@ -136,6 +162,8 @@ def _render(payload: dict[str, Any], graph: ir.Model) -> None:
         say("no findings")
     if payload["known_errors"]:
         say(f"{plural(payload['known_errors'], 'error')} known from the baseline, {payload['errors']} new")
+    if graph is None:
+        return
     opset = graph.opset_imports.get("", 0)
     say(f"IR {graph.ir_version}, opset {opset}: onnxruntime that reads it: {payload['onnxruntime']}")
 

@@ -68,7 +68,41 @@ def describe(model: ir.Model) -> dict[str, Any]:
         },
         "metadata": dict(model.metadata_props),
         **({"programs": programs} if programs else {}),
+        **_decoder(model),
     }
+
+
+def _decoder(model: ir.Model) -> dict[str, Any]:
+    """Where the KV cache of a decoder is, and what its other inputs and outputs are for; empty for any other model."""
+    from qdq_passes.analysis.decoder_io import decoder_io
+    from qdq_passes.core.pipeline import run_pipeline
+    from qdq_passes.errors import UnsupportedError
+
+    opened = run_pipeline(model, "inline-functions", copy=True).model if model.functions else model
+    try:
+        io = decoder_io(opened)
+    except UnsupportedError:
+        return {}
+    entries = [node for node in model.graph if node.op_identifier() in model.functions]
+    calls = {value.name: node for node in entries for value in node.inputs if value is not None}
+    updates = {pair.past.name: calls.get(pair.past.name, pair.update) for pair in io.pairs}
+    names = {"ids": io.ids, "mask": io.mask, "positions": io.positions, "logits": io.logits}
+    return {
+        "cache": [
+            {
+                "layer": pair.layer, "part": pair.part, "past": pair.past.name, "present": pair.present.name,
+                "axis": pair.axis, "batch_axis": pair.batch_axis, "update": updates[pair.past.name].op_type,
+                "node": updates[pair.past.name].name,
+            }
+            for pair in io.pairs
+        ],
+        "decoder": {
+            **{role: value.name if value is not None else None for role, value in names.items()},
+            "layers": io.layers,
+            "others": [value.name for value in io.others],
+            "reasons": dict(io.reasons),
+        },
+    }  # fmt: skip
 
 
 def _programs(model: ir.Model) -> list[dict[str, str | int]]:
@@ -110,6 +144,8 @@ def _render(found: dict[str, Any]) -> None:
     )
     if found["dynamic_dims"]:
         say(f"dynamic dimensions: {', '.join(found['dynamic_dims'])}")
+    for line in _decoder_lines(found):
+        say(line)
     for program in found.get("programs", ()):
         about = (
             program.get("error") or f"for {program['target']} {program['target_version']}, {program['bytes']:,} bytes"
@@ -123,6 +159,23 @@ def _render(found: dict[str, Any]) -> None:
     )
     say()
     table(("operator", "count"), list(found["ops"].items()))
+
+
+def _decoder_lines(found: dict[str, Any]) -> list[str]:
+    """Roles in one line, then one for the keys and one for the values of the cache."""
+    if "cache" not in found:
+        return []
+    roles = [(role, found["decoder"][role]) for role in ("ids", "mask", "positions", "logits")]
+    lines = ["decoder: " + ", ".join(f"{role} {name}" for role, name in roles if name is not None)]
+    for part in ("key", "value"):
+        pairs = [pair for pair in found["cache"] if pair["part"] == part]
+        first, last = pairs[0], pairs[-1]
+        to = f" … {last['past']} → {last['present']}" if len(pairs) > 1 else ""
+        updates = ", ".join(dict.fromkeys(f"{pair['update']} along axis {pair['axis']}" for pair in pairs))
+        lines.append(
+            f"cache of {part}s: {plural(len(pairs), 'layer')}, {first['past']} → {first['present']}{to}, {updates}"
+        )
+    return lines
 
 
 command = inspect

@@ -1,4 +1,4 @@
-"""List passes, presets, targets, calibration methods or commands; with NAME show that one in full."""
+"""List passes, presets, targets, calibration methods, namings or commands; with NAME show that one in full."""
 
 from __future__ import annotations
 
@@ -8,25 +8,6 @@ import click
 
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out, say, table
-
-
-@command(name="list")
-@click.argument("what", metavar="WHAT", type=click.Choice(["passes", "presets", "targets", "methods", "commands"]))
-@click.argument("name", required=False)
-def list_(out: Out, what: str, name: str | None) -> None:
-    """List passes, presets, targets, calibration methods or commands; with NAME show that one in full."""
-    entries = {"passes": _passes, "presets": _presets, "targets": _targets, "methods": _methods, "commands": _commands}[
-        what
-    ]()
-    if name is None:
-        out.result({what: entries}, lambda: table(("name", "what it is"), [(e["name"], e["summary"]) for e in entries]))
-        return
-    found = next((e for e in entries if e["name"] == name), None)
-    if found is None:
-        from qdq_passes.core.registry import unknown_name
-
-        raise unknown_name(what, name, [e["name"] for e in entries])
-    out.result(found, lambda: _whole(found))
 
 
 def _whole(entry: dict[str, Any]) -> None:
@@ -120,6 +101,43 @@ def _commands() -> list[dict[str, Any]]:
 
 def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0]
+
+
+def _namings() -> list[dict[str, Any]]:
+    from qdqtool.llm.naming import NAMINGS, load_naming
+
+    found = []
+    for name, entry in NAMINGS.entries().items():
+        explained = load_naming(name).explain()
+        text = "\n".join(f"  {key}: {value}" for key, value in explained)
+        summary = load_naming(name).description
+        found.append(
+            {"name": name, "summary": summary, "text": text, "settings": dict(explained), "origin": entry.origin}
+        )
+    return found
+
+
+KINDS = {
+    "passes": _passes, "presets": _presets, "targets": _targets, "methods": _methods, "namings": _namings,
+    "commands": _commands,
+}  # fmt: skip
+
+
+@command(name="list")
+@click.argument("what", metavar="WHAT", type=click.Choice(list(KINDS)))
+@click.argument("name", required=False)
+def list_(out: Out, what: str, name: str | None) -> None:
+    """List passes, presets, targets, calibration methods, namings or commands; with NAME show that one in full."""
+    entries = KINDS[what]()
+    if name is None:
+        out.result({what: entries}, lambda: table(("name", "what it is"), [(e["name"], e["summary"]) for e in entries]))
+        return
+    found = next((e for e in entries if e["name"] == name), None)
+    if found is None:
+        from qdq_passes.core.registry import unknown_name
+
+        raise unknown_name(what, name, [e["name"] for e in entries])
+    out.result(found, lambda: _whole(found))
 
 
 command = list_

@@ -119,7 +119,7 @@ def run_and_save(
     from qdqtool.io.artifacts import sha256_of_file
     from qdqtool.io.edit_script import append_script, refuse_append
     from qdqtool.io.hooks import Reproducer
-    from qdqtool.io.save import THRESHOLD, save
+    from qdqtool.io.save import THRESHOLD, refuse_own_data, save
 
     steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     needed, count = steps.needs(), len(steps.passes)
@@ -127,6 +127,7 @@ def run_and_save(
     refuse_output(output, overwrite, source, record, *(given.file for given in read.values()))
     with out.progress("loading") as tick:
         model, digest = api.opened(source)
+        refuse_own_data(model, output)  # a pass may let go of what lies there, and `save` would not know of it
         if record is not None:
             refuse_inputs(record, [source, *(given.file for given in read.values())])
             refuse_append(record, digest, read)

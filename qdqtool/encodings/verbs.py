@@ -29,7 +29,7 @@ from qdqtool.io.feed_spec import input_specs
 from qdqtool.io.feeds import FeedSpec, open_feeds
 from qdqtool.io.images import ImageOptions
 from qdqtool.io.progress import StageProgress
-from qdqtool.io.save import save
+from qdqtool.io.save import refuse_own_data, save
 from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
 
 Path = str | os.PathLike[str]
@@ -68,6 +68,8 @@ def export_encodings(
     """
     work, source = opened(model)
     repairs = repair(work, warn)
+    if float_model is not None:
+        refuse_own_data(work, float_model)
     known = verify(work, minimum="error")
     done = export(work, format, activations=activations, hints=hints)
     if float_model is not None:
@@ -136,6 +138,8 @@ def import_encodings(
     """
     work, source = opened(model)
     repairs = repair(work, warn)
+    if output is not None:
+        refuse_own_data(work, output)
     known = verify(work, minimum="error")
     file = encodings if isinstance(encodings, Encodings) else read_encodings(encodings)
     given = renames if isinstance(renames, Mapping) or renames is None else read_names(renames)

@@ -66,12 +66,12 @@ def save(
     target = os.path.abspath(os.fspath(path))
     refuse_existing(target, overwrite=overwrite)
     held = slots(model)
-    _refuse_own_data(held, target)
+    refuse_own_data(model, target)
     keep_annotations = ANNOTATED in model.meta if annotations is None else annotations
     with folder_for(target) as folder, writing(target):
         moved, data = _write_data(held, folder, target, external, threshold)
         try:
-            with put(moved), _annotated(model, keep_annotations):
+            with put(moved), annotated(model, keep_annotations):
                 proto = serialize(model)
             if provenance is not None:
                 _note(proto, appended(model.metadata_props, provenance))
@@ -83,11 +83,16 @@ def save(
     return (target,) if data is None or data.made is None else (target, data.made)
 
 
-def _refuse_own_data(held: list[Slot], target: str) -> None:
-    for slot in held:
-        tensor = slot.tensor
-        if isinstance(tensor, ir.ExternalTensor) and os.path.abspath(tensor.path) == target:
-            raise UsageError("is the data file of the model", where=target, hint="give the model another name")
+def refuse_own_data(model: ir.Model, path: str | os.PathLike[str]) -> None:
+    """Refuse to write to a file that tensors of ``model`` lie in. `save` does; an edit that may drop such tensors asks before it.
+
+    Raises:
+        UsageError: it is one.
+    """
+    where = os.path.abspath(os.fspath(path))
+    files = {slot.tensor.path for slot in slots(model) if isinstance(slot.tensor, ir.ExternalTensor)}
+    if any(os.path.realpath(file) == os.path.realpath(where) for file in files):
+        raise UsageError("is the data file of the model", where=where, hint="give the model another name")
 
 
 def _write_data(
@@ -95,7 +100,7 @@ def _write_data(
 ) -> tuple[dict[Slot, ir.TensorProtocol], DataFile | None]:
     """Write what must lie outside; what is to stand in the slots of the file instead of what stands there in memory."""
     if external == "never":
-        return {slot: _inside(slot.tensor) for slot in held if isinstance(slot.tensor, ir.ExternalTensor)}, None
+        return {slot: inside(slot.tensor) for slot in held if isinstance(slot.tensor, ir.ExternalTensor)}, None
     moving = []
     outside = _goes_outside(held, external)
     for slot in held:
@@ -113,14 +118,14 @@ def _write_data(
     try:
         extents: dict[object, tuple[int, int]] = {}
         for slot in moving:
-            key = _identity(slot.tensor)
+            key = identity_of(slot.tensor)
             if key not in extents:
                 extents[key] = data.add(slot.tensor)
         name = data.finish()
     except BaseException:
         data.abandon()
         raise
-    return {slot: _reference(slot.tensor, folder, name, *extents[_identity(slot.tensor)]) for slot in moving}, data
+    return {slot: reference_to(slot.tensor, folder, name, *extents[identity_of(slot.tensor)]) for slot in moving}, data
 
 
 def _goes_outside(held: list[Slot], external: External) -> bool:
@@ -130,14 +135,15 @@ def _goes_outside(held: list[Slot], external: External) -> bool:
     return sum(nbytes_of(slot.tensor) for slot in held if slot.tensor.dtype != ir.DataType.STRING) > INLINE_LIMIT
 
 
-def _identity(tensor: ir.TensorProtocol) -> object:
+def identity_of(tensor: ir.TensorProtocol) -> object:
     """Equal for tensors that are the same bytes: the same object, or the same place of the same file."""
     if isinstance(tensor, ir.ExternalTensor):
         return os.path.abspath(tensor.path), tensor.offset or 0, nbytes_of(tensor)
     return id(tensor)
 
 
-def _reference(tensor: ir.TensorProtocol, folder: str, name: str, offset: int, length: int) -> ir.ExternalTensor:
+def reference_to(tensor: ir.TensorProtocol, folder: str, name: str, offset: int, length: int) -> ir.ExternalTensor:
+    """``tensor`` as ``length`` bytes at ``offset`` of the file ``name`` in ``folder``."""
     return ir.ExternalTensor(
         name,
         offset,
@@ -151,7 +157,8 @@ def _reference(tensor: ir.TensorProtocol, folder: str, name: str, offset: int, l
     )
 
 
-def _inside(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+def inside(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    """``tensor`` with its data, read from its file."""
     proto = onnx.TensorProto(
         name=tensor.name,
         doc_string=tensor.doc_string or "",
@@ -166,7 +173,7 @@ def _inside(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 @contextmanager
-def _annotated(model: ir.Model, wanted: bool) -> Iterator[None]:
+def annotated(model: ir.Model, wanted: bool) -> Iterator[None]:
     """The annotations of ``model`` in its metadata for as long as it is written."""
     if not wanted:
         yield

@@ -12,6 +12,7 @@ from qdq_passes.analysis.uses import all_values, main_nodes
 from qdq_passes.core.annotate import DEMAND
 from qdq_passes.numerics.encoding import Encoding
 
+from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target
 
 #: Nodes named in one warning.
@@ -40,7 +41,8 @@ def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], .
             if reason is not None:
                 found[name, reason] = None
     for violation in violations(model, target.shifts) if target.shifts is not None else ():
-        found[violation.node.name or violation.node.op_type, f"{violation.because}; run {violation.rule}"] = None
+        mend = of_shift(violation.node, target.name)
+        found[violation.node.name or violation.node.op_type, f"{violation.because}; {mend}"] = None
     return tuple(found)
 
 

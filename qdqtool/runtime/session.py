@@ -64,6 +64,7 @@ class Session:
         input_shapes: shape of each: a number, the name of a dynamic dimension, or None; () also when the rank is unknown.
         input_dtypes: numpy type of each; ``object`` for strings, None for what is no tensor or has no numpy type.
         output_names: names of the outputs, the extra ones last.
+        output_shapes: shape of each, as for inputs.
         output_dtypes: numpy type of each, as for inputs.
     """
 
@@ -75,6 +76,7 @@ class Session:
         self.input_shapes: dict[str, Dims] = {i.name: tuple(i.shape) for i in inputs}
         self.input_dtypes: dict[str, np.dtype[Any] | None] = {i.name: _dtype(i.type) for i in inputs}
         self.output_names: tuple[str, ...] = tuple(o.name for o in outputs)
+        self.output_shapes: dict[str, Dims] = {o.name: tuple(o.shape) for o in outputs}
         self.output_dtypes: dict[str, np.dtype[Any] | None] = {o.name: _dtype(o.type) for o in outputs}
 
     def run(self, feed: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Any]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.extra import benches, browser, interpreters, npu, old_onnxruntime, wheel
+from tests.extra import benches, browser, genai, interpreters, new_onnxruntime, npu, old_onnxruntime, wheel
 from tests.extra.part import Missing
 
 PARTS = {
     "wheel": wheel.run,
     "onnxruntime 1.23.2": old_onnxruntime.run,
+    "newest onnxruntime": new_onnxruntime.run,
     "other interpreters": interpreters.run,
     "simulated NPU": npu.run,
+    "onnxruntime-genai": genai.run,
     "browser": browser.run,
     "benches": benches.run,
 }

@@ -305,7 +305,7 @@ def test_the_table_groups_reasons_and_shows_the_rest_with_v(tmp_path: Path) -> N
 def test_a_float_model_is_told_to_be_quantized(tmp_path: Path) -> None:
     file = saved(tmp_path, f"{HEADER}\ng (float[1,4] x) => (float[1,4] y) {{ y = Relu(x) }}")
     result = run("analyze", file, "--target", target_file(tmp_path))
-    assert "the model has no Q and DQ nodes: quantize it first, `qdqtool quantize`" in result.out
+    assert "the model has no Q and DQ nodes: quantize it first, `qdqtool quantize --target tester`" in result.out
     assert result.code == 0
 
 
@@ -361,3 +361,28 @@ def test_what_is_not_simulated_is_a_note_and_on_the_cpu_where_that_is_asked(tmp_
         "not-simulated",
     )
     assert placed["Relu0"].device == "NPU"
+
+
+def test_a_model_without_operators_says_so(tmp_path: Path) -> None:
+    file = saved(tmp_path, f"{HEADER}\ng (float[1,4] x) => (float[1,4] x) {{ }}")
+    result = run("analyze", file, "--target", target_file(tmp_path))
+    assert result.code == 0
+    assert "the model has no operators that compute or move data" in result.out
+    assert "quantize it first" not in result.out
+
+
+def test_pairs_are_shown_on_the_engine_of_their_operator(tmp_path: Path) -> None:
+    engines = '[[engine]]\nname = "array"\nkind = "int"\ntypes = ["Softmax"]\n[[engine]]\nname = "lanes"\nkind = "int"'
+    found = analyzed(tmp_path, chain("Relu", "Softmax", "Relu"), engines)
+    devices = {node.name: node.placement.device for node in found.nodes}
+    assert {name: devices[name] for name in ("dx", "Relu0", "q0", "dq0", "Softmax1", "q1", "dq1", "Relu2", "q2")} == {
+        "dx": "lanes", "Relu0": "lanes", "q0": "lanes", "dq0": "array", "Softmax1": "array", "q1": "array", "dq1": "lanes",
+        "Relu2": "lanes", "q2": "lanes",
+    }  # fmt: skip
+
+
+def test_a_group_of_several_suggestions_says_that_it_shows_one(tmp_path: Path) -> None:
+    file = saved(tmp_path, chain("Relu", "Softplus", "Softplus"))
+    lines = run("analyze", file, "--target", target_file(tmp_path)).out.splitlines()
+    [shown] = [line for line in lines if line.startswith("    → ")]
+    assert shown.endswith("`qdqtool extract --outputs d0` (the first; --json has that of each)")

@@ -151,6 +151,12 @@ def test_compare(quantized: str) -> None:
     cli("compare", DIGITS, quantized, "--data", CALIB, "--samples", "4", "--min-sqnr", "60", code=1)
 
 
+def test_compare_with_no_number() -> None:
+    """No figure is below NaN: the check would always pass."""
+    error = cli("compare", DIGITS, DIGITS, "--data", "random:1", "--min-sqnr", "nan", code=2).error
+    assert error == "--min-sqnr is no number; give decibels, as 30"
+
+
 def test_compare_of_equal_models() -> None:
     found = cli("compare", DIGITS, DIGITS, "--data", "random:2", "--per-slice", "1", "--json").json
     assert found["outputs"]["logits"]["sqnr_db"] is None

@@ -23,6 +23,7 @@ def test_pages_with_examples_exist() -> None:
 
 @pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.name)
 def test_examples(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
     for kind, options, body in BLOCK.findall(page.read_text(encoding="utf-8")):
         target = re.search(r"file=(\S+)", options)
         if target:

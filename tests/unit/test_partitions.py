@@ -209,7 +209,8 @@ def test_small_groups_stay_on_the_cpu() -> None:
     assert [p.id for p in found.partitions] == [0]
     assert found.verdicts[0] == Verdict(
         kind="fallback", engine="CPU", rule="minimum-group",
-        reason="would be in a partition of 1 compute node, fewer than 2",
+        reason="would be in a partition of 1 operator, fewer than 2",
+        suggestion="mend Softplus1 (Softplus) beside it, so that they run together: try another",
     )  # fmt: skip
 
 

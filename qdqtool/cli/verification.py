@@ -1,0 +1,47 @@
+"""How a comparison of static graphs with their dynamic model is shown, by `split --verify` and `llm verify`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qdqtool.cli.render import say, table
+
+if TYPE_CHECKING:
+    from qdqtool.llm.verifying import Verification
+
+tolerance_option = click.option(
+    "--tolerance",
+    type=float,
+    help="Largest difference, in units of the largest logit; by default 1e-4, 2^-8 for models that compute in 16 bit.",
+)
+
+
+def lengths(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """``"128,512"`` → (128, 512); None where nothing is given."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of lengths; write 128,512")
+    return tuple(int(part) for part in parts)
+
+
+def show_verification(found: Verification) -> None:
+    """A row a case, and the verdict."""
+    rows = [
+        (
+            *map(str, (case.batch_size, case.context, case.chunk, case.prompt, case.decoded)), f"{case.difference:.1e}",
+            "" if case.difference <= found.tolerance else _where(case.layer, case.token),
+        )
+        for case in found.cases
+    ]  # fmt: skip
+    table(("rows", "slots", "chunk", "prompt", "decoded", "difference", ""), rows)
+    verdict = "equal" if found.passed else "DIFFERENT"
+    say(f"{verdict}: at most {found.worst:.1e} of the largest logit, {found.tolerance:g} allowed")
+
+
+def _where(layer: int | None, token: int) -> str:
+    place = f"behind token {token}"
+    return f"{place}; the cache of layer {layer} is the first that differs" if layer is not None else place
