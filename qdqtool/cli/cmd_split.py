@@ -120,7 +120,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
 @tolerance_option
 @click.option("--print-pipeline", is_flag=True, help="Print the pipelines and stop.")
 def split(
-    out: Out, model: str, output: str, print_pipeline: bool, verify: bool, tolerance: float | None, **options: Any
+    out: Out, model: str, output: str, print_pipeline: bool, verify: bool, tolerance: float, **options: Any
 ) -> int:
     """Split the decoder MODEL into static prefill and decode graphs that share one weight file."""
     from qdqtool import api
@@ -134,8 +134,7 @@ def split(
         texts = plan.pipelines
         out.result({"pipelines": texts}, lambda: table(("graph", "pipeline"), list(texts.items())))
         return 0
-    if tolerance is not None:
-        refuse_tolerance(tolerance)
+    refuse_tolerance(tolerance)
     with out.progress("splitting") as tick:
         done = api.split(model, output, progress=tick, warn=out.warn, **options)
     payload = done.to_json()

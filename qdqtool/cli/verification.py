@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 tolerance_option = click.option(
     "--tolerance",
     type=float,
-    help="Largest difference, in units of the largest logit; by default 1e-4, 2^-8 for models that compute in 16 bit.",
+    default=1e-4,
+    show_default=True,
+    help="Largest difference, in units of the largest logit.",
 )
 
 
@@ -40,6 +42,10 @@ def show_verification(found: Verification) -> None:
     table(("rows", "slots", "chunk", "prompt", "decoded", "difference", ""), rows)
     verdict = "equal" if found.passed else "DIFFERENT"
     say(f"{verdict}: at most {found.worst:.1e} of the largest logit, {found.tolerance:g} allowed")
+    if not found.passed and found.is_half:
+        say(
+            "the model computes in 16 bit, where float16 alone rounds a logit by 2^-11 = 4.9e-4 of itself: see --tolerance"
+        )
 
 
 def _where(layer: int | None, token: int) -> str:

@@ -26,9 +26,6 @@ Array = npt.NDArray[Any]
 #: Largest difference of logits allowed, in units of the largest logit. Both sides sum the same products in float32, in another
 #: order and over more (masked) keys: about 1e-6 is seen, at random models as well; what is wrong differs by 1e-2 and more.
 TOLERANCE = 1e-4
-#: The same for float16 and bfloat16: a logit is rounded to 2^-11 (2^-8) of itself, and so are the activations that it is made of;
-#: 5.6e-4 is seen with float16. 2^-8 is one rounding of bfloat16, eight of float16.
-TOLERANCE_HALF = 2.0**-8
 #: Tokens decoded one by one behind each prompt.
 DECODED = 8
 
@@ -69,10 +66,12 @@ class Verification:
     Args:
         tolerance: largest difference allowed, in units of the largest logit.
         cases: one a prompt, context and batch size.
+        is_half: whether the model computes in 16 bit.
     """
 
     tolerance: float
     cases: tuple[Case, ...]
+    is_half: bool = False
 
     @property
     def passed(self) -> bool:
@@ -98,7 +97,7 @@ def verify_split(
     folder: str | os.PathLike[str],
     model: ModelOrPath,
     *,
-    tolerance: float | None = None,
+    tolerance: float = TOLERANCE,
     lengths: Sequence[int] | None = None,
     decoded: int = DECODED,
     seed: int = 0,
@@ -114,8 +113,7 @@ def verify_split(
     Args:
         folder: what `split` wrote.
         model: the model it was made of.
-        tolerance: largest difference allowed, in units of the largest logit; None for `TOLERANCE`, or `TOLERANCE_HALF` where the
-            model computes in 16 bit.
+        tolerance: largest difference allowed, in units of the largest logit.
         lengths: of the prompts instead, at least 1.
         decoded: tokens decoded behind each prompt, as far as they fit.
         seed: of the texts.
@@ -126,12 +124,9 @@ def verify_split(
         UsageError: no length fits, ``folder`` was not made of ``model``, or the tolerance is no number.
         ModelError: the folder is damaged.
     """
-    if tolerance is not None:
-        refuse_tolerance(tolerance)
+    refuse_tolerance(tolerance)
     first = Session(folder)
     reference = _Reference(DynamicDecoder(model, threads=threads, optimize=False, exact=True), seed)
-    if tolerance is None:
-        tolerance = TOLERANCE_HALF if reference.is_half else TOLERANCE
     jobs = _jobs(first.manifest.models, lengths)
     if not jobs:
         raise UsageError("no prompt fits the contexts of this folder", hint="give smaller --lengths")
@@ -146,7 +141,7 @@ def verify_split(
             cases.append(_case(session, reference, job, min(decoded, context - job.length), tolerance))
             if progress is not None:
                 progress(len(cases), len(jobs))
-    return Verification(tolerance=tolerance, cases=tuple(cases))
+    return Verification(tolerance=tolerance, cases=tuple(cases), is_half=reference.is_half)
 
 
 def refuse_tolerance(tolerance: float) -> None:

@@ -74,7 +74,7 @@ def node_of(
 
 
 def _is_new(case: tuple[str, dict[str, Any], list[Array | None]]) -> bool:
-    """Whether onnxruntime 1.23 fails on it: a reduction of a scalar that is told to do nothing without axes."""
+    """Whether onnxruntime 1.23 fails on it: a reduction without axes that is to do nothing then ("Reduction on all axes")."""
     return "noop_with_empty_axes" in case[1]
 
 

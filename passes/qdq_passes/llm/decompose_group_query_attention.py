@@ -26,7 +26,8 @@ class DecomposeGroupQueryAttention(Pass):
     """Write com.microsoft GroupQueryAttention in standard operators: Concat with the past, rotation, MatMul, Softmax, MatMul.
 
     scores = scale·QKᵀ (capped), key k seen by query q where past + q - window < k ≤ past + q; positions past + 0…S-1. Queries,
-    keys and values in one tensor are cut apart; heads are normalized, rotated and repeated as inputs and attributes say.
+    keys and values in one tensor are cut apart; heads are normalized, rotated and repeated as inputs and attributes say. A
+    local_window_size of w lets a query see w keys, as onnxruntime 1.31.1 has it (measured; 1.23.2 lets it see w + 1).
 
     Graph: ``query, key, value, past_key, past_value, seqlens_k, total → GroupQueryAttention → y, present_key, present_value`` →
     ``past_key, rotated key → Concat → present_key``, …, ``scores → Add(mask) → Softmax → MatMul → y``. Where past is declared as
