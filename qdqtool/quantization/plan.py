@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.pipeline import Pipeline, parse_pipeline
@@ -17,9 +16,9 @@ from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 from qdqtool.calibrate.observer import METHODS, Option, option_names
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.contradictions import Asked
-from qdqtool.quantization.extra_options import ExtraOptions
 from qdqtool.quantization.laying_over import lay_over
 from qdqtool.quantization.literals import literal
+from qdqtool.quantization.options import Options
 from qdqtool.targets.legalization import Legalization
 
 #: Named input that holds the ranges of the activations.
@@ -68,53 +67,43 @@ class Plan:
 
 def plan(
     preset: Preset,
+    options: Options | None = None,
     *,
-    method: str | None = None,
-    exclude: tuple[str, ...] = (),
-    only: tuple[str, ...] = (),
-    isolate: bool = False,
-    weights: Literal["qdq", "dq"] | None = None,
     ops: tuple[str, ...] = (),
-    fuse_layers: bool = True,
-    keep_sigmoid: bool = False,
-    keep_functions: bool = False,
-    extra: ExtraOptions | None = None,
     legalization: Legalization | None = None,
 ) -> Plan:
     """The plan of ``preset`` with the user's options laid over it.
 
     Args:
         preset: the preset.
-        method: calibration method instead of the preset's.
-        exclude: selectors of nodes that stay float, beside the preset's.
-        only: selectors of the only nodes to quantize.
-        isolate: values of excluded nodes stay float altogether.
-        weights: ``qdq`` or ``dq`` instead of the preset's.
+        options: what the user says; None says nothing.
         ops: operator types instead of the preset's (a target's list).
-        fuse_layers: false leaves out every pass of the fuse family.
-        keep_sigmoid: leaves out the pass that puts the DPU's HardSigmoid in place of Sigmoid.
-        keep_functions: local functions are not inlined.
-        extra: options of the references.
         legalization: what the target changes of the pipeline.
 
     Raises:
         UsageError: an option does not fit.
         UnsupportedError: what the references do otherwise.
     """
-    said = extra or ExtraOptions()
-    asked = Asked(method=method, weights=weights, fuse_layers=fuse_layers, keep_sigmoid=keep_sigmoid)
+    options = options or Options()
+    said = options.extra
+    asked = Asked(
+        method=options.method,
+        weights=options.weights,
+        fuse_layers=options.fuse_layers,
+        keep_sigmoid=options.keep_sigmoid,
+    )
     laid = lay_over(preset, said, asked)
     before, after = laid.pipeline_text(
-        method=method,
-        exclude=(*exclude, *said.exclude),
-        only=(*only, *said.only),
-        isolate=isolate,
-        weights=weights or said.stored or preset.insert.weights,
-        fuse_layers=fuse_layers,
-        keep_sigmoid=keep_sigmoid,
+        method=options.method,
+        exclude=(*options.exclude, *said.exclude),
+        only=(*options.only, *said.only),
+        isolate=options.isolate,
+        weights=options.weights or said.stored or preset.insert.weights,
+        fuse_layers=options.fuse_layers,
+        keep_sigmoid=options.keep_sigmoid,
     )
     prepare = parse_pipeline(before) if before else Pipeline()
-    if keep_functions:
+    if options.keep_functions:
         prepare = Pipeline(tuple(p for p in prepare.passes if not isinstance(p, InlineFunctions)))
     materialise = parse_pipeline(after)
     materialise += Pipeline(
@@ -132,7 +121,7 @@ def plan(
         )
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
-    used = method or laid.method
+    used = options.method or laid.method
     return Plan(
         preset=laid,
         method=used,
