@@ -4,6 +4,8 @@ Every message is one line that names the node, value or file (``where``) and end
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class QdqError(Exception):
     """Base of all errors of this project.
@@ -25,6 +27,16 @@ class QdqError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}; {self.hint}" if self.hint else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without a call of ``__init__``, which derived errors declare as they like."""
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(cls: type[QdqError], arguments: tuple[object, ...], state: dict[str, object]) -> QdqError:
+    error = cls.__new__(cls, *arguments)
+    error.__dict__.update(state)
+    return error
 
 
 class ModelError(QdqError):

@@ -3,6 +3,7 @@
 # RUN: fold-batch-norm                    the pipeline (required)
 # RANGES: x=-1..1 y=0..4                  bound to @ranges: observed range per tensor
 # ENCODING: w {"dtype": "int4", …}        bound to @ranges: a ready encoding of one tensor (canonical JSON)
+# STATISTICS: conv {"absmax": [1, 2]}    bound to @statistics: what was seen of the input of one layer (JSON of its arrays)
 # TARGET: takes=Conv policy=region        bound to @target: see tests/golden/fake_target.py
 # SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
 # NUMERICS: none, because …               onnxruntime does not run this model, or the numbers are not compared
@@ -25,6 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx.parser
 import onnx_ir as ir
 from filecheck.finput import FInput
@@ -36,6 +38,7 @@ from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.hooks import VerifyEach
 from qdq_passes.core.pipeline import Report, run_pipeline
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.moments import LayerStatistics
 
 from qdqtool.io.load import model_of
 from tests.golden.fake_target import FakeTarget
@@ -90,7 +93,16 @@ class Golden:
         for line in self.directives("ENCODING"):
             name, _, data = line.partition(" ")
             ranges[name] = Encoding.from_json(json.loads(data))
-        return {"ranges": ranges, "target": FakeTarget.of(" ".join(self.directives("TARGET")))}
+        statistics = {}
+        for line in self.directives("STATISTICS"):
+            name, _, data = line.partition(" ")
+            arrays = {field: np.array(values, np.float64) for field, values in json.loads(data).items()}
+            statistics[name] = LayerStatistics(count=1, **arrays)  # type: ignore[arg-type]
+        return {
+            "statistics": statistics,
+            "ranges": ranges,
+            "target": FakeTarget.of(" ".join(self.directives("TARGET"))),
+        }
 
     def model(self) -> ir.Model:
         """The model of the text, freshly parsed."""

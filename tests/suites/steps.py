@@ -100,6 +100,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "convert-layout": (Row("convert-layout,convert-layout{to=nchw}", EXACT),),
     "convert-opset": (Row("convert-opset", EXACT),),
+    "convert-precision": (Row("convert-precision{dtype=float16}"),),
     "convert-qdq-domain": (Row('convert-qdq-domain{to="com.microsoft"},convert-qdq-domain', runs=True),),
     "convert-qoperators": (Row("convert-qoperators", runs=True),),
     "dedicate-qdq": (Row(f"{_ANNOTATE},insert-qdq,dedicate-qdq,share-qdq", runs=True),),
@@ -137,6 +138,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "round-scales-pow2": (Row("round-scales-pow2", runs=True),),
     "split-large-pool": (Row("split-large-pool{largest=4}", runs=True),),
     "split-to-slice": (Row("split-to-slice{constant=node}", runs=True),),
+    "annotate-kv-cache": (Row("annotate-kv-cache{ranges=@ranges}"),),
+    "bound-attention-mask": (Row("bound-attention-mask{ranges=@ranges}"),),
+    "correct-bias": (Row(f"{_ANNOTATE},insert-qdq,correct-bias{{statistics=@statistics}}", runs=True),),
+    "round-weights": (Row(f"{_ANNOTATE},insert-qdq,round-weights{{statistics=@statistics}}", runs=True),),
+    "smooth-activations": (Row("smooth-activations{statistics=@statistics}"),),
     "set-qdq": (Row(f"{_ANNOTATE},insert-qdq,set-qdq{{scale=0.25 zero-point=1}}", runs=True, without=_QDQ),),
 }
 
@@ -162,6 +168,9 @@ class SameRange(Mapping[str, Range]):
         return 0
 
 
+#: Passes that need a named input although their options have defaults.
+BOUND = ("annotate-encodings",)
+
 #: Values of the named inputs that rows use.
 INPUTS: dict[str, object] = {
     "ranges": SameRange(),
@@ -169,6 +178,8 @@ INPUTS: dict[str, object] = {
         ("x", "X", "y", "Y", "data", "input", "result"), Encoding.per_tensor(ir.DataType.UINT8, 0.5, 128)
     ),
     "target": FakeTarget(),
+    # Of no layer, as the sizes of layers differ: what is done with statistics is tested in tests/properties/test_recover.py.
+    "statistics": {},
 }
 
 
@@ -214,7 +225,7 @@ def steps_of(name: str) -> tuple[Step, ...]:
         UsageError: the pass has required options and no row, or cannot be loaded.
     """
     rows = tuple(step_of(row) for row in ROWS.get(name, ()))
-    if any(row.text == name for row in rows):
+    if any(row.text == name for row in rows) or name in BOUND:
         return rows
     try:
         return (step_of(Row(name)), *rows)

@@ -199,5 +199,5 @@ def test_exclusions_are_strict() -> None:
 
 def test_a_pass_with_required_options_needs_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "ROWS", {})
-    with pytest.raises(UsageError, match="annotate-encodings needs encodings; give it a row in ROWS"):
-        steps.steps_of("annotate-encodings")
+    with pytest.raises(UsageError, match="adjust-ranges needs ranges; give it a row in ROWS"):
+        steps.steps_of("adjust-ranges")

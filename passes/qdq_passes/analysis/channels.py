@@ -111,6 +111,35 @@ def _asked_axis(node: ir.Node, index: int, rank: int, per_axis: Mapping[str, int
     return axis % rank, ""
 
 
+def block_axis(uses: Sequence[Use], shape: Sequence[int]) -> int | str:
+    """The axis along which the readers of a weight sum, on which its blocks lie, or in words why there is none.
+
+    MatMul […, K, N] → K, as the first factor […, M, K] likewise; Gemm [K, N] → 0, transposed [N, K] → 1; a table of rows that a
+    Gather takes [V, D] → the last. Conv and ConvTranspose sum over several axes.
+    """
+    axes = {_summed_axis(node, index, len(shape)) for node, index in uses}
+    if None in axes:
+        names = ", ".join(dict.fromkeys(n.name or n.op_type for n, i in uses if _summed_axis(n, i, len(shape)) is None))
+        return f"{names} sums along no one axis of it"
+    if len(axes) > 1:
+        return "its readers sum along different axes"
+    axis = axes.pop() if axes else None
+    return "nothing reads it" if axis is None else axis
+
+
+def _summed_axis(node: ir.Node, index: int, rank: int) -> int | None:
+    if rank == 0:
+        return None
+    if node.op_type == "MatMul":
+        return rank - 1 if index == 0 or rank == 1 else rank - 2
+    if node.op_type == "Gemm" and index < 2 and rank == 2:
+        transposed = integer_of(node, "transB" if index else "transA", 0)
+        return int(bool(transposed)) if index else int(not transposed)
+    if node.op_type == "Gather" and index == 0 and integer_of(node, "axis", 0) % rank != rank - 1:
+        return rank - 1
+    return None
+
+
 def bias_channels(
     node: ir.Node, weight_axis: int, weight_shape: Sequence[int], bias_shape: Sequence[int]
 ) -> tuple[int, int] | None:

@@ -25,6 +25,7 @@ from qdq_passes.analysis.uses import (
     main_nodes,
     only_reader,
 )
+from qdq_passes.numerics.mapped import is_finite
 
 Role = Literal["activation", "weight", "bias"]
 
@@ -107,6 +108,7 @@ class Rules:
         followers: operator types that demand nothing unless an earlier node demanded their (first) input, a computed one.
         dpu_hard_sigmoid: a HardSigmoid other than x/6 + 1/2 demands nothing.
         batch_norm_parameters: the four parameters of a BatchNormalization are weights.
+        constants_only: activations stay float.
     """
 
     float_outputs: Collection[str] = ()
@@ -115,6 +117,7 @@ class Rules:
     followers: Collection[str] = ()
     dpu_hard_sigmoid: bool = False
     batch_norm_parameters: bool = False
+    constants_only: bool = False
 
     def why_idle(self, node: ir.Node, demands: Demands) -> str | None:
         """Why ``node`` demands nothing after what others have demanded; None if it does."""
@@ -216,6 +219,10 @@ def demands_of(
                 continue
         else:
             continue
+        if rules.constants_only:
+            found, outputs = [request for request in found if request[1] != "activation"], []
+            if not found:
+                demands.idle[node] = _why_no_weight(node)
         if op_type in rules.float_outputs:
             withheld |= dict.fromkeys(outputs, f"outputs of {op_type} stay float")
             demands.silent |= {value: _writer(value, node).name or op_type for value in outputs}
@@ -233,6 +240,15 @@ def demands_of(
     return demands
 
 
+def _why_no_weight(node: ir.Node) -> str:
+    """Why ``node`` stays float where constants alone are quantized."""
+    for value in node.inputs[1:]:
+        writer = value.producer() if value is not None else None
+        if writer is not None and not is_dequantize(writer) and writer.inputs and all(map(is_constant, writer.inputs)):
+            return f"its weight is what {writer.name or writer.op_type} computes; fold-constants stores it"
+    return "reads no stored float weight"
+
+
 def why_not_quantizable(value: ir.Value, opset: int, domain: str = "") -> str | None:
     """Why QuantizeLinear of ``opset`` (or of another ``domain``) cannot take ``value``, in words; None when it can."""
     if value.type is not None and not isinstance(value.type, ir.TensorType):
@@ -246,10 +262,12 @@ def why_not_quantizable(value: ir.Value, opset: int, domain: str = "") -> str | 
         return "is bfloat16, which com.microsoft does not take"
     if dtype != ir.DataType.FLOAT and domain in ("", "ai.onnx") and opset < OPSET_OF_HALF:
         return f"{dtype.name.lower()} needs opset {OPSET_OF_HALF}, the model has {opset}"
-    array = constant_array(value)
-    if array is not None and not np.isfinite(array.astype(np.float32, copy=False)).all():
-        return "holds values that are not finite"
-    return None
+    tensor = value.const_value if is_constant(value) else None
+    if tensor is not None and tensor.size == 0:
+        return "is empty"
+    array = constant_array(value) if tensor is None else None
+    finite = is_finite(tensor) if tensor is not None else array is None or np.isfinite(array).all()
+    return None if finite else "holds values that are not finite"
 
 
 def sharing_outputs(model: ir.Model, op_types: Collection[str] = SHARING) -> dict[ir.Value, ir.Value]:

@@ -15,6 +15,7 @@ from qdq_passes.analysis.attributes import integer_of
 from qdq_passes.analysis.qdq_ops import FIX, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.analysis.uses import all_nodes, constant_array, dtype_of, is_constant
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.numbers import MANY, Numbers
 from qdq_passes.numerics.pow2 import scale_of
 
 __all__ = [
@@ -200,6 +201,8 @@ def encoding_of(node: ir.Node) -> Encoding | None:
     """The encoding a Q or DQ node applies, or None when scale or zero point are computed at run time, or it has no grid."""
     if is_quantize_dequantize(node):
         return _fixed(node)
+    if len(node.inputs) > 2 and (many := _of_many(node)) is not None:
+        return many
     scale = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
     if scale is None:
         return None
@@ -222,6 +225,25 @@ def encoding_of(node: ir.Node) -> Encoding | None:
         shape=shape,
         axis=None if per_tensor else integer_of(node, "axis", 1),
         block_size=block_size,
+    )
+
+
+def _of_many(node: ir.Node) -> Encoding | None:
+    """The encoding of a node with many scales, or such that are computed when they are written, and a zero point for each, in
+    initializers that are not read before they are asked for; None where it is no such node."""
+    held = [None if value is None or value.is_graph_input() else value.const_value for value in node.inputs[1:3]]
+    scale, zero_point = held
+    if scale is None or zero_point is None or scale.shape != zero_point.shape:
+        return None
+    if scale.size < MANY and not isinstance(scale, ir.LazyTensor):
+        return None
+    return Encoding(
+        dtype=zero_point.dtype,
+        scale=Numbers(scale.size, lambda: np.asarray(scale.numpy(), np.float64).reshape(-1), source=scale),
+        zero_point=Numbers(scale.size, lambda: zero_point.numpy().reshape(-1).astype(np.int64), source=zero_point),
+        shape=tuple(scale.shape.numpy()),
+        axis=integer_of(node, "axis", 1),
+        block_size=integer_of(node, "block_size", 0),
     )
 
 

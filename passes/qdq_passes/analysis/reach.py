@@ -32,6 +32,12 @@ class Reach:
         sources, sinks = set(sources), set(sinks)
         return (self.after(sources) | sources) & (self.before(sinks) | sinks)
 
+    def inside(self, sources: Iterable[ir.Node], sinks: Iterable[ir.Node]) -> set[ir.Node]:
+        """Nodes on a path from a source to a sink that meets no other source or sink, both ends left out."""
+        sources, sinks = set(sources), set(sinks)
+        ends = sources | sinks
+        return _closure(sources, self.successors, ends) & _closure(sinks, self.predecessors, ends)
+
 
 def reach(graph: ir.Graph) -> Reach:
     """Edges of ``graph``, values captured by bodies included."""
@@ -82,13 +88,15 @@ def _captured(node: ir.Node, body: ir.Graph) -> list[ir.Value]:
     return [value for value in [*inner, *body.outputs] if value.graph is node.graph]
 
 
-def _closure(nodes: Iterable[ir.Node], edges: dict[ir.Node, list[ir.Node]]) -> set[ir.Node]:
-    start = set(nodes)
+def _closure(
+    nodes: Iterable[ir.Node], edges: dict[ir.Node, list[ir.Node]], closed: Iterable[ir.Node] = ()
+) -> set[ir.Node]:
+    start, closed = set(nodes), set(closed)
     seen: set[ir.Node] = set()
     stack = [other for node in start for other in edges.get(node, ())]
     while stack:
         node = stack.pop()
-        if node not in seen and node not in start:
+        if node not in seen and node not in start and node not in closed:
             seen.add(node)
             stack.extend(edges.get(node, ()))
     return seen

@@ -141,6 +141,18 @@ class Observed:
     high: float
 
 
+@dataclass(frozen=True)
+class Precision:
+    """On a value: the integer type it is stored in, instead of the one that holds for all. On a node: that type, of what it
+    writes; or the float type that it computes in, and then it demands no encodings.
+
+    Args:
+        dtype: ``int8``, ``uint8``, ``int16``, ``uint16``; on a node also ``float`` (the model's own), ``float16``, ``bfloat16``.
+    """
+
+    dtype: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     """On a node: what runs it on a target, and why (`qdq_passes.core.verdict.Verdict`).
@@ -187,10 +199,11 @@ DEMAND: Annotation[Demand] = Annotation("qdqtool.demand", asdict, _tuple_of(Dema
 STYLE: Annotation[Style] = Annotation("qdqtool.style", asdict, lambda data: Style(**data))
 SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, lambda data: Shared(**data))
 OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, lambda data: Observed(**data))
+PRECISION: Annotation[Precision] = Annotation("qdqtool.precision", asdict, lambda data: Precision(**data))
 TARGET: Annotation[Placement] = Annotation("qdqtool.target", _placement_json, lambda data: Placement(**data))
 DECODER: Annotation[Decoder] = Annotation("qdqtool.decoder", Decoder.to_json, Decoder.from_json)
 ANNOTATIONS: tuple[Annotation[Any], ...] = (
-    ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, TARGET, DECODER,
+    ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, PRECISION, TARGET, DECODER,
 )  # fmt: skip
 
 

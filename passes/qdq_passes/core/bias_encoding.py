@@ -2,11 +2,15 @@
 
 Y = Σ W·X + B with X = s_x·(q_x − z_x), W = s_w·q_w: the sum of integer products has the scale s_x·s_w, and an integer bias
 of that scale is added without a multiplication (arXiv 1712.05877, equation 11). α and β of a Gemm do not enter: the
-dequantized bias stands where the float one stood."""
+dequantized bias stands where the float one stood.
+
+Where s_x·s_w is so small that int32 does not reach the bias, the weight can give way: with s_w' = |B| / (s_x·(2^31 − 1)) in that
+channel the bias just fits, as onnxruntime's quantizer does it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +25,8 @@ from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding
 from qdq_passes.numerics.granularity import Granularity
 
 INT32_MAX = 2**31 - 1
+#: Widened scales leave this much room, so that rounding s_x·s_w to float32 (2^-24) does not undo it.
+ROOM = 1 + 2.0**-20
 
 
 def bias_encoding(value: ir.Value, uses: Sequence[Use]) -> Encoding | str:
@@ -91,3 +97,44 @@ def _encoding_at(value: ir.Value | None) -> Encoding | None:
         return None
     producer = value.producer()
     return ENCODING.get(value) or (encoding_of(producer) if producer is not None and is_dequantize(producer) else None)
+
+
+def widen_weight(value: ir.Value, node: ir.Node, *, power_of_two: bool) -> float | None:
+    """Raise the scales of the weight of ``node`` where int32 does not reach its bias ``value`` otherwise.
+
+    Args:
+        value: a constant.
+        node: a layer that reads it as its bias.
+        power_of_two: scales are raised by powers of two.
+
+    Returns:
+        The largest factor by which the annotation of the weight was raised; None where it was not: all fits, or the weight is
+        quantized already, other nodes read it too, or its scales do not run along the channels.
+    """
+    w = node.inputs[1]
+    of_x, of_w, array = _encoding_at(node.inputs[0]), ENCODING.get(w) if w is not None else None, constant_array(value)
+    if w is None or of_x is None or of_w is None or of_x.axis is not None or of_w.block_size or array is None:
+        return None
+    if array.size == 0 or len(w.uses()) != 1:
+        return None
+    largest = np.abs(array.astype(np.float64))
+    if of_w.axis is None:
+        needed = largest.max(keepdims=False).reshape(1)
+    else:
+        place = bias_channels(node, of_w.axis % w.shape.rank(), w.shape.numpy(), array.shape) if w.shape else None
+        if place is None:
+            return None
+        axis, repeats = place
+        per_channel = np.moveaxis(largest, axis, 0).reshape(largest.shape[axis], -1).max(axis=1)
+        needed = per_channel.reshape(repeats, -1).max(axis=0)
+    scales = np.array(of_w.scale)
+    factors = needed * ROOM / (float(_stored_scale(node.inputs[0], of_x)[()]) * INT32_MAX * scales)
+    if power_of_two:
+        factors = np.exp2(np.ceil(np.log2(np.maximum(factors, 1.0))))
+    if not (np.isfinite(factors).all() and (factors > 1).any()):
+        return None
+    widened = np.where(factors > 1, (scales * factors).astype(np.float32).astype(np.float64), scales)
+    if not np.isfinite(widened).all():
+        return None
+    ENCODING.set(w, replace(of_w, scale=tuple(widened.tolist())))
+    return float(factors.max())

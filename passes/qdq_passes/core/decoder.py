@@ -16,6 +16,9 @@ HIDDEN = -1e9
 #: |score| ≤ 16375.
 HIDDEN_FLOAT16 = -32768.0
 
+#: Fields of a mask, and of a tensor of the cache, that are left out of the JSON form where they are 0.
+_OF_MASKS, _OF_INTEGERS = ("hidden",), ("scale", "zero_point")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheTensor:
@@ -31,6 +34,8 @@ class CacheTensor:
         part: ``"key"`` or ``"value"``; ``"both"`` of a state that holds all keys, then all values.
         axis: axis of the sequence.
         layers: how many layers have their part in it, in place alone: [layers·B, H, C, D], or twice that of both parts.
+        scale: of a cache of integers, which stand for (q - zero_point)·scale, in past and in present; 0 where it is float.
+        zero_point: the integer that stands for 0, which a slot holds that no token has written.
     """
 
     past: str
@@ -39,11 +44,13 @@ class CacheTensor:
     part: Literal["key", "value", "both"]
     axis: int
     layers: int = 1
+    scale: float = 0.0
+    zero_point: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskInput:
-    """A mask that the host makes: float [B, 1, S, C], 0 where query q sees key slot k, else `HIDDEN`, -1e9 (float16: -2^15).
+    """A mask that the host makes: float [B, 1, S, C], 0 where query q sees key slot k, else ``hidden``.
 
     In place, p(q) being the position of query q: k ≤ p(q), and k > p(q) - window where there is a window.
     Slide: query q stands in slot C-S+q; k ≤ C-S+q, k > C-S+q - window, and slot k holds a token: k ≥ C - (tokens so far).
@@ -51,10 +58,12 @@ class MaskInput:
     Args:
         name: name of the graph input.
         window: how many keys a query sees at most, itself included; 0 for all before it.
+        hidden: what stands where a key is not seen; 0 for `HIDDEN`, -1e9 (float16: -2^15).
     """
 
     name: str
     window: int = 0
+    hidden: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +105,11 @@ class Decoder:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; empty fields are left out."""
-        return {key: value for key, value in asdict(self).items() if value not in ("", ())}
+        data = {key: value for key, value in asdict(self).items() if value not in ("", ())}
+        for key, fields in (("masks", _OF_MASKS), ("cache", _OF_INTEGERS)):
+            if key in data:
+                data[key] = [{k: v for k, v in each.items() if v or k not in fields} for each in data[key]]
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Decoder:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
 from qdq_passes.analysis.uses import dtype_of
 from qdq_passes.core.inference import static_shape
+from qdq_passes.core.streamed import blocked_weight
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.encoding import Encoding
 
@@ -95,7 +96,8 @@ def _check_standard(value: ir.Value, encoding: Encoding, opset: int, dtype: ir.D
 
 
 def _check_scale(value: ir.Value, encoding: Encoding, dtype: ir.DataType) -> None:
-    scale = encoding.scale_array().astype(dtype.numpy()).astype(np.float32)
+    is_later = blocked_weight(value.const_value, encoding) is not None  # not computed yet, and positive
+    scale = np.ones(1, np.float32) if is_later else encoding.scale_array().astype(dtype.numpy()).astype(np.float32)
     if not (np.isfinite(scale) & (scale > 0)).all():
         raise UsageError(f"scale {encoding.scale[0]:g} is no positive {dtype.name.lower()}", where=value.name)
     shape = static_shape(value)

@@ -28,6 +28,7 @@ from qdq_passes.core.edit import (
     set_constant,
 )
 from qdq_passes.core.integers import integers_of
+from qdq_passes.core.streamed import blocked_weight, streamed_integers, streamed_scales, streamed_zeros
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.encoding import Encoding
 
@@ -45,8 +46,13 @@ def encoding_attributes(encoding: Encoding) -> list[ir.Attr]:
 def parameters(graph: ir.Graph, value: ir.Value, encoding: Encoding, namer: Namer, base: str) -> Parameters:
     """New constants ``<base>_scale`` (in the float type of ``value``) and ``<base>_zero_point`` in ``graph``."""
     near = neighbour(value)
-    float_type = (dtype_of(value) or ir.DataType.FLOAT).numpy()
-    scale = new_constant(graph, namer, f"{base}_scale", encoding.scale_array().astype(float_type), near)
+    float_type = dtype_of(value) or ir.DataType.FLOAT
+    if (weight := blocked_weight(value.const_value, encoding)) is not None:
+        return (
+            new_constant(graph, namer, f"{base}_scale", streamed_scales(weight, float_type, f"{base}_scale"), near),
+            new_constant(graph, namer, f"{base}_zero_point", streamed_zeros(encoding, f"{base}_zero_point"), near),
+        )
+    scale = new_constant(graph, namer, f"{base}_scale", encoding.scale_array().astype(float_type.numpy()), near)
     tensor = ir.tensor(encoding.zero_point_array(), dtype=encoding.dtype)
     return scale, new_constant(graph, namer, f"{base}_zero_point", tensor, near)
 
@@ -125,15 +131,20 @@ def store_integers(
     The arguments are those of `insert_pairs`; ``dedicated`` gives every reader a DequantizeLinear of its own, ``narrow`` leaves
     out the most negative integer.
     """
-    array, graph = constant_array(value), value.graph
-    assert array is not None
+    graph = value.graph
     assert graph is not None
     base = value.name or "weight"
     scale, zero_point = parameters(graph, value, encoding, namer, base)
     if domain:
         model.opset_imports.setdefault(domain, 1)
     near = neighbour(value)
-    integers = ir.tensor(integers_of(value, array, encoding, narrow=narrow), dtype=encoding.dtype)
+    integers: ir.TensorProtocol | None = streamed_integers(
+        value.const_value, encoding, f"{base}_quantized", narrow=narrow
+    )
+    if integers is None:
+        array = constant_array(value)
+        assert array is not None
+        integers = ir.tensor(integers_of(value, array, encoding, narrow=narrow), dtype=encoding.dtype)
     stored = new_constant(graph, namer, f"{base}_quantized", integers, near)
     behind = [(use.node, use.idx) for use in value.uses()]
     groups = _by_reader(behind) if dedicated and behind else [behind]

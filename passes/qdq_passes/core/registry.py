@@ -248,5 +248,6 @@ PASSES = FolderRegistry(
         "qdq_passes.partition",
         "qdq_passes.lower",
         "qdq_passes.llm",
+        "qdq_passes.recover",
     ),
 )

@@ -2,9 +2,10 @@
 
     selector  := term ("&" term)*                 intersection
     term      := "!"* atom                        "!" negates and binds before "&"
-    atom      := ("in:" | "io:") atom | ("after:" | "before:") atom | "path:" NAME ".." NAME
+    atom      := ("in:" | "io:") atom | ("after:" | "before:") atom | ("path:" | "between:") NAME ".." NAME
                | "op:" GLOB | "tensor:" GLOB | "scope:" GLOB | "layer:" N[".."M] | "role:" ROLE | "re:" REGEX | GLOB
 
+``path:A..B`` has both ends, ``between:A..B`` neither: what stands between one A and the next B, through no other of them.
 A selector denotes nodes, or (``tensor:``, ``in:``, ``io:``) values. A literal ``&`` is written ``\\&``. Several selectors unite.
 Globs are case-sensitive and ``*`` crosses ``/``; names also match by the original nodes that a node stands for. Roles are found
 by structure, never by names (`qdq_passes.analysis.roles`)."""
@@ -86,7 +87,7 @@ def select(model: ir.Model, selector: Selector, *, allow_empty: bool = False) ->
     """
     if selector == NONE:
         return Selection([], [])
-    query = _Query(model)
+    query = _Query(model, allow_empty)
     if selector.is_all:
         return Selection(query.nodes, query.values, frozenset(query.nodes))
     nodes: set[ir.Node] = set()
@@ -177,8 +178,8 @@ def _parse_atom(body: str, text: str) -> _Atom:
         raise UsageError(f"nothing after {kind}: in selector {text!r}")
     if kind in ("in", "io", "after", "before"):
         return _Atom(kind, argument, _parse_atom(argument, text))
-    if kind == "path" and ".." not in argument:
-        raise UsageError(f"path needs two nodes in selector {text!r}", hint="write path:A..B")
+    if kind in ("path", "between") and ".." not in argument:
+        raise UsageError(f"{kind} needs two nodes in selector {text!r}", hint=f"write {kind}:A..B")
     if kind == "layer" and not re.fullmatch(r"\d+(\.\.\d+)?", argument):
         raise UsageError(f"{argument!r} is no layer range in selector {text!r}", hint="write layer:3 or layer:0..3")
     if kind == "re":
@@ -201,6 +202,7 @@ class _Query:
     """Evaluates atoms on one model; what is costly is computed once."""
 
     model: ir.Model
+    allow_empty: bool = False
     nodes: list[ir.Node] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -275,11 +277,12 @@ class _Query:
     def path(self, atom: _Atom) -> _Hit:
         start, _, end = atom.argument.partition("..")
         ends = [self._parse_and_run(text) for text in (start, end)]
-        return _Hit(nodes=frozenset(self.reach.between(*ends)))
+        joined = self.reach.between if atom.kind == "path" else self.reach.inside
+        return _Hit(nodes=frozenset(joined(*ends)))
 
     def _parse_and_run(self, text: str) -> frozenset[ir.Node]:
         hit = self.evaluate(_parse(text))
-        if not hit:
+        if not hit and not self.allow_empty:
             raise UsageError(f"selector {text!r} matches nothing", hint=self.nearest(text))
         return self.both(hit)[0]
 
@@ -307,7 +310,7 @@ class _Query:
         for role in re.findall(r"\brole:(\w+)", text):
             if role in ROLES and not self.roles.nodes(role):
                 return f"no node has the role {role}: {ROLES[role]}"
-        kind, colon, argument = re.sub(r"^(?:!|in:|io:|after:|before:|path:)+", "", text).partition(":")
+        kind, colon, argument = re.sub(r"^(?:!|in:|io:|after:|before:|path:|between:)+", "", text).partition(":")
         names: Iterable[str]
         if not colon or kind not in _KINDS:
             kind, argument, names = "", text, (n.name or "" for n in self.nodes)
@@ -375,6 +378,7 @@ _KINDS: dict[str, Callable[[_Query, _Atom], _Hit]] = {
     "scope": _Query.scope,
     "layer": _Query.layer,
     "path": _Query.path,
+    "between": _Query.path,
     "after": _Query.after,
     "before": _Query.before,
     "in": _Query.read_by,

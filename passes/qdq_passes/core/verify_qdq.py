@@ -6,6 +6,7 @@ q, and a DQ behind a Q must undo it: same scale, zero point and axis. Scales com
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -17,6 +18,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS
 from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.findings import Problem, place
+from qdq_passes.core.streamed import StreamedTensor
 from qdq_passes.core.verify_walk import Walk
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -55,6 +57,14 @@ class Linear:
     def scales(self) -> npt.NDArray[np.generic] | None:
         """The scales, None when they are not constant."""
         return constant_array(self.scale)
+
+    @property
+    def scale_shape(self) -> tuple[int, ...] | None:
+        """Shape of the scales, None when they are not constant; those of an initializer are not read for it."""
+        held = None if self.scale.is_graph_input() else self.scale.const_value
+        if held is not None:
+            return tuple(held.shape.numpy())
+        return None if self.scales is None else self.scales.shape
 
     @functools.cached_property
     def zero_points(self) -> npt.NDArray[np.generic] | None:
@@ -99,6 +109,8 @@ def linears(walk: Walk) -> list[Linear]:
 def scale(walk: Walk) -> Iterator[Problem]:
     """Scales are positive and finite: a negative one mirrors the tensor, zero divides by zero."""
     for linear in linears(walk):
+        if isinstance(linear.scale.const_value, StreamedTensor):
+            continue  # computed when they are written, and positive
         scales = linear.scales
         if scales is None or (scales.size == 1 and 0 < float(scales.item()) < np.inf):
             continue
@@ -143,14 +155,15 @@ def _word(dtype: ir.DataType | None) -> str:
 def shape(walk: Walk) -> Iterator[Problem]:
     """Per-tensor: one scale. Per-axis: as many as the axis has elements. Blocked: one per block, of the tensor's rank."""
     for linear in linears(walk):
-        scales, zero = linear.scales, linear.zero
-        if scales is None:
+        shape_of_scales, zero = linear.scale_shape, linear.zero
+        if shape_of_scales is None:
             continue
+        size = math.prod(shape_of_scales)
         count = None if zero is None or zero.const_value is None else zero.const_value.size
-        if count not in (None, scales.size):
-            message = f"has {scales.size} scales and {count} zero points"
+        if count not in (None, size):
+            message = f"has {size} scales and {count} zero points"
             yield "error", place(linear.node), message, "give as many of one as of the other"
-        problem = _shape_problem(linear, scales.shape)
+        problem = _shape_problem(linear, shape_of_scales)
         if problem:
             yield "error", place(linear.node), problem, "calibrate again, or set the axis the scales run along"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics import pow2
 from qdq_passes.numerics.granularity import Granularity
+from qdq_passes.numerics.numbers import Numbers, compact
 
 #: Smallest scale an encoding may have: float32's smallest normal number.
 FLOAT32_TINY = float(np.finfo(np.float32).tiny)
@@ -26,7 +28,7 @@ class Encoding:
 
     Args:
         dtype: storage type (int8, uint8, int16, int4, float8e4m3fn…).
-        scale: real step per integer, flat in C order; one entry per-tensor.
+        scale: real step per integer, flat in C order; one entry per-tensor. Few are a tuple, many `Numbers`.
         zero_point: the integer that stands for 0.0, as many as scales.
         shape: shape of the scales: ``()`` per-tensor, ``(C,)`` per-axis, the tensor's rank when blocked.
         axis: axis the scales run along, None per-tensor.
@@ -34,8 +36,8 @@ class Encoding:
     """
 
     dtype: ir.DataType
-    scale: tuple[float, ...]
-    zero_point: tuple[int | float, ...]
+    scale: Sequence[float]
+    zero_point: Sequence[int | float]
     shape: tuple[int, ...] = ()
     axis: int | None = None
     block_size: int = 0
@@ -46,6 +48,8 @@ class Encoding:
             raise ModelError(
                 f"{len(self.scale)} scales and {len(self.zero_point)} zero points for scale shape {list(self.shape)}"
             )
+        object.__setattr__(self, "scale", compact(self.scale))
+        object.__setattr__(self, "zero_point", compact(self.zero_point))
 
     @classmethod
     def per_tensor(cls, dtype: ir.DataType, scale: float, zero_point: int = 0) -> Encoding:
@@ -60,11 +64,15 @@ class Encoding:
     @property
     def is_symmetric(self) -> bool:
         """Whether every zero point is 0."""
-        return all(z == 0 for z in self.zero_point)
+        zeros = self.zero_point
+        return zeros.is_all(0) if isinstance(zeros, Numbers) else all(z == 0 for z in zeros)
 
     @property
     def position(self) -> tuple[int, ...] | None:
         """p per scale where scale = 2^-p, or None unless every scale is a power of two."""
+        if isinstance(self.scale, Numbers):
+            mantissas, exponents = np.frexp(self.scale.array.astype(np.float64))
+            return tuple((1 - exponents).tolist()) if (mantissas == 0.5).all() else None
         positions = tuple(pow2.position_of(s) for s in self.scale)
         return None if any(p is None for p in positions) else tuple(p for p in positions if p is not None)
 
@@ -101,7 +109,7 @@ class Encoding:
         )
 
 
-def nested(flat: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
+def nested(flat: Sequence[Any], shape: tuple[int, ...]) -> Any:
     """``flat`` (C order) as nested lists of ``shape``; a bare number for shape ()."""
     return np.array(flat, object).reshape(shape).tolist()
 
@@ -173,12 +181,13 @@ def encoding_of_range(
     reduced: bool = False,
     min_range: float = 0.0,
     nearest: bool = False,
+    empty: float = 1.0,
 ) -> Encoding:
     """The encoding that covers the observed range [low, high].
 
     Symmetric: scale = max(|low|, |high|) / qmax, zero point 0 (the middle, 2^(bits-1), for unsigned types). Asymmetric:
     the range is widened to include 0, scale = (high − low) / (qmax − qmin), zero point = round(qmin − low / scale).
-    Power of two: the scale is rounded up, so that the range never overflows. An empty range gets scale 1;
+    Power of two: the scale is rounded up, so that the range never overflows. An empty range gets scale ``empty``;
     no scale is below ``smallest``, what the tensor's float type can hold. ``reduced`` uses one bit less, see
     `reduced_range`. A range that includes 0 and is still narrower than ``min_range`` is widened upwards.
     ``nearest`` rounds to the nearest power of two in log2 instead, as the Vitis line does (clips by up to √2): that of
@@ -199,7 +208,7 @@ def encoding_of_range(
     middle = 0 if signed or not symmetric else (qmax + 1) // 2
     exact = max(-low, high) / (qmax - middle) if symmetric else (high - low) / (qmax - qmin)
     if exact == 0:
-        return Encoding.per_tensor(dtype, 1.0, middle if symmetric else 0 if signed else qmin)
+        return Encoding.per_tensor(dtype, empty, middle if symmetric else 0 if signed else qmin)
     if power_of_two:
         wanted = float(np.float32(2 * max(-low, high) / (qmax - qmin))) if nearest else exact
         scale = 1.0 if nearest and wanted < FLOAT32_TINY else pow2.round_scale(wanted, nearest=nearest)
@@ -221,6 +230,7 @@ def encoding_of_weight(
     reduced: bool = False,
     min_range: float = 0.0,
     nearest: bool = False,
+    empty: float = 1.0,
 ) -> Encoding:
     """The encoding that covers the data of a weight: per-tensor, or with a scale per index of ``axis``.
 
@@ -234,6 +244,7 @@ def encoding_of_weight(
         reduced: one bit less.
         min_range: narrowest range.
         nearest: powers of two are rounded to the nearest.
+        empty: scale of what is 0 everywhere.
 
     Raises:
         ModelError: the data is not finite.
@@ -247,7 +258,7 @@ def encoding_of_weight(
     found = [
         encoding_of_range(
             float(low), float(high), dtype=dtype, symmetric=symmetric, power_of_two=power_of_two, smallest=smallest,
-            reduced=reduced, min_range=min_range, nearest=nearest,
+            reduced=reduced, min_range=min_range, nearest=nearest, empty=empty,
         )
         for low, high in zip(lows, highs, strict=True)
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qdq_passes.errors import UsageError
-from qdq_passes.numerics.encoding import Encoding, parse_dtype
+from qdq_passes.numerics.encoding import FLOAT32_MAX, Encoding, parse_dtype
 
 _KEYS = ("axis", "dtype", "high", "low", "reduced", "scale", "symmetric", "zero_point")
 
@@ -92,7 +92,7 @@ class Override:
             raise UsageError(f"an override has no {unknown[0]!r}", hint=f"its keys are {', '.join(_KEYS)}")
         try:
             return cls(
-                dtype=parse_dtype(data["dtype"]) if "dtype" in data else None,
+                dtype=_dtype(data["dtype"]) if "dtype" in data else None,
                 axis=_axis(data.get("axis")),
                 scale=_numbers(data.get("scale")),
                 zero_point=tuple(_integer(z) for z in _numbers(data.get("zero_point"))),
@@ -143,7 +143,15 @@ def _numbers(value: Any) -> tuple[float, ...]:
     numbers = value if isinstance(value, list) else [value]
     if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
         raise TypeError(f"{value!r} where numbers are expected")
+    if any(not abs(n) <= FLOAT32_MAX for n in numbers):
+        raise ValueError(f"{numbers!r:.60} where numbers that float32 holds are expected")
     return tuple(numbers)
+
+
+def _dtype(value: Any) -> ir.DataType:
+    if not isinstance(value, str):
+        raise TypeError(f"dtype {value!r} is no name of a type")
+    return parse_dtype(value)
 
 
 def _integer(number: float) -> int:

@@ -183,6 +183,18 @@ def rounded_to(encoding: Encoding, float_type: npt.DTypeLike) -> Encoding:
     return dataclasses.replace(encoding, scale=tuple(scale.ravel().tolist()))
 
 
+def rounded_up_to(encoding: Encoding, float_type: npt.DTypeLike) -> Encoding:
+    """``encoding`` with each scale as the next one that ``float_type`` holds, so that nothing it covers is lost.
+
+    A float16 scale is off by up to 2^-11, which is 16 steps at the end of a 16-bit range, and more below 2^-14.
+    """
+    exact = np.array(encoding.scale, np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        near = exact.astype(np.float32).astype(float_type)
+        up = np.where(near.astype(np.float64) < exact, np.nextafter(near, near.dtype.type(np.inf)), near)
+    return dataclasses.replace(encoding, scale=tuple(up.astype(np.float64).ravel().tolist()))
+
+
 def requantized(integers: npt.NDArray[Any], old: Encoding, new: Encoding) -> npt.NDArray[Any]:
     """``integers`` (any shape) of the encoding ``old`` as those of ``new`` that stand for the same values, as near as it has any.
 

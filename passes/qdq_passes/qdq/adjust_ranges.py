@@ -37,17 +37,22 @@ class AdjustRanges(Pass):
         ranges: tensor name → observed range or encoding; normally ``@ranges``.
         rounds: how often the nodes are looked at.
         softmax: outputs of Softmax have the range [0, 1].
+        sigmoid_bits: outputs of Sigmoid and HardSigmoid have the range [0, 1 − 2^-bits]: in so many bits the scale 2^-bits and
+            the zero point 0, as ExecuTorch's quantizer for Qualcomm has it; 0 leaves what was seen.
     """
 
     keeps: ClassVar[Keeps] = EXACT
     ranges: Named | Ranges
     rounds: int = 2
     softmax: bool = True
+    sigmoid_bits: int = 0
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Adjust round by round, in place, then annotate; where a run begins, earlier annotations do not count."""
         if self.rounds < 1:
             raise UsageError(f"{self.rounds} rounds", where=self.name(), hint="rounds=1 or more")
+        if not 0 <= self.sigmoid_bits <= 32:
+            raise UsageError(f"a grid of {self.sigmoid_bits} bits", where=self.name(), hint="sigmoid-bits=8 or 16")
         nodes, found = main_nodes(model), dict[ir.Value, tuple[Observed, str]]()
         for number in range(self.rounds):
             for node in nodes:
@@ -67,12 +72,11 @@ class AdjustRanges(Pass):
         self, node: ir.Node, found: Mapping[ir.Value, tuple[Observed, str]]
     ) -> tuple[ir.Value, Observed, str] | str | None:
         """The value that ``node`` gives a range, with that range and its origin; or why it gives none; None if it never does."""
-        if self.softmax and is_standard(node, "Softmax"):
+        bounded = self._bounded(node)
+        if bounded is not None:
             output = node.outputs[0]
             return (
-                f"{output.name} has no range"
-                if self._range(output, found) is None
-                else (output, SOFTMAX_RANGE, "Softmax")
+                f"{output.name} has no range" if self._range(output, found) is None else (output, bounded, node.op_type)
             )
         value = node.inputs[0] if node.inputs else None
         if value is None or not is_standard(node, *CUTTING):
@@ -83,6 +87,14 @@ class AdjustRanges(Pass):
         if before is None or behind is None:
             return f"{(value if before is None else node.outputs[0]).name} has no range"
         return value, behind, f"that of {node.outputs[0].name}"
+
+    def _bounded(self, node: ir.Node) -> Observed | None:
+        """The range that the operator of ``node`` has by itself, where it is to have it."""
+        if self.softmax and is_standard(node, "Softmax"):
+            return SOFTMAX_RANGE
+        if self.sigmoid_bits and is_standard(node, "Sigmoid", "HardSigmoid"):
+            return Observed(0.0, 1 - 2.0**-self.sigmoid_bits)
+        return None
 
     def _range(self, value: ir.Value, found: Mapping[ir.Value, tuple[Observed, str]]) -> Observed | None:
         assert not isinstance(self.ranges, Named)

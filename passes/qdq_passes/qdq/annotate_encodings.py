@@ -15,17 +15,20 @@ from qdq_passes.analysis.rearrange import REARRANGING
 from qdq_passes.analysis.uses import all_values, has_body, is_constant, is_standard, main_nodes
 from qdq_passes.core.annotate import DEMAND, ENCODING, FUSED, OBSERVED, SHARED, STYLE, Demand, Shared, Style
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
-from qdq_passes.core.bias_encoding import bias_encoding
-from qdq_passes.core.encoding_policy import EncodingPolicy, ObservedRange
+from qdq_passes.core.bias_encoding import bias_encoding, widen_weight
+from qdq_passes.core.block_policy import check_blocks
+from qdq_passes.core.encoding_policy import EncodingPolicy, ObservedRange, check_min_scale
 from qdq_passes.core.observed import Ranges
+from qdq_passes.core.precision import float_nodes, is_stored_otherwise, whole_range
 from qdq_passes.core.qdq_checks import OperatorDomain, domain_named
 from qdq_passes.core.select import ALL, NONE, Selector, select_nodes
+from qdq_passes.core.weight_types import parse_weight_types
 from qdq_passes.core.whole_groups import is_inside_whole, touched_by, whole_groups
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
 from qdq_passes.numerics.override import parse_overrides
 
-ActivationType = Literal["int8", "uint8", "int16", "uint16"]
+ActivationType = Literal["int8", "uint8", "int16", "uint16", "none"]
 WeightType = Literal["int8", "uint8", "int16", "uint16", "int4", "uint4"]
 BiasType = Literal["int8", "int16", "int32", "none"]
 
@@ -45,15 +48,16 @@ class AnnotateEncodings(Pass):
     ``style``, as they must be stored.
     Requires: a range for every activation that is demanded.
     Keeps: everything; numerics bit-exact (what `insert-qdq` does with it is not).
-    Skips: operators not in ``ops``; nodes of ``exclude`` and outside ``only`` (a value that another node demands is "kept
-    for" that node, unless ``isolate``); values inside a fused group whose nodes are all quantized, or, where they make up one
-    operator, all selected (a graph output is never inside); values that have a pair; constants that are not finite (masks of
-    −∞); float64 and unknown types; bodies of If and Loop; with ``bias=int32`` a bias whose layer's input or weight has no
-    encoding, one that layers of different products s_x·s_w share, and one that int32 does not reach.
+    Skips: operators not in ``ops``; nodes of ``exclude`` and outside ``only``, and those that `set-precision` made float (a value
+    that another node demands is "kept for" that node, unless ``isolate``); values inside a fused group whose nodes are all
+    quantized, or, where they make up one operator, all selected (a graph output is never inside); values that have a pair;
+    constants that are not finite (masks of −∞); float64 and unknown types; bodies of If and Loop; with ``bias=int32`` a bias
+    whose layer's input or weight has no encoding, one that layers of different products s_x·s_w share, and one that int32 does
+    not reach (``bias-overflow``).
 
     Args:
-        encodings: tensor name → observed range or encoding; normally ``@ranges``.
-        activations: storage type of activations.
+        encodings: tensor name → observed range or encoding; normally ``@ranges``. Not needed where activations stay float.
+        activations: storage type of activations; ``none`` leaves them float, and constants alone are demanded.
         weights: storage type of weights.
         bias: storage type of biases, with a scale of their own; ``int32`` has the scale s_x·s_w of its layer (per-axis where
             the weight is); ``none`` leaves them float.
@@ -62,11 +66,20 @@ class AnnotateEncodings(Pass):
         constants: weights and biases have the scale that their ``range`` asks for, or of five powers of two about it the one of
             the least squared error, ``minmse``.
         symmetric: zero point 0; false lets activations have one.
+        asymmetric_outputs: operator types whose outputs may have one all the same: Softmax, whose negative half is of no use.
         weights_symmetric: false lets weights have one.
         per_axis: operator types whose weights have a scale per index of an axis: ``Conv`` (Conv, ConvTranspose, Gemm, MatMul:
             the axis of output channels) or ``MatMul:1`` (that axis; negative counts from the end).
+        block_size: weights have a scale for so many elements along the axis that is summed over (MatMul [K, N]: K), in the type
+            of the weight; per-axis where an operator sums over several axes. ``constants=minmse``: two rounds of least squares.
         reduce_range: weights use one bit less, int8 within ±64.
+        bias_overflow: an int32 bias beyond 2^31 steps of s_x·s_w stays ``float``, or the scale of its weight is raised in that
+            channel, ``widen``, as onnxruntime's quantizer does it; beside ``bias=none`` too, so that int32 can hold it later.
+        weight_types: operator types whose weights are stored otherwise: ``LayerNormalization:uint8``, ``*:activation`` (all
+            others, in the type and symmetry of activations).
         min_range: an observed range narrower than this is widened.
+        min_scale: smallest scale, of activations, weights and biases with a scale of their own, and that of what is 0 everywhere
+            (the eps of PyTorch's observers); 0 sets no bound.
         ops: operator types that are quantized.
         sharing: operator types whose (first) output shares the encoding of their first input.
         share_constants: also with a weight of the type of activations (what a Gather takes out of a table), by value.
@@ -85,7 +98,7 @@ class AnnotateEncodings(Pass):
     """
 
     keeps: ClassVar[Keeps] = EXACT
-    encodings: Named | Ranges
+    encodings: Named | Ranges | None = None
     activations: ActivationType = "int8"
     weights: WeightType = "int8"
     bias: BiasType = "int8"
@@ -93,10 +106,15 @@ class AnnotateEncodings(Pass):
     rounding: Literal["up", "nearest"] = "up"
     constants: Literal["range", "minmse"] = "range"
     symmetric: bool = True
+    asymmetric_outputs: tuple[str, ...] = ()
     weights_symmetric: bool = True
     per_axis: tuple[str, ...] = ()
+    block_size: int = 0
+    bias_overflow: Literal["float", "widen"] = "float"
+    weight_types: tuple[str, ...] = ()
     reduce_range: bool = False
     min_range: float = 0.0
+    min_scale: float = 0.0
     ops: tuple[str, ...] = QUANTIZED_OPS
     sharing: tuple[str, ...] = tuple(sorted(SHARING))
     share_constants: bool = True
@@ -114,15 +132,16 @@ class AnnotateEncodings(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Collect demands, then choose in the order of the graph; int32 biases last, as they need the scales of the others."""
-        assert not isinstance(self.encodings, Named)
-        policy, excluded = self.policy(model), select_nodes(model, self.exclude)
+        if self.encodings is None and self.activations != "none":
+            raise UsageError("no ranges for the activations", hint="give encodings=@ranges, or activations=none")
+        policy, excluded = self.policy(model), self.excluded(model)
         demands, sharing = self.demands(model), sharing_outputs(model, self.sharing)
         for node in main_nodes(model):
             if has_body(node):
                 yield skip(node, "values inside its body stay float")
         for value, reason in demands.refused.items():
             yield skip(value, reason)
-        biases, wanted = [], self._wanted(model)
+        biases, later, wanted = [], [], self._wanted(model)
         for value, nodes in _sources_first(demands.items(), sharing):
             refusal = self._refusal(value, demands, excluded, wanted)
             if refusal is not None:
@@ -130,8 +149,14 @@ class AnnotateEncodings(Pass):
             elif self._is_accumulated(value, demands, policy):
                 biases.append((value, nodes))
             else:
-                source = sharing.get(value) if not policy.says(value) else None
+                source = sharing.get(value)
+                source = None if policy.says(value) or is_stored_otherwise(value, source) else source
                 yield self._annotate(value, Demand(nodes), demands, excluded, policy, source)
+                later += (
+                    [value] if self.bias == "none" and demands.role(value) == "bias" and not ENCODING.get(value) else []
+                )
+        for value in (*later, *(value for value, _ in biases)):
+            yield from self._widened(value, demands, policy)
         for value, nodes in biases:
             yield self._annotate_bias(value, Demand(nodes), demands, excluded)
         for value in all_values(model) if policy.overrides else ():
@@ -142,14 +167,15 @@ class AnnotateEncodings(Pass):
         """How encodings are chosen.
 
         Raises:
-            UsageError: power-of-two scales with zero points; an entry of ``per_axis`` or ``overrides`` that cannot be read, or a
-                tensor that is not in ``model``.
+            UsageError: power-of-two scales with zero points; an entry of ``per_axis``, ``weight_types`` or ``overrides`` that
+                cannot be read, or a tensor that is not in ``model``; a ``min_scale`` that is none.
         """
-        if self.scales == "pow2" and not (self.symmetric and self.weights_symmetric):
+        if self.scales == "pow2" and not (self.symmetric and self.weights_symmetric and not self.asymmetric_outputs):
             raise UsageError("power-of-two scales are symmetric", hint="drop asymmetric or the power-of-two rule")
         for option, value, default in (("rounding", self.rounding, "up"), ("constants", self.constants, "range")):
-            if self.scales != "pow2" and value != default:
+            if self.scales != "pow2" and value != default and not (option == "constants" and self.block_size):
                 raise UsageError(f"{option}={value} is about power-of-two scales", hint="drop it, or write scales=pow2")
+        check_min_scale(self.min_scale, power_of_two=self.scales == "pow2")
         overrides = parse_overrides(self.overrides)
         if overrides:
             names = {value.name for value in all_values(model) if value.name}
@@ -160,9 +186,13 @@ class AnnotateEncodings(Pass):
                         f"there is no tensor {name!r} to override", hint=f"nearest: {near}" if near else "see `inspect`"
                     )
         weights, own = parse_dtype(self.weights), self.bias not in ("int32", "none")
+        check_blocks(
+            self.block_size, weights, power_of_two=self.scales == "pow2", symmetric=self.weights_symmetric,
+            reduced=self.reduce_range,
+        )  # fmt: skip
         return EncodingPolicy(
             dtypes={
-                "activation": parse_dtype(self.activations),
+                "activation": weights if self.activations == "none" else parse_dtype(self.activations),
                 "weight": weights,
                 "bias": parse_dtype(self.bias) if own else weights,
             },
@@ -170,12 +200,20 @@ class AnnotateEncodings(Pass):
             nearest=self.rounding == "nearest",
             minmse=self.constants == "minmse",
             symmetric=self.symmetric,
+            asymmetric_outputs=self.asymmetric_outputs,
             weights_symmetric=self.weights_symmetric,
             reduced=self.reduce_range,
             min_range=self.min_range,
+            min_scale=self.min_scale,
             per_axis=parse_per_axis(self.per_axis),
+            block_size=self.block_size,
+            weight_types=parse_weight_types(self.weight_types),
             overrides=overrides,
         )
+
+    def excluded(self, model: ir.Model) -> set[ir.Node]:
+        """The nodes of ``model`` that demand nothing: those of ``exclude``, and those that compute in a float precision."""
+        return select_nodes(model, self.exclude) | set(float_nodes(model))
 
     def demands(self, model: ir.Model) -> Demands:
         """What the nodes of ``model`` demand under this policy."""
@@ -190,18 +228,23 @@ class AnnotateEncodings(Pass):
                 followers=self.followers,
                 dpu_hard_sigmoid=self.hard_sigmoid == "dpu",
                 batch_norm_parameters=self.batch_norm_parameters,
+                constants_only=self.activations == "none",
             ),
             groups=whole_groups(model),
             domain=domain_named(self.domain),
         )
 
+    def _given(self, name: str | None) -> ObservedRange | Encoding | None:
+        """What is known of the tensor ``name``."""
+        assert not isinstance(self.encodings, Named)
+        return self.encodings.get(name) if name and self.encodings is not None else None
+
     def _wanted(self, model: ir.Model) -> set[ir.Node]:
-        return select_nodes(model, self.only) - select_nodes(model, self.exclude)
+        return select_nodes(model, self.only) - self.excluded(model)
 
     def _is_accumulated(self, value: ir.Value, demands: Demands, policy: EncodingPolicy) -> bool:
         """Whether ``value`` is a bias that takes the scale of its layer's products: nothing else is said of it."""
-        assert not isinstance(self.encodings, Named)
-        given = self.encodings.get(value.name or "")
+        given = self._given(value.name)
         is_bias = self.bias == "int32" and demands.role(value) == "bias"
         return is_bias and not policy.says(value) and not isinstance(given, Encoding)
 
@@ -214,8 +257,7 @@ class AnnotateEncodings(Pass):
         policy: EncodingPolicy,
         source: ir.Value | None,
     ) -> Change:
-        assert not isinstance(self.encodings, Named)
-        role, given = demands.role(value), self.encodings.get(value.name or "")
+        role, given = demands.role(value), self._given(value.name)
         if role == "bias" and self.bias == "none" and not policy.says(value):
             return skip(value, "biases stay float")
         shared = self._shared(source, policy) if source is not None and not isinstance(given, Encoding) else None
@@ -226,7 +268,8 @@ class AnnotateEncodings(Pass):
         if given is None and role == "activation":
             given = self._rearranged(value)
         observed = None if isinstance(given, Encoding) else OBSERVED.get(value)
-        encoding, remark = policy.choose(value, role, observed or given, demands.uses.get(value, ()))
+        chosen = whole_range(value, observed or given, given, policy.dtypes["activation"])
+        encoding, remark = policy.choose(value, role, chosen, demands.uses.get(value, ()))
         if observed is not None and policy.needs_range(value):
             remark = f"{remark}, range {observed.low:.6g} to {observed.high:.6g}".removeprefix(", ")
         because = f"{role}, {_describe(encoding)}" + (f" ({remark})" if remark else "")
@@ -235,10 +278,9 @@ class AnnotateEncodings(Pass):
     def _rearranged(self, value: ir.Value) -> ObservedRange | None:
         """The range of what a Reshape or the like makes of ``value``, the same elements: the float model that was calibrated may
         have only that one, before fuse-matmul-add put a Gemm between two Reshapes."""
-        assert not isinstance(self.encodings, Named)
         for node in value.consumers():
             name = node.outputs[0].name if is_standard(node, *REARRANGING) and node.inputs[0] is value else None
-            found = self.encodings.get(name) if name else None
+            found = self._given(name)
             if found is not None and not isinstance(found, Encoding):
                 return found
         return None
@@ -250,6 +292,17 @@ class AnnotateEncodings(Pass):
             return None
         taken = not is_constant(source) or (self.share_constants and found.dtype == policy.dtypes["activation"])
         return found if taken else None
+
+    def _widened(self, value: ir.Value, demands: Demands, policy: EncodingPolicy) -> Iterator[Change]:
+        """Make room for the bias ``value`` in the encodings of its weights, where it takes that and nobody said them in full."""
+        for node, _ in demands.uses[value] if self.bias_overflow == "widen" else ():
+            weight = node.inputs[1]
+            if weight is None or isinstance(self._given(weight.name), Encoding) or policy.has_scale(weight):
+                continue
+            factor = widen_weight(value, node, power_of_two=self.scales == "pow2")
+            if factor is not None:
+                because = f"scales up to {factor:.3g} times as large, so that int32 holds {value.name}"
+                yield Change("annotate", weight.name or "", because)
 
     def _annotate_bias(self, value: ir.Value, demand: Demand, demands: Demands, excluded: set[ir.Node]) -> Change:
         found = bias_encoding(value, demands.uses[value])
@@ -326,7 +379,7 @@ def _sources_first(
 def _describe(encoding: Encoding) -> str:
     name = encoding.dtype.name.lower()
     if encoding.axis is not None:
-        count = len(encoding.scale)
-        return f"{name} {count} scale{'s' if count != 1 else ''} along axis {encoding.axis}"
+        count, blocks = len(encoding.scale), f"in blocks of {encoding.block_size} " if encoding.block_size else ""
+        return f"{name} {count} scale{'s' if count != 1 else ''} {blocks}along axis {encoding.axis}"
     position = encoding.position
     return f"{name} scale {f'2^{-position[0]}' if position else f'{encoding.scale[0]:.6g}'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -11,7 +12,8 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.demands import CONTROL_INPUTS, has_pair
 from qdq_passes.analysis.dynamic_quantization import dynamic_groups
-from qdq_passes.analysis.qdq_opsets import opset_at
+from qdq_passes.analysis.qdq_ops import is_dequantize
+from qdq_passes.analysis.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
 from qdq_passes.analysis.qoperators import given
 from qdq_passes.analysis.uses import FLOAT_TYPES, all_values, dtype_of, is_constant, is_standard, readers
 from qdq_passes.core.base import Change, Keeps, Pass, skip
@@ -47,8 +49,9 @@ class InsertDynamicQuantization(Pass):
     QuantizeLinear takes such scales.
     Requires: opset 11.
     Keeps: names of inputs and outputs, graph outputs and other readers of x; the numbers are quantized.
-    Skips: values that are quantized already; per tensor, types other than float32; per token, values without a last axis, and
-    readers that sum over another axis than the last one (Conv, Gemm with transA).
+    Skips: values that are quantized already; per tensor, types other than float32, and what a MatMul multiplies by a weight of
+    more than two axes with many scales (onnxruntime fails there); per token, values without a last axis, readers that sum over
+    another axis than the last one (Conv, Gemm with transA), and bfloat16 below opset 22, where Round does not take it.
 
     Args:
         select: the activations; all by default.
@@ -78,6 +81,11 @@ class InsertDynamicQuantization(Pass):
                     yield skip(value, reason)
                 continue
             opset = opset_at(model, uses[0][0])
+            if dtype_of(value) == ir.DataType.BFLOAT16 and opset < OPSET_OF_BFLOAT16:
+                yield skip(
+                    value, f"is bfloat16, which Round takes from opset {OPSET_OF_BFLOAT16} on; the model has {opset}"
+                )
+                continue
             if opset < OPSET_OF_DYNAMIC:
                 raise UnsupportedError(
                     f"dynamic quantization needs opset {OPSET_OF_DYNAMIC}, the model has {opset}",
@@ -118,7 +126,22 @@ class InsertDynamicQuantization(Pass):
             return _why_not_per_token(value, uses, is_linear=self.readers == "linear")
         if dtype != ir.DataType.FLOAT:
             return f"is {dtype.name.lower()}, DynamicQuantizeLinear takes float32; use granularity=per-token"
-        return None
+        return _why_not_per_tensor(uses)
+
+
+def _why_not_per_tensor(uses: list[Use]) -> str | None:
+    """Why the readers of a value that is quantized per tensor cannot run.
+
+    Source of the rule: onnxruntime makes DynamicQuantizeMatMul of such a MatMul and then ends in an error (1.31)."""
+    for node, _ in uses:
+        weight = given(node, 1)
+        pair = weight.producer() if weight is not None and is_standard(node, "MatMul") else None
+        if pair is None or not is_dequantize(pair) or pair.inputs[1] is None:
+            continue
+        shape, scale = static_shape(pair.inputs[0]), static_shape(pair.inputs[1])
+        if shape is not None and scale is not None and len(shape) > 2 and math.prod(scale) > 1:
+            return "its MatMul has a weight of more than two axes with many scales, at which onnxruntime fails"
+    return None
 
 
 def _why_not_per_token(value: ir.Value, uses: list[Use], *, is_linear: bool) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -115,7 +115,7 @@ class SetQdq(Pass):
             return dataclasses.replace(old, dtype=dtype, zero_point=zeros)
         return explicit_encoding(float_tensor(target), scale, zeros, dtype, axis, block_size)
 
-    def _layout(self, where: str, old: Encoding) -> tuple[tuple[float, ...], int | None, int]:
+    def _layout(self, where: str, old: Encoding) -> tuple[Sequence[float], int | None, int]:
         """Scales, axis and block size."""
         if not self.scale:
             if old.axis is None and (self.axis is not None or self.block_size):

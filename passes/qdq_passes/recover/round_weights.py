@@ -1,0 +1,167 @@
+"""round-weights"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.uses import readers
+from qdq_passes.analysis.weighted_layers import WeightedLayer, weighted_layers
+from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
+from qdq_passes.core.edit import Namer
+from qdq_passes.core.qdq_edit import write_constant
+from qdq_passes.core.select import ALL, Selector, select_nodes
+from qdq_passes.errors import UsageError
+from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
+from qdq_passes.numerics.moments import LayerStatistics
+from qdq_passes.numerics.quantize import dequantize, quantize
+from qdq_passes.numerics.rounding import Grid, quadratic_error, round_rows
+
+Array = npt.NDArray[Any]
+LayersSeen = Mapping[str, LayerStatistics]
+
+
+@dataclass(frozen=True)
+class RoundWeights(Pass):
+    """Round weights so that what a layer computes changes least, not each number by itself: errors compensate each other.
+
+    Over inputs x of second moments H = E[x·xᵀ] a row w rounded to v costs E[((w − v)·x)²] = (w − v)·H·(w − v)ᵀ. Column by
+    column v is rounded with what the errors before it leave to make up for, then column by column anew
+    (`qdq_passes.numerics.rounding` has the mathematics); a row for which that is no better than rounding to the nearest is
+    rounded to the nearest. Weights of a convolution [M, C/g, k…] have rows of C/g·Πk numbers, one H a group.
+
+    Graph: ``w → QuantizeLinear → DequantizeLinear → Conv``: unchanged; w holds numbers of the pair's grid, which
+    QuantizeLinear turns into exactly the integers that were chosen (so does fold-weight-qdq).
+    Requires: pairs on float weights, inserted with ``weights=qdq``; statistics with second moments.
+    Keeps: the graph, encodings, names; weights move by steps of their grid.
+    Skips: weights of which only integers are left; that something else reads too, or layers with another grid; storage types that
+    are no integers; layers that the statistics do not have.
+
+    Args:
+        statistics: what calibration saw of each layer's input, by the layer's name; normally ``@statistics``.
+        select: the layers.
+        damping: part of the mean of H's diagonal that is added to the diagonal.
+        sweeps: how often every column is tried again once all are rounded.
+        centred: H is taken about the mean of x: for what ``correct-bias`` behind it leaves of the error.
+        narrow: integers around zero point 0 leave out the most negative one: int8 stays within ±127.
+    """
+
+    keeps: ClassVar[Keeps] = Keeps("changes", why="weights are rounded otherwise than to the nearest")
+    statistics: Named | LayersSeen
+    select: Selector = ALL
+    damping: float = 0.01
+    sweeps: int = 2
+    centred: bool = False
+    narrow: bool = True
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Weight by weight; layers that share one are rounded for both."""
+        if not self.damping >= 0:
+            raise UsageError(f"damping={self.damping:g} is negative", where=self.name(), hint="0.01 is usual")
+        wanted, namer = select_nodes(model, self.select), Namer(model)
+        groups: dict[ir.Value, list[WeightedLayer]] = {}
+        for layer in weighted_layers(model):
+            if layer.pair is not None:
+                groups.setdefault(layer.stored, []).append(layer)
+        for stored, layers in groups.items():
+            if not any(layer.node in wanted for layer in layers):
+                continue
+            reason = _why_not(stored, layers) or self._unseen(layers)
+            yield skip(layers[0].node, reason) if reason else self._round(stored, layers, namer)
+
+    def _unseen(self, layers: Sequence[WeightedLayer]) -> str:
+        """Why the statistics do not do for ``layers``."""
+        assert not isinstance(self.statistics, Named)
+        for layer in layers:
+            seen, (groups, _, width) = self.statistics.get(layer.name), layer.form.sizes
+            if seen is None or seen.moment is None or (self.centred and seen.mean is None):
+                return f"the statistics have no second moments of {layer.name}"
+            if seen.moment.shape != (groups, width, width):
+                return f"the statistics of {layer.name} are of moments {list(seen.moment.shape)}, not {[groups, width, width]}"
+        return ""
+
+    def _moment(self, layers: Sequence[WeightedLayer]) -> Array:
+        """H [G, K, K] of all ``layers`` together."""
+        assert not isinstance(self.statistics, Named)
+        seen = [self.statistics[layer.name] for layer in layers]
+        total = max(sum(one.count for one in seen), 1)
+        found: Array | None = None
+        for one in seen:
+            assert one.moment is not None
+            moment = one.moment.astype(np.float64)
+            if self.centred and one.mean is not None:
+                moment -= one.mean[:, :, None] * one.mean[:, None, :]
+            part = moment * (one.count / total) if len(seen) > 1 else moment
+            found = part if found is None else found + part
+        assert found is not None
+        return found
+
+    def _round(self, stored: ir.Value, layers: Sequence[WeightedLayer], namer: Namer) -> Change:
+        layer, weight = layers[0], layers[0].float_weight
+        encoding = layer.pair.encoding if layer.pair is not None else None
+        assert weight is not None
+        assert encoding is not None
+        form, moment = layer.form, self._moment(layers)
+        grid, nearest = grid_of(layer, weight, encoding, narrow=self.narrow), quantize(weight, encoding)
+        rows, plain = form.rows(weight), form.rows(nearest.astype(np.float64))
+        integers = round_rows(rows, grid, plain, moment, damping=self.damping, sweeps=self.sweeps)
+        chosen = form.weight(integers).astype(np.int64).astype(nearest.dtype)
+        values = dequantize(chosen, encoding, weight.dtype)
+        if not np.array_equal(quantize(values, encoding), chosen):
+            return skip(layer.node, f"{weight.dtype} does not hold the numbers of its grid")
+        count = int(np.count_nonzero(chosen != nearest))
+        if not count:
+            return skip(layer.node, "rounding to the nearest is the best that was found")
+        before, after = (float(quadratic_error(rows, grid.values(q), moment).sum()) for q in (plain, integers))
+        data: Array | ir.TensorProtocol = values if stored.dtype is None else ir.tensor(values, dtype=stored.dtype)
+        write_constant(stored, data, readers(stored), namer)
+        gain = f"{10 * math.log10(before / after):.1f} dB less" if after > 0 else "no"
+        because = f"{count} of {weight.size} numbers rounded otherwise: {gain} error of {layer.name}"
+        return Change("edit", stored.name or "", because)
+
+
+def grid_of(layer: WeightedLayer, weight: Array, encoding: Encoding, *, narrow: bool) -> Grid:
+    """The grid of the weight of ``layer``, its scales laid out as the rows of `LayerForm`."""
+
+    def laid_out(flat: Array) -> Array:
+        whole = encoding.granularity.expand(flat.reshape(encoding.shape), weight.shape)
+        return layer.form.rows(np.broadcast_to(whole, weight.shape)) if whole.ndim else whole
+
+    low, high = integer_range(encoding.dtype, symmetric=narrow and encoding.is_symmetric)
+    return Grid(
+        scale=laid_out(encoding.scale_array().astype(weight.dtype).astype(np.float64)),
+        zero=laid_out(np.array(encoding.zero_point, np.float64)),
+        low=low,
+        high=high,
+        dtype=weight.dtype,
+    )
+
+
+def _why_not(stored: ir.Value, layers: Sequence[WeightedLayer]) -> str:
+    """Why the weight ``stored`` of ``layers`` cannot be rounded; nothing if it can."""
+    weight, pair = layers[0].float_weight, layers[0].pair
+    encoding = pair.encoding if pair is not None else None
+    if weight is None:
+        return "of its weight only integers are left; insert it with weights=qdq"
+    if encoding is None or any(layer.pair is None or layer.pair.encoding != encoding for layer in layers):
+        return "its scale is not constant, or layers that share its weight have other grids"
+    if not is_integer_type(encoding.dtype):
+        return f"{encoding.dtype.name.lower()} is no integer type"
+    if any(layer.form != layers[0].form for layer in layers):
+        return "layers that share its weight read it otherwise"
+    if not np.isfinite(weight.astype(np.float64)).all():
+        return "its weight holds values that are not finite"
+    own = {(layer.node, layer.weight) for layer in layers}
+    for node, _ in readers(stored):
+        behind = [use for reader in readers(node.outputs[0]) for use in readers(reader[0].outputs[0])]
+        halves = is_quantize(node) and all(is_dequantize(reader) for reader, _ in readers(node.outputs[0]))
+        if not halves or not set(behind) <= own:
+            return "something else reads its weight too"
+    return "" if not stored.is_graph_output() else "its weight is an output of the graph"
