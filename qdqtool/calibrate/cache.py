@@ -102,12 +102,11 @@ def cache_key(job: Ranges, names: Sequence[str], data: str, *, statistics: bool,
         statistics: whether every range has a histogram.
         threads: threads inside an operator, which sums depend on.
     """
-    source = METHODS.entries()[job.method].file
     return sha256_of_json(
         {
             "data": data,
             "method": job.method,
-            "method_source": "" if source is None else sha256_of_file(source),
+            "method_source": method_sha256(job.method),
             "model": job.model_sha256,
             "numpy": np.__version__,
             "onnxruntime": version(),
@@ -118,3 +117,9 @@ def cache_key(job: Ranges, names: Sequence[str], data: str, *, statistics: bool,
             "version": VERSION,
         }
     )
+
+
+def method_sha256(method: str) -> str:
+    """Fingerprint of the source of ``method``; empty for one of a package's entry point."""
+    source = METHODS.entries()[method].file
+    return "" if source is None else sha256_of_file(source)

@@ -1,23 +1,20 @@
-"""Run a model over sample feeds and observe its tensors: one session, one sample's tensors in memory at a time."""
+"""Run a model over sample feeds and observe its tensors: one session a worker, one sample's tensors in memory at a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import all_nodes
-from qdq_passes.errors import ModelError, QdqError, UsageError
-from qdq_passes.numerics.histogram import Histogram
+from qdq_passes.errors import UsageError
 
 from qdqtool.calibrate.cache import RangesCache, cache_key, data_sha256
+from qdqtool.calibrate.cluster import InProcess, Workers
 from qdqtool.calibrate.fingerprint import model_sha256
-from qdqtool.calibrate.observer import Array, Observer, Option, checked_options, extremes, observers
+from qdqtool.calibrate.observer import Array, Option, checked_options
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.io.feed_hash import EMPTY, add_feed
-from qdqtool.io.feed_spec import is_float
+from qdqtool.calibrate.seen import Seen
+from qdqtool.calibrate.shards import parts
 from qdqtool.io.feeds import Feeds
 from qdqtool.io.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
@@ -40,6 +37,7 @@ def collect(
     cache: str | os.PathLike[str] | None = None,
     watch: Watch | None = None,
     threads: int = 1,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
     """Ranges of the float tensors of ``model`` (not changed) over ``feeds``.
@@ -55,6 +53,7 @@ def collect(
             not run again, and one that was interrupted goes on after the last `SAVE_EVERY` samples.
         watch: called after each sample with the model's outputs; not for samples that the cache knows.
         threads: threads inside an operator.
+        workers: who runs the model; None: this process. The ranges are the same.
         progress: called after each sample.
 
     Raises:
@@ -73,23 +72,17 @@ def collect(
             return found
         if (part := store.read_part()) is not None:
             seen.resume(part)
-    taps = Taps(
-        model, (*names, *(_outputs(model) if watch is not None else ())), threads=threads, optimize=seen.may_optimize(model)
-    )  # fmt: skip
-    done = seen.samples
-    for number, feed in enumerate(feeds):
-        if number < done:
-            continue
-        fetched = taps.run(feed)
-        seen.add(feed, fetched)
-        if watch is not None:
-            watch(number, {name: fetched[name] for name in _outputs(model)})
-        del fetched  # before the next sample's tensors come
+    if workers is None or isinstance(workers, InProcess) or watch is not None or not seen.merges:
+        steps = _here(seen, model, feeds, watch, threads)
+    else:
+        steps = _elsewhere(seen, model, feeds, workers)
+    saved = seen.samples // SAVE_EVERY
+    for samples in steps:
         if progress is not None:
-            progress(seen.samples, total)
-        if store is not None and seen.samples % SAVE_EVERY == 0:
+            progress(samples, total)
+        if store is not None and samples // SAVE_EVERY > saved:
+            saved = samples // SAVE_EVERY
             store.write_part(seen.ranges())
-    taps.session.close()
     if not seen.samples:
         raise UsageError("there is no sample to calibrate on", hint="--data gives the samples")
     if store is not None:
@@ -101,82 +94,33 @@ def collect(
     return seen.ranges()
 
 
-class Seen:
-    """What was seen of the tensors ``names`` so far: nothing at first."""
+def _here(
+    seen: Seen, model: ir.Model, feeds: Iterable[Mapping[str, Array]], watch: Watch | None, threads: int
+) -> Iterator[int]:
+    """Let ``seen`` see the feeds that it has not seen, in this process; the number of samples after each."""
+    outputs = _outputs(model) if watch is not None else []
+    taps = Taps(model, (*seen.names, *outputs), threads=threads, optimize=seen.may_optimize(model))
+    done = seen.samples
+    for number, feed in enumerate(feeds):
+        if number < done:
+            continue
+        fetched = taps.run(feed)
+        seen.add(feed, fetched)
+        if watch is not None:
+            watch(number, {name: fetched[name] for name in outputs})
+        del fetched  # before the next sample's tensors come
+        yield seen.samples
+    taps.session.close()
 
-    def __init__(
-        self, names: tuple[str, ...], method: str, options: Mapping[str, Option], *, statistics: bool, model: str
-    ) -> None:
-        self._names, self._method, self._options, self._model = names, method, options, model
-        self._make, self._statistics = observers(method, options), statistics
-        self._observers: dict[str, Observer] = {}
-        self._beside: dict[str, Histogram] = {}
-        self.samples, self.data = 0, EMPTY
 
-    def add(self, feed: Mapping[str, Array], values: Mapping[str, Array]) -> None:
-        """Take in the ``values`` that the model has for ``feed``."""
-        for name in self._names:
-            array = values[name]
-            if array.size:
-                if name not in self._observers:
-                    self._observers[name] = self._make()
-                    if self._statistics and self._observers[name].histogram() is None:
-                        self._beside[name] = Histogram()
-                self._observe(name, array)
-        self.data = add_feed(self.data, feed)
-        self.samples += 1
-
-    def may_optimize(self, model: ir.Model) -> bool:
-        """Whether onnxruntime may optimize ``model``, which takes half the time on convolutions: not where the method forbids
-        it, and not where pairs stand, whose optimized kernels may saturate."""
-        return not self._make().as_written and not any(
-            is_quantize(node) or is_dequantize(node) for node in all_nodes(model)
-        )
-
-    def resume(self, part: Ranges) -> None:
-        """Go on from ``part``, which is of the first samples."""
-        self._observers, self._beside = part.observers(), part.histograms()
-        self.samples, self.data = part.samples, part.data_sha256
-
-    def ranges(self) -> Ranges:
-        """The ranges of what was seen."""
-        return Ranges.of(
-            {name: self._observers[name] for name in self._names if name in self._observers},
-            self._beside,
-            unobserved=[name for name in self._names if name not in self._observers],
-            method=self._method,
-            options=self._options,
-            samples=self.samples,
-            model_sha256=self._model,
-            data_sha256=self.data,
-        )
-
-    def _observe(self, name: str, values: Array) -> None:
-        observer, beside = self._observers[name], self._beside.get(name)
-        if not is_float(values.dtype):
-            raise UsageError(f"tensor {name!r} is {values.dtype}, not float", hint="only float tensors are calibrated")
-        if values.dtype.kind == "V":  # bfloat16 and the like: arithmetic of numpy is for its own types
-            values = values.astype(np.float32)
-        low, high = extremes(values)
-        if not (np.isfinite(low) and np.isfinite(high)):
-            if not observer.sanitizes:
-                count = int(np.count_nonzero(~np.isfinite(values)))
-                raise ModelError(
-                    f"{count} of {values.size} values are NaN or Inf in sample {self.samples}",
-                    where=f"tensor {name!r}",
-                    hint="leave it float with --exclude, or look for the sample that causes it",
-                )
-            with np.errstate(over="ignore"):
-                values = np.nan_to_num(values.astype(np.float32, copy=False))
-            low, high = extremes(values)
-        observer.sample = self.samples
-        try:
-            observer.observe(values, low, high)
-        except QdqError as error:
-            error.where = error.where or f"tensor {name!r}"
-            raise
-        if beside is not None:
-            beside.add(values, low, high)
+def _elsewhere(seen: Seen, model: ir.Model, feeds: Iterable[Mapping[str, Array]], workers: Workers) -> Iterator[int]:
+    """As `_here`, by ``workers``; the number of samples after each shard."""
+    for part, warnings in parts(seen, model, feeds, workers):
+        seen.take_in(part)
+        if isinstance(feeds, Feeds):
+            for text in warnings:
+                feeds.warnings(text)
+        yield seen.samples
 
 
 def _outputs(model: ir.Model) -> list[str]:

@@ -60,11 +60,13 @@ class Observer(abc.ABC):
     Attributes:
         sample: number of the sample that `observe` is given, from 0; whoever calls `observe` sets it.
         sanitizes: `observe` is given NaN as 0 and infinities as the type's largest numbers, instead of an error being raised.
+        merges: `merge` works; where it does not, one observer sees all samples.
         as_written: the model is run without any optimization; else sums may associate differently, in the last bits.
     """
 
     sample: int = 0
     sanitizes: bool = False
+    merges: bool = True
     as_written: bool = False
 
     @abc.abstractmethod

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import onnx_ir as ir
+from qdq_passes.core.streamed import StreamedTensor
 from qdq_passes.errors import ModelError
 
 from qdqtool.io.artifacts import sha256_of_file
@@ -92,6 +93,9 @@ def chunks_of(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:
     Raises:
         ModelError: the data file is missing, too short, a link, or outside its folder.
     """
+    if isinstance(tensor, StreamedTensor):
+        yield from tensor.chunks()
+        return
     if not isinstance(tensor, ir.ExternalTensor):
         yield tensor.tobytes()
         return

@@ -4,20 +4,17 @@ Sources yield ``(label, feed)`` with the feed as found; `qdqtool.io.feeds` check
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from qdq_passes.core.registry import import_file
 from qdq_passes.errors import QdqError, UsageError
 
 from qdqtool.io.feed_spec import Array, InputSpec, Warn, is_float
 from qdqtool.io.npz_feeds import pick_arrays
+from qdqtool.io.python_objects import import_object
 from qdqtool.io.stored_array import arrays_in
 
 RawFeed = Mapping[str, Any]
@@ -30,10 +27,12 @@ class Source:
     Args:
         read: starts a new reading; yields a label for messages and the feed.
         count: how many there are, None when only reading tells.
+        read_from: starts a reading at feed number so and so without going through those before; None where there is no way.
     """
 
     read: Callable[[], Iterator[tuple[str, RawFeed]]]
     count: int | None = None
+    read_from: Callable[[int], Iterator[tuple[str, RawFeed]]] | None = None
 
 
 @runtime_checkable
@@ -44,14 +43,14 @@ class DataReader(Protocol):
         """The next feed, None at the end."""
 
 
-def npz_folder(files: Sequence[Path], inputs: Sequence[InputSpec], warn: Warn) -> Source:
-    """One feed per ``.npz``, in the order given."""
+def npz_folder(files: Sequence[Path], inputs: Sequence[InputSpec], warn: Warn, *, extras: bool = False) -> Source:
+    """One feed per ``.npz``, in the order given; with ``extras`` also what the file holds beside the inputs."""
 
-    def read() -> Iterator[tuple[str, RawFeed]]:
-        for file in files:
-            yield file.name, pick_arrays(arrays_in(file), inputs, where=str(file), warn=warn)
+    def read(start: int = 0) -> Iterator[tuple[str, RawFeed]]:
+        for file in files[start:]:
+            yield file.name, pick_arrays(arrays_in(file), inputs, where=str(file), warn=warn, extras=extras)
 
-    return Source(read, len(files))
+    return Source(read, len(files), read)
 
 
 def random_feeds(count: int, seed: int, inputs: Sequence[InputSpec]) -> Source:
@@ -80,23 +79,8 @@ def python_feeds(text: str) -> Source:
     Raises:
         UsageError: there is no such module or function, or it fails.
     """
-    module_name, _, attribute = text.rpartition(":")
-    if module_name.endswith(".py"):
-        module = import_file(Path(module_name))
-    else:
-        here = os.getcwd()
-        sys.path.insert(0, here)
-        try:
-            module = importlib.import_module(module_name)
-        except Exception as error:
-            raise UsageError(f"module {module_name!r} cannot be imported: {error}", where=f"--data {text}") from error
-        finally:
-            sys.path.remove(here)
-    try:
-        made_by = getattr(module, attribute)
-    except AttributeError:
-        raise UsageError(f"module {module_name!r} has no {attribute!r}", where=f"--data {text}") from None
-    return object_feeds(made_by, where=f"--data {text}")
+    where = f"--data {text}"
+    return object_feeds(import_object(text, where=where), where=where)
 
 
 def object_feeds(made_by: Any, *, where: str) -> Source:

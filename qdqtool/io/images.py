@@ -119,13 +119,13 @@ def image_feeds(files: Sequence[Path], inputs: Sequence[InputSpec], options: Ima
     if left:
         warn(f"the last {left} of {len(files)} images do not fill a batch of {batch}: dropped")
 
-    def read() -> Iterator[tuple[str, dict[str, Array]]]:
-        for start in range(0, count * batch, batch):
+    def read(first: int = 0) -> Iterator[tuple[str, dict[str, Array]]]:
+        for start in range(first * batch, count * batch, batch):
             group = files[start : start + batch]
             label = group[0].name if batch == 1 else f"{group[0].name} … {group[-1].name}"
             yield label, {plan.spec.name: np.stack([_pixels(file, plan) for file in group])}
 
-    return Source(read, count)
+    return Source(read, count, read)
 
 
 def _plan(inputs: Sequence[InputSpec], options: ImageOptions) -> _Plan:

@@ -4,7 +4,10 @@ For a model input [B, C, H, W] and an array
     [S, C, H, W]       S // B feeds of B samples each (B = 1 where the model's batch is dynamic)
     [S, B, C, H, W]    S feeds, cut into batches already
     [C, H, W]          one feed (B = 1)
-An array that makes one feed while the others make many is the same in all of them (position ids, a constant mask)."""
+An array that makes one feed while the others make many is the same in all of them (position ids, a constant mask).
+
+Arrays that are no inputs (labels, boxes) go along where they are asked for: cut into the same pieces where they have as many
+entries along their first axis as the inputs have, else the same in every feed."""
 
 from __future__ import annotations
 
@@ -19,9 +22,15 @@ from qdqtool.io.stored_array import StoredArray
 
 
 def pick_arrays(
-    arrays: Mapping[str, Array | StoredArray], inputs: Sequence[InputSpec], *, where: str, warn: Warn
+    arrays: Mapping[str, Array | StoredArray],
+    inputs: Sequence[InputSpec],
+    *,
+    where: str,
+    warn: Warn,
+    extras: bool = False,
 ) -> dict[str, Array | StoredArray]:
-    """The arrays of the model's inputs, by name; one array for one input is taken whatever its name.
+    """The arrays of the model's inputs, by name; one array for one input is taken whatever its name. With ``extras`` the others
+    follow.
 
     Raises:
         UsageError: an input has no array.
@@ -35,9 +44,10 @@ def pick_arrays(
         names = ", ".join(repr(name) for name in missing)
         hint = f"it has {', '.join(sorted(arrays)) or 'nothing'}; the model wants {', '.join(s.name for s in inputs)}"
         raise UsageError(f"no array for input {names}", where=where, hint=hint)
-    for name in sorted(set(arrays) - {spec.name for spec in inputs}):
+    others = sorted(set(arrays) - {spec.name for spec in inputs})
+    for name in () if extras else others:
         warn(f"array {name!r} is no input of the model: not used")
-    return {spec.name: arrays[spec.name] for spec in inputs}
+    return {spec.name: arrays[spec.name] for spec in inputs} | {name: arrays[name] for name in others if extras}
 
 
 class SampleArrays:
@@ -48,9 +58,15 @@ class SampleArrays:
     """
 
     def __init__(
-        self, arrays: Mapping[str, Array | StoredArray], inputs: Sequence[InputSpec], *, where: str, warn: Warn
+        self,
+        arrays: Mapping[str, Array | StoredArray],
+        inputs: Sequence[InputSpec],
+        *,
+        where: str,
+        warn: Warn,
+        extras: bool = False,
     ) -> None:
-        picked = pick_arrays(arrays, inputs, where=where, warn=warn)
+        picked = pick_arrays(arrays, inputs, where=where, warn=warn, extras=extras)
         self._cuts = {spec.name: _Cut(picked[spec.name], spec, where, warn) for spec in inputs}
         counts = {name: cut.count for name, cut in self._cuts.items()}
         self.count = max(counts.values(), default=1)
@@ -61,10 +77,15 @@ class SampleArrays:
                 text = ", ".join(f"{c} for {n!r}" for n, c in counts.items())
                 raise UsageError(f"the arrays make different numbers of feeds: {text}", where=where)
 
+        many = next((cut for cut in self._cuts.values() if cut.is_cut), None)
+        others = [name for name in picked if name not in self._cuts]
+        self._extras = {name: _Extra(np.asarray(picked[name]), many) for name in others}
+
     def __iter__(self) -> Iterator[tuple[str, dict[str, Array]]]:
         pieces = {name: cut.pieces() for name, cut in self._cuts.items()}
         for index in range(self.count):
-            yield f"sample {index}", {name: next(cut) for name, cut in pieces.items()}
+            extras = {name: extra.piece(index) for name, extra in self._extras.items()}
+            yield f"sample {index}", {name: next(cut) for name, cut in pieces.items()} | extras
 
 
 class _Cut:
@@ -96,6 +117,21 @@ class _Cut:
         if not self.count:
             raise UsageError(f"array {spec.name!r} holds no sample", where=where)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether its first axis is the sample axis."""
+        return self._step >= 0 and self.count > 1
+
+    @property
+    def samples(self) -> int:
+        """Length of its first axis."""
+        return len(self._array)
+
+    @property
+    def rows(self) -> int:
+        """Samples in a piece; 0 where the pieces lack the first axis."""
+        return self._step
+
     def pieces(self) -> Iterator[Array]:
         """Its pieces in order; one alone again and again."""
         if self._step < 0:
@@ -111,3 +147,18 @@ class _Cut:
             array = self._array
             pieces = (array[start : start + rows] for start in range(0, rows * self.count, rows))
         return pieces if self._step else (np.asarray(piece[0]) for piece in pieces)
+
+
+class _Extra:
+    """An array that is no input, cut as the input ``like`` is where it is as long."""
+
+    def __init__(self, array: Array, like: _Cut | None) -> None:
+        self._array = array
+        self._like = like if like is not None and array.ndim and len(array) == like.samples else None
+
+    def piece(self, index: int) -> Array:
+        """What goes with feed ``index``."""
+        if self._like is None:
+            return self._array
+        rows = self._like.rows
+        return self._array[index * rows : (index + 1) * rows] if rows else np.asarray(self._array[index])

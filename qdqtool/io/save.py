@@ -12,6 +12,7 @@ from typing import Literal
 import onnx
 import onnx_ir as ir
 from qdq_passes.core import annotate
+from qdq_passes.core.streamed import StreamedTensor
 from qdq_passes.errors import UnsupportedError, UsageError
 
 from qdqtool.io.atomic import folder_for, refuse_existing, write_whole, writing
@@ -130,7 +131,7 @@ def _write_data(
 
 def _goes_outside(held: list[Slot], external: External) -> bool:
     """Whether tensors that lie in memory go into a data file."""
-    if external == "always" or any(isinstance(slot.tensor, ir.ExternalTensor) for slot in held):
+    if external == "always" or any(isinstance(slot.tensor, ir.ExternalTensor | StreamedTensor) for slot in held):
         return True
     return sum(nbytes_of(slot.tensor) for slot in held if slot.tensor.dtype != ir.DataType.STRING) > INLINE_LIMIT
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
 from qdqtool.io.atomic import HiddenFile, folder_for, refuse_existing, writing
 from qdqtool.io.data_file import DataFile, nbytes_of
+from qdqtool.io.provenance import PROVENANCE, Provenance, appended
 from qdqtool.io.save import THRESHOLD, annotated, identity_of, inside, reference_to, refuse_own_data
 from qdqtool.io.serialize import serialize, to_bytes
 from qdqtool.io.slots import Slot, put, slots
@@ -24,6 +26,7 @@ def save_shared(
     *,
     threshold: int = THRESHOLD,
     overwrite: bool = True,
+    provenance: Mapping[str, Provenance] | None = None,
 ) -> tuple[str, ...]:
     """Write ``models`` to ``folder``, their weights to one data file there; the models in memory stay as they are.
 
@@ -36,6 +39,7 @@ def save_shared(
         folder: made where missing.
         threshold: bytes from which a tensor goes into the data file; smaller ones stay inside.
         overwrite: whether existing models may be replaced.
+        provenance: file name → entry to append to the history of that model.
 
     Returns:
         The paths of the data file, where there is one, and of the models.
@@ -59,7 +63,7 @@ def save_shared(
         try:
             for name, model in models.items():
                 hidden[name] = HiddenFile(target, name)
-                with put(moved[name]), annotated(model, True):
+                with put(moved[name]), annotated(model, True), _noted(model, (provenance or {}).get(name)):
                     hidden[name].file.write(to_bytes(serialize(model)))
                 hidden[name].sync()
             for name, written in hidden.items():
@@ -71,6 +75,21 @@ def save_shared(
                 data.abandon()
             raise
     return (*([os.path.join(target, file)] if file else []), *paths.values())
+
+
+@contextmanager
+def _noted(model: ir.Model, entry: Provenance | None) -> Iterator[None]:
+    """``entry`` in the history of ``model`` for as long as it is written."""
+    before = model.metadata_props.get(PROVENANCE)
+    if entry is not None:
+        model.metadata_props[PROVENANCE] = appended(model.metadata_props, entry)
+    try:
+        yield
+    finally:
+        if entry is not None and before is None:
+            del model.metadata_props[PROVENANCE]
+        elif entry is not None and before is not None:
+            model.metadata_props[PROVENANCE] = before
 
 
 def _write_data(

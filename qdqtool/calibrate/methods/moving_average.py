@@ -29,8 +29,9 @@ class MovingAverage(Observer):
         self.records: dict[int, tuple[float, float]] = {}
 
     def observe(self, values: Array, low: float, high: float) -> None:
-        """Note the sample's smallest and largest value."""
-        self.records[self.sample] = (low, high)
+        """Note the sample's smallest and largest value, of all its runs where it has several."""
+        before = self.records.get(self.sample, (low, high))
+        self.records[self.sample] = (min(before[0], low), max(before[1], high))
 
     def merge(self, other: MovingAverage) -> None:
         """Take over the other's samples.

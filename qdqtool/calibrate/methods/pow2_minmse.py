@@ -29,6 +29,7 @@ class Pow2Minmse(Observer):
     def __init__(self, *, bits: int = 8, reference: bool = False) -> None:
         self.dtype = storage_type(bits, symmetric=True)
         self.sanitizes = self.as_written = reference
+        self.merges = not reference
         self.seen: Histogram | ReferenceHistogram = ReferenceHistogram() if reference else Histogram()
 
     def observe(self, values: Array, low: float, high: float) -> None:
