@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         generate,
         import_encodings,
         lower,
+        mixed_precision,
         quantize,
+        sensitivity,
         simulate,
         split,
     )
@@ -41,9 +43,11 @@ _WHERE = {
     "import_encodings": "qdqtool.api",
     "load": "qdqtool.io.load",
     "lower": "qdqtool.api",
+    "mixed_precision": "qdqtool.api",
     "quantize": "qdqtool.api",
     "run_pipeline": "qdq_passes.core.pipeline",
     "save": "qdqtool.io.save",
+    "sensitivity": "qdqtool.api",
     "simulate": "qdqtool.api",
     "split": "qdqtool.api",
     "to_gs": "qdq_passes.core.surgeon",
@@ -51,7 +55,7 @@ _WHERE = {
 
 __all__ = [
     "analyze", "compare", "compile", "convert_encodings", "export_encodings", "from_gs", "generate", "import_encodings",
-    "load", "lower", "quantize", "run_pipeline", "save", "simulate", "split", "to_gs",
+    "load", "lower", "mixed_precision", "quantize", "run_pipeline", "save", "sensitivity", "simulate", "split", "to_gs",
 ]  # fmt: skip
 
 

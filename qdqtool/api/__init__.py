@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.api.calibrating import calibrate
 from qdqtool.api.comparing import compare
-from qdqtool.api.quantizing import Quantized, planned, planned_for, quantize
+from qdqtool.api.quantizing import DEFAULT_PRESET, Quantized, planned, planned_for, quantize
+from qdqtool.api.texts import is_text
 from qdqtool.api.ticking import Warn
 from qdqtool.io.feeds import Feeds
 from qdqtool.io.load import load
@@ -15,6 +16,10 @@ from qdqtool.io.save import save
 from qdqtool.io.working import opened, provenance_of, refuse_errors
 
 if TYPE_CHECKING:
+    from qdqtool.api.linting import lint
+    from qdqtool.api.mixing import mixed_precision
+    from qdqtool.api.quantizing_decoders import QuantizedFolder, planned_for_folder
+    from qdqtool.api.ranking import sensitivity
     from qdqtool.encodings.verbs import convert_encodings, export_encodings, import_encodings
     from qdqtool.llm.folders import split
     from qdqtool.llm.running import generate
@@ -28,6 +33,10 @@ _ELSEWHERE = {
     **dict.fromkeys(("compile", "lower"), "qdqtool.npu.verbs"),
     "analyze": "qdqtool.npu.analyzing",
     "generate": "qdqtool.llm.running",
+    "lint": "qdqtool.api.linting",
+    "mixed_precision": "qdqtool.api.mixing",
+    "sensitivity": "qdqtool.api.ranking",
+    **dict.fromkeys(("QuantizedFolder", "planned_for_folder"), "qdqtool.api.quantizing_decoders"),
     "split": "qdqtool.llm.folders",
     "simulate": "qdqtool.npu.simulate",
 }
@@ -43,7 +52,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Feeds", "Quantized", "Warn", "analyze", "calibrate", "compare", "compile", "convert_encodings", "export_encodings",
-    "generate", "import_encodings", "load", "lower", "opened", "planned", "planned_for", "provenance_of", "quantize",
-    "refuse_errors", "save", "simulate", "split",
+    "DEFAULT_PRESET", "Feeds", "Quantized", "QuantizedFolder", "Warn", "analyze", "calibrate", "compare", "compile",
+    "convert_encodings", "export_encodings", "generate", "import_encodings", "is_text", "lint", "load", "lower",
+    "mixed_precision", "opened", "planned", "planned_for", "planned_for_folder", "provenance_of", "quantize",
+    "refuse_errors", "save", "sensitivity", "simulate", "split",
 ]  # fmt: skip

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from qdqtool.api.texts import with_texts
 from qdqtool.api.ticking import Warn, pass_on, stage
+from qdqtool.calibrate.cluster import open_workers
 from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feed_spec import input_specs
@@ -30,10 +32,12 @@ def calibrate(
     samples: int | None = None,
     seed: int = 0,
     image: ImageOptions | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
     tensors: Sequence[str] | None = None,
     statistics: bool = False,
     cache: str | os.PathLike[str] | None = None,
     jobs: int = 1,
+    cluster: str | None = None,
     progress: StageProgress | None = None,
     warn: Warn | None = None,
 ) -> Ranges:
@@ -47,10 +51,12 @@ def calibrate(
         samples: take the first so many.
         seed: seed of random data.
         image: how images become inputs.
+        tokenizer: a tokenizer.json, or a folder with one, for a text; by default beside the model.
         tensors: names of float graph inputs and node outputs of the main graph.
         statistics: every range has a histogram, also of methods that need none.
         cache: folder for ranges: found again for the same model, data, tensors and method; an interrupted run goes on there.
-        jobs: threads inside an operator; the figures are those of so many threads, to the last bit.
+        jobs: processes of this machine that run the model; the ranges are the same to the last bit whatever their number.
+        cluster: address of a Dask scheduler, whose workers run the model instead.
         progress: called with (stage, done, total).
         warn: called with each warning.
 
@@ -58,18 +64,20 @@ def calibrate(
         QdqError: bad model, data or options; see each class's exit code.
     """
     graph = model if isinstance(model, ir.Model) else load(model)
+    data = with_texts(data, graph, model, tokenizer=tokenizer, samples=samples)
     feeds = open_feeds(data, input_specs(graph), samples=samples, seed=seed, image=image)
-    found = collect_finite(
-        graph,
-        feeds,
-        method,
-        float_tensors(graph) if tensors is None else tensors,
-        options=method_options,
-        statistics=statistics,
-        cache=cache,
-        way_out=lambda bad: f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{name}' for name in bad))}",
-        threads=jobs,
-        progress=stage(progress, "calibrating", feeds.count),
-    )
+    with open_workers(jobs, cluster, warn=warn) as workers:
+        found = collect_finite(
+            graph,
+            feeds,
+            method,
+            float_tensors(graph) if tensors is None else tensors,
+            options=method_options,
+            statistics=statistics,
+            cache=cache,
+            way_out=lambda bad: f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{n}' for n in bad))}",
+            workers=workers,
+            progress=stage(progress, "calibrating", feeds.count),
+        )
     pass_on(feeds.warnings, warn)
     return found

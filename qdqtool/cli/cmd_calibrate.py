@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qdqtool.cli.options import allow_empty_option, command, data_options, image_settings, jobs_option, select_option
+from qdqtool.cli.options import (
+    allow_empty_option,
+    command,
+    data_options,
+    image_settings,
+    select_option,
+    tokenizer_option,
+    worker_options,
+)
 from qdqtool.cli.render import Out, plural, say
 
 if TYPE_CHECKING:
@@ -36,7 +45,8 @@ if TYPE_CHECKING:
 @select_option
 @allow_empty_option
 @data_options
-@jobs_option
+@tokenizer_option
+@worker_options
 def calibrate(
     out: Out,
     model: str | None,
@@ -53,7 +63,9 @@ def calibrate(
     data: str | None,
     samples: int | None,
     seed: int,
+    tokenizer: str | None,
     jobs: int,
+    cluster: str | None,
     **images: Any,
 ) -> None:
     """Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
@@ -76,7 +88,8 @@ def calibrate(
             raise UsageError("no data to calibrate on", hint="give --data; see `qdqtool calibrate --help`")
         found = _calibrate(
             out, model, data, select, allow_empty, method=method, method_options=_pairs(method_options),
-            statistics=statistics, cache=cache, samples=samples, seed=seed, image=image_settings(images), jobs=jobs,
+            statistics=statistics, cache=cache, samples=samples, seed=seed, image=image_settings(images),
+            tokenizer=tokenizer, jobs=jobs, cluster=cluster,
         )  # fmt: skip
     found.write(output, overwrite=overwrite)
     payload = {
@@ -107,6 +120,7 @@ def _calibrate(out: Out, model: str, data: str, texts: tuple[str, ...], allow_em
         tensors = [name for name in float_tensors(graph) if name in names]
         if not tensors:
             raise UsageError("--select names no float value of the main graph", hint="weights need no calibration")
+    options["tokenizer"] = options["tokenizer"] or os.path.dirname(model) or "."
     with out.progress("calibrating") as tick:
         return api.calibrate(
             graph, data, tensors=tensors, warn=out.warn, progress=tick, **options,

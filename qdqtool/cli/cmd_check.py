@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qdqtool.cli.linting import lint_findings, lint_options
 from qdqtool.cli.options import command, load_model, model_argument
 from qdqtool.cli.render import Out, plural, say
 
@@ -26,11 +27,13 @@ MODEL = "model"
 @click.option(
     "--baseline", metavar="FILE", help="JSON of an earlier check: exit 1 only on errors that it does not have."
 )
-def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: str | None) -> int:
+@lint_options
+def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: str | None, **lints: Any) -> int:
     """Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings.
 
     MODEL may be a folder that `split` wrote: its files are compared with the hashes of the manifest, then checked graph by
-    graph. Traps, which integer backends fall into silently, are warnings and notes; they change no exit code.
+    graph. Traps, which integer backends fall into silently, are warnings and notes; they change no exit code. Nor do lints:
+    with --data, where the values of a model do not suit its grids (a Concat of unlike branches, a steep function, dead slices).
     """
     from qdqtool.io.versions import loadable_in
     from qdqtool.targets.loading import load_target
@@ -41,6 +44,8 @@ def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: 
     else:
         graph = load_model(model)
         findings = _findings(model, graph, chip, no_runtime)
+    if not any(f["level"] in ("error", "fatal") for f in findings):  # what does not run has no values
+        findings = [*findings, *lint_findings(out, model, graph, lints)]
     errors = [f for f in findings if f["level"] in ("error", "fatal")]
     known = _known(baseline) if baseline is not None else set()
     new = [f for f in errors if (f["rule"], f["where"]) not in known]

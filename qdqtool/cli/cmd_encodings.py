@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qdqtool.cli.main import SubCommands
-from qdqtool.cli.options import command, data_options, image_settings, jobs_option, model_argument, output_options
+from qdqtool.cli.options import command, data_options, image_settings, model_argument, output_options, threads_option
 from qdqtool.cli.render import Out, plural, say, table
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _show_export(done: Exported, files: list[str]) -> None:
 @click.option("--method", default="minmax", show_default=True, metavar="NAME", help="Calibration method.")
 @click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
 @data_options
-@jobs_option
+@threads_option
 def import_(
     out: Out, model: str, file: str, output: str, overwrite: bool, report: str | None, **options: Any
 ) -> None:  # fmt: skip

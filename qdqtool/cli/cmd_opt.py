@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 )
 @click.option("--ranges", metavar="FILE", help="Binds @ranges, the ranges that `calibrate` wrote.")
 @click.option("--encodings", metavar="FILE", help="Binds @encodings, an encodings file of any format.")
+@click.option("--statistics", metavar="FILE", help="Binds @statistics, which `quantize --save-statistics` wrote.")
 @click.option("--target", metavar="T", help="Binds @target.")
 @click.option(
     "--verify-each/--no-verify-each", default=True, help="Verify after every pass, so that a message names the pass."
@@ -46,6 +47,7 @@ def opt(
     text: str,
     ranges: str | None,
     encodings: str | None,
+    statistics: str | None,
     target: str | None,
     verify_each: bool,
     print_each: str | None,
@@ -69,11 +71,12 @@ def opt(
     from qdqtool.io.hooks import DumpEach
     from qdqtool.targets.loading import load_target
 
-    refuse_output(output, overwrite, model, ranges, encodings, check_data, text.removeprefix("@"))
+    refuse_output(output, overwrite, model, ranges, encodings, statistics, check_data, text.removeprefix("@"))
     script = script_of(text)
     pipeline = Pipeline(script.passes)
     needed = pipeline.needs()
-    inputs = named_inputs(out, model, script, {"ranges": ranges, "encodings": encodings}, needed)
+    files = {"ranges": ranges, "encodings": encodings, "statistics": statistics}
+    inputs = named_inputs(out, model, script, files, needed)
     if target and "target" not in needed:
         out.warn("no pass of the pipeline reads @target: --target is not used")
     if script.source_sha256 and script.source_sha256 != sha256_of_file(model):

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qdqtool.cli.options import command, data_options, exclude_options, image_settings, jobs_option, model_argument
+from qdqtool.cli.options import (
+    annotation_options,
+    command,
+    data_options,
+    decoder_options,
+    exclude_options,
+    image_settings,
+    model_argument,
+    precision_options,
+    worker_options,
+)
+from qdqtool.cli.recovery_options import recovery_options
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 
 #: Tensors shown in the summary.
@@ -22,9 +34,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE", help="Where to write the quantized model; parent folders are made.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--no-provenance", is_flag=True, help="Leave out the metadata entry that says what was done.")
-@click.option(
-    "--preset", default="xint8", show_default=True, metavar="NAME|FILE", help="What to quantize to (`list presets`)."
-)
+@click.option("--preset", show_default="xint8", metavar="NAME|FILE", help="What to quantize to (`list presets`).")
+@click.option("--recipe", metavar="FILE", help="Replay what `mixed-precision` wrote; no option may contradict it.")
 @click.option("--target", metavar="NAME|FILE", help="Quantize the operators that this target takes (`list targets`).")
 @click.option("--method", metavar="NAME", help="Calibration method instead of the preset's (`list methods`).")
 @click.option("--ranges", metavar="FILE", help="Ranges from `calibrate` instead of calibrating now.")
@@ -36,6 +47,7 @@ if TYPE_CHECKING:
     "--cache", metavar="DIR", help="Keep ranges here: reused for the same data, and an interrupted run goes on."
 )
 @click.option("--weights", type=click.Choice(["qdq", "dq"]), help="Pair on the float weight, or stored integers.")
+@click.option("--embeddings", is_flag=True, help="Quantize the tables that Gather looks rows up in too.")
 @click.option(
     "--fuse-layers/--no-fuse-layers", default=True, help="Fold BatchNormalization, keep fused groups free of pairs."
 )
@@ -54,8 +66,12 @@ if TYPE_CHECKING:
 )
 @click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
 @exclude_options
+@annotation_options
+@precision_options
+@recovery_options
 @data_options
-@jobs_option
+@decoder_options
+@worker_options
 def quantize(
     out: Out,
     model: str,
@@ -75,15 +91,21 @@ def quantize(
 
     options["image"] = image_settings(options)
     options["extra_options"] = read_extra_options(options["extra_options"])
+    if print_pipeline and output is None and os.path.isdir(model):
+        from qdqtool.cli.quantized_folder import show_pipelines
+
+        show_pipelines(out, model, _unready(options), allow_empty=options["allow_empty"])
+        return
     if print_pipeline and output is None:
         job = _planned(out, model, options)
         out.result({"pipeline": str(job.pipeline), "method": job.method}, lambda: say(str(job.pipeline)))
         return
     if output is None:
         raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
-    inputs = (model, options["data"], options["ranges"])
-    refuse_output(output, overwrite, *inputs)
-    for file in filter(None, (save_ranges, options["report"])):
+    inputs = (model, options["data"], options["ranges"], options["statistics"])
+    if not os.path.isdir(model):
+        refuse_output(output, overwrite, *inputs)
+    for file in filter(None, (save_ranges, options["report"], options["save_statistics"])):
         refuse_output(file, overwrite, *inputs)
     with out.progress("quantizing") as tick:
         done = api.quantize(
@@ -103,11 +125,29 @@ def quantize(
     for change in done.quantization.changes:
         out.detail(str(change))
     payload = {**done.to_json(), "output": output}
+    if os.path.isdir(model):
+        from qdqtool.cli.quantized_folder import render_folder
+
+        out.result(payload, lambda: render_folder(payload, model, output))
+        return
     out.result(payload, lambda: _render(payload, done, model, output))
 
 
 def _planned(out: Out, model: str, options: dict[str, Any]) -> Plan:
     """What would run, its selectors tried on the model, and nothing calibrated."""
+    from qdqtool import api
+
+    if options["recipe"]:
+        from qdqtool.api.replaying import laid_under
+        from qdqtool.quantization.recipe import Recipe
+
+        options = laid_under(api.quantize, Recipe.read(options["recipe"]), options)
+    job = _unready(options)
+    return api.planned_for(model, job, allow_empty=options["allow_empty"], warn=out.warn)
+
+
+def _unready(options: dict[str, Any]) -> Plan:
+    """The plan that the options amount to, whatever the model."""
     from qdqtool import api
 
     names = (
@@ -120,14 +160,26 @@ def _planned(out: Out, model: str, options: dict[str, Any]) -> Plan:
         "fuse_layers",
         "keep_sigmoid",
         "keep_functions",
+        "discard",
+        "annotate",
+        "per_axis_conv",
+        "per_axis_linear",
+        "embeddings",
+        *("int8", "int16", "fp16", "bf16", "float", "switch", "no_switch"),
+        *("equalize", "smooth", "round_weights", "correct_bias"),
         "extra_options",
+        "kv_cache",
+        "lm_head",
+        "integer_io",
     )
     if options["ranges"]:
         from qdqtool.calibrate.ranges import Ranges
 
         options["method"] = Ranges.read(options["ranges"]).method
-    job = api.planned(options["preset"], **{name: options[name] for name in names})
-    return api.planned_for(model, job, allow_empty=options["allow_empty"], warn=out.warn)
+    masks = api.is_text(options["data"]) if options["bound_masks"] is None else options["bound_masks"]
+    return api.planned(
+        options["preset"] or api.DEFAULT_PRESET, bound_masks=masks, **{name: options[name] for name in names}
+    )
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:
@@ -135,10 +187,11 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
 
     rows: list[tuple[str, object]] = [
         ("preset", payload["preset"]),
-        ("method", f"{payload['method']} over {plural(payload['samples'], 'sample')}"),
+        ("method", _method(payload)),
         ("quantized nodes", str(payload["quantized_nodes"])),
         ("excluded nodes", str(len(payload["excluded_nodes"]))),
         ("QDQ pairs", str(payload["pairs"])),
+        ("multiply-accumulates", _shares(payload["mac_shares"], payload["boundary_crossings"])),
     ]
     if done.comparison is not None:
         sqnr = payload["sqnr_db"]
@@ -165,6 +218,18 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
             say(f"and {len(payload['conversions']) - NOISIEST} more (-v)")
     _render_tensors(payload["tensors"])
     say(f"wrote {output}")
+
+
+def _shares(shares: dict[str, float], crossings: int) -> str:
+    """``98.2 % in 8 bit, 1.8 % in float, 4 boundary crossings``."""
+    shown = [f"{share:.1%} in {name}{'' if name == 'float' else ' bit'}" for name, share in shares.items() if share]
+    return ", ".join([*(shown or ["none"]), *([plural(crossings, "boundary crossing")] if crossings else [])])
+
+
+def _method(payload: dict[str, Any]) -> str:
+    if payload["method"] is None:
+        return "none, activations stay float"
+    return f"{payload['method']} over {plural(payload['samples'], 'sample')}"
 
 
 def _render_tensors(tensors: list[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ def bind(name: str, path: str, model: str, sha256: str = "") -> NamedInput:
     """The named input ``name`` from the file at ``path``.
 
     Args:
-        name: ``ranges`` or ``encodings``.
+        name: ``ranges``, ``encodings`` or ``statistics``.
         path: the file.
         model: the model that the pipeline runs on; some encodings files name no axis, the tensor tells it.
         sha256: what its content should hash to; anything when empty.
@@ -46,7 +46,14 @@ def _encodings(path: str, model: str) -> NamedInput:
     return NamedInput(value=bound(found, values), sha256=sha256_of(found, values), file=path)
 
 
-_READERS = {"encodings": _encodings, "ranges": _ranges}
+def _statistics(path: str, model: str) -> NamedInput:
+    from qdqtool.calibrate.statistics import Statistics
+
+    found = Statistics.read(path)
+    return NamedInput(value=found.layers, sha256=found.sha256, file=path)
+
+
+_READERS = {"encodings": _encodings, "ranges": _ranges, "statistics": _statistics}
 
 
 def named_inputs(

@@ -91,6 +91,38 @@ exclude_options = stack(
     allow_empty_option,
 )
 
+annotation_options = stack(
+    click.option(
+        "--discard", multiple=True, metavar="SEL",
+        help="Nodes that are not annotated: ExecuTorch's word for --exclude, which does the same; a name, or op:TYPE (repeat).",
+    ),
+    click.option(
+        "--annotate", multiple=True, metavar="M:F",
+        help="Function F of module M (or file.py): gets the prepared model, returns {tensor: {\"dtype\": …}} (repeat).",
+    ),
+    click.option(
+        "--per-axis-conv/--no-per-axis-conv", default=None,
+        help="Weights of Conv and ConvTranspose with a scale per output channel, or one each, whatever the preset says.",
+    ),
+    click.option(
+        "--per-axis-linear/--no-per-axis-linear", default=None, help="Likewise the weights of Gemm and MatMul."
+    ),
+)  # fmt: skip
+
+precision_options = stack(
+    click.option("--int16", multiple=True, metavar="SEL", help="What these nodes write is 16 bit (selector; repeat)."),
+    click.option(
+        "--int8", multiple=True, metavar="SEL", help="What these nodes write is 8 bit, under a 16-bit preset."
+    ),
+    click.option("--fp16", multiple=True, metavar="SEL", help="These nodes compute in float16, between Casts."),
+    click.option("--bf16", multiple=True, metavar="SEL", help="These nodes compute in bfloat16: for chips that do."),
+    click.option("--float", multiple=True, metavar="SEL", help="These nodes stay float, whatever the preset says."),
+    click.option(
+        "--switch", multiple=True, metavar="NAME", help="Turn on a switch of the preset (`list presets NAME`)."
+    ),
+    click.option("--no-switch", multiple=True, metavar="NAME", help="Turn off a switch of the preset."),
+)
+
 image_options = stack(
     click.option("--image-size", metavar="HxW", help="Size of images; by default from the model's input."),
     click.option("--image-mean", metavar="M[,M,M]", help="Subtracted after scaling, per channel."),
@@ -123,19 +155,52 @@ def sample_options(samples: int | None = None) -> Decorator[Any]:
 data_options = stack(
     click.option(
         "--data", metavar="D",
-        help="Samples: file.npz, a folder of .npz or of images, module:function, or random:N[:SEED].",
+        help="Samples: file.npz, a folder of .npz or of images, a text (.txt) of a language model, module:function, or "
+        "random:N[:SEED].",
     ),
     sample_options(),
 )  # fmt: skip
 
-jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Threads inside an operator. Equal N gives equal bytes; with another N ranges may differ in the last bit.",
-)
+tokenizer_option = click.option(
+    "--tokenizer", metavar="FILE|DIR",
+    help="tokenizer.json for a text as --data, or a folder with one; by default beside the model.",
+)  # fmt: skip
+
+decoder_options = stack(
+    tokenizer_option,
+    click.option(
+        "--kv-cache", type=click.Choice(["float", "int8", "uint8"]), default="float", show_default=True,
+        help="Type of a decoder's cache: past and present are such integers, in one encoding a layer.",
+    ),
+    click.option(
+        "--lm-head", type=click.Choice(["preset", "float", "int8"]), default="preset", show_default=True,
+        help="The last projection: as the preset says, float, or with int8 weights, a scale per output channel.",
+    ),
+    click.option(
+        "--bound-masks/--no-bound-masks", default=None,
+        help="Attention masks of -1e9 hide by a bound that a grid can hold; by default of language models on a text.",
+    ),
+    click.option(
+        "--integer-io/--float-io", default=False,
+        help="Inputs and outputs that have an encoding are integers, not floats behind a pair.  [default: float-io]",
+    ),
+)  # fmt: skip
+
+worker_options = stack(
+    click.option(
+        "--jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+        help="Processes of this machine that share the work, of one thread each. The result is the same, byte for byte.",
+    ),
+    click.option(
+        "--cluster", metavar="ADDRESS",
+        help="Let the workers of a Dask cluster share the work: tcp://HOST:8786, or the scheduler's file.",
+    ),
+)  # fmt: skip
+
+threads_option = click.option(
+    "--threads", "--jobs", "jobs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="Threads inside an operator. Equal N gives equal bytes; with another N figures may differ in the last bit.",
+)  # fmt: skip
 
 IMAGE_KEYS = ("image_size", "image_mean", "image_std", "image_scale", "image_order", "image_layout", "image_fit")
 

@@ -64,7 +64,7 @@ def compare_models(
         ModelError: outputs of the two have different shapes.
     """
     warnings: list[str] = []
-    inputs = _matched("inputs", _input_names(a), _input_names(b), warnings)
+    inputs = matched("inputs", _input_names(a), _input_names(b), warnings)
     tracks = _tracks(a, b, tensors, per_slice, warnings)
     taps_a = Taps(a, [t.in_a for t in tracks], threads=threads)
     taps_b = Taps(b, [t.in_b for t in tracks], threads=threads)
@@ -100,9 +100,9 @@ def compare_models(
 def _tracks(
     a: ir.Model, b: ir.Model, tensors: Sequence[str] | None, axis: int | None, warnings: list[str]
 ) -> list[_Track]:
-    pairs_a, pairs_b = _activation_pairs(a), _activation_pairs(b)
+    pairs_a, pairs_b = activation_pairs(a), activation_pairs(b)
     encodings = {name: pair.encoding for name, pair in pairs_b.items()}
-    outputs = _matched("outputs", _names(a.graph.outputs), _names(b.graph.outputs), warnings)
+    outputs = matched("outputs", _names(a.graph.outputs), _names(b.graph.outputs), warnings)
     tracks = [_Track(x, x, y, True, encodings.get(y), axis) for x, y in outputs.items()]
     if tensors is not None and not tensors:
         return tracks
@@ -113,12 +113,12 @@ def _tracks(
         raise UsageError(f"not a float tensor of both models: {', '.join(absent)}", hint="tensors are matched by name")
     same = {*outputs, *(name for name in _input_names(a) if name not in pairs_b)}  # shown above, or equal by definition
     for name in [n for n in shared if n not in same] if tensors is None else dict.fromkeys(tensors):
-        read_a, read_b = _read_for(name, pairs_a), _read_for(name, pairs_b)
+        read_a, read_b = read_for(name, pairs_a), read_for(name, pairs_b)
         tracks.append(_Track(name, read_a, read_b, False, encodings.get(name), axis))
     return tracks
 
 
-def _activation_pairs(model: ir.Model) -> dict[str, Pair]:
+def activation_pairs(model: ir.Model) -> dict[str, Pair]:
     """The pairs on activations of the main graph by the float value's name, the first of each."""
     found: dict[str, Pair] = {}
     for pair in qdq_pairs(model):
@@ -127,12 +127,12 @@ def _activation_pairs(model: ir.Model) -> dict[str, Pair]:
     return found
 
 
-def _read_for(name: str, pairs: Mapping[str, Pair]) -> str:
+def read_for(name: str, pairs: Mapping[str, Pair]) -> str:
     """The value that consumers of the tensor ``name`` read."""
     return (pairs[name].output.name or name) if name in pairs else name
 
 
-def _matched(what: str, names_a: list[str], names_b: list[str], warnings: list[str]) -> dict[str, str]:
+def matched(what: str, names_a: list[str], names_b: list[str], warnings: list[str]) -> dict[str, str]:
     """Names of A → names of B: equal names, or by position when the names differ."""
     if set(names_a) == set(names_b):
         return {name: name for name in names_a}

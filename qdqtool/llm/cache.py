@@ -27,16 +27,23 @@ class CacheSpec:
         axis: axis of the slots.
         dtype: numpy type.
         groups: how many tensors of layers lie behind each other along the first axis, each with the batch first.
+        fill: what stands for 0: the zero point of a cache of integers.
     """
 
     shape: tuple[int, ...]
     axis: int
     dtype: np.dtype[Any]
     groups: int = 1
+    fill: int = 0
 
-    def zeros(self, slots: int) -> Array:
-        """Memory for ``slots`` slots. Zeros: what no token has written must be a number, as it is multiplied by 0."""
-        return np.zeros((*self.shape[: self.axis], slots, *self.shape[self.axis + 1 :]), self.dtype)
+    def empty(self, slots: int) -> Array:
+        """Memory for ``slots`` slots that stand for 0: what no token has written must be a number, as it is multiplied by 0."""
+        return filled((*self.shape[: self.axis], slots, *self.shape[self.axis + 1 :]), self.dtype, self.fill)
+
+
+def filled(shape: int | tuple[int, ...], dtype: np.dtype[Any], fill: int) -> Array:
+    """Memory that holds ``fill``; of zeros it takes place only where it is written."""
+    return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
 
 
 class Cache:
@@ -49,7 +56,7 @@ class Cache:
 
     def __init__(self, specs: Mapping[Key, CacheSpec], ctx_len: int) -> None:
         self.specs, self.ctx_len = dict(specs), ctx_len
-        self.buffers = {key: Buffer(spec.zeros(ctx_len)) for key, spec in specs.items()}
+        self.buffers = {key: Buffer(spec.empty(ctx_len)) for key, spec in specs.items()}
         self.windows: list[Window] = []
 
     @property
@@ -77,6 +84,13 @@ class Cache:
         """Take what windows hold alone."""
         for window in self.windows:
             window.flush()
+
+    def clear(self) -> None:
+        """Let every slot stand for 0, as if nothing had run."""
+        for key, spec in self.specs.items():
+            self.buffers[key].array[...] = spec.fill
+        for window in self.windows:
+            window.clear()
 
     def forget(self) -> None:
         """Tell the windows that the rows are others now."""
@@ -131,6 +145,10 @@ class Window:
                 view[row, self._slots - start :] = rows[row, :start]
         self._at, self._kept = list(starts), list(starts)
 
+    def held(self, key: Key) -> Array:
+        """What the graph reads of a tensor: a view."""
+        return self._tensors[key].view(self._offset)
+
     def push(self) -> None:
         """Add the one new token of each row. The cache gets it with `flush`."""
         assert self._at is not None
@@ -155,6 +173,12 @@ class Window:
         """The cache has changed; what was pushed since the last `flush` is dropped."""
         self._at = None
 
+    def clear(self) -> None:
+        """Hold nothing but what stands for 0."""
+        self.forget()
+        for tensor in self._tensors.values():
+            tensor.clear()
+
 
 class _Sliding:
     """One tensor of a window: memory for ``slots`` rows of each head, and for ``more`` rows behind."""
@@ -164,7 +188,7 @@ class _Sliding:
         self._shape, self._axis, self._name, self._bound = (*before, slots, *behind), spec.axis, name, bound
         heads, inner = math.prod(before), math.prod(behind)
         self._size, self._row = math.prod(self._shape), inner
-        self._memory = np.zeros(self._size + more * inner, spec.dtype)
+        self._memory, self._fill = filled(self._size + more * inner, spec.dtype, spec.fill), spec.fill
         self._address = self._memory.ctypes.data
         step = inner * self._memory.itemsize
         #: [offset, head, row]: the last row of each head in the view at each offset.
@@ -175,10 +199,17 @@ class _Sliding:
         )
         self.new = new.reshape(heads, -1)
 
+    def clear(self) -> None:
+        """Hold what stands for 0."""
+        self._memory[...] = self._fill
+
+    def view(self, offset: int) -> Array:
+        """The view at ``offset``, as the graph reads it."""
+        return self._memory[offset * self._row : offset * self._row + self._size].reshape(self._shape)
+
     def by_token(self, offset: int) -> Array:
         """The view at ``offset``, [batch, slots, …]."""
-        flat = self._memory[offset * self._row : offset * self._row + self._size]
-        return np.moveaxis(flat.reshape(self._shape), self._axis, 1)
+        return np.moveaxis(self.view(offset), self._axis, 1)
 
     def point(self, offset: int) -> None:
         """Have the graph read the view at ``offset``."""

@@ -122,6 +122,11 @@ class DynamicDecoder:
         self._length, self._past = before  # it gives the last row alone
         return np.concatenate([self._run([token]) for token in ids])
 
+    def inputs(self, ids: Sequence[int]) -> dict[str, Array]:
+        """What the model would read to run ``ids`` behind what the cache holds: copies, by the name of the input."""
+        feed = {**self._feed(np.asarray(ids, np.int64)[None]), **self._past}
+        return {name: np.array(buffer.array) for name, buffer in feed.items()}
+
     def _last(self, ids: Sequence[int]) -> Array:
         last: Array = self._run(ids)[-1]
         return last

@@ -171,7 +171,7 @@ def split(
     profile.refuse(plan.specializations, in_parts=parts not in (None, 1) or max_part_bytes is not None)
     if parts is not None and parts < 1:
         raise UsageError(f"{parts} parts", hint="give at least 1")
-    old = _refuse_folder(folder, overwrite=overwrite)
+    old = refuse_folder(folder, overwrite=overwrite)
     source_path = None if isinstance(model, ir.Model) else model
     beside = companions_of(source_path, tokenizer)
     waste = padding_of(prompt_lengths, plan.specializations) if prompt_lengths else ()
@@ -189,7 +189,7 @@ def split(
         graphs, files, weights = _written(folder, old, profile, source, beside, cut, made)
     except BaseException:
         if not old:
-            _clear(folder, made)
+            clear_folder(folder, made)
         raise
     return SplitFolder(
         folder=folder,
@@ -202,7 +202,7 @@ def split(
     )
 
 
-def _refuse_folder(folder: str, *, overwrite: bool) -> frozenset[str]:
+def refuse_folder(folder: str, *, overwrite: bool) -> frozenset[str]:
     """The files that an earlier split left in ``folder``.
 
     Raises:
@@ -219,8 +219,8 @@ def _refuse_folder(folder: str, *, overwrite: bool) -> frozenset[str]:
     return frozenset((*read_manifest(folder).files, MANIFEST))
 
 
-def _clear(folder: str, made: Sequence[str]) -> None:
-    """Take away the files ``made`` by a split that failed, and the folders that are empty then, so that it can be run again."""
+def clear_folder(folder: str, made: Sequence[str]) -> None:
+    """Take away the files ``made`` by a run that failed, and the folders that are empty then, so that it can be run again."""
     for name in made:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
@@ -271,7 +271,7 @@ def _written(
         bos_token_id=beside.bos_token_id,
         pad_token_id=beside.pad_token_id,
     )
-    text = canonical_json([_listed(model) for model in static], indent=1) + "\n"
+    text = canonical_json([listed(model) for model in static], indent=1) + "\n"
     write_whole(os.path.join(folder, SPECIALIZATIONS), text.encode())
     extra = profile.write(folder, manifest, tuple(graph for graph, _ in cut), beside)
     weights = tuple(os.path.basename(path) for path in saved if path.endswith(".data"))
@@ -290,7 +290,7 @@ def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
     return tuple(value.name or "" for value in values)
 
 
-def _listed(model: StaticModel) -> dict[str, Any]:
+def listed(model: StaticModel) -> dict[str, Any]:
     """The entry of ``model`` in specializations.json."""
     files = [part.file for part in model.parts]
     return {

@@ -8,7 +8,7 @@ from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.llm.cache import Cache
 from qdqtool.llm.manifest import Manifest, StaticModel
-from qdqtool.llm.steps import Opened, Step
+from qdqtool.llm.steps import Opened, Step, Watch
 
 
 class Graphs:
@@ -22,6 +22,7 @@ class Graphs:
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
         optimize: let onnxruntime optimize the graphs.
         exact: compute in float32 what MatMulNBits would compute in 8 bit.
+        watch: told before each run, see `qdqtool.llm.steps.Watch`.
 
     Attributes:
         batch_size: rows.
@@ -41,8 +42,10 @@ class Graphs:
         threads: int,
         optimize: bool,
         exact: bool,
+        watch: Watch | None = None,
     ) -> None:
         self._folder, self._threads, self._optimize, self._exact = folder, threads, optimize, exact
+        self._watch = watch
         sizes = sorted({model.batch_size for model in manifest.models})
         self.batch_size = sizes[0] if batch_size is None else batch_size
         if self.batch_size not in sizes:
@@ -96,7 +99,7 @@ class Graphs:
                 raise ModelError(
                     "has another cache than the other graphs", where=model.name, hint="split the model again"
                 )
-            self._steps[model.name] = Step(opened, self._caches[ctx_len])
+            self._steps[model.name] = Step(opened, self._caches[ctx_len], self._watch)
         return self._steps[model.name]
 
     def cache(self, ctx_len: int) -> Cache:
@@ -108,6 +111,11 @@ class Graphs:
     def switch(self, before: int, after: int, lengths: Sequence[int]) -> None:
         """Copy what the cache of ``before`` slots holds, ``lengths`` tokens of each row, to that of ``after`` slots."""
         self.cache(after).take(self._caches[before], lengths)
+
+    def clear(self) -> None:
+        """Let every slot of the caches stand for 0."""
+        for cache in self._caches.values():
+            cache.clear()
 
     def forget(self) -> None:
         """What the caches hold is no longer of use."""

@@ -96,6 +96,7 @@ class Manifest:
         eos_token_ids: tokens that end a text.
         bos_token_id: token that begins one.
         pad_token_id: token that fills up.
+        quantization: how the graphs were quantized: preset, method, ``ranges_sha256``, ``kv_cache``; empty where they are float.
     """
 
     layout: Layout
@@ -106,6 +107,7 @@ class Manifest:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     pad_token_id: int | None = None
+    quantization: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; what `write_manifest` writes."""
@@ -118,6 +120,7 @@ class Manifest:
             "eos_token_ids": list(self.eos_token_ids),
             "bos_token_id": self.bos_token_id,
             "pad_token_id": self.pad_token_id,
+            **({"quantization": dict(self.quantization)} if self.quantization else {}),
         }
 
 
@@ -170,6 +173,7 @@ def _parsed(data: dict[str, Any]) -> Manifest:
         eos_token_ids=tuple(int(token) for token in data.get("eos_token_ids", ())),
         bos_token_id=data.get("bos_token_id"),
         pad_token_id=data.get("pad_token_id"),
+        quantization={str(key): str(text) for key, text in data.get("quantization", {}).items()},
     )
 
 

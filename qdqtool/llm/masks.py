@@ -26,11 +26,13 @@ class HostMask:
         array: [B, 1, S, C], float or bool.
         layout: where key slots are counted from.
         window: how many keys a query sees at most, itself included; 0 for all before it.
+        hidden: what stands for "not seen"; 0 for that of the type.
     """
 
-    def __init__(self, array: Array, layout: Layout, window: int = 0) -> None:
+    def __init__(self, array: Array, layout: Layout, window: int = 0, hidden: float = 0.0) -> None:
         self.array, self._layout, self._window = array, layout, window
-        self._no, self._yes = blocked(array.dtype), array.dtype.type(array.dtype == np.bool_)
+        self._no = array.dtype.type(hidden) if hidden else blocked(array.dtype)
+        self._yes = array.dtype.type(array.dtype == np.bool_)
         self._starts: list[int] | None = None  # of the last run, for runs of one token
 
     def write(self, starts: Sequence[int], counts: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from qdqtool.llm.damage import refuse_damaged
 from qdqtool.llm.generating import generate
 from qdqtool.llm.graphs import Graphs
 from qdqtool.llm.manifest import Manifest, read_manifest
-from qdqtool.llm.steps import Step
+from qdqtool.llm.steps import Step, Watch
 
 Array = npt.NDArray[Any]
 Ids = Sequence[int] | Sequence[Sequence[int]]
@@ -36,9 +36,11 @@ class Session:
         threads: threads inside an operator; None leaves the choice to onnxruntime.
         batch_size: rows; None takes the fewest there are graphs for.
         verify: first compare every file with the hashes of the manifest.
-        optimize: let onnxruntime optimize the graphs.
+        optimize: let onnxruntime optimize the graphs. None: only where they are float, as the kernels that it fuses pairs into
+            compute something else (8-bit products saturate on processors without VNNI).
         exact: compute in float32 what MatMulNBits would compute in 8 bit: then it does not matter how many tokens run at once.
         contexts: use graphs of these context lengths only; None for all.
+        watch: told before each run, see `qdqtool.llm.steps.Watch`.
         progress: told (files verified, files in all).
 
     Raises:
@@ -53,9 +55,10 @@ class Session:
         threads: int | None = None,
         batch_size: int | None = None,
         verify: bool = True,
-        optimize: bool = True,
+        optimize: bool | None = None,
         exact: bool = False,
         contexts: Sequence[int] | None = None,
+        watch: Watch | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.folder = os.fspath(folder)
@@ -63,8 +66,8 @@ class Session:
         if verify:
             refuse_damaged(folder, progress=progress)
         self._graphs = Graphs(
-            self.folder, self.manifest, batch_size=batch_size, contexts=contexts, threads=threads or 0, optimize=optimize,
-            exact=exact,
+            self.folder, self.manifest, batch_size=batch_size, contexts=contexts, threads=threads or 0,
+            optimize=not self.manifest.quantization if optimize is None else optimize, exact=exact, watch=watch,
         )  # fmt: skip
         self.batch_size = self._graphs.batch_size
         self._ctx_len = 0
@@ -114,7 +117,8 @@ class Session:
         return tuple(tuple(row) for row in self._pending)
 
     def cache(self, layer: int, part: str) -> Array:
-        """The keys or values of a layer, [rows, slots, …]: slot t holds the token at position t. A view, until the next run.
+        """The keys or values of a layer, [rows, slots, …]: slot t holds the token at position t. A view, until the next run;
+        of integers where the cache is of integers, see `CacheTensor.scale`.
 
         Raises:
             UsageError: there is no such tensor, or nothing has run yet.
@@ -130,8 +134,14 @@ class Session:
         """Whether every graph gives the logits of all its tokens."""
         return all(not model.decoder.last_index for model in self._graphs)
 
-    def reset(self) -> None:
-        """Forget all tokens. The memory of the cache is kept, and the graphs stay open."""
+    def reset(self, *, clear: bool = False) -> None:
+        """Forget all tokens. The memory of the cache is kept, and the graphs stay open.
+
+        Args:
+            clear: also clear that memory. Without, slots hold what they held, which masks hide until a token is written there.
+        """
+        if clear:
+            self._graphs.clear()
         self._graphs.forget()
         self._tokens = [[] for _ in range(self.batch_size)]
         self._pending = [[] for _ in range(self.batch_size)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from qdqtool.runtime.bound import Bound, Buffer, open_file
 from qdqtool.runtime.session import Session, open_session
 
 Array = npt.NDArray[Any]
+#: Told before each run: the model, the number of the part that runs, what its inputs hold: views, which the run may overwrite.
+Watch = Callable[[StaticModel, int, Mapping[str, Array]], None]
 
 
 class Opened:
@@ -82,6 +84,7 @@ class Opened:
                 axis=t.axis,
                 dtype=self.dtypes[t.past],
                 groups=t.layers * (2 if t.part == "both" else 1),
+                fill=t.zero_point,
             )
             for t in self.model.decoder.cache
         }
@@ -98,13 +101,14 @@ class Step:
     Args:
         opened: its sessions.
         cache: the cache of its context length.
+        watch: see `Watch`.
 
     Attributes:
         logits: memory of the logits, [B, 1, V] or [B, S, V].
     """
 
-    def __init__(self, opened: Opened, cache: Cache) -> None:
-        self._opened, self._cache, self.model = opened, cache, opened.model
+    def __init__(self, opened: Opened, cache: Cache, watch: Watch | None = None) -> None:
+        self._opened, self._cache, self.model, self._watch = opened, cache, opened.model, watch
         decoder = self.model.decoder
         self.seq_len, self._is_slide = decoder.seq_len, decoder.layout == "slide"
         buffers: dict[str, Buffer] = {}
@@ -123,7 +127,7 @@ class Step:
         self._array = {name: buffer.array for name, buffer in buffers.items()}
         logits = self._array[decoder.logits]
         self.logits: Array = logits if logits.ndim == 3 else logits[:, None]
-        self._masks = [HostMask(self._array[m.name], decoder.layout, m.window) for m in decoder.masks]
+        self._masks = [HostMask(self._array[m.name], decoder.layout, m.window, m.hidden) for m in decoder.masks]
         if decoder.total:
             self._array[decoder.total][...] = decoder.ctx_len
         self.window = Window(cache, self.seq_len, self._readers(), self._new) if self._is_slide else None
@@ -187,8 +191,17 @@ class Step:
     def _run(self, starts: Sequence[int]) -> None:
         if self.window is not None:
             self.window.place(starts)
-        for bound in self._bound:
+        for number, bound in enumerate(self._bound):
+            if self._watch is not None:
+                self._watch(self.model, number, self._inputs(number))
             bound.run()
+
+    def _inputs(self, part: int) -> dict[str, Array]:
+        """What a part reads in this run: views."""
+        found = {name: self._array[name] for name in self._opened.parts[part].input_names}
+        if self.window is not None:
+            found |= {t.past: self.window.held(key_of(t)) for t in self.model.decoder.cache if t.past in found}
+        return found
 
     def _write(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         decoder, array, seq_len = self.model.decoder, self._array, self.seq_len

@@ -282,6 +282,8 @@ def _cached(session: Session, layer: int, part: str) -> Array:
     for tensor in session.manifest.models[0].decoder.cache:
         if tensor.part in (part, "both") and tensor.layer <= layer < tensor.layer + tensor.layers:
             held = session.cache(tensor.layer, tensor.part)
+            if tensor.scale:
+                held = ((held.astype(np.float64) - tensor.zero_point) * tensor.scale).astype(np.float32)
             if tensor.layers == 1 and tensor.part != "both":
                 return held
             behind = tensor.layers if (tensor.part, part) == ("both", "value") else 0  # all keys, then all values

@@ -24,4 +24,11 @@ To add one, put such a file here, into ``presets/`` of a folder given with ``--p
     ops = ["Conv", "Gemm"]                      # operator types that are quantized
     exclude = ["*/head/*"]                      # selectors of nodes that stay float
 
+    [recovery]                                  # what wins accuracy back, see `qdqtool.presets.recovery`
+    round_weights = true
+
+A preset that differs from another in a few keys says only those, with ``extends = "8a8w"`` (or ``"./other.toml"``, looked for
+beside the file): tables are laid over key by key, a list takes the place of the other's, ``[]`` takes it away. ``[refuses]`` says
+what may not be asked for beside it: ``per_axis = "the chip shifts a whole tensor by one power of two"``.
+
 Every number and choice carries a comment with its source."""

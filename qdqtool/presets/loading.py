@@ -9,28 +9,37 @@ from collections.abc import Mapping
 
 from qdq_passes.analysis.channels import parse_per_axis
 from qdq_passes.core.base import Named, Pass
+from qdq_passes.core.encoding_policy import check_min_scale
 from qdq_passes.core.pipeline_text import make_pass, parse_passes
 from qdq_passes.core.select import Selector
 from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
 from qdq_passes.core.toml_table import Scalar, TomlTable
+from qdq_passes.core.weight_types import parse_weight_types
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 from qdq_passes.qdq.insert_qdq import InsertQdq
 
+from qdqtool.presets.extending import EXTENDS, extended
+from qdqtool.presets.precision import KINDS, precision_of
 from qdqtool.presets.preset import Preset
+from qdqtool.presets.recovery import KEYS as RECOVERY
+from qdqtool.presets.recovery import recovery_of
 
 PRESETS = TomlRegistry("presets", "qdqtool.presets")
 
 #: Options of annotate-encodings and of insert-qdq that a preset may set.
 POLICY = (
-    "activations", "weights", "bias", "scales", "rounding", "constants", "symmetric", "weights_symmetric", "per_axis",
-    "reduce_range", "min_range", "sharing", "share_constants", "followers", "hard_sigmoid", "batch_norm_parameters",
-    "outputs_stay_float", "constant_b_only", "follow_input",
+    "activations", "weights", "bias", "bias_overflow", "scales", "rounding", "constants", "symmetric",
+    "asymmetric_outputs", "weights_symmetric", "per_axis", "block_size", "weight_types", "reduce_range", "min_range", "min_scale",
+    "sharing", "share_constants", "followers", "hard_sigmoid", "batch_norm_parameters", "outputs_stay_float",
+    "constant_b_only", "follow_input",
 )  # fmt: skip
 INSERT = ("weights", "narrow", "dedicated", "domain")
 #: Those of them that are lists of texts.
-LISTS = ("per_axis", "sharing", "followers", "outputs_stay_float")
+LISTS = ("asymmetric_outputs", "per_axis", "weight_types", "sharing", "followers", "outputs_stay_float")
 
+#: What ``activations`` says where they stay float: nothing is calibrated then.
+FLOAT_ACTIVATIONS = "none"
 #: Pieces of the pipeline: before calibration, on the ranges, on the pairs.
 PIPELINE = ("before", "ranged", "after")
 
@@ -54,13 +63,26 @@ def load_preset(name_or_path: str | os.PathLike[str]) -> Preset:
         UsageError: there is no such name or file.
         ModelError: the file is broken; the message names file, table and key.
     """
-    return _preset(PRESETS.read(name_or_path))
+    return _preset(extended(PRESETS, PRESETS.read(name_or_path), check=_preset))
 
 
 def _preset(file: TomlFile) -> Preset:
-    root = file.root("description", "calibration", "pipeline", "encodings", "insert", "selection")
+    tables = (
+        "calibration",
+        "pipeline",
+        "encodings",
+        "insert",
+        "selection",
+        "refuses",
+        "precision",
+        "switches",
+        "recovery",
+    )
+    root = file.root("description", EXTENDS, *tables)
     calibration = root.table("calibration", "method", "options")
     pipeline, encodings = root.table("pipeline", *PIPELINE), root.table("encodings", *POLICY)
+    given = root.data.get("switches", {})
+    switches = root.table("switches", *(given if isinstance(given, dict) else ()))
     return Preset(
         name=file.name,
         description=root.text("description"),
@@ -72,8 +94,15 @@ def _preset(file: TomlFile) -> Preset:
         annotate=_annotate(encodings, root.table("selection", "ops", "exclude")),
         insert=_insert(root.table("insert", *INSERT)),
         after=_passes(pipeline, "after"),
+        no_per_axis=_line(root.table("refuses", "per_axis"), "per_axis"),
+        recovery=recovery_of(root.table("recovery", *RECOVERY)),
+        precision=precision_of(root.table("precision", "convert", *KINDS), switches),
         sha256=file.sha256,
     )
+
+
+def _line(table: TomlTable, key: str) -> str:
+    return table.text(key) if key in table.data else ""
 
 
 def _method(table: TomlTable) -> str:
@@ -104,16 +133,22 @@ def _passes(table: TomlTable, key: str) -> tuple[Pass, ...]:
 def _annotate(policy: TomlTable, selection: TomlTable) -> AnnotateEncodings:
     lists = {key: policy.texts(key) for key in LISTS if key in policy.data}
     rest = TomlTable({k: v for k, v in policy.data.items() if k not in LISTS}, policy.where, policy.keys)
-    annotate = _make(policy, "annotate-encodings", {"encodings": Named("ranges"), **rest.scalars(), **lists})
+    ranges = {} if policy.data.get("activations") == FLOAT_ACTIVATIONS else {"encodings": Named("ranges")}
+    annotate = _make(policy, "annotate-encodings", {**ranges, **rest.scalars(), **lists})
     assert isinstance(annotate, AnnotateEncodings)
-    if annotate.scales == "pow2" and not annotate.symmetric:
+    if annotate.scales == "pow2" and not (annotate.symmetric and not annotate.asymmetric_outputs):
         raise policy.error("power-of-two scales are symmetric", hint='write scales = "any" or symmetric = true')
     if annotate.scales == "pow2" and not annotate.weights_symmetric:
         raise policy.error("power-of-two scales are symmetric", hint='write scales = "any" or weights_symmetric = true')
+    for key, parse in (("per_axis", parse_per_axis), ("weight_types", parse_weight_types)):
+        try:
+            parse(getattr(annotate, key))
+        except UsageError as error:
+            raise policy.error(f"{key!r}: {error.message}", hint=error.hint) from error
     try:
-        parse_per_axis(annotate.per_axis)
+        check_min_scale(annotate.min_scale, power_of_two=annotate.scales == "pow2")
     except UsageError as error:
-        raise policy.error(f"'per_axis': {error.message}", hint=error.hint) from error
+        raise policy.error(f"'min_scale': {error.message}", hint=error.hint) from error
     try:
         exclude = Selector.of(*selection.texts("exclude"))
     except (UsageError, UnsupportedError) as error:

@@ -14,6 +14,9 @@ from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
 
+from qdqtool.presets.precision import NO_RULES, PrecisionRules
+from qdqtool.presets.recovery import NO_RECOVERY, Recovery
+
 #: Family whose passes ``fuse_layers=False`` leaves out.
 _FUSING = "fuse"
 #: Passes that ``keep_sigmoid`` leaves out.
@@ -36,6 +39,9 @@ class Preset:
         annotate: chooses the encodings; its ``encodings`` are a named input.
         insert: makes them real.
         after: passes on the pairs.
+        no_per_axis: why weights have one scale each whatever the user asks for; empty where he may ask.
+        precision: what of single nodes is said otherwise, and the switches for that.
+        recovery: what is done to win back accuracy.
         constants_by_method: the method pow2-minmse chooses the encodings of constants too; false leaves that to ``annotate``.
         sha256: of what the file says (comments and layout do not count).
     """
@@ -50,7 +56,15 @@ class Preset:
     method_options: Mapping[str, Mapping[str, str | int | float | bool]] = field(default_factory=dict)
     ranged: tuple[Pass, ...] = ()
     after: tuple[Pass, ...] = ()
+    no_per_axis: str = ""
+    precision: PrecisionRules = NO_RULES
+    recovery: Recovery = NO_RECOVERY
     constants_by_method: bool = False
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether activations get encodings, so that ranges are needed."""
+        return self.annotate.activations != "none"
 
     def pipeline_text(
         self,
@@ -104,12 +118,13 @@ class Preset:
         scales = "power-of-two scales" if policy.scales == "pow2" else "float scales"
         stored = "float initializer → Q → DQ" if self.insert.weights == "qdq" else "stored integers → DQ"
         least = " of least squared error" if self._constants(self.method) == "minmse" else ""
+        least += f", one for {policy.block_size} elements" if policy.block_size else ""
         excluded = () if policy.exclude == NONE else policy.exclude.texts
         return [
             ("preset", f"{self.name}: {self.description}"),
-            ("calibration method", self.method),
+            ("calibration method", self.method if self.is_calibrated else "none, activations stay float"),
             ("passes before calibration", _text(self.before) or "none"),
-            ("activations", f"{policy.activations}, {'symmetric' if policy.symmetric else 'asymmetric'}, {scales}"),
+            ("activations", _activations(policy, scales)),
             (
                 "weights",
                 f"{_weights(policy)}, {scales}{least}, {stored}{', a pair per reader' if self.insert.dedicated else ''}",
@@ -118,9 +133,17 @@ class Preset:
             ("quantized operators", f"{len(policy.ops)}: {', '.join(policy.ops)}"),
             *([("outputs that stay float", ", ".join(policy.outputs_stay_float))] if policy.outputs_stay_float else []),
             ("excluded nodes", ", ".join(excluded) or "none"),
+            *self.precision.explain(),
+            *self.recovery.explain(),
             ("passes after calibration", self.pipeline_text()[1]),
             *[(f"options of {method}", _options(options)) for method, options in self.method_options.items()],
         ]
+
+
+def _activations(policy: AnnotateEncodings, scales: str) -> str:
+    if policy.activations == "none":
+        return "float"
+    return f"{policy.activations}, {'symmetric' if policy.symmetric else 'asymmetric'}, {scales}"
 
 
 def _weights(policy: AnnotateEncodings) -> str:

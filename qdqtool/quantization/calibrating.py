@@ -16,12 +16,13 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
 
+from qdqtool.calibrate.cluster import Workers
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
+from qdqtool.calibrate.seen import NotFiniteError
 from qdqtool.io.progress import Progress
 from qdqtool.quantization.literals import literal
-from qdqtool.runtime.taps import Taps
 
 #: Magnitude from which 8-bit steps are 256 and more: no activation that an 8-bit grid serves, but what masks are made of
 #: (−65504, −1e9, −3.4e38).
@@ -54,14 +55,12 @@ class Passing:
     feeds: Iterable[Mapping[str, Any]]
     keep: int = 0
     first: list[Mapping[str, Any]] = field(default_factory=list)
-    last: Mapping[str, Any] | None = None
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         self.first.clear()
         for feed in self.feeds:
             if len(self.first) < self.keep:
                 self.first.append({name: np.array(array) for name, array in feed.items()})
-            self.last = feed
             yield feed
 
 
@@ -76,6 +75,7 @@ def collect_finite(
     statistics: bool = False,
     cache: str | os.PathLike[str] | None = None,
     threads: int = 1,
+    workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
     """Ranges of the tensors ``names``; when some hold NaN or Inf, one error that names them all.
@@ -90,31 +90,23 @@ def collect_finite(
         statistics: keep histograms whatever the method.
         cache: folder of ranges found before, and of those of an interrupted run.
         threads: threads inside an operator.
+        workers: who runs the model; None: this process.
         progress: called after each sample.
 
     Raises:
         ModelError: tensors hold NaN or Inf.
     """
-    passing = Passing(feeds)
     try:
         return collect(
-            model, passing, method, tensors=names, options=options, statistics=statistics, cache=cache, threads=threads,
-            progress=progress,
+            model, feeds, method, tensors=names, options=options, statistics=statistics, cache=cache, threads=threads,
+            workers=workers, progress=progress,
         )  # fmt: skip
-    except ModelError as error:
-        bad = _not_finite(model, names, passing.last)
-        if not bad:
-            raise
+    except NotFiniteError as error:
+        bad = error.tensors
         shown = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
         raise ModelError(
             "NaN or Inf in the values (an attention mask?) has no range", where=shown, hint=way_out(bad)
         ) from error
-
-
-def _not_finite(model: ir.Model, names: Sequence[str], feed: Mapping[str, Any] | None) -> list[str]:
-    if feed is None:
-        return []
-    return [name for name, array in Taps(model, names).run(feed).items() if not np.isfinite(array).all()]
 
 
 def huge(names: Iterable[str], ranges: Ranges) -> list[str]:

@@ -23,7 +23,7 @@ MatMulConstBOnly                      annotate-encodings ``constant-b-only``
 ForceQuantizeNoInputCheck             true is what is done; false: annotate-encodings ``follow-input``
 CalibTensorRangeSymmetric             what symmetric encodings do; refused for asymmetric ones
 QDQKeepRemovableActivations           true is what is done; false, with asymmetric activations, is refused
-QDQDisableWeightAdjustForInt32Bias    true is what is done: a bias beyond int32 stays float, no scale is adjusted
+QDQDisableWeightAdjustForInt32Bias    annotate-encodings ``bias-overflow``: true ``float``, false ``widen``
 op_types_to_quantize                  annotate-encodings ``ops`` (OpTypesToQuantize; ExtraOpTypesToQuantize adds to them)
 nodes_to_quantize                     ``--only``, names taken literally (NodesToQuantize)
 nodes_to_exclude                      ``--exclude``, likewise; a name ``^….*…`` is a regular expression, as in Quark
@@ -108,6 +108,7 @@ class ExtraOptions:
         weights: storage type of weights.
         int32_bias: true: biases have the scale s_x·s_w; false: the type of the weights.
         quantize_bias: false: biases stay float.
+        bias_overflow: what gives way where int32 does not reach a bias: it stays float, or the scale of its weight is widened.
         symmetric: activations have zero point 0.
         weights_symmetric: weights have.
         per_channel: weights have a scale per output channel.
@@ -150,6 +151,7 @@ class ExtraOptions:
     weights: WeightType | None = None
     int32_bias: bool | None = None
     quantize_bias: bool | None = None
+    bias_overflow: Literal["float", "widen"] | None = None
     symmetric: bool | None = None
     weights_symmetric: bool | None = None
     per_channel: bool | None = None
@@ -233,9 +235,8 @@ def _constants(name: str, value: object) -> str:
     return _CONSTANTS[word]
 
 
-def _weight_adjustment(name: str, value: object) -> None:
-    if not values.to_bool(name, value):
-        raise UnsupportedError(f"{name}: scales of weights are not adjusted", hint="a bias beyond int32 stays float")
+def _bias_overflow(name: str, value: object) -> str:
+    return "float" if values.to_bool(name, value) else "widen"
 
 
 def _rounds(name: str, value: object) -> int:
@@ -267,7 +268,7 @@ OPTIONS: dict[str, tuple[str | None, Reader]] = {
     "ForceQuantizeNoInputCheck": ("follow_input", _negated),
     "CalibTensorRangeSymmetric": ("symmetric_ranges", values.to_bool),
     "QDQKeepRemovableActivations": ("drop_activations", _negated),
-    "QDQDisableWeightAdjustForInt32Bias": (None, _weight_adjustment),
+    "QDQDisableWeightAdjustForInt32Bias": ("bias_overflow", _bias_overflow),
     "op_types_to_quantize": ("ops", values.to_names),
     "OpTypesToQuantize": ("ops", values.to_names),
     "ExtraOpTypesToQuantize": ("more_ops", values.to_names),

@@ -6,6 +6,7 @@ import dataclasses
 
 from qdq_passes.analysis.channels import CHANNEL_OPS
 from qdq_passes.analysis.demands import SHARING
+from qdq_passes.errors import UsageError
 from qdq_passes.numerics.override import format_overrides
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings, BiasType
 
@@ -32,6 +33,8 @@ def lay_over(preset: Preset, extra: ExtraOptions, asked: Asked) -> Preset:
     """
     if extra == ExtraOptions():
         return preset
+    if extra.activations is not None and not preset.is_calibrated:
+        raise UsageError(f"{preset.name} leaves activations float", hint="drop activation_type, or take another preset")
     power_of_two = _is_power_of_two(preset, extra)
     policy, method = preset.annotate, _method(preset, extra, power_of_two)
     laid = dataclasses.replace(
@@ -39,9 +42,10 @@ def lay_over(preset: Preset, extra: ExtraOptions, asked: Asked) -> Preset:
         activations=extra.activations or policy.activations,
         weights=extra.weights or policy.weights,
         bias=_bias(policy, extra),
+        bias_overflow=extra.bias_overflow or policy.bias_overflow,
         scales="pow2" if power_of_two else "any",
         rounding=policy.rounding if power_of_two else "up",
-        constants=extra.constants or policy.constants if power_of_two else "range",
+        constants=(extra.constants or policy.constants) if power_of_two or policy.block_size else "range",
         symmetric=_or(extra.symmetric, policy.symmetric),
         weights_symmetric=_weights_symmetric(policy, extra),
         per_axis=_per_axis(policy, extra),

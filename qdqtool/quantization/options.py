@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from qdqtool.presets.recovery import NO_RECOVERY, Recovery
+from qdqtool.quantization.annotating import Annotator
 from qdqtool.quantization.extra_options import ExtraOptions
+
+KvCache = Literal["float", "int8", "uint8"]
+LmHead = Literal["preset", "float", "int8"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +26,24 @@ class Options:
         fuse_layers: false leaves out every pass of the fuse family.
         keep_sigmoid: leaves out the pass that puts the DPU's HardSigmoid in place of Sigmoid.
         keep_functions: local functions are not inlined.
+        discard: selectors of nodes that are not annotated, as ExecuTorch says it; the same as ``exclude``.
+        annotate: functions, or ``module:function``, that say what encodings single tensors get, see `annotating`.
+        per_axis_conv: a scale per output channel of convolutions, true or false, instead of the preset's.
+        per_axis_linear: likewise of Gemm and MatMul.
+        embeddings: tables that Gather looks rows up in are quantized too.
+        int8: selectors of what is stored in 8 bit, with the signedness of the preset's activations.
+        int16: selectors of what is stored in 16 bit.
+        fp16: selectors of nodes that compute in float16.
+        bf16: selectors of nodes that compute in bfloat16.
+        float: selectors of nodes that stay float.
+        switch: switches of the preset to turn on.
+        no_switch: switches of the preset to turn off.
         extra: options of the references.
+        recovery: what is done to win back accuracy.
+        kv_cache: type of a decoder's cache, ``float`` leaves it.
+        lm_head: the last projection: as the ``preset`` says, ``float``, or ``int8`` weights.
+        bound_masks: masks of attentions hide by a bound that an integer grid can hold.
+        integer_io: inputs and outputs that have an encoding are integers.
     """
 
     method: str | None = None
@@ -32,4 +54,21 @@ class Options:
     fuse_layers: bool = True
     keep_sigmoid: bool = False
     keep_functions: bool = False
+    discard: tuple[str, ...] = ()
+    annotate: tuple[Annotator, ...] = ()
+    per_axis_conv: bool | None = None
+    per_axis_linear: bool | None = None
+    embeddings: bool = False
+    int8: tuple[str, ...] = ()
+    int16: tuple[str, ...] = ()
+    fp16: tuple[str, ...] = ()
+    bf16: tuple[str, ...] = ()
+    float: tuple[str, ...] = ()
+    switch: tuple[str, ...] = ()
+    no_switch: tuple[str, ...] = ()
     extra: ExtraOptions = field(default_factory=ExtraOptions)
+    recovery: Recovery = NO_RECOVERY
+    kv_cache: KvCache = "float"
+    lm_head: LmHead = "preset"
+    bound_masks: bool = False
+    integer_io: bool = False

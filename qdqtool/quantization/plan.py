@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.pipeline import Pipeline, parse_pipeline
 from qdq_passes.core.pipeline_text import make_pass
 from qdq_passes.core.select import ALL, NONE, Selector
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
+from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.qdq.set_precision import SetPrecision
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
 from qdqtool.presets.preset import Preset
+from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.contradictions import Asked
+from qdqtool.quantization.decoder_passes import decoder_recovery, float_head, head_annotators, with_decoder_passes
 from qdqtool.quantization.laying_over import lay_over
 from qdqtool.quantization.literals import literal
 from qdqtool.quantization.options import Options
+from qdqtool.quantization.per_axis import with_per_axis
+from qdqtool.quantization.precision import precision_passes, with_precision, without
+from qdqtool.quantization.recovery import recovering, with_rounding
+from qdqtool.quantization.weights_only import with_embeddings
 from qdqtool.targets.legalization import Legalization
 
 #: Named input that holds the ranges of the activations.
@@ -34,7 +43,10 @@ class Plan:
         method: calibration method.
         method_options: its options.
         prepare: passes on the float model, before calibration.
+        precision: passes that then say which values and nodes have another precision than the rest.
+        recover: passes that then change the float model so that quantization loses less, not what it computes.
         materialise: passes that choose encodings from ``@ranges``, insert pairs and refine them.
+        annotators: functions to ask about single tensors once the model is prepared; see `annotated`.
     """
 
     preset: Preset
@@ -42,19 +54,52 @@ class Plan:
     method_options: Mapping[str, Option]
     prepare: Pipeline
     materialise: Pipeline
+    precision: Pipeline = field(default_factory=Pipeline)
+    recover: Pipeline = field(default_factory=Pipeline)
+    annotators: tuple[Annotator, ...] = ()
 
     @property
     def pipeline(self) -> Pipeline:
         """The whole job; ``opt -p @file --ranges R`` replays its text to the same bytes."""
-        return self.prepare + self.materialise
+        return self.prepare + self.precision + self.recover + self.materialise
+
+    @property
+    def is_for_chips(self) -> bool:
+        """Whether nodes compute in bfloat16, for which onnxruntime has no kernels on CPUs."""
+        return any(isinstance(p, SetPrecision) and p.dtype == "bfloat16" for p in self.precision.passes)
 
     @property
     def annotate(self) -> AnnotateEncodings:
         """The pass that chooses the encodings, and says what is quantized."""
         return next(p for p in self.materialise.passes if isinstance(p, AnnotateEncodings))
 
+    def excluding(self, *texts: str) -> Plan:
+        """This plan with the nodes that the selectors ``texts`` name left float too."""
+        policy = self.annotate
+        before = () if policy.exclude == NONE else policy.exclude.texts
+        annotate = replace(policy, exclude=Selector((*before, *texts)))
+        return replace(
+            self, materialise=Pipeline(tuple(annotate if p is policy else p for p in self.materialise.passes))
+        )
+
+    def overriding(self, said: Mapping[str, Mapping[str, object]]) -> Plan:
+        """This plan with ``said`` of single tensors laid over what it says of them."""
+        policy = self.annotate
+        overrides = parse_overrides(policy.overrides)
+        new = format_overrides({**overrides, **{name: Override.from_json(dict(entry)) for name, entry in said.items()}})
+        passes = tuple(replace(p, overrides=new) if p is policy else p for p in self.materialise.passes)
+        return replace(self, materialise=Pipeline(passes))
+
+    def annotated(self, model: ir.Model) -> Plan:
+        """This plan with what its functions say of the prepared ``model`` in its text, and nobody left to ask.
+
+        Raises:
+            UsageError: a function cannot be imported, fails, or returns what is no override.
+        """
+        return replace(self, materialise=annotated(self.materialise, model, self.annotators), annotators=())
+
     def without(self, texts: Collection[str]) -> Plan:
-        """This plan with the selectors ``texts`` taken out of what is excluded and of what may be quantized."""
+        """This plan with the selectors ``texts`` taken out of what is excluded, may be quantized, or has another precision."""
         policy = self.annotate
         exclude, only = (tuple(t for t in s.texts if t not in texts) for s in (policy.exclude, policy.only))
         nothing_left = NONE if policy.only.texts else ALL
@@ -62,7 +107,7 @@ class Plan:
             policy, exclude=Selector(exclude) if exclude else NONE, only=Selector(only) if only else nothing_left
         )
         passes = tuple(annotate if p is policy else p for p in self.materialise.passes)
-        return replace(self, materialise=Pipeline(passes))
+        return replace(self, materialise=Pipeline(passes), precision=without(self.precision, texts))
 
 
 def plan(
@@ -92,10 +137,10 @@ def plan(
         fuse_layers=options.fuse_layers,
         keep_sigmoid=options.keep_sigmoid,
     )
-    laid = lay_over(preset, said, asked)
+    laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
     before, after = laid.pipeline_text(
         method=options.method,
-        exclude=(*options.exclude, *said.exclude),
+        exclude=(*options.exclude, *options.discard, *float_head(options), *said.exclude),
         only=(*options.only, *said.only),
         isolate=options.isolate,
         weights=options.weights or said.stored or preset.insert.weights,
@@ -121,13 +166,19 @@ def plan(
         )
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
+    materialise = with_decoder_passes(materialise, options)
+    prepare, materialise = with_precision(laid, options, prepare, materialise)
+    recovery = decoder_recovery(options.recovery.over(laid.recovery), laid, options)
     used = options.method or laid.method
     return Plan(
         preset=laid,
         method=used,
         method_options=_method_options(laid, used),
         prepare=prepare,
-        materialise=materialise,
+        precision=precision_passes(laid, options),
+        recover=recovering(recovery),
+        materialise=with_rounding(materialise, recovery),
+        annotators=(*options.annotate, *head_annotators(options)),
     )
 
 
@@ -143,6 +194,8 @@ def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -
 def _method_options(preset: Preset, method: str) -> dict[str, Option]:
     """The preset's options of ``method``, and of those that it takes the storage type of activations."""
     options: dict[str, Option] = dict(preset.method_options.get(method, {}))
+    if not preset.is_calibrated:
+        return options
     bits, symmetric = integer_format(parse_dtype(preset.annotate.activations))[1], preset.annotate.symmetric
     takes = option_names(method) if method in METHODS.names() else ()  # ranges may come from a method that is not here
     if bits != 8 and "bits" in takes:

@@ -5,27 +5,38 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 from qdq_passes.analysis.demands import Demands
+from qdq_passes.analysis.mac_shares import boundary_crossings, mac_shares
 from qdq_passes.analysis.qdq_pairs import qdq_pairs
 from qdq_passes.analysis.uses import all_values, has_body, main_nodes
-from qdq_passes.core.annotate import DEMAND
+from qdq_passes.core.annotate import DEMAND, PRECISION
 from qdq_passes.core.base import Change
 from qdq_passes.core.hooks import VerifyEach
-from qdq_passes.core.pipeline import Hook, PassReport, Report
+from qdq_passes.core.pipeline import Hook, PassReport, Pipeline, Report
+from qdq_passes.core.precision import FLOATS, in_words
 from qdq_passes.core.select import NONE, Selector, select_nodes
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.override import parse_overrides
-from qdq_passes.qdq.annotate_encodings import STAYS_FLOAT, AnnotateEncodings, is_inside_group, touching
+from qdq_passes.qdq.annotate_encodings import STAYS_FLOAT, AnnotateEncodings
+from qdq_passes.qdq.convert_bias import ConvertBias
 from qdq_passes.qdq.convert_boundaries import ConvertBoundaries
 
+from qdqtool.calibrate.cluster import Workers
 from qdqtool.calibrate.ranges import Ranges
+from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.progress import Progress
+from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
+from qdqtool.quantization.decoder_passes import unbounded
+from qdqtool.quantization.lints.warning import concat_warnings
+from qdqtool.quantization.observing import observed_names, quantized_activations
 from qdqtool.quantization.plan import RANGES, Plan
+from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
+from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
 
 #: Family of the passes that make of operators what a target computes.
@@ -49,10 +60,13 @@ class Quantization:
             them, or the policy leaves them.
         kept: values that an excluded node touches and that got a pair for another node, with the reason.
         pairs: number of QDQ pairs in the result, stored integers included.
+        mac_shares: share of the multiply-accumulates whose widest operand has 4, 8 or 16 bits, or is float.
+        crossings: number of tensors at which the result changes between 8 bit and anything else.
         tensors: what became of each tensor, the noisiest first.
         conversions: what the chip computes instead of what the float graph says, with the price.
         passes: report of each pass.
         seconds: wall time, calibration included.
+        statistics: what was seen of the layers' inputs; None where no pass reads it.
     """
 
     model: ir.Model
@@ -63,10 +77,13 @@ class Quantization:
     refused: tuple[tuple[str, str], ...]
     kept: tuple[tuple[str, str], ...]
     pairs: int
+    mac_shares: Mapping[str, float]
+    crossings: int
     tensors: tuple[TensorReport, ...]
     conversions: tuple[Change, ...]
     passes: tuple[PassReport, ...]
     seconds: float
+    statistics: Statistics | None = None
 
     @property
     def changes(self) -> list[Change]:
@@ -77,7 +94,7 @@ class Quantization:
         """JSON-ready; the keys of the command's contract."""
         return {
             "preset": self.plan.preset.name,
-            "method": self.ranges.method,
+            "method": self.ranges.method if self.plan.preset.is_calibrated else None,
             "samples": self.ranges.samples,
             "quantized_nodes": self.quantized_nodes,
             "excluded_nodes": [name for name, _ in self.excluded],
@@ -85,12 +102,15 @@ class Quantization:
             "refused": [{"tensor": name, "reason": reason} for name, reason in self.refused],
             "kept": [{"tensor": name, "reason": reason} for name, reason in self.kept],
             "pairs": self.pairs,
+            "mac_shares": {name: round(share, 4) for name, share in self.mac_shares.items()},
+            "boundary_crossings": self.crossings,
             "conversions": [{"node": c.where, "reason": c.because} for c in self.conversions],
             "moves": [{"tensor": c.where, "reason": c.because} for c in self.changes if c.kind == "move"],
             "tensors": [tensor.to_json() for tensor in self.tensors],
             "pipeline": str(self.plan.pipeline),
             "ranges_sha256": self.ranges.sha256,
             "seconds": round(self.seconds, 3),
+            **({"statistics_sha256": self.statistics.sha256} if self.statistics is not None else {}),
         }
 
 
@@ -104,7 +124,8 @@ def quantize_model(
     hooks: Iterable[Hook] = (),
     statistics: bool = False,
     cache: str | os.PathLike[str] | None = None,
-    threads: int = 1,
+    workers: Workers | None = None,
+    recovering: Recovering | None = None,
     progress: Progress | None = None,
     warn: Warn | None = None,
 ) -> Quantization:
@@ -119,7 +140,8 @@ def quantize_model(
         hooks: pipeline hooks; verification after each pass is always on.
         statistics: histograms are kept whatever the method, so that the report knows the noise of every activation.
         cache: folder of ranges found before, and of those of an interrupted run; None keeps none.
-        threads: threads inside an operator while calibrating.
+        workers: who runs the model while calibrating; None: this process.
+        recovering: statistics of the layers' inputs, or what to do with those that are collected.
         progress: called after each calibration sample.
         warn: told what is likely a mistake.
 
@@ -130,33 +152,28 @@ def quantize_model(
     start = time.perf_counter()
     hooks = (*hooks, VerifyEach())
     plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
+    recovering = recovering or Recovering()
+    recovered = recovering.recover(model, plan.recover, plan.materialise, feeds=feeds, hooks=hooks, workers=workers)
     annotate = plan.annotate
-    excluded_by_user = select_nodes(model, annotate.exclude)
+    excluded_by_user = annotate.excluded(model)
     wanted = select_nodes(model, annotate.only) - excluded_by_user
-    demands, policy = annotate.demands(model), annotate.policy(model)
-    isolated = excluded_by_user if annotate.isolate else set()
-    activations = [
-        v
-        for v, _ in demands.items()
-        if v.name
-        and demands.role(v) == "activation"
-        and not is_inside_group(v, demands.quantized_around(v), wanted)
-        and not touching(v, isolated)
-    ]
-    if not activations:
+    demands = annotate.demands(model)
+    activations = quantized_activations(model, plan, demands)
+    stored = annotate.activations == "none" and any(demands.role(value) != "bias" for value in demands.nodes)
+    if not activations and not stored:
         raise _nothing_to_quantize(model, annotate, demands)
-    names = [v.name for v in activations if v.name and policy.needs_range(v)]
-    if ranges is None and not names:
+    names = observed_names(model, plan, activations)
+    if not names and (ranges is None or annotate.activations == "none"):
         ranges = Ranges(method=plan.method, samples=0, tensors={})
     if ranges is None:
         if feeds is None:
             raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
         ranges = collect_finite(
             model, feeds, plan.method, names, options=plan.method_options, statistics=statistics, cache=cache,
-            threads=threads, progress=progress,
+            workers=workers, progress=progress,
             way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
         )  # fmt: skip
-    if warn is not None and (large := huge(names, ranges)):
+    if warn is not None and (large := huge(unbounded(model, plan.materialise, ranges.bound, names), ranges)):
         reach = max(ranges.tensors[name].magnitude for name in large)
         warn(
             f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
@@ -168,11 +185,17 @@ def quantize_model(
         if (reason := _why_excluded(node, excluded_by_user, wanted, annotate, demands))
     ]
     constants = constants_of(model)
-    materialised = plan.materialise.run(model, inputs={RANGES: ranges.bound}, hooks=hooks)
-    passes = (*prepared.passes, *materialised.passes)
+    materialised = plan.materialise.run(
+        model, inputs={RANGES: ranges.bound, **recovering.inputs(plan.materialise)}, hooks=hooks
+    )
+    if warn is not None:
+        for text in concat_warnings(model, ranges.bound):
+            warn(text)
+    passes = (*prepared.passes, *recovered, *materialised.passes)
     changes = [change for p in passes for change in p.changes]
     refused = [(value.name or "", reason) for value, reason in demands.refused.items()]
-    refused += [(c.where, c.because.removeprefix(STAYS_FLOAT)) for c in changes if c.because.startswith(STAYS_FLOAT)]
+    floats = {c.where: c.because.removeprefix(STAYS_FLOAT) for c in changes if c.because.startswith(STAYS_FLOAT)}
+    refused += [(name, reason) for name, reason in floats.items() if name not in _converted_biases(plan, materialised)]
     return Quantization(
         model=model,
         plan=plan,
@@ -182,10 +205,13 @@ def quantize_model(
         refused=tuple(refused),
         kept=tuple((c.where, c.because) for c in changes if ", kept for " in c.because),
         pairs=len(qdq_pairs(model)),
+        mac_shares=mac_shares(model),
+        crossings=len(boundary_crossings(model)),
         tensors=tensor_reports(model, ranges.bound, constants),
         conversions=_conversions(plan, materialised),
         passes=passes,
         seconds=time.perf_counter() - start,
+        statistics=recovering.statistics,
     )
 
 
@@ -200,19 +226,27 @@ def prepare(
     """Run the passes before calibration on ``model``, and see what the plan's selectors hit in what they made of it.
 
     Returns:
-        The plan (with ``allow_empty`` without the selectors that match nothing), and the report of the passes.
+        The plan (with ``allow_empty`` without the selectors that match nothing), with what its functions say of single tensors;
+        and the report of the passes.
 
     Raises:
         UsageError: a selector matches nothing.
     """
     annotate = plan.annotate
     texts = [t for selector in (annotate.exclude, annotate.only) if selector != NONE for t in selector.texts]
-    before = {text for text in texts if _hits(model, text) is None}
+    marked = texts_of(plan.precision)
+    before = {text for text in texts if _hits(model, text) is None} | {t for t in marked if wrong(model, t) is None}
     overridden = {v.name for v in all_values(model)} & set(parse_overrides(annotate.overrides))
+    plan = replace(plan, prepare=raised_for_half(plan.prepare, model, plan.preset.insert.domain))
     report = plan.prepare.run(model, hooks=hooks)
+    plan = plan.annotated(model)
+    raising = opset_of_overrides(plan.annotate, model)
+    if raising is not None:
+        plan = replace(plan, prepare=plan.prepare + Pipeline((raising,)))
+        report = Report(model, (*report.passes, *Pipeline((raising,)).run(model, hooks=hooks).passes))
     _refuse_lost(model, plan, overridden)
     empty = []
-    for text, error in [(text, _hits(model, text)) for text in texts]:
+    for text, error in [*((t, _hits(model, t)) for t in texts), *((t, wrong(model, t)) for t in marked)]:
         if error is None:
             continue
         if text in before:
@@ -225,13 +259,20 @@ def prepare(
         if warn is not None:
             warn(str(error))
         empty.append(text)
-    return (plan.without(empty) if empty else plan), report
+    plan = plan.without(empty) if empty else plan
+    return plan, Report(model, (*report.passes, *plan.precision.run(model, hooks=hooks).passes))
 
 
 def _conversions(plan: Plan, report: Report) -> tuple[Change, ...]:
     """What the passes for the target changed behind the pairs."""
     ran = zip(plan.materialise.passes, report.passes, strict=True)
     return tuple(c for p, done in ran if p.family() == _OF_TARGETS for c in done.changes if not c.is_skip)
+
+
+def _converted_biases(plan: Plan, report: Report) -> set[str]:
+    """Biases that annotation left float, as layers share them, and that were stored for each layer afterwards."""
+    ran = zip(plan.materialise.passes, report.passes, strict=True)
+    return {c.where for p, done in ran if isinstance(p, ConvertBias) for c in done.changes if not c.is_skip}
 
 
 def _refuse_lost(model: ir.Model, plan: Plan, overridden: Set[str | None]) -> None:
@@ -269,14 +310,22 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
                 where=value.name,
                 hint="the rules of the preset, or extra options, leave nothing",
             )
-        hint = (
-            "`qdqtool convert-opset` raises it" if "needs opset" in reason else "convert-opset or infer-shapes may help"
-        )
+        hint = "`qdqtool convert-opset` raises it" if "needs opset" in reason else None
         return UsageError(f"nothing to quantize: {reason}", where=value.name, hint=hint)
     if pairs := len(qdq_pairs(model)):
         hint = f"it has {pairs} QDQ pairs already; take them out with `qdqtool qdq remove --all`"
+    elif any((mark := PRECISION.get(node)) is not None and mark.dtype in FLOATS for node in main_nodes(model)):
+        hint = (
+            "--fp16, --bf16 or --float leave no operator of the preset's list; "
+            "a whole model in half floats: `qdqtool opt -p 'infer-shapes,convert-precision{dtype=float16}'`"
+        )
     elif annotate.exclude != NONE or not annotate.only.is_all:
         hint = "--exclude and --only leave no operator that is on the preset's list"
+    elif idle := [(node, why) for node, why in demands.idle.items() if node.op_type in annotate.ops]:
+        where, reason = idle[0]
+        more = f" ({len(idle) - 1} more like it)" if len(idle) > 1 else ""
+        hint = "`qdqtool opt MODEL -p fold-constants -o FILE` first" if "fold-constants" in reason else None
+        return UsageError(f"nothing to quantize: {reason}{more}", where=where.name, hint=hint)
     else:
         found = sorted({node.op_type for node in main_nodes(model)})
         bodies = "; bodies of If and Loop stay float" if any(has_body(node) for node in main_nodes(model)) else ""
@@ -287,6 +336,9 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
 def _why_excluded(
     node: ir.Node, excluded: set[ir.Node], wanted: set[ir.Node], annotate: AnnotateEncodings, demands: Demands
 ) -> str | None:
+    mark = PRECISION.get(node)
+    if mark is not None and mark.dtype in FLOATS:
+        return in_words(mark)
     if node in excluded:
         return "named by --exclude"
     if has_body(node):

@@ -14,6 +14,8 @@ from qdq_passes.core.observed import histogram_of
 from qdq_passes.numerics.agreement import worst_first
 from qdq_passes.numerics.encoding import Encoding, nested
 from qdq_passes.numerics.fit import Fit, fit_of, fit_of_histogram
+from qdq_passes.numerics.mapped import is_large_file
+from qdq_passes.numerics.numbers import Numbers
 
 from qdqtool.calibrate.observer import Range
 
@@ -28,7 +30,8 @@ class TensorReport:
         encoding: how it is stored.
         low: smallest value seen (the data's own for constants); None where nothing was seen.
         high: largest value seen.
-        fit: what lies beyond the encoding, and its noise; None for an activation whose method keeps no histogram.
+        fit: what lies beyond the encoding, and its noise; None for an activation whose method keeps no histogram, and for a
+            weight in a large file, which is not read once more for it.
     """
 
     tensor: str
@@ -39,17 +42,21 @@ class TensorReport:
     fit: Fit | None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready; ``sqnr_db`` is null where the tensor is exact (``exact`` is 1.0 then) or nothing is known."""
-        encoding, position = self.encoding, self.encoding.position
+        """JSON-ready; ``sqnr_db`` is null where the tensor is exact (``exact`` is 1.0 then) or nothing is known; ``scale``,
+        ``zero_point`` and ``position`` are null where there are many, ``scales`` says how many."""
+        encoding, is_long = self.encoding, isinstance(self.encoding.scale, Numbers)
+        position = None if is_long else encoding.position
         data: dict[str, Any] = {
             "tensor": self.tensor,
             "kind": self.kind,
             "dtype": encoding.dtype.name.lower(),
             "range": None if self.low is None else [self.low, self.high],
-            "scale": nested(encoding.scale, encoding.shape),
-            "zero_point": nested(encoding.zero_point, encoding.shape),
+            "scale": None if is_long else nested(encoding.scale, encoding.shape),
+            "zero_point": None if is_long else nested(encoding.zero_point, encoding.shape),
             "position": None if position is None else nested(position, encoding.shape),
             "axis": encoding.axis,
+            "block_size": encoding.block_size,
+            "scales": len(encoding.scale),
             "clipped": None if self.fit is None else self.fit.clipped,
             "sqnr_db": None if self.fit is None else self.fit.sqnr_db,
         }
@@ -85,7 +92,7 @@ def _report(
     low, high = (None, None) if observed is None else (observed.low, observed.high)
     if pair.kind != "activation":
         tensor = constants.get(pair.tensor)
-        array = tensor.numpy() if tensor is not None else constant_array(pair.source)
+        array = None if is_large_file(tensor) else tensor.numpy() if tensor is not None else constant_array(pair.source)
         if array is not None and np.issubdtype(array.dtype, np.floating):
             fit = fit_of(array, encoding)
     elif encoding.axis is None and (histogram := histogram_of(ranges, pair.tensor)) is not None:

@@ -1,0 +1,186 @@
+"""Calibration of a folder: texts run through all its graphs, and what a tensor holds in any of them counts for its range.
+
+One window of the text is one sample: of a tensor, whatever the graphs the window ran through, one smallest and one largest value
+count. So what a method makes of several samples (their union, their moving average, their histogram) it makes of texts.
+
+But for the logits: they are the answer, and few of them are seen, as a prefill graph gives those of its last token alone.
+Whatever the method, nothing that was seen of them is cut off (measured on the sample decoder with outliers in 16 bit: a moving
+average cuts 15.6 to 10.7, and the perplexity rises by a third)."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.api.ticking import Warn
+from qdqtool.calibrate.cluster import Workers
+from qdqtool.calibrate.observer import Option, Range, checked_options, extremes
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.calibrate.seen import NotFiniteError, Part, Seen
+from qdqtool.calibrate.shared_model import SharedModel
+from qdqtool.io.feed_spec import Array
+from qdqtool.io.progress import Progress
+from qdqtool.llm.calibration import Windows
+from qdqtool.llm.manifest import StaticModel, read_manifest
+from qdqtool.quantization.calibrating import exclude_options
+from qdqtool.runtime.taps import Taps
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all windows of one calibration have in common.
+
+    Args:
+        folder: the float graphs, at a path that every worker has.
+        graphs: the prepared graphs, by file.
+        names: of each the tensors to observe.
+        ids: the text.
+        samples: windows in all.
+        method: calibration method.
+        options: its options.
+        statistics: histograms are kept whatever the method.
+        logits: tensors of which everything that is seen counts.
+    """
+
+    folder: str
+    graphs: Mapping[str, SharedModel]
+    names: Mapping[str, tuple[str, ...]]
+    logits: frozenset[str]
+    ids: tuple[int, ...]
+    samples: int | None
+    method: str
+    options: Mapping[str, Option]
+    statistics: bool
+
+    def seen(self, before: int, fingerprint: str = "") -> Seen:
+        """Nothing, in the windows from ``before`` on."""
+        every = tuple(dict.fromkeys(name for each in self.names.values() for name in each))
+        return Seen(
+            every, self.method, self.options, statistics=self.statistics, model=fingerprint, before=before
+        )  # fmt: skip
+
+    @functools.cached_property
+    def windows(self) -> Windows:
+        """The runner of this process."""
+        return Windows(self.folder, self.ids, samples=self.samples)
+
+    @functools.cached_property
+    def taps(self) -> dict[tuple[int, str], Taps]:
+        """The graphs that are open in this process, by schedule and file."""
+        return {}
+
+    def tap(self, schedule: int, file: str) -> Taps:
+        """A graph, opened where it is needed; those of an earlier schedule are closed."""
+        if any(each != schedule for each, _ in self.taps):
+            self.close()
+        if (schedule, file) not in self.taps:
+            model = self.graphs[file].load()
+            optimize = self.seen(0).may_optimize(model)
+            self.taps[schedule, file] = Taps(model, self.names[file], optimize=optimize)
+        return self.taps[schedule, file]
+
+    def close(self) -> None:
+        """Close all graphs."""
+        for taps in self.taps.values():
+            taps.session.close()
+        self.taps.clear()
+
+
+def observe(bench: Bench, task: tuple[int, tuple[int, int]]) -> tuple[Part, dict[str, Range]]:
+    """What is seen in window ``task`` (its number, and where `Windows` has it), and all that is seen of the logits."""
+    number, window = task
+    seen, whole = bench.seen(number), dict[str, Range]()
+
+    def watch(model: StaticModel, part: int, feed: Mapping[str, Array]) -> None:
+        values = bench.tap(window[0], model.parts[part].file).run(feed)
+        seen.add(feed, values, is_last=False)
+        for name in bench.logits & values.keys():
+            found = Range(*extremes(values[name]))
+            whole[name] = whole[name].union(found) if name in whole else found
+
+    bench.windows.run(window, watch)
+    seen.samples += 1
+    return seen.part(), whole
+
+
+def calibrate_folder(
+    folder: str | os.PathLike[str],
+    prepared: Mapping[str, ir.Model],
+    names: Mapping[str, Sequence[str]],
+    ids: Sequence[int],
+    method: str,
+    options: Mapping[str, Option],
+    *,
+    workers: Workers,
+    samples: int | None = None,
+    statistics: bool = False,
+    fingerprint: str = "",
+    progress: Progress | None = None,
+    warn: Warn | None = None,
+) -> Ranges:
+    """Ranges of the tensors ``names`` of all graphs together; the same whoever works, to the last bit.
+
+    Args:
+        folder: what `split` wrote, verified.
+        prepared: its graphs as they are to be quantized, by file.
+        names: of each the tensors to observe.
+        ids: the text.
+        method: calibration method.
+        options: its options.
+        workers: who runs the windows.
+        samples: windows in all.
+        statistics: histograms are kept whatever the method.
+        fingerprint: of the model that the graphs are of.
+        progress: told (windows done, windows in all).
+        warn: told what is likely a mistake.
+
+    Raises:
+        UsageError: too few tokens or samples; a worker does not see the folder.
+        ModelError: tensors hold NaN or Inf; the hint leaves them float.
+    """
+    path = os.path.abspath(os.fspath(folder))
+    if not workers.sees(path):
+        raise UsageError("a worker does not see this folder", where=path, hint="put it where every machine has it")
+    bench = Bench(
+        folder=path,
+        graphs={file: workers.share(model) for file, model in prepared.items()},
+        names={file: tuple(each) for file, each in names.items()},
+        logits=frozenset(model.decoder.logits for model in read_manifest(path).models),
+        ids=tuple(ids),
+        samples=samples,
+        method=method,
+        options=checked_options(method, options),
+        statistics=statistics,
+    )
+    windows = Windows(path, ids, samples=samples)
+    if windows.is_repeated and warn is not None:
+        warn(f"the text has {len(ids)} tokens, less than a window: it is repeated")
+    seen, whole = bench.seen(0, fingerprint), dict[str, Range]()
+    try:
+        for part, found in workers.map(observe, bench, list(enumerate(windows.tasks)), progress=progress):
+            seen.take_in(part)
+            whole |= {name: whole[name].union(each) if name in whole else each for name, each in found.items()}
+    except NotFiniteError as error:
+        shown = ", ".join(error.tensors[:3]) + (f" and {len(error.tensors) - 3} more" if len(error.tensors) > 3 else "")
+        holder = next(model for file, model in prepared.items() if set(error.tensors) <= set(names[file]))
+        raise ModelError(
+            "NaN or Inf in the values has no range", where=shown,
+            hint=f"leave it float with {exclude_options(holder, error.tensors)}",
+        ) from error  # fmt: skip
+    finally:
+        bench.close()
+    ranges = seen.ranges()
+    return replace(ranges, tensors={name: _wider(each, whole.get(name)) for name, each in ranges.tensors.items()})
+
+
+def _wider(found: Range, whole: Range | None) -> Range:
+    """``found``, widened to ``whole``, with the histogram it has."""
+    if whole is None:
+        return found
+    low, high = min(found.low, whole.low), max(found.high, whole.high)
+    return Range(low, high, found.histogram)

@@ -1,0 +1,324 @@
+"""`quantize` of a folder that `split` wrote: language models meet quantization."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_ir as ir
+from qdq_passes.core.annotate import DECODER
+from qdq_passes.core.edit import copy_model
+from qdq_passes.core.pipeline import Hook
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.api.folder_calibration import calibrate_folder
+from qdqtool.api.folder_recovery import needs_statistics, recover_folder
+from qdqtool.api.quantizing import Quantized
+from qdqtool.api.texts import is_text
+from qdqtool.api.ticking import Warn, pass_on, stage
+from qdqtool.calibrate.cluster import open_workers
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.io.artifacts import sha256_of_json, write_json
+from qdqtool.io.feeds import FeedSpec
+from qdqtool.io.load import load
+from qdqtool.io.progress import StageProgress
+from qdqtool.io.read import read_text
+from qdqtool.io.working import provenance_of
+from qdqtool.llm.damage import refuse_damaged
+from qdqtool.llm.manifest import Manifest, read_manifest
+from qdqtool.llm.rewriting import refuse_output, write_graphs
+from qdqtool.llm.tokenizing import Tokenizer
+from qdqtool.quantization.angles import without_angles
+from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.plan import RANGES, Plan
+from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
+from qdqtool.quantization.recovery import STATISTICS, Recovering
+from qdqtool.quantization.refusals import grouped, target_refusals
+from qdqtool.quantization.shared_encodings import disagreements, with_one_mask
+from qdqtool.quantization.shared_names import share_names
+from qdqtool.targets.loading import load_target
+from qdqtool.targets.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedFolder(Quantized):
+    """A quantized folder and the story of it; as a `Quantized`, that of its first graph, with the ranges of all.
+
+    Args:
+        folder: where it was written; None for graphs in memory.
+        manifest: as it was written, else that of the source.
+        graphs: file name → what was done.
+        kv_cache: type of the cache.
+        seconds: wall time, calibration included.
+    """
+
+    folder: str | None
+    manifest: Manifest
+    graphs: Mapping[str, Quantization]
+    kv_cache: str
+    seconds: float
+
+    @property
+    def ranges(self) -> Ranges:
+        """What all graphs share."""
+        return self.quantization.ranges
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready: the keys of `quantize`, counts of all graphs together; then the same per graph."""
+        first = next(iter(self.graphs.values()))
+        graphs = list(self.graphs.values())
+        return {
+            "folder": self.folder,
+            "preset": first.plan.preset.name,
+            "method": self.ranges.method,
+            "samples": self.ranges.samples,
+            "kv_cache": self.kv_cache,
+            "quantized_nodes": sum(each.quantized_nodes for each in graphs),
+            "excluded_nodes": list(dict.fromkeys(name for each in graphs for name, _ in each.excluded)),
+            "pairs": sum(each.pairs for each in graphs),
+            "ranges_sha256": self.ranges.sha256,
+            "graphs": [{"model": name, **done.to_json()} for name, done in self.graphs.items()],
+            "files": sorted(self.manifest.files),
+            "seconds": round(self.seconds, 3),
+            **(
+                {"target_refusals": [{"node": node, "reason": reason} for node, reason in self.target_refusals]}
+                if self.target_refusals is not None
+                else {}
+            ),
+        }
+
+
+def quantize_folder(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None,
+    job: Plan,
+    *,
+    data: FeedSpec | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    ranges: Ranges | None = None,
+    target: str | None = None,
+    allow_empty: bool = False,
+    overwrite: bool = False,
+    no_provenance: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    kv_cache: str = "float",
+    recovering: Recovering | None = None,
+    hooks: Iterable[Hook] = (),
+    jobs: int = 1,
+    cluster: str | None = None,
+    progress: StageProgress | None = None,
+    warn: Warn | None = None,
+) -> QuantizedFolder:
+    """Quantize every graph of ``folder`` with the same encodings, and write such a folder again.
+
+    A tensor has the same name in all graphs, and the same encoding, made of what all graphs held of it.
+
+    Args:
+        folder: what `split` wrote.
+        output: where to; None leaves the graphs in memory.
+        job: the plan, the same for all graphs.
+        data: a text, UTF-8; not needed where the plan observes nothing, or with ``ranges``.
+        tokenizer: a tokenizer.json, or a folder with one; by default that of the folder.
+        samples: windows of the text.
+        ranges: ranges found before.
+        target: target whose operator list is quantized: what it refuses is told.
+        allow_empty: selectors that match nothing in any graph are a warning.
+        overwrite: replace what an earlier run wrote to ``output``.
+        no_provenance: leave out the metadata entries.
+        report: where to write what became of each tensor (JSON).
+        kv_cache: type of the cache that ``job`` makes.
+        recovering: statistics of the layers' inputs, or what to do with those that are collected, of all graphs together.
+        hooks: pipeline hooks.
+        jobs: processes of this machine that run the text; the result is the same whatever their number.
+        cluster: address of a Dask scheduler, whose workers run it instead.
+        progress: called with (stage, done, total).
+        warn: called with each warning.
+
+    Raises:
+        UsageError: no data; a selector matches nothing in any graph; bad output.
+        ModelError: the folder is damaged; graphs would have different encodings of one tensor.
+    """
+    start, hooks = time.perf_counter(), list(hooks)
+    manifest = read_manifest(folder)
+    old = refuse_output(folder, output, overwrite=overwrite) if output is not None else frozenset()
+    ticks = stage(progress, "hashing", None)
+    refuse_damaged(folder, progress=ticks)
+    graphs = _graphs(folder, manifest)
+    plans, prepared = _prepared(graphs, job, allow_empty=allow_empty, hooks=hooks, warn=warn)
+    recovering = recovering or Recovering()
+    ids: list[int] = []
+    if (recovering.given is None and needs_statistics(job)) or (ranges is None and _observes(plans, prepared)):
+        ids = _ids(folder, data, tokenizer)
+    statistics = recover_folder(
+        folder, prepared, job, recovering, ids, samples=samples, hooks=hooks, progress=progress
+    )  # fmt: skip
+    names = {file: observed_names(model, plans[file]) for file, model in prepared.items()}
+    if ranges is None and any(names.values()):
+        with open_workers(jobs, cluster, warn=warn) as workers:
+            ranges = calibrate_folder(
+                folder, prepared, names, ids, job.method, job.method_options, workers=workers, samples=samples,
+                statistics=report is not None, fingerprint=sha256_of_json(dict(manifest.files)),
+                progress=stage(progress, "calibrating", None), warn=warn,
+            )  # fmt: skip
+    shared = ranges or Ranges(method=job.method, samples=0, tensors={})
+    plans = with_one_mask(plans, prepared, shared.bound)
+    del prepared
+    done: dict[str, Quantization] = {}
+    told = _Once(warn)
+    for number, (file, model) in enumerate(graphs.items()):
+        if progress is not None:
+            progress("quantizing", number, len(graphs))
+        done[file] = quantize_model(
+            model, plans[file], ranges=_of(shared, names[file]), recovering=Recovering(given=statistics), hooks=hooks,
+            warn=told,
+        )  # fmt: skip
+    again = disagreements({file: each.model for file, each in done.items()})
+    for file, model in (_graphs(folder, manifest) if again else {}).items():
+        if file not in again:
+            continue
+        done[file] = quantize_model(
+            model, plans[file].overriding(again[file]), ranges=_of(shared, names[file]),
+            recovering=Recovering(given=statistics), hooks=hooks, warn=told,
+        )  # fmt: skip
+    _refuse_different(done)
+    written = manifest
+    if output is not None:
+        said = {
+            "preset": job.preset.name,
+            "method": shared.method,
+            "ranges_sha256": shared.sha256,
+            "kv_cache": kv_cache,
+        }
+        inputs = {RANGES: shared.sha256} | ({STATISTICS: statistics.sha256} if statistics is not None else {})
+        entries = {
+            file: provenance_of(str(each.plan.pipeline), manifest.files[file], inputs) for file, each in done.items()
+        }
+        written = write_graphs(
+            folder, output, manifest, {file: each.model for file, each in done.items()}, old=old, quantization=said,
+            provenance=None if no_provenance else entries,
+        )  # fmt: skip
+    unfit = None if target is None else _refused(done, load_target(target))
+    pass_on(grouped(unfit or ()), warn)
+    graphs_done = {file: replace(each, ranges=shared) for file, each in done.items()}
+    first = next(iter(graphs_done.values()))
+    result = QuantizedFolder(
+        model=first.model, quantization=first, comparison=None, source_sha256=manifest.source_sha256,
+        target_refusals=unfit, folder=None if output is None else os.fspath(output), manifest=written,
+        graphs=graphs_done, kv_cache=kv_cache, seconds=time.perf_counter() - start,
+    )  # fmt: skip
+    if report is not None:
+        write_json(report, kind="quantization", version=1, payload=result.to_json(), overwrite=overwrite)
+    return result
+
+
+def planned_for_folder(
+    folder: str | os.PathLike[str], job: Plan, *, allow_empty: bool = False, warn: Warn | None = None
+) -> dict[str, Plan]:
+    """``job`` as `quantize_folder` would run it on each graph of ``folder``, by the name of its file.
+
+    Raises:
+        UsageError: a selector matches nothing in any graph.
+    """
+    return _prepared(_graphs(folder, read_manifest(folder)), job, allow_empty=allow_empty, hooks=(), warn=warn)[0]
+
+
+def _graphs(folder: str | os.PathLike[str], manifest: Manifest) -> dict[str, ir.Model]:
+    """The graphs of ``folder`` by file, each with the record of the decoder that it is, or is a part of; a name in them is one
+    tensor in all of them."""
+    found: dict[str, ir.Model] = {}
+    for model in manifest.models:
+        for part in model.parts:
+            found[part.file] = load(os.path.join(os.fspath(folder), part.file))
+            DECODER.set(found[part.file].graph, model.decoder)
+    share_names(found)
+    return found
+
+
+class _Once:
+    """Passes on each warning once."""
+
+    def __init__(self, warn: Warn | None) -> None:
+        self._warn, self._told = warn, set[str]()
+
+    def __call__(self, text: str) -> None:
+        if self._warn is not None and text not in self._told:
+            self._told.add(text)
+            self._warn(text)
+
+
+def _prepared(
+    graphs: Mapping[str, ir.Model], job: Plan, *, allow_empty: bool, hooks: Sequence[Hook], warn: Warn | None
+) -> tuple[dict[str, Plan], dict[str, ir.Model]]:
+    """Of each graph: the plan, without selectors that do not concern it; the prepared graph.
+
+    Raises:
+        UsageError: a selector matches nothing in any graph.
+    """
+    plans, prepared, missed = {}, {}, []
+    for file, model in graphs.items():
+        told: list[str] = []
+        prepared[file] = copy_model(model)
+        plans[file] = prepare(prepared[file], job, allow_empty=True, hooks=hooks, warn=told.append)[0]
+        missed.append(told)
+    lost = [text for text in missed[0] if all(text in told for told in missed)]
+    if lost and not allow_empty:
+        # the same refusal as for one model, with its hint
+        prepare(copy_model(next(iter(graphs.values()))), job, allow_empty=False, hooks=hooks)
+    pass_on(lost, warn)
+    return {file: without_angles(plans[file], model) for file, model in prepared.items()}, prepared
+
+
+def _observes(plans: Mapping[str, Plan], prepared: Mapping[str, ir.Model]) -> bool:
+    """Whether a range of any tensor is needed."""
+    return any(observed_names(model, plans[file]) for file, model in prepared.items())
+
+
+def _of(ranges: Ranges, names: Sequence[str]) -> Ranges:
+    """What of the shared ``ranges`` one graph needs."""
+    wanted = set(names)
+    return replace(
+        ranges,
+        tensors={name: found for name, found in ranges.tensors.items() if name in wanted},
+        states={name: state for name, state in ranges.states.items() if name in wanted},
+        statistics={name: state for name, state in ranges.statistics.items() if name in wanted},
+        unobserved=tuple(name for name in ranges.unobserved if name in wanted),
+    )
+
+
+def _ids(folder: str | os.PathLike[str], data: FeedSpec | None, tokenizer: str | os.PathLike[str] | None) -> list[int]:
+    """The tokens of the text ``data``."""
+    if data is None:
+        raise UsageError(
+            "no data to calibrate on", hint="give a text: --data FILE.txt, or --ranges from an earlier run"
+        )
+    if not is_text(data) or not isinstance(data, str | os.PathLike):
+        raise UsageError(
+            "a folder of graphs is calibrated on a text", where=f"--data {data}" if isinstance(data, str) else "data",
+            hint="give a file of text (.txt): the runner makes ids, positions, masks and caches of it",
+        )  # fmt: skip
+    return Tokenizer(os.fspath(folder) if tokenizer is None else tokenizer).encode(read_text(data))
+
+
+def _refused(done: Mapping[str, Quantization], target: Target) -> tuple[tuple[str, str], ...]:
+    """(node, reason) of what ``target`` does not take, of all graphs, each once."""
+    return tuple(dict.fromkeys(refusal for each in done.values() for refusal in target_refusals(each.model, target)))
+
+
+def _refuse_different(done: Mapping[str, Quantization]) -> None:
+    """Refuse graphs that have a tensor in different encodings: they share weights and a cache.
+
+    Raises:
+        ModelError: they do.
+    """
+    for file, said in disagreements({file: each.model for file, each in done.items()}).items():
+        raise ModelError(
+            f"has another encoding in {file} than in the graphs before it", where=next(iter(said)),
+            hint="a pass of the preset decides by the graph alone: leave it out, or name the tensor with --exclude",
+        )  # fmt: skip
+
+
+__all__ = ["QuantizedFolder", "planned_for_folder", "quantize_folder"]

@@ -1,0 +1,292 @@
+"""Local comparison: each node of the quantized model on the inputs that the float model has there, so that no error comes from
+before; and which of its roundings the error is of.
+
+All regions stand side by side in one model (a few, where weights are large), once per set of pairs that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from qdq_passes.analysis.uses import all_values, is_constant
+from qdq_passes.core.edit import copy_model
+from qdq_passes.core.pipeline import run_pipeline
+from qdq_passes.errors import UsageError
+from qdq_passes.numerics.agreement import Accumulator, worst_first
+
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.comparison.local_report import Causes, LocalComparison, LocalNode
+from qdqtool.comparison.region_model import CAUSES, Cause, Recipe, RegionModel, bounds_of
+from qdqtool.comparison.regions import Region, Shapes, regions_of
+from qdqtool.comparison.replaying import Replayed, replay
+from qdqtool.io.feeds import Feeds
+from qdqtool.io.progress import Progress
+from qdqtool.runtime.session import Session, open_session
+from qdqtool.runtime.taps import Taps, float_tensors
+
+Array = npt.NDArray[Any]
+
+#: Regions run together until their constants have so many bytes: each of up to seven sessions keeps a copy of them.
+GROUP_BYTES = 128 << 20
+#: Preparation moves float outputs by their rounding alone; below so many dB it changed what the model computes.
+PREPARED_DB = 60.0
+
+
+def compare_local(
+    a: ir.Model,
+    b: ir.Model,
+    feeds: Iterable[Mapping[str, Array]],
+    *,
+    ranges: Ranges | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> LocalComparison:
+    """Compare every node of the quantized ``b`` with the float ``a``, on the float inputs; neither is changed.
+
+    Args:
+        a: float model.
+        b: quantized model; where it carries the pipeline that made it, ``a`` is prepared alike.
+        feeds: feeds of ``a``; read once per group of regions.
+        ranges: the ranges that ``b`` was quantized with: what moving its scales cost is told apart then.
+        inputs: other named inputs of the pipeline that made ``b``.
+        threads: threads inside an operator.
+        progress: called after each sample of each group.
+
+    Raises:
+        UsageError: the models have no tensor in common, or there is no sample.
+    """
+    history = replay(a, b, ranges, inputs)
+    warnings = list(history.warnings)
+    tested, reference = _inferred(b), _inferred(history.reference)
+    known = _shapes(reference)
+    recipe = Recipe(
+        model=tested,
+        known=known,
+        constants=_constants(reference),
+        is_prepared=history.is_prepared,
+        moved=history.moved or {},
+        bounds=bounds_of(reference),
+    )
+    found = regions_of(tested, known)
+    if not found.regions:
+        raise UsageError(
+            "no node of B writes a tensor that A has", hint="give the float model and a quantized form of it"
+        )
+    groups = list(_groups(tested, found.regions))
+    kept = feeds if len(groups) == 1 or isinstance(feeds, Feeds) else list(feeds)
+    nodes, samples = list[LocalNode](), 0
+    total = feeds.count if isinstance(feeds, Feeds) else None
+    for number, group in enumerate(groups):
+        bench = _Bench.of(recipe, group, reference, history, threads)
+        samples = 0
+        for feed in kept:
+            if not samples and not number and history.is_prepared:
+                warnings += _prepared_otherwise(a, reference, feed, threads)
+            bench.add(feed)
+            samples += 1
+            if progress is not None:
+                whole = None if total is None else total * len(groups)
+                progress(samples + number * (total or 0), whole)
+        bench.close()
+        nodes += bench.nodes()
+    if not samples:
+        raise UsageError("there is no sample to compare on", hint="--data gives the samples")
+    return LocalComparison(
+        nodes=tuple(sorted(nodes, key=lambda n: (worst_first(n.agreement.sqnr_db), n.name))),
+        unmatched=tuple(found.unmatched),
+        samples=samples,
+        warnings=tuple(warnings),
+    )
+
+
+@dataclass(eq=False)
+class _Sums:
+    """What one region adds up to."""
+
+    region: Region
+    agreement: Accumulator = field(default_factory=Accumulator)
+    signal: float = 0.0
+    noise: dict[str, float] = field(default_factory=dict)
+
+    def add(self, cause: str, y: Array, reference: Array) -> None:
+        """Σ(y − reference)² over what is finite in both; infinite where ``y`` alone is not."""
+        x = reference.astype(np.float64)
+        counted = np.isfinite(x)
+        with np.errstate(all="ignore"):
+            difference = np.where(counted, y.astype(np.float64) - x, 0.0)
+            power = float(np.sum(difference * difference))
+        self.noise[cause] = self.noise.get(cause, 0.0) + (power if np.isfinite(power) else np.inf)
+
+    def node(self, *, is_assumed: bool, moved_is_known: bool) -> LocalNode:
+        """The figures of everything added so far."""
+        return LocalNode(
+            name=self.region.name, op=self.region.op, nodes=self.region.nodes, tensors=tuple(self.region.results),
+            agreement=self.agreement.result(), causes=self._causes(is_assumed, moved_is_known),
+        )  # fmt: skip
+
+    def _causes(self, is_assumed: bool, moved_is_known: bool) -> Causes | None:
+        if self.signal == 0 or not np.isfinite(sum(self.noise.values())):
+            return None
+        share = {cause: noise / self.signal for cause, noise in self.noise.items()}
+        operator = share["operator"]
+        weight = share["weight"] + (operator if is_assumed else 0.0)
+        refinement = share["all"] - share.get("calibrated", share["all"]) if moved_is_known else None
+        single = weight + share["activation"] + share["output"] + share["bias"] + (0.0 if is_assumed else operator)
+        return Causes(
+            weight=weight, activation=share["activation"], output=share["output"], bias=share["bias"],
+            refinement=refinement, operator=None if is_assumed else operator,
+            rest=share["all"] - single - (refinement or 0.0),
+        )  # fmt: skip
+
+
+@dataclass(eq=False, kw_only=True)
+class _Bench:
+    """Sessions on a group of regions, one per set of pairs, and the sums of each region."""
+
+    taps: Taps
+    variants: dict[str, tuple[RegionModel, Session]]
+    sums: list[_Sums]
+    moved_is_known: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, group: list[Region], reference: ir.Model, history: Replayed, threads: int) -> _Bench:
+        wanted = frozenset(region.name for region in group)
+        is_moved = bool(recipe.moved)
+        chosen: dict[str, tuple[tuple[Cause, ...], bool]] = {
+            "none": ((), False), **{cause: ((cause,), is_moved) for cause in CAUSES}, "all": (CAUSES, False),
+        }  # fmt: skip
+        if is_moved:
+            chosen["calibrated"] = (CAUSES, True)
+        models = {name: recipe.build(active, wanted, moved=moved) for name, (active, moved) in chosen.items()}
+        variants = {name: (made, open_session(made.model, threads=threads)) for name, made in models.items()}
+        read = {tensor for made in models.values() for tensor in made.inputs.values()}
+        written = {tensor for region in group for tensor in region.results}
+        return cls(
+            taps=Taps(reference, sorted(read | written), threads=threads),
+            variants=variants,
+            sums=[_Sums(region) for region in group],
+            moved_is_known=history.moved is not None,
+        )
+
+    def add(self, feed: Mapping[str, Array]) -> None:
+        """Run one sample through every variant; of each only the tensors of one are kept at a time, beside the float ones."""
+        values = self.taps.run(feed)
+        plain = self._run("none", values, feed)
+        for sums in self.sums:
+            for tensor in sums.region.results:
+                x = np.asarray(values[tensor])
+                with np.errstate(all="ignore"):
+                    sums.signal += float(
+                        np.sum(np.square(x.astype(np.float64), where=np.isfinite(x), out=np.zeros(x.shape)))
+                    )
+                sums.add("operator", plain[sums.region.name, tensor], x)
+        for variant in self.variants:
+            if variant == "none":
+                continue
+            found = self._run(variant, values, feed)
+            for sums in self.sums:
+                for tensor in sums.region.results:
+                    y = found[sums.region.name, tensor]
+                    whole = variant in ("all", "calibrated")
+                    base = np.asarray(values[tensor]) if whole else plain[sums.region.name, tensor]
+                    sums.add(variant, y, base)
+                    if variant == "all":
+                        sums.agreement.add(np.asarray(values[tensor]), y)
+
+    def _run(
+        self, variant: str, values: Mapping[str, Array], feed: Mapping[str, Array]
+    ) -> dict[tuple[str, str], Array]:
+        made, session = self.variants[variant]
+        fed = {}
+        for name in session.input_names:
+            tensor = made.inputs.get(name)
+            array = feed[name] if tensor is None else values[tensor]
+            dtype = session.input_dtypes[name]
+            fed[name] = array if dtype is None or dtype == array.dtype else array.astype(dtype)
+        found = session.run(fed, list(dict.fromkeys(made.outputs.values())))
+        return {key: found[name] for key, name in made.outputs.items()}
+
+    def close(self) -> None:
+        """Let go of every session."""
+        self.taps.session.close()
+        for _, session in self.variants.values():
+            session.close()
+
+    def nodes(self) -> list[LocalNode]:
+        """The figures of each region."""
+        assumed = self.variants["none"][0].assumed
+        return [s.node(is_assumed=s.region.name in assumed, moved_is_known=self.moved_is_known) for s in self.sums]
+
+
+def _groups(model: ir.Model, regions: list[Region]) -> Iterator[list[Region]]:
+    """Consecutive regions, until their constants have `GROUP_BYTES`."""
+    sizes: dict[str, int] = {}
+    for node in model.graph:
+        constants = [v for v in _feeding(node) if v.const_value is not None]
+        sizes[node.name or node.op_type] = sum(v.const_value.nbytes for v in constants if v.const_value is not None)
+    group, size = list[Region](), 0
+    for region in regions:
+        own = sum(sizes.get(name, 0) for name in region.nodes)
+        if group and size + own > GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(region)
+        size += own
+    yield group
+
+
+def _feeding(node: ir.Node) -> list[ir.Value]:
+    """The constants that ``node`` reads, through pairs."""
+    found, todo = list[ir.Value](), [v for v in node.inputs if v is not None]
+    while todo:
+        value = todo.pop()
+        producer = value.producer()
+        if is_constant(value):
+            found.append(value)
+        elif producer is not None and producer.op_type.endswith(("QuantizeLinear", "DequantizeLinear")):
+            todo += [v for v in producer.inputs[:1] if v is not None]
+    return found
+
+
+def _inferred(model: ir.Model) -> ir.Model:
+    copy = copy_model(model)
+    run_pipeline(copy, "infer-shapes")
+    return copy
+
+
+def _shapes(model: ir.Model) -> Shapes:
+    shapes: dict[str, tuple[int | str | None, ...] | None] = {}
+    values = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
+    for name in float_tensors(model):
+        shape = values[name].shape
+        shapes[name] = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape.dims)
+    return shapes
+
+
+def _constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    return {v.name: v.const_value for v in all_values(model) if v.name and v.const_value is not None}
+
+
+def _prepared_otherwise(a: ir.Model, reference: ir.Model, feed: Mapping[str, Array], threads: int) -> list[str]:
+    """What to say where preparing the float model changed what it computes: no node is to blame for that."""
+    outputs = [v.name for v in a.graph.outputs if v.name and v.name in {w.name for w in reference.graph.outputs}]
+    found = []
+    with_a, with_reference = (Taps(model, outputs, threads=threads) for model in (a, reference))
+    before, after = with_a.run(feed), with_reference.run(feed)
+    for name in outputs:
+        total = Accumulator()
+        if before[name].shape == after[name].shape:
+            total.add(before[name], after[name])
+            db = total.result().sqnr_db
+            if db is not None and db < PREPARED_DB:
+                found.append(
+                    f"preparing the float model changed its output {name} ({db:.1f} dB), which no node's figures hold"
+                )
+    with_a.session.close()
+    with_reference.session.close()
+    return found

@@ -1,0 +1,156 @@
+"""What the history of a quantized model tells: the float model that was calibrated, and the encodings that calibration chose.
+
+A model that `quantize` wrote carries its pipeline. Run on the float model up to the choice of encodings, it gives that model
+with the layers folded and fused as they were quantized; run without the passes that move scales, the encodings before these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+from qdq_passes.analysis.qdq_pairs import qdq_pairs
+from qdq_passes.core.base import Pass
+from qdq_passes.core.edit import copy_model
+from qdq_passes.core.pipeline import Pipeline, parse_pipeline
+from qdq_passes.errors import ModelError, QdqError
+from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_range, is_integer_type
+from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.comparison.regions import is_conversion
+from qdqtool.io.provenance import history
+
+#: Family of the passes that move scales by powers of two so that shifts are in reach or operands are aligned.
+MOVING = "refine"
+#: What ``ranges`` are bound to in the pipeline of `quantize`.
+RANGES = "ranges"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Replayed:
+    """What is known of how a model was quantized.
+
+    Args:
+        reference: the float model whose tensors the quantized one's are compared with.
+        is_prepared: whether ``reference`` was prepared as the quantized model was; else it is the float model as it is.
+        moved: tensor → the encoding that calibration chose, where the model has another now; None where that is not known.
+        warnings: why something is not known.
+    """
+
+    reference: ir.Model
+    is_prepared: bool
+    moved: Mapping[str, Encoding] | None
+    warnings: tuple[str, ...] = field(default=())
+
+
+def replay(a: ir.Model, b: ir.Model, ranges: Ranges | None = None, inputs: Mapping[str, Any] | None = None) -> Replayed:
+    """What the history of ``b`` tells, made from the float model ``a``; neither is changed.
+
+    Args:
+        a: float model.
+        b: quantized model.
+        ranges: the ranges it was quantized with.
+        inputs: other named inputs of its pipeline.
+    """
+    warnings: list[str] = []
+    bound = {**(inputs or {}), **({RANGES: ranges.bound} if ranges is not None else {})}
+    passes = _passes(a, b, warnings)
+    if passes is None:
+        moved = None if ranges is None else _moved_from_ranges(b, ranges)
+        return Replayed(reference=a, is_prepared=False, moved=moved, warnings=tuple(warnings))
+    chosen = next(i for i, p in enumerate(passes) if isinstance(p, AnnotateEncodings))
+    before = [(p, set(Pipeline((p,)).needs())) for p in passes[:chosen]]
+    try:
+        reference = _run(a, [p for p, needed in before if needed <= set(bound)], bound)
+    except QdqError as error:
+        warnings.append(f"the float model cannot be prepared as the quantized one was: {error.message}")
+        return Replayed(reference=a, is_prepared=False, moved=None, warnings=tuple(warnings))
+    lost = sorted({name for _, needed in before for name in needed - {*bound, RANGES}})
+    if lost:
+        warnings.append(f"it was quantized with @{', @'.join(lost)}, not at hand: what that changed counts as error")
+    return Replayed(
+        reference=reference, is_prepared=True, moved=_moved(a, b, passes, bound, warnings), warnings=tuple(warnings)
+    )
+
+
+def _passes(a: ir.Model, b: ir.Model, warnings: list[str]) -> tuple[Pass, ...] | None:
+    """The pipeline that quantized ``b``, the last of its history that is not also that of ``a``; None where there is none."""
+    known = history(a.metadata_props)
+    entries = history(b.metadata_props)
+    texts = [str(e["pipeline"]) for e in entries[len(known) :] if isinstance(e, dict) and "pipeline" in e]
+    for text in reversed(texts):
+        try:
+            passes = parse_pipeline(text).passes
+        except QdqError as error:
+            warnings.append(f"its pipeline cannot be read here: {error.message}")
+            return None
+        if any(isinstance(p, AnnotateEncodings) for p in passes):
+            return passes
+    return None
+
+
+def _run(model: ir.Model, passes: Sequence[Pass], inputs: Mapping[str, Any]) -> ir.Model:
+    copy = copy_model(model)
+    Pipeline(tuple(passes)).run(copy, inputs=inputs)
+    return copy
+
+
+def _moved(
+    a: ir.Model, b: ir.Model, passes: Sequence[Pass], inputs: Mapping[str, Any], warnings: list[str]
+) -> Mapping[str, Encoding] | None:
+    if all(p.family() != MOVING for p in passes):
+        return {}
+    kept = [p for p in passes if p.family() != MOVING]
+    missing = [name for name in Pipeline(tuple(kept)).needs() if name not in inputs]
+    if missing:
+        warnings.append(f"what refinement cost is not known without @{', @'.join(missing)} (--ranges)")
+        return None
+    try:
+        unmoved = _run(a, kept, inputs)
+    except QdqError as error:
+        warnings.append(f"what refinement cost is not known: {error.message}")
+        return None
+    before = _encodings(unmoved)
+    return {n: before[n] for n, now in _encodings(b).items() if n in before and _is_moved(before[n], now)}
+
+
+def _moved_from_ranges(b: ir.Model, ranges: Ranges) -> Mapping[str, Encoding]:
+    """Activations alone, by the rule that the model's own encodings show: symmetric or not, powers of two or not."""
+    found = {}
+    for name, now in _encodings(b, kinds=("activation",)).items():
+        observed = ranges.tensors.get(name)
+        if observed is None or not is_integer_type(now.dtype) or len(now.scale) != 1:
+            continue
+        middle = (sum(integer_range(now.dtype, symmetric=False)) + 1) // 2
+        symmetric = now.zero_point[0] == middle
+        try:
+            chosen = encoding_of_range(
+                observed.low, observed.high, dtype=now.dtype, symmetric=symmetric,
+                power_of_two=symmetric and now.position is not None,
+            )  # fmt: skip
+        except ModelError:
+            continue
+        if _is_moved(chosen, now):
+            found[name] = chosen
+    return found
+
+
+def _encodings(model: ir.Model, kinds: Sequence[str] = ("activation", "bias", "weight")) -> dict[str, Encoding]:
+    found: dict[str, Encoding] = {}
+    for pair in qdq_pairs(model):
+        encoding = pair.encoding
+        if encoding is not None and pair.kind in kinds and not is_conversion(pair):
+            found.setdefault(pair.tensor, encoding)
+    return found
+
+
+def _is_moved(before: Encoding, now: Encoding) -> bool:
+    same_form = (before.dtype, before.shape, before.axis, before.block_size) == (
+        now.dtype,
+        now.shape,
+        now.axis,
+        now.block_size,
+    )
+    return same_form and (before.scale, before.zero_point) != (now.scale, now.zero_point)

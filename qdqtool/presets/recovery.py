@@ -1,0 +1,93 @@
+"""What is done to win back accuracy: the table ``[recovery]`` of a preset, and the options of the same names.
+
+[recovery]
+equalize = "keep"           # equalize-layers; or bounds, relu: what becomes of a Clip between two layers
+smooth = 0.5                # smooth-activations with that alpha
+round_weights = true        # round-weights
+correct_bias = true         # correct-bias"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from qdq_passes.core.toml_table import TomlTable
+from qdq_passes.errors import UsageError
+
+#: What becomes of a Clip between two layers that are equalized.
+Clips = Literal["keep", "bounds", "relu"]
+#: Alpha of smoothing: False for none, None where nothing is said.
+Alpha = float | Literal[False] | None
+KEYS = ("equalize", "smooth", "round_weights", "correct_bias")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """What is asked for; None where nothing is said.
+
+    Args:
+        equalize: how `equalize-layers` treats a Clip; False leaves the pass out.
+        smooth: alpha of `smooth-activations`; False leaves the pass out.
+        round_weights: whether `round-weights` runs.
+        correct_bias: whether `correct-bias` runs.
+    """
+
+    equalize: Clips | Literal[False] | None = None
+    smooth: Alpha = None
+    round_weights: bool | None = None
+    correct_bias: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.smooths and not (isinstance(self.smooth, int | float) and 0 <= self.smooth <= 1):
+            raise UsageError(f"--smooth {self.smooth} is not between 0 and 1", hint="0.5 shares evenly")
+
+    def over(self, other: Recovery) -> Recovery:
+        """This, and what ``other`` says where this says nothing."""
+        said = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Recovery(**{name: getattr(other, name) if value is None else value for name, value in said.items()})
+
+    @property
+    def smooths(self) -> bool:
+        """Whether activations are smoothed; alpha may be 0."""
+        return self.smooth is not None and self.smooth is not False
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is to be done."""
+        return bool(self.equalize or self.smooths or self.round_weights or self.correct_bias)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Rows of (what, how), for people; none where nothing is done."""
+        done = []
+        if self.equalize:
+            done.append("equalized layers")
+        if self.smooths:
+            done.append(f"smoothed activations (alpha {self.smooth:g})")
+        done += ["error-compensating rounding of weights"] if self.round_weights else []
+        done += ["corrected biases"] if self.correct_bias else []
+        return [("accuracy recovery", ", ".join(done))] if done else []
+
+
+NO_RECOVERY = Recovery()
+
+
+def recovery_of(table: TomlTable) -> Recovery:
+    """The table ``[recovery]``.
+
+    Raises:
+        ModelError: a key has another type or value.
+    """
+    found: dict[str, object] = {}
+    for key, value in table.data.items():
+        if key == "equalize" and value not in ("keep", "bounds", "relu", False):
+            raise table.error(f"'equalize' cannot be {value!r}", hint="write keep, bounds, relu or false")
+        if key == "smooth" and not (
+            value is False or (isinstance(value, int | float) and value is not True and 0 <= value <= 1)
+        ):
+            raise table.error(f"'smooth' cannot be {value!r}", hint="write a number between 0 and 1, or false")
+        if key in ("round_weights", "correct_bias") and not isinstance(value, bool):
+            raise table.error(f"{key!r} cannot be {value!r}", hint="write true or false")
+        found[key] = (
+            float(value) if key == "smooth" and value is not False and isinstance(value, int | float) else value
+        )
+    return Recovery(**found)  # type: ignore[arg-type]

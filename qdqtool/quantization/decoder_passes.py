@@ -1,0 +1,118 @@
+"""What quantizing a decoder adds to a plan: bounded masks, a cache of integers, integers at the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+from qdq_passes.analysis.cache_values import CacheValues, cache_values
+from qdq_passes.analysis.channels import CHANNEL_OPS, weight_axis
+from qdq_passes.analysis.uses import is_constant
+from qdq_passes.core.base import Named, Pass
+from qdq_passes.core.pipeline import Pipeline
+from qdq_passes.core.pipeline_text import make_pass
+from qdq_passes.core.select import Selector, select_nodes
+from qdq_passes.errors import UsageError
+from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.qdq.annotate_kv_cache import AnnotateKvCache
+from qdq_passes.qdq.bound_attention_mask import BoundAttentionMask
+
+from qdqtool.calibrate.observer import Range
+from qdqtool.presets.preset import Preset
+from qdqtool.presets.recovery import Recovery
+from qdqtool.quantization.annotating import Annotator
+from qdqtool.quantization.options import Options
+
+LM_HEAD = "role:lm_head"
+#: What the pipelines call the ranges.
+_RANGES = Named("ranges")
+
+
+def with_decoder_passes(materialise: Pipeline, options: Options) -> Pipeline:
+    """``materialise`` with the passes that ``options`` asks for around its `annotate-encodings`."""
+    found: list[Pass] = []
+    for step in materialise.passes:
+        is_annotate = isinstance(step, AnnotateEncodings)
+        if is_annotate and options.bound_masks:
+            found.append(make_pass("bound-attention-mask", {"ranges": _RANGES}))
+        found.append(step)
+        if isinstance(step, AnnotateEncodings) and options.kv_cache != "float":
+            said = {"dtype": options.kv_cache, "scales": step.scales, "domain": step.domain}
+            found.append(make_pass("annotate-kv-cache", {"ranges": _RANGES, **said}))
+    if options.kv_cache != "float":
+        found.append(make_pass("scatter-integers", {}))
+        if not options.integer_io:
+            found.append(make_pass("integer-io", {"of": "cache"}))
+    if options.integer_io:
+        found.append(make_pass("integer-io", {}))
+    return Pipeline(tuple(found))
+
+
+def decoder_recovery(recovery: Recovery, preset: Preset, options: Options) -> Recovery:
+    """``recovery``, with `equalize-layers` for a language model where nothing is said and activations have 16 bit.
+
+    Those have room for the channels that are large behind a norm; 8-bit weights have none for the small weights that read them
+    (measured on the sample decoder with outliers, `16a8w`: 1.4 % of perplexity, 0.2 % when equalized). The factors are powers of
+    two: the float model computes the same.
+    """
+    has_room = preset.annotate.activations in ("int16", "uint16")
+    is_silent = recovery.equalize is None and recovery.smooth is None
+    return replace(recovery, equalize="keep") if options.bound_masks and has_room and is_silent else recovery
+
+
+def float_head(options: Options) -> tuple[str, ...]:
+    """The selectors of what stays float because of ``lm_head``."""
+    return (LM_HEAD,) if options.lm_head == "float" else ()
+
+
+def head_annotators(options: Options) -> tuple[Annotator, ...]:
+    """Who says that the weights of the last projection are int8."""
+    return (eight_bit_head,) if options.lm_head == "int8" else ()
+
+
+def eight_bit_head(model: ir.Model) -> dict[str, dict[str, object]]:
+    """Overrides for the weights of the last projection: int8, symmetric, a scale per output channel."""
+    found: dict[str, dict[str, object]] = {}
+    for node in sorted(select_nodes(model, Selector.of(LM_HEAD), allow_empty=True), key=lambda n: n.name or ""):
+        value = node.inputs[1] if len(node.inputs) > 1 else None
+        if (
+            value is None
+            or not value.name
+            or not is_constant(value)
+            or value.shape is None
+            or node.op_type not in CHANNEL_OPS
+        ):
+            continue
+        axis = weight_axis([(node, 1)], tuple(value.shape.numpy()), {node.op_type: None})[0]
+        found[value.name] = {"dtype": "int8", "symmetric": True, **({} if axis is None else {"axis": axis})}
+    return found
+
+
+def cache_names(model: ir.Model, materialise: Pipeline) -> list[str]:
+    """The tensors of the cache of the prepared ``model`` whose ranges `annotate-kv-cache` needs; none where it does not run.
+
+    Raises:
+        UsageError: an operator keeps the cache itself, or there is none.
+    """
+    if not any(isinstance(step, AnnotateKvCache) for step in materialise.passes):
+        return []
+    found = cache_values(model)
+    kept = [each for each in found if isinstance(each, tuple)]
+    if kept:
+        node, reason = kept[0]
+        raise UsageError(
+            reason, where=node.name or node.op_type,
+            hint="split with --decompose, or leave out --kv-cache",
+        )  # fmt: skip
+    values = [value for each in found if isinstance(each, CacheValues) for value in each.values]
+    return [value.name for value in values if value.name]
+
+
+def unbounded(model: ir.Model, materialise: Pipeline, ranges: Mapping[str, Range], names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that no `bound-attention-mask` gives another range."""
+    step = next((p for p in materialise.passes if isinstance(p, BoundAttentionMask)), None)
+    if step is None:
+        return list(names)
+    bounded = {value.name for value in BoundAttentionMask(ranges=ranges, margin=step.margin).bounded(model)}
+    return [name for name in names if name not in bounded]

@@ -1,0 +1,181 @@
+"""Recovery of accuracy in a quantization: where its passes stand in the plan, and the statistics that they read.
+
+    prepare → equalize-layers, smooth-activations → calibration → annotate, insert, refine → round-weights, correct-bias
+
+The first two change the float model, not its function: what is calibrated is the model behind them. Rounding wants the float
+weights, so pairs are inserted on them, and folded into integers last where those are wanted. ``@statistics`` has the
+magnitudes of the prepared model, and means and moments of the equalized and smoothed one; `qdqtool.calibrate.layer_sums`
+collects both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import onnx_ir as ir
+from qdq_passes.analysis.channel_flow import CUTS_OFF
+from qdq_passes.core.base import Named, Pass
+from qdq_passes.core.pipeline import Hook, PassReport, Pipeline
+from qdq_passes.errors import UsageError
+from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
+from qdq_passes.qdq.insert_qdq import InsertQdq
+from qdq_passes.qdq.narrow_weights import NarrowWeights
+from qdq_passes.recover.correct_bias import CorrectBias
+from qdq_passes.recover.equalize_layers import EqualizeLayers
+from qdq_passes.recover.round_weights import RoundWeights
+from qdq_passes.recover.smooth_activations import SmoothActivations
+
+from qdqtool.calibrate.cluster import InProcess, Workers
+from qdqtool.calibrate.layer_shards import share_statistics
+from qdqtool.calibrate.layer_sums import Wanted, moment_bytes
+from qdqtool.calibrate.statistics import Statistics
+from qdqtool.io.array_store import scratch_file
+from qdqtool.io.progress import StageProgress
+from qdqtool.presets.recovery import Recovery
+
+#: Named input that holds what was seen of the layers' inputs.
+STATISTICS = "statistics"
+#: Moments of more bytes than these lie in a file while the weights are rounded.
+IN_MEMORY = 1 << 29
+
+Feeds = Iterable[Mapping[str, Any]]
+
+
+def recovering(recovery: Recovery) -> Pipeline:
+    """The passes between preparation and calibration."""
+    passes: list[Pass] = []
+    if recovery.equalize:
+        passes.append(EqualizeLayers(clip=recovery.equalize))
+    if recovery.smooths:
+        assert recovery.smooth is not None
+        passes.append(SmoothActivations(statistics=Named(STATISTICS), alpha=float(recovery.smooth)))
+    return Pipeline(tuple(passes))
+
+
+def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
+    """``materialise`` with the passes on weights and biases behind its pairs; integers are folded last."""
+    if not (recovery.round_weights or recovery.correct_bias):
+        return materialise
+    folds = any(isinstance(p, FoldWeightQdq) for p in materialise.passes)
+    stored = any(isinstance(p, InsertQdq) and p.weights == "dq" for p in materialise.passes)
+    passes = [p for p in materialise.passes if not isinstance(p, FoldWeightQdq)]
+    if recovery.round_weights:
+        passes = [replace(p, weights="qdq") if isinstance(p, InsertQdq) else p for p in passes]
+        narrow = any((isinstance(p, InsertQdq) and p.narrow) or isinstance(p, NarrowWeights) for p in passes)
+        centred = bool(recovery.correct_bias)
+        passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
+    if recovery.correct_bias:
+        passes.append(CorrectBias(statistics=Named(STATISTICS), made=_made(materialise)))
+    if folds or (stored and recovery.round_weights):
+        passes.append(FoldWeightQdq())
+    return Pipeline(tuple(passes))
+
+
+def _made(materialise: Pipeline) -> Literal["float", "int32", "int8", "none"]:
+    """What a bias becomes that was not there: what the preset makes of others."""
+    kind = next((p.bias for p in materialise.passes if isinstance(p, AnnotateEncodings)), "none")
+    return "int32" if kind == "int32" else "int8" if kind == "int8" else "float"
+
+
+@dataclass
+class Recovering:
+    """The data of a recovery, while a model is quantized.
+
+    Args:
+        given: statistics that were found before.
+        file: where statistics are to be written.
+        progress: told how far collecting is.
+        warn: told what is likely a mistake.
+    """
+
+    given: Statistics | None = None
+    file: str | os.PathLike[str] | None = None
+    progress: StageProgress | None = None
+    warn: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._scratch: AbstractContextManager[str] = nullcontext("")
+        self.statistics: Statistics | None = None
+
+    def __enter__(self) -> Recovering:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._scratch.__exit__(None, None, None)
+        self._scratch = nullcontext("")
+
+    def recover(
+        self,
+        model: ir.Model,
+        recover: Pipeline,
+        materialise: Pipeline,
+        *,
+        feeds: Feeds | None,
+        hooks: Iterable[Hook] = (),
+        workers: Workers | None = None,
+    ) -> tuple[PassReport, ...]:
+        """Run ``recover`` on the prepared ``model``; collect what it and ``materialise`` read, where it was not given.
+
+        Raises:
+            UsageError: there are neither data nor statistics, or the data can be read only once.
+        """
+        needed = [STATISTICS in pipeline.needs() for pipeline in (recover, materialise)]
+        self.statistics = self.given if any(needed) else None
+        if self.given is not None and not any(needed) and self.warn is not None:
+            self.warn("no pass reads @statistics: --statistics is not used")
+        if needed[0] and self.given is None:
+            self._collect(model, feeds, ["magnitudes"], "measuring channels", workers)
+        done = recover.run(model, inputs=self.inputs(recover), hooks=hooks).passes if recover.passes else ()
+        self._tell(recover, done)
+        if needed[1] and self.given is None:
+            rounds = any(isinstance(p, RoundWeights) for p in materialise.passes)
+            wanted: list[Wanted] = ["means", "moments"] if rounds else ["means"]
+            self._collect(model, feeds, wanted, "collecting moments", workers)
+        if self.file is not None and self.statistics is not None:
+            self.statistics.write(self.file)
+        return done
+
+    def _tell(self, recover: Pipeline, done: Iterable[PassReport]) -> None:
+        """Warn of a pass that had nothing to act on."""
+        for each, report in zip(recover.passes, done, strict=True):
+            if report.modified or self.warn is None:
+                continue
+            is_cut = isinstance(each, EqualizeLayers) and any(c.because.endswith(CUTS_OFF) for c in report.changes)
+            hint = "between its layers stand Clips: --equalize bounds takes those along" if is_cut else "-v says why"
+            self.warn(f"{each.name()} changed nothing; {hint}")
+
+    def inputs(self, pipeline: Pipeline) -> dict[str, Any]:
+        """What ``pipeline`` reads by name."""
+        if STATISTICS not in pipeline.needs():
+            return {}
+        assert self.statistics is not None
+        return {STATISTICS: self.statistics.layers}
+
+    def _collect(
+        self, model: ir.Model, feeds: Feeds | None, wanted: list[Wanted], stage: str, workers: Workers | None
+    ) -> None:
+        if feeds is None:
+            raise UsageError(
+                "no data to collect statistics on", hint="give --data, or --statistics from --save-statistics"
+            )
+        file = None
+        if "moments" in wanted and moment_bytes(model) > IN_MEMORY:
+            self._scratch = scratch_file(".npz")
+            file = self._scratch.__enter__()
+        progress = self.progress
+        alone = (
+            file is not None or "moments" not in wanted
+        )  # a file is for what is too much here; the rest is quickly summed up
+        self.statistics = share_statistics(
+            model,
+            feeds,
+            InProcess() if workers is None or alone else workers,
+            wanted=wanted,
+            before=self.statistics,
+            file=file,
+            progress=None if progress is None else lambda done, total: progress(stage, done, total),
+        )
