@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from qdq_passes.core.base import Keeps, Pass
+from qdq_passes.core.base import Keeps, Named, Pass
 from qdq_passes.core.names import camel_case
 from qdq_passes.core.option_types import describe, field_type
 from qdq_passes.core.registry import PASSES
@@ -68,7 +68,10 @@ def test_keeps_is_honest(file: Path) -> None:
     """A bound has a derivation, a change has a reason."""
     cls = pass_of(file)
     declared: object = cls.keeps
-    keeps = declared if isinstance(declared, Keeps) else cls().keeps  # a property where it depends on the options
+    required = [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
+    keeps = (
+        declared if isinstance(declared, Keeps) else cls(**{name: Named(name) for name in required}).keeps
+    )  # by options
     assert keeps.numerics in ("exact", "bounded", "changes")
     assert keeps.numerics == "exact" or keeps.why
     assert (keeps.bound > 0) == (keeps.numerics == "bounded")

@@ -1,4 +1,5 @@
-"""Run the benchmarks (or those named: start_up, verifying, partitioning, big_model, quantize, npu, splitting, generating), print one line each, exit 1 when a bound is broken.
+"""Run the benchmarks (or those named: start_up, verifying, partitioning, big_model, quantize, npu, splitting, generating,
+weight_only, recovering), print one line each, exit 1 when a bound is broken.
 
 Other work on the machine only ever adds to a figure, so what breaks a bound is measured once more; broken twice, it is broken."""
 
@@ -7,7 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tests.bench import big_model, generating, npu, partitioning, quantize, splitting, start_up, verifying
+from tests.bench import (
+    big_model,
+    generating,
+    npu,
+    partitioning,
+    quantize,
+    recovering,
+    splitting,
+    start_up,
+    verifying,
+    weight_only,
+)
 
 ALL = {
     "start_up": start_up.results,
@@ -18,6 +30,8 @@ ALL = {
     "npu": npu.results,
     "splitting": splitting.results,
     "generating": generating.results,
+    "weight_only": weight_only.results,
+    "recovering": recovering.results,
 }
 
 

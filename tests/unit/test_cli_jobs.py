@@ -1,4 +1,4 @@
-"""Threads, baselines, samples of the numeric check, what a target refuses, and progress."""
+"""Threads and processes, baselines, samples of the numeric check, what a target refuses, and progress."""
 
 from __future__ import annotations
 
@@ -34,30 +34,43 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("command", ["quantize", "calibrate", "compare"])
-def test_jobs_are_threads_of_the_sessions(
-    command: str, quantized: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Threads that the sessions of this process were opened with."""
+    found: list[int] = []
     original = taps.open_session
 
     def spy(*arguments: Any, threads: int = 1, **options: Any) -> Any:
-        asked.append(threads)
+        found.append(threads)
         return original(*arguments, threads=threads, **options)
 
     monkeypatch.setattr(taps, "open_session", spy)
-    models = (DIGITS, quantized) if command == "compare" else (DIGITS,)
-    reports = []
-    for name in ("a", "b"):
-        output = () if command == "compare" else ("-o", tmp_path / name)
-        done = cli(command, *models, "--data", CALIB, "--samples", "3", "--jobs", "2", "--json", *output)
-        reports.append((tmp_path / name).read_bytes() if output else done.out)
+    return found
+
+
+@pytest.mark.parametrize("option", ["--threads", "--jobs"])
+def test_threads_of_the_sessions(option: str, quantized: str, asked: list[int]) -> None:
+    same = ("compare", DIGITS, quantized, "--data", CALIB, "--samples", "3", "--json")
+    first, second = (cli(*same, option, "2").out for _ in range(2))
     assert set(asked) == {2}
-    assert reports[0] == reports[1]
+    assert first == second
 
 
-def test_jobs_must_be_a_number_of_threads() -> None:
-    assert "'--jobs'" in cli("compare", DIGITS, DIGITS, "--data", CALIB, "--jobs", "0", code=2).err
+@pytest.mark.parametrize("command", ["quantize", "calibrate"])
+def test_jobs_are_processes_of_one_thread(command: str, tmp_path: Path, asked: list[int]) -> None:
+    same = (command, DIGITS, "--data", CALIB, "--samples", "3")
+    cli(*same, "-o", tmp_path / "a")
+    here = len(asked)
+    cli(*same, "-o", tmp_path / "b", "--jobs", "2")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert set(asked) == {1}
+    assert len(asked) - here < here  # the model was run elsewhere
+    assert "No such option '--threads'" in cli(*same, "-o", tmp_path / "c", "--threads", "2", code=2).err
+
+
+@pytest.mark.parametrize("command", ["compare", "calibrate"])
+def test_jobs_must_be_a_number(command: str) -> None:
+    assert "'--jobs'" in cli(command, DIGITS, DIGITS, "--data", CALIB, "--jobs", "0", code=2).err
 
 
 def compared(model: str, *more: str | Path, code: int = 0) -> Any:

@@ -119,8 +119,9 @@ def test_quantize_for_people(tmp_path: Path) -> None:
         "preset                    xint8",
         "method                    pow2-minmse over 1 sample",
     ]
-    assert lines[6].startswith("positions moved  ")
-    assert lines[9:16] == [
+    assert lines[5].split()[0] == "multiply-accumulates"
+    assert lines[7].startswith("positions moved  ")
+    assert lines[10:17] == [
         "",
         "excluded node  reason",
         "/head/fc       named by --exclude",
@@ -129,14 +130,14 @@ def test_quantize_for_people(tmp_path: Path) -> None:
         "/head/flatten_output_0    activation, int8 scale 2^-6; excluded /head/fc touches it, kept for /head/flatten",
         "",
     ]
-    assert [line.split() for line in lines[16:18]] == [
+    assert [line.split() for line in lines[17:19]] == [
         ["converted", "node", "how"],
         ["/head/pool_output_0_Mul", "factor", "1", "of", "/head/pool,", "exact"],
     ]
-    assert lines[19].split() == ["noisiest", "tensor", "kind", "range", "position", "clipped", "SQNR", "dB"]
-    noise = [float(line.split()[-1]) for line in lines[20:25]]
+    assert lines[20].split() == ["noisiest", "tensor", "kind", "range", "position", "clipped", "SQNR", "dB"]
+    noise = [float(line.split()[-1]) for line in lines[21:26]]
     assert noise == sorted(noise)
-    assert lines[25:] == [f"wrote {tmp_path / 'q.onnx'}"]
+    assert lines[26:] == [f"wrote {tmp_path / 'q.onnx'}"]
     assert done.err == "warning: random data: ranges and figures say nothing about accuracy\n"
 
 
@@ -186,7 +187,7 @@ def test_list(what: str) -> None:
 def test_list_shows_the_options_of_a_pass() -> None:
     shown = cli("list", "passes", "insert-qdq").out
     assert re.search(r"^select +a selector +everything$", shown, re.M)
-    assert {"name": "encodings", "type": "@name", "default": "required"} in cli(
+    assert {"name": "encodings", "type": "@name", "default": "none"} in cli(
         "list", "passes", "annotate-encodings", "--json"
     ).json["options"]
 

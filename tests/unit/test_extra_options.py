@@ -59,6 +59,7 @@ PRINTED = [
     ("Int32Bias", True, "bias=int32"),
     ("QuantizeBias", False, 'bias="none"'),
     ("MinimumRealRange", "0.0001", "min-range=0.0001"),
+    ("QDQDisableWeightAdjustForInt32Bias", False, "bias-overflow=widen"),
     ("MatMulConstBOnly", True, "constant-b-only=true"),
     ("ForceQuantizeNoInputCheck", False, "follow-input=true"),
     ("op_types_to_quantize", ["Conv", "Exp"], "ops=[Conv,Exp]"),
@@ -169,7 +170,6 @@ REFUSED = [
     ("activation_type", "QInt4", "only weights are"),
     ("calibrate_method", "CalibrationMethod.Nothing", "there is distribution, entropy, minmax"),
     ("calibrate_method", "ExtendedCalibrationMethod.LayerwisePercentile", "Percentile is one for all tensors"),
-    ("QDQDisableWeightAdjustForInt32Bias", False, "a bias beyond int32 stays float"),
     ("TensorQuantOverrides", {"t": [{"convert": {"quant_type": "QUInt16"}}]}, "convert-boundaries widens the encoding"),
     (
         "TensorQuantOverrides",

@@ -129,8 +129,9 @@ def test_a_folder_of_npz_in_the_order_of_names(tmp_path: Path) -> None:
     ("name", "content", "kind", "says"),
     [
         ("broken.npz", b"no zip", ModelError, "cannot be read as .npz"),
-        ("text.txt", b"hello", UnsupportedError, "text calibration data comes with language models; tokenize"),
-        ("data.csv", b"1,2", UsageError, "unknown kind of file '.csv'; --data takes file.npz"),
+        ("text.txt", b"hello", UnsupportedError, "a text is data of language models; give it to quantize"),
+        ("data.csv", b"1,2", UnsupportedError, "a text inside another format; write the text itself into a .txt file"),
+        ("data.bin", b"1,2", UsageError, "unknown kind of file '.bin'; --data takes file.npz"),
         ("pickle.npy", b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117)
          + b"\n", ModelError, "cannot be read as .npz"),
     ],

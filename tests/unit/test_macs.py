@@ -37,6 +37,16 @@ def test_a_dynamic_batch_counts_once() -> None:
     assert macs_of(graph.graph[0]) == 35
 
 
+def test_a_dynamic_batch_that_is_flattened_counts_once() -> None:
+    """Tokens [N, 16, 3] as rows [N·16, 3], through a pair."""
+    graph = model(
+        """g (float[N,16,3] x, float[3,7] w) => (float[M,7] y) <int64[2] rows = {-1, 3}, float s = {1}, int8 z = {0}>
+        { r = Reshape(x, rows) q = QuantizeLinear(r, s, z) d = DequantizeLinear(q, s, z) [g] y = Gemm(d, w) }"""
+    )
+    run_pipeline(graph, "infer-shapes")
+    assert macs_of(next(node for node in graph.graph if node.name == "g")) == 16 * 3 * 7
+
+
 def test_without_a_shape_nothing_is_known() -> None:
     graph = model(
         "g (float x, float[5,7] w) => (float y) { t = Abs(x) u = MatMul(t, w) y = ReduceSum<keepdims: int = 0>(u) }"

@@ -168,14 +168,17 @@ UNSORTED = "g (float[2] x) => (float[2] y) { [b] y = Neg(t) [a] t = Relu(x) }"
 def test_nodes_out_of_order(name: str) -> None:
     """`load` accepts nodes in any order: a pass works on them, or says in one line that sort comes first."""
     options = {
-        "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
+        "adjust-ranges": "{ranges=@ranges}", "annotate-kv-cache": "{ranges=@ranges}", "bound-attention-mask": "{ranges=@ranges}",
+        "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
         "assign-targets": "{target=@target}", "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
     }  # fmt: skip
+    options |= dict.fromkeys(("correct-bias", "round-weights", "smooth-activations"), "{statistics=@statistics}")
     options |= {each: "{target=@target}" for each in PASSES.names() if each.startswith("lower-")}
     ranges = {
         "ranges": {value: Observed(-1, 1) for value in "xty"},
         "encodings": dict.fromkeys("xty", Encoding.per_tensor(ir.DataType.INT8, 0.5)),
         "target": FakeTarget(),
+        "statistics": {},
     }
     is_for_decoders = PASSES.load(name).__module__.startswith("qdq_passes.llm.")
     message = ""

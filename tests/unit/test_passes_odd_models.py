@@ -86,6 +86,8 @@ CHAINS = (
 )
 NEEDS = {
     "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
+    "annotate-kv-cache": "{ranges=@ranges}", "bound-attention-mask": "{ranges=@ranges}",
+    **dict.fromkeys(("correct-bias", "round-weights", "smooth-activations"), "{statistics=@statistics}"),
     "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
     **{name: "{target=@target}" for name in PASSES.names() if name == "assign-targets" or name.startswith("lower-")},
 }  # fmt: skip
@@ -108,7 +110,12 @@ def test_odd_models(odd: str, pipeline: str) -> None:
     graph = model(ODD[odd])
     names = [value.name for value in all_values(graph)]
     encodings = dict.fromkeys(names, Encoding.per_tensor(ir.DataType.UINT8, 0.25, 6))
-    ranges = {"ranges": dict.fromkeys(names, Observed(-1.5, 2.0)), "encodings": encodings, "target": FakeTarget()}
+    ranges = {
+        "ranges": dict.fromkeys(names, Observed(-1.5, 2.0)),
+        "encodings": encodings,
+        "target": FakeTarget(),
+        "statistics": {},
+    }
     before, ends = outputs_of(graph), interface(dump(graph))
     refused = ""
     try:

@@ -54,7 +54,7 @@ def test_text(text: str, canonical: str) -> None:
         ("insert-qdq{axis=x}", '"x" is no value for axis; expected an integer | none', 16),
         ("insert-qdq{scale=[1,a]}", "is no value for scale; expected [a number, …]", 17),
         ("remove-qdq{select=layer:x}", "no layer range", 18),
-        ("annotate-encodings", "annotate-encodings needs encodings; write annotate-encodings{encodings=…}", 0),
+        ("adjust-ranges", "adjust-ranges needs ranges; write adjust-ranges{ranges=…}", 0),
         ("annotate-encodings{encodings=3}", "3 is no value for encodings; expected @name", 29),
     ],
 )
@@ -82,5 +82,5 @@ def test_plain_values() -> None:
     assert make_pass("annotate-encodings", {"encodings": "@ranges"}).encodings == Named("ranges")  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match=r"remove-qdq has no option 'slect'.*did you mean select"):
         make_pass("remove-qdq", {"slect": "a"})
-    with pytest.raises(UsageError, match="annotate-encodings needs encodings"):
-        make_pass("annotate-encodings", {})
+    with pytest.raises(UsageError, match="adjust-ranges needs ranges"):
+        make_pass("adjust-ranges", {})

@@ -271,7 +271,7 @@ def test_broken_files_give_one_line(tmp_path: Path, old: str, new: str, message:
 
 
 #: Type of a field → type in the schema.
-KINDS: dict[Any, str] = {bool: "boolean", float: "number", tuple[str, ...]: "array"}
+KINDS: dict[Any, str] = {bool: "boolean", float: "number", int: "integer", tuple[str, ...]: "array"}
 
 
 def test_schema_and_passes_know_the_same_words() -> None:

@@ -1,0 +1,128 @@
+"""``extends``: a preset that says only where it differs; circles, unknown names and faults of the other file are one line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+from qdq_passes.core import registry
+from qdq_passes.errors import ModelError
+
+from qdqtool.presets.loading import load_preset
+
+SCHEMA = json.loads(files("qdqtool.presets").joinpath("schema.json").read_text("utf-8"))
+
+BASE = """
+description = "Base"
+calibration.method = "minmax"
+calibration.options.percentile.percentile = 99.0
+[encodings]
+scales = "any"
+symmetric = false
+per_axis = ["Conv"]
+min_scale = 0.001
+[insert]
+weights = "dq"
+[selection]
+ops = ["Conv", "Gemm"]
+exclude = ["*/head/*"]
+"""
+CHILD = """
+description = "Child"
+extends = "base.toml"
+[encodings]
+per_axis = []
+weights = "int4"
+[selection]
+exclude = []
+"""
+
+
+@pytest.fixture(autouse=True)
+def _only_what_is_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_added", [])
+    monkeypatch.delenv("QDQTOOL_PATH", raising=False)
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text, "utf-8")
+    return folder / name
+
+
+def test_what_is_not_said_is_the_others(tmp_path: Path) -> None:
+    """Tables key by key, lists as a whole, an empty list takes the other's away; a file is looked for beside the one that names it."""
+    base, path = write(tmp_path, "base.toml", BASE), write(tmp_path, "child.toml", CHILD)
+    jsonschema.validate(tomllib.loads(CHILD), SCHEMA)
+    child = load_preset(path)
+    assert (child.name, child.description, child.method) == ("child", "Child", "minmax")
+    assert child.method_options == {"percentile": {"percentile": 99.0}}
+    policy = child.annotate
+    assert (policy.scales, policy.symmetric, policy.weights, policy.min_scale) == ("any", False, "int4", 0.001)
+    assert policy.per_axis == ()
+    assert policy.ops == ("Conv", "Gemm")
+    assert "exclude" not in child.pipeline_text()[1]
+    assert child.insert.weights == "dq"
+    assert load_preset(base).annotate.per_axis == ("Conv",)
+
+
+def test_the_digest_covers_what_is_extended(tmp_path: Path) -> None:
+    path = write(tmp_path, "child.toml", CHILD)
+    write(tmp_path, "base.toml", BASE)
+    before = load_preset(path).sha256
+    write(tmp_path, "base.toml", "# a comment\n" + BASE)
+    assert load_preset(path).sha256 == before
+    write(tmp_path, "base.toml", BASE.replace("0.001", "0.002"))
+    assert load_preset(path).sha256 != before
+
+
+def test_names_and_chains(tmp_path: Path) -> None:
+    mine = write(tmp_path, "mine.toml", 'description = "Mine"\nextends = "16a4w"\n[encodings]\nweights = "int8"\n')
+    preset = load_preset(mine)
+    assert (preset.method, preset.annotate.activations, preset.annotate.weights) == ("minmax", "uint16", "int8")
+    assert preset.annotate.min_scale == 2.0**-20
+    folder = tmp_path / "more" / "presets"
+    folder.mkdir(parents=True)
+    write(folder, "again.toml", 'description = "x"\nextends = "further"\n')
+    write(folder, "further.toml", 'description = "y"\nextends = "a8w8"\ncalibration.method = "mse"\n')
+    registry.add_path(folder.parent)
+    assert load_preset("again").method == "mse"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "itself.toml"', "presets extend one another: itself.toml → itself.toml; one of them stands by itself"),
+        ('extends = "round.toml"', "presets extend one another: itself.toml → round.toml → itself.toml"),
+        ('extends = "8a8ww"', "itself.toml: 'extends': unknown preset '8a8ww'; did you mean '8a8w' or "),
+        ('extends = "gone.toml"', "'extends': no such file"),
+        ("extends = 8", "itself.toml: 'extends' cannot be 8; name one preset, or a .toml file"),
+        ('extends = ""', "itself.toml: 'extends' cannot be ''"),
+        ('extends = "a8w8"\n[encodings]\nwieghts = "int8"', "itself.toml [encodings]: unknown key 'wieghts'; did you mean"),
+        ('extends = "broken.toml"', "broken.toml [encodings]: unknown key 'wieghts'; did you mean"),
+        ('extends = "a8w8"\n[encodings]\nmin_scale = -1.0', "[encodings]: 'min_scale': min-scale=-1.0 is no scale"),
+        ('extends = "xint8"\n[encodings]\nmin_scale = 0.3', "'min_scale': min-scale=0.3 is no power of two"),
+        ('extends = "a8w8"\n[encodings]\nweight_types = ["Conv"]', "'weight_types': weight-types entry 'Conv' cannot be read"),
+        ('extends = "a8w8"\n[refuses]\nper_axes = "x"', "itself.toml [refuses]: unknown key 'per_axes'"),
+        ('extends = "a8w8"\n[refuses]\nper_axis = false', "[refuses]: 'per_axis' cannot be false; expected one line of text"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    write(tmp_path, "round.toml", 'description = "x"\nextends = "itself.toml"\n')
+    write(tmp_path, "broken.toml", 'description = "x"\nextends = "a8w8"\n[encodings]\nwieghts = "int8"\n')
+    path = write(tmp_path, "itself.toml", f'description = "x"\n{text}\n')
+    with pytest.raises(ModelError) as caught:
+        load_preset(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_preset_that_extends_needs_its_own_description(tmp_path: Path) -> None:
+    path = write(tmp_path, "mine.toml", 'extends = "a8w8"\n')
+    with pytest.raises(ModelError, match="'description' is missing"):
+        load_preset(path)
+    assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(tomllib.loads('extends = "a8w8"\n'))
