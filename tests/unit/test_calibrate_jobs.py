@@ -24,7 +24,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds import input_specs, open_feeds
 from qdqtool.io.load import load
 from tests.unit.cli_helpers import CALIB, DIGITS, cli, command_line, environment, write
-from tests.unit.test_local_workers import wait_for
+from tests.unit.test_local_workers import hear_interrupts, wait_for
 
 Array = npt.NDArray[Any]
 LOG = "g (float[1,3] x) => (float[1,3] y) { l = Log(x)  n = Neg(l)  y = Exp(n) }"
@@ -261,7 +261,9 @@ def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
     command = command_line(
         "calibrate", DIGITS, "--data", f"{tmp_path / 'slow.py'}:feeds", "--jobs", "2", "-o", tmp_path / "r.json"
     )
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment(), stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    ) as process:
         wait_for(lambda: (tmp_path / "read").exists() and int((tmp_path / "read").read_text() or 0) > 20)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

@@ -224,8 +224,9 @@ def test_workers_end_with_their_caller(by: signal.Signals, tmp_path: Path) -> No
         "with open_workers(2) as workers: list(workers.map(does.note_and_sleep, sys.argv[1], range(4)))"
     )
     caller = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], env=environment(), stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", script, str(tmp_path)], env=environment(), stderr=subprocess.PIPE, text=True,
+        preexec_fn=hear_interrupts,
+    )  # fmt: skip
     wait_for(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
     caller.send_signal(by)
     _, err = caller.communicate(timeout=60)
@@ -250,6 +251,11 @@ def test_jobs_are_a_number() -> None:
         pass
     with pytest.raises(UsageError, match="--jobs and --cluster together"), open_workers(2, "tcp://host:1"):
         pass
+
+
+def hear_interrupts() -> None:
+    """A shell that started these tests in the background has its children ignore interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_for(happened: Any, seconds: float = 90) -> None:

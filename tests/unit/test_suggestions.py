@@ -72,8 +72,8 @@ def test_a_suggestion_is_looked_at() -> None:
         == "`qdqtool qdq convert --kinds weights`: --kinds cannot be weights"
     )
     assert (
-        complaint("`qdqtool quantize --integer-io`")
-        == "`qdqtool quantize --integer-io`: there is no option --integer-io"
+        complaint("`qdqtool quantize --no-such-option`")
+        == "`qdqtool quantize --no-such-option`: there is no option --no-such-option"
     )
     assert complaint("`qdqtool quantize --target chip`") == "`qdqtool quantize --target chip`: there is no target chip"
     with pytest.raises(UsageError, match="fold-batchnorm"):
