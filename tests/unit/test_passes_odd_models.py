@@ -93,8 +93,8 @@ NEEDS = {
 }  # fmt: skip
 #: Passes over graphsurgeon's graph refuse what it would lose.
 REFUSE = ("remove-identity", "merge-transposes")
-#: Passes whose job is to take inputs away, or to change their shapes.
-CHANGES_ENDS = ("convert-layout", "remove-initializer-inputs")
+#: Passes whose job is to take inputs away, or to change their shapes or types.
+CHANGES_ENDS = ("convert-layout", "integer-io", "remove-initializer-inputs")
 PIPELINES = [*(name + NEEDS.get(name, "") for name in PASSES.names()), *CHAINS]
 
 

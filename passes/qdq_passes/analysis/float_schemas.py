@@ -21,7 +21,7 @@ CONTRIB = frozenset(
     }
 )  # fmt: skip
 #: Attributes that say the type of an output.
-_SAYS_TYPE = frozenset({"dtype", "output_dtype", "to"})
+_SAYS_TYPE = frozenset({"dtype", "output_datatype", "output_dtype", "to"})
 _BY_ATTRIBUTE = frozenset({"Constant", "ConstantOfShape"})
 
 
@@ -58,7 +58,7 @@ def retyped(
     inputs = {i: types.get(v) for i, v in enumerate(node.inputs) if v is not None}
     outputs = {i: types.get(v) for i, v in enumerate(node.outputs) if v.name}
     if None in inputs.values() or None in outputs.values():
-        return "the type of what it reads or writes is unknown; run infer-shapes first"
+        return "the type of a tensor that it reads or writes is unknown; run infer-shapes first"
     if ir.DataType.DOUBLE in (*inputs.values(), *outputs.values()):
         return "computes on float64"
     reads, writes = (tuple(i for i, t in each.items() if t in FLOAT_TYPES and t != dtype) for each in (inputs, outputs))

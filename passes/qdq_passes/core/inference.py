@@ -37,7 +37,7 @@ def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
 
 
 def element_types(model: ir.Model, values: Iterable[ir.Value]) -> dict[ir.Value, ir.DataType | None]:
-    """The element type of each of ``values``, without a change to ``model``; None where it cannot be told.
+    """The element type of each of ``values``, without a change to ``model``; None where it cannot be told or is of no tensor.
 
     What the graph does not declare is inferred on a copy; a graph that onnx cannot infer leaves it unknown.
     """
@@ -54,7 +54,7 @@ def element_types(model: ir.Model, values: Iterable[ir.Value]) -> dict[ir.Value,
         known = _by_name(theirs)
         for name, value in _by_name(mine).items():
             if value in unknown and name in known:
-                types[value] = known[name].dtype
+                types[value] = known[name].dtype if isinstance(known[name].type, ir.TensorType) else None
     return types
 
 

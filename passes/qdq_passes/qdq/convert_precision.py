@@ -34,7 +34,8 @@ class ConvertPrecision(Pass):
     Requires: known element types (infer-shapes).
     Keeps: names of inputs and outputs, and with ``io=keep`` their types; the numbers are rounded to 11 bits, or 8.
     Skips: operators that the ONNX schema of the model's opset gives no such type, those whose type an attribute says, on
-        sequences, in bodies and functions, or with a body; nodes that read an initializer beyond the type; Q and DQ.
+        sequences, in bodies and functions, or with a body; nodes that read an initializer beyond the type; Q and DQ; all in a
+        model that does not import ONNX's own operators, as Cast is one.
 
     Args:
         select: the nodes; with ``dtype=annotated`` those of the marked ones.
@@ -61,7 +62,7 @@ class ConvertPrecision(Pass):
             held = _outputs_of_bodies(model)
             region: dict[ir.Node, Retyped] = {}
             for node in nodes:
-                what = _why_not(node, held) or retyped(node, dtype, _opset(model, node), types)
+                what = _why_not(model, node, held) or retyped(node, dtype, _opset(model, node), types)
                 what = what if isinstance(what, str) else _why_not_constants(node, what, dtype) or what
                 if isinstance(what, Retyped):
                     region[node] = what
@@ -88,9 +89,11 @@ def _is_border(node: ir.Node) -> bool:
     return is_pair or is_standard(node, "Cast", "CastLike", "Constant")
 
 
-def _why_not(node: ir.Node, held: set[ir.Value]) -> str | None:
+def _why_not(model: ir.Model, node: ir.Node, held: set[ir.Value]) -> str | None:
     if _is_border(node):
         return "only converts"
+    if "" not in model.opset_imports:
+        return "the model does not import the domain of Cast; add ai.onnx to its opset imports"
     return "a body hands on what it writes" if any(value in held for value in node.outputs) else None
 
 
