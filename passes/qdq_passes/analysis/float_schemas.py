@@ -66,7 +66,7 @@ def retyped(
         return "computes on no floats of another type"
     if node.domain == "com.microsoft" and node.op_type in CONTRIB and dtype == ir.DataType.FLOAT16:
         return Retyped(reads, writes)
-    if node.op_type in _BY_ATTRIBUTE or _SAYS_TYPE & set(node.attributes):
+    if node.op_type in _BY_ATTRIBUTE:
         return "an attribute says its type"
     return _by_schema(node, dtype, opset, reads, writes)
 
@@ -78,6 +78,8 @@ def _by_schema(
     if not onnx.defs.has(node.op_type, opset, domain):
         return f"no schema tells which types {domain}::{node.op_type} takes".replace(" ::", " ")
     schema = onnx.defs.get_schema(node.op_type, opset, domain)
+    if not _SAYS_TYPE.isdisjoint(schema.attributes):  # left out, it has a default
+        return "an attribute says its type"
     wanted = f"tensor({dtype.name.lower()})"
     free = {c.type_param_str for c in schema.type_constraints if wanted in c.allowed_type_strs}
     ins = tuple(i for i in inputs if _formal(schema.inputs, i) in free)
