@@ -5,7 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: install demo test test-all lint bench clean
+
+install: $(STAMP)
 
 demo: $(STAMP)
 	@mkdir -p .demo
