@@ -22,8 +22,11 @@ from qdqtool.io.atomic import refuse_existing
 from qdqtool.io.read import read_text
 from qdqtool.io.save import save
 from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
+from qdqtool.npu.arranging import linear_arrangement
+from qdqtool.npu.broken_rules import broken_rules
 from qdqtool.npu.compiled import refuse_compiled
 from qdqtool.npu.figures import node_reports, partition_report
+from qdqtool.npu.memory import graph_memory, plan_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis, NodeReport
 from qdqtool.targets.findings import hardened, silent_findings
@@ -47,6 +50,7 @@ def analyze(
     require_npu: float | None = None,
     baseline: str | os.PathLike[str] | None = None,
     outline: bool = False,
+    memory: bool = False,
     allow_findings: bool = False,
     overwrite: bool = False,
     no_provenance: bool = False,
@@ -63,6 +67,7 @@ def analyze(
         require_npu: share of operators in percent that must be on the NPU, else the analysis has failed.
         baseline: JSON of an earlier analysis: only what is worse than there makes this one fail.
         outline: the model written has each partition as a local function.
+        memory: also plan its memory: weights, KV cache and activations against what the target addresses.
         allow_findings: write it although the model has errors that it came with.
         overwrite: replace an existing ``output``.
         no_provenance: leave out the metadata entry.
@@ -84,6 +89,10 @@ def analyze(
     run_pipeline(work, ",".join(steps))
     path = "model.onnx" if isinstance(model, ir.Model) else os.fspath(model)
     found = _judged(_analysis(work, path, chip, boundary, simulated=simulated), before, require_npu)
+    if memory:
+        name = os.path.basename(path)
+        taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
+        found = dataclasses.replace(found, memory=plan_of(chip, [graph_memory(work, taken, name=name)]))
     if output is not None:
         steps.append("assign-targets{target=@target" + _options(boundary, simulated=simulated) + "}")
         if outline:
@@ -112,10 +121,12 @@ def _analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | N
         target=target.name,
         target_version=target.version,
         policy=target.policy,
+        has_integers=any(engine.kind == "int" for engine in target.engines) or not target.engines,
         model=model,
         nodes=node_reports(placed, found),
         partitions=tuple(partition_report(partition) for partition in found.partitions),
         findings=(*hardened(silent_findings(model, target), target), *_notes(lacking)),
+        rules=broken_rules(units, target) if target.policy == "whole-model" else (),
         repairs=repairs(setting),
         cut=cut_of(setting, path),
     )
@@ -141,11 +152,13 @@ class Stored:
         errors: (rule, where) of its errors.
         verdicts: verdict of each node by its name.
         npu_percent: share of operators on the NPU.
+        broken: (rule, node) of the rules that are not kept.
     """
 
     errors: frozenset[tuple[str, str]]
     verdicts: dict[str, str]
     npu_percent: float
+    broken: frozenset[tuple[str, str]]
 
 
 def _stored(path: str | os.PathLike[str]) -> Stored:
@@ -160,6 +173,7 @@ def _stored(path: str | os.PathLike[str]) -> Stored:
             errors=frozenset((f["rule"], f["where"]) for f in data["findings"] if f["level"] in ("error", "fatal")),
             verdicts={node["name"]: str(node["verdict"]) for node in data["nodes"]},
             npu_percent=float(data["npu_percent"]),
+            broken=frozenset((rule["rule"], node) for rule in data.get("rules", ()) for node in rule["nodes"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError("is no report of `qdqtool analyze --json`", where=os.fspath(path)) from error
@@ -179,6 +193,11 @@ def _judged(found: Analysis, before: Stored | None, require_npu: float | None) -
             others = f" and {len(worse) - 1} more" if len(worse) > 1 else ""
             now, was = worse[0].placement.verdict, before.verdicts[worse[0].name]
             failures.append(f"{worse[0].name}{others}: {now}, was {was} in the baseline")
+        known = frozenset(before.verdicts)
+        broken = [(r.rule, n) for r in found.rules for n in r.nodes if n in known and (r.rule, n) not in before.broken]
+        if broken and not worse:
+            others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+            failures.append(f"{broken[0][1]}{others}: does not keep {broken[0][0]}, did in the baseline")
         if found.npu_percent < before.npu_percent and not (short or worse):
             failures.append(
                 f"{found.npu_percent:.1f} % of the operators are on the NPU, were {before.npu_percent:.1f} %"

@@ -15,7 +15,9 @@ from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.uses import all_values, is_standard, main_nodes
 from qdq_passes.core.annotate import TARGET, Placement
 from qdq_passes.core.edit import Namer, copy_model, drop_unused_domains
+from qdq_passes.core.partitions import Partitioning
 from qdq_passes.core.pipeline import Hook, run_pipeline
+from qdq_passes.core.placements import placements
 from qdq_passes.core.verdict import Boundary, Verdict
 
 from qdqtool.io.versions import IR_VERSION
@@ -27,7 +29,19 @@ from qdqtool.targets.target import Target
 #: The passes that turn what is assigned to the NPU into operators of programs.
 LOWER = ",".join(
     f"lower-{family}{{target=@target}}"
-    for family in ("convolutions", "products", "elementwise", "tables", "pools", "movement", "softmax")
+    for family in (
+        "convolutions",
+        "products",
+        "elementwise",
+        "tables",
+        "pools",
+        "movement",
+        "softmax",
+        "norms",
+        "rotary-embeddings",
+        "einsums",
+        "floats",
+    )
 )
 #: Element types that came after IR version 10: a model with one of them keeps its version.
 _NEWER_TYPES = {
@@ -128,6 +142,11 @@ def lower(model: ir.Model, target: Target, *, boundary: Boundary | None = None, 
     refuse_compiled(model, target)
     work = copy_model(model)
     run_pipeline(work, preparation(boundary), inputs={"target": target}, hooks=hooks)
+    return _lowered(work, target, hooks)
+
+
+def _lowered(work: ir.Model, target: Target, hooks: Iterable[Hook]) -> Lowered:
+    """``work``, whose nodes are assigned, with operators of ai.qdqtool; it is edited."""
     placed = [
         placement for node in main_nodes(work) if is_operator(node) and (placement := TARGET.get(node)) is not None
     ]
@@ -150,7 +169,27 @@ def compile(
 
     The result is of IR version 10 at most where that can be: every onnxruntime that has plugin providers loads it.
     """
-    done = lower(model, target, boundary=boundary, hooks=hooks)
+    return _compiled(lower(model, target, boundary=boundary, hooks=hooks), target)
+
+
+def compile_partitions(model: ir.Model, found: Partitioning, target: Target) -> Lowered:
+    """As `compile`, of a model that is partitioned already.
+
+    Args:
+        model: prepared (`infer-shapes,lift-constants`); it is edited.
+        found: its partitions.
+        target: the target.
+
+    Raises:
+        UsageError: ``model`` is compiled already.
+    """
+    refuse_compiled(model, target)
+    for node, placement in placements(model, found).items():
+        TARGET.set(node, placement)
+    return _compiled(_lowered(model, target, ()), target)
+
+
+def _compiled(done: Lowered, target: Target) -> Lowered:
     work, namer, parts = done.model, Namer(done.model), []
     for number, nodes in sorted(_members(work).items()):
         part = _part(work, number, nodes)

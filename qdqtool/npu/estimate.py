@@ -1,7 +1,7 @@
 """An estimate of the time on the target, node by node, from the numbers of its file. Nothing is measured.
 
     matrix cycles  tiles · rows·depth·columns of a tile / MACs a cycle; plus a penalty for each group of a grouped convolution,
-                   times one where a weight has a scale per block
+                   where a weight has a scale per block as many times those of 8 bits, where that is more
     vector cycles  element operations · bits/8 / elements a cycle
     DRAM cycles    (weights + activations that leave the memory beside the engines) / bytes a cycle
     node           the slowest of the three: they overlap
@@ -30,8 +30,8 @@ from qdqtool.npu.work import Work, work_of
 from qdqtool.targets.cost import Cost, Figure, Memory
 from qdqtool.targets.target import Target
 
-#: Bits of an element that is computed in floating point: NPUs that have it use float16.
-FLOAT_BITS = 16
+#: Bits of an element that is computed in floating point.
+FLOAT_BITS = {"float16": 16, "bfloat16": 16, "float32": 32}
 #: Names in a note.
 SHOWN = 3
 
@@ -53,13 +53,13 @@ def estimate(target: Target, found: Partitioning) -> Estimate:
         if part is None or isinstance(done, str):
             nodes.append(_without(unit, part, verdict, done))
         else:
-            nodes.append(_node(unit, part, verdict, done, cost, memory, beside))
+            nodes.append(_node(unit, part, verdict, done, target, beside))
     partitions = [_partition(part, [n for n in nodes if n.partition == part.id], cost) for part in found.partitions]
     return Estimate(
         target=target.name,
         nodes=tuple(nodes),
         partitions=tuple(partitions),
-        assumptions=tuple(_assumptions(cost, memory)),
+        assumptions=assumptions(target),
         notes=tuple(_notes(nodes, found.partitions, work, memory, sum(v.kind == "npu-float" for v in found.verdicts))),
     )
 
@@ -75,10 +75,11 @@ def _without(unit: Unit, part: Partition | None, verdict: Verdict, done: Work | 
 
 
 def _node(
-    unit: Unit, part: Partition, verdict: Verdict, work: Work, cost: Cost, memory: Memory, beside: set[ir.Value]
+    unit: Unit, part: Partition, verdict: Verdict, work: Work, target: Target, beside: set[ir.Value]
 ) -> NodeEstimate:
+    cost, memory, precision = target.cost, target.memory, target.arithmetic.float_precision
     is_float = verdict.kind == "npu-float"
-    bits = FLOAT_BITS if is_float else max(work.bits, 8)
+    bits = FLOAT_BITS[precision] if is_float else max(work.bits, 8)
     wide = cost.vector_elements_per_cycle.value * 8 / bits
     matrix, vector, tiles, notes = 0.0, work.element_ops / wide, 0, []
     if work.products is not None:
@@ -86,8 +87,9 @@ def _node(
         tiles = work.products.tiles(tile)
         matrix = tiles * math.prod(tile) / _macs_per_cycle(cost, bits, is_float=is_float)
         if work.is_blocked:
-            matrix *= cost.blocked_penalty.value
-            notes.append(f"a scale per block: {cost.blocked_penalty.value:g} times slower")
+            in_bytes = tiles * math.prod(tile) / _macs_per_cycle(cost, 8, is_float=False)
+            matrix = max(matrix, in_bytes * cost.blocked_penalty.value)
+            notes.append(f"a scale per block: {cost.blocked_penalty.value:g} times the time of 8 bits, or more")
         if work.is_grouped:
             matrix += work.products.count * cost.per_group_penalty.value
             notes.append(f"{work.products.count} groups, {cost.per_group_penalty.value:g} cycles each")
@@ -111,7 +113,7 @@ def _node(
         cycles=cycles,
         us=cycles[slowest] / cost.clock_mhz.value,
         bound_by=slowest if cycles[slowest] else "",
-        note="; ".join([*(["in floating point"] if is_float else []), *notes]),
+        note="; ".join([*([f"in floating point ({precision})"] if is_float else []), *notes]),
     )
 
 
@@ -167,7 +169,9 @@ def _partition(part: Partition, nodes: Sequence[NodeEstimate], cost: Cost) -> Pa
     )
 
 
-def _assumptions(cost: Cost, memory: Memory) -> list[Assumption]:
+def assumptions(target: Target, *, with_cpu: bool = False) -> tuple[Assumption, ...]:
+    """The numbers that an estimate for ``target`` is made of; those of the CPU beside it ``with_cpu``."""
+    cost, memory = target.cost, target.memory
     figures: dict[str, Figure[Any]] = {
         "memory.tile": memory.tile,
         "memory.tile_bytes": memory.tile_bytes,
@@ -181,7 +185,9 @@ def _assumptions(cost: Cost, memory: Memory) -> list[Assumption]:
         "cost.per_group_penalty": cost.per_group_penalty,
         "cost.blocked_penalty": cost.blocked_penalty,
     }
-    return [
+    if with_cpu:
+        figures |= {"cost.cpu.macs_per_us": cost.cpu_macs_per_us, "cost.cpu.elements_per_us": cost.cpu_elements_per_us}
+    return tuple(
         Assumption(
             key=key,
             value=list(figure.value) if isinstance(figure.value, tuple) else figure.value,
@@ -189,7 +195,7 @@ def _assumptions(cost: Cost, memory: Memory) -> list[Assumption]:
             confidence=figure.confidence,
         )
         for key, figure in figures.items()
-    ]
+    )
 
 
 def _notes(
@@ -205,7 +211,9 @@ def _notes(
     if any(node.partition is None for node in nodes):
         notes.append(f"not in the estimate: what runs on the CPU, {_first(nodes)}")
     if floating:
-        notes.append(f"{floating} nodes are computed in floating point on the target, by the simulation on integers")
+        notes.append(
+            f"{floating} node{'s are' if floating > 1 else ' is'} computed in floating point, at the speed of that"
+        )
     limit = int(memory.addressable_bytes.value)
     for part in partitions:
         known = [done for unit in part.units if isinstance(done := work[unit], Work)]

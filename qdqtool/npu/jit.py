@@ -5,6 +5,7 @@ outside, because others read it too, is a float input there. What its integers w
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from qdq_passes.core.partitions import Partitioning, partition_for
 from qdq_passes.core.pipeline import run_pipeline
 from qdq_passes.core.qdq_edit import dequantize_node, insert_pairs, parameters
 from qdq_passes.core.toml_registry import SUFFIX
-from qdq_passes.core.verdict import Boundary
+from qdq_passes.core.verdict import Boundary, VerdictKind
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import quantize
@@ -63,10 +64,11 @@ class Outside:
 
 
 class _Remembered(threading.local):
-    """Of the graph that this thread asked about last: name of a value → what it is."""
+    """Of the graph that this thread asked about last: name of a value → what it is, and the kind of verdict on its writer."""
 
     def __init__(self) -> None:
         self.outside: dict[str, Outside] = {}
+        self.kinds: dict[str, VerdictKind] = {}
 
 
 class JitCompiler:
@@ -101,6 +103,7 @@ class JitCompiler:
             hint = f"leave {CONTEXT_ENABLE} out, or see `qdqtool analyze`"
             raise UnsupportedError(nothing_runs(target.name, reasons_of(judged)), hint=hint)
         self._remembered.outside = _outside(found)
+        self._remembered.kinds = _kinds(found)
         return [list(partition.indices) for partition in found.partitions]
 
     def lower(self, model: bytes | ir.Model, options: Mapping[str, str]) -> bytes:
@@ -111,7 +114,8 @@ class JitCompiler:
         """
         target, _ = _settings(options)
         part = read_graph(model) if isinstance(model, bytes) else model
-        return payload_of(lowered_part(part, target, self._remembered.outside), header_of(target))
+        remembered = self._remembered
+        return payload_of(lowered_part(part, target, remembered.outside, remembered.kinds), header_of(target))
 
     def check(self, header: Mapping[str, str], options: Mapping[str, str]) -> None:
         """Refuse a program that was compiled for the target of ``options`` as it was, and is not any more.
@@ -131,13 +135,17 @@ class JitCompiler:
             refuse_stale(Header(**header), load_target(name))
 
 
-def lowered_part(part: ir.Model, target: Target, outside: Mapping[str, Outside]) -> ir.Model:
+def lowered_part(
+    part: ir.Model, target: Target, outside: Mapping[str, Outside], kinds: Mapping[str, VerdictKind]
+) -> ir.Model:
     """The program of a graph all of which the NPU computes; ``part`` is edited.
 
     Args:
         part: nodes of one partition; its inputs and outputs keep their names and order.
         target: the target.
         outside: of those inputs that are floats which were dequantized outside.
+        kinds: of verdicts, by the name of the first output of a unit's operator, as they were of the whole graph; where one is
+            missing the target judges anew.
     """
     inputs, name = list(part.graph.inputs), part.graph.name or "npu"
     _restore(part, outside)
@@ -145,9 +153,16 @@ def lowered_part(part: ir.Model, target: Target, outside: Mapping[str, Outside])
     placement = Placement(device=target.name, verdict="npu-int", rule="partition", partition=0)
     for node in main_nodes(part):
         TARGET.set(node, placement)
+    for unit in units_of(part):
+        kind = kinds.get(unit.core.outputs[0].name or "") or target.judge(unit).kind
+        if kind == "npu-float":
+            for node in unit.nodes:
+                TARGET.set(node, dataclasses.replace(placement, verdict=kind))
     run_pipeline(part, f"lift-constants,{LOWER}", inputs={"target": target})
     for unit in units_of(part):
-        why = why_not_computable(unit, target.arithmetic)
+        placed = TARGET.get(unit.core)
+        in_float = placed is not None and placed.verdict == "npu-float"
+        why = why_not_computable(unit, target.arithmetic, in_float=in_float)
         if why is not None and why_no_kernel(unit.core) is not None:
             raise UnsupportedError(f"cannot be computed in this part of the graph: {why}", where=_name(unit.core))
     program = program_of(part, main_nodes(part), name)
@@ -204,6 +219,11 @@ def _refuse_fallback(model: ir.Model, found: Partitioning, target: Target) -> No
 
 def _name(node: ir.Node) -> str:
     return node.name or node.op_type
+
+
+def _kinds(found: Partitioning) -> dict[str, VerdictKind]:
+    units = {unit.core.outputs[0].name: v.kind for unit, v in zip(found.units, found.verdicts, strict=True)}
+    return {name: kind for name, kind in units.items() if name}
 
 
 def _outside(found: Partitioning) -> dict[str, Outside]:

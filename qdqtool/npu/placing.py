@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 from qdq_passes.analysis.uses import main_nodes
-from qdq_passes.core.partitions import CPU, Partitioning
+from qdq_passes.core.partitions import Partitioning
+from qdq_passes.core.placed import CPU
 
 from qdqtool.npu.compile import is_operator
 from qdqtool.npu.simulated import PlacedNode, Placement
@@ -33,7 +34,7 @@ def told(assigned: Sequence[Assigned], model: ir.Model, plan: Partitioning | Non
         plan: what the partitioner says; None for providers that are not ours.
     """
     places = {node.name: index for index, node in enumerate(main_nodes(model))}
-    nodes = {node.name: node for node in main_nodes(model)}
+    nodes = {node.name: node for node in [*(plan.inner if plan is not None else ()), *main_nodes(model)]}
     numbers: dict[int, int] = {}
     found = []
     for entry in sorted(assigned, key=lambda a: places.get(a.name, len(places))):

@@ -64,8 +64,16 @@ def is_context(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == (CONTEXT_DOMAIN, CONTEXT)
 
 
+def program_number(context: ir.Node) -> int:
+    """The partition that the EPContext node ``context``, which `put_context` made, stands for."""
+    return int(context.attributes["partition_name"].as_string().rpartition("_")[2])
+
+
 def put_context(nodes: Sequence[ir.Node], program: ir.Model, payload: bytes, namer: Namer) -> ir.Node:
-    """Put an EPContext node with ``payload`` in the place of ``nodes``, which ``program`` was made of."""
+    """Put an EPContext node with ``payload`` in the place of ``nodes``, which ``program`` was made of.
+
+    One whose program reads constants alone, all of which it holds, reads the smallest: onnxruntime 1.23 refuses a node
+    without inputs."""
     graph, values = graph_of(nodes[0]), {value.name: value for node in nodes for value in node.outputs}
     read = {value.name: value for node in nodes for value in node.inputs if value is not None}
     name = program.graph.name or CONTEXT
@@ -77,7 +85,7 @@ def put_context(nodes: Sequence[ir.Node], program: ir.Model, payload: bytes, nam
         ir.AttrString("source", PROVIDER),
         ir.AttrString("partition_name", name),
     ]
-    inputs = [read[value.name] for value in program.graph.inputs]
+    inputs = [read[value.name] for value in program.graph.inputs] or _smallest(read.values())
     context = ir.Node(CONTEXT_DOMAIN, CONTEXT, inputs, attributes, outputs=outputs, name=namer.fresh(name))
     graph.insert_after(nodes[-1], context)
     for new in outputs:
@@ -100,6 +108,14 @@ def _is_fed(value: ir.Value, inside: set[ir.Node]) -> bool:
     if value.is_initializer() and not value.is_graph_input():
         return False
     return value.producer() is None or value.producer() not in inside
+
+
+def _smallest(values: Iterable[ir.Value]) -> list[ir.Value]:
+    """Of the constants among ``values`` that of fewest bytes, the first of those by name."""
+    sizes = [
+        (v.const_value.nbytes, v.name or "", v) for v in values if v.is_initializer() and v.const_value is not None
+    ]
+    return [value for *_, value in sorted(sizes, key=lambda one: one[:2])[:1]]
 
 
 def _twin(value: ir.Value) -> ir.Value:

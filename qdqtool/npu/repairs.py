@@ -16,7 +16,8 @@ import onnx_ir as ir
 from qdq_passes.analysis.reach import reach, values_read
 from qdq_passes.analysis.unit_graph import unit_graph
 from qdq_passes.analysis.units import Unit
-from qdq_passes.core.partitions import CPU, Partitioning, partitions
+from qdq_passes.core.partitions import Partitioning, partitions
+from qdq_passes.core.placed import CPU
 from qdq_passes.core.verdict import Boundary, Policy, TargetRules, Verdict
 
 from qdqtool.npu.figures import after, counts, inner_operators, op_of

@@ -8,8 +8,10 @@ from typing import Any, Literal
 import onnx_ir as ir
 from qdq_passes.core.annotate import Placement
 from qdq_passes.core.findings import Finding
-from qdq_passes.core.partitions import CPU
+from qdq_passes.core.placed import CPU
 from qdq_passes.core.verdict import VERDICT_KINDS, VerdictKind
+
+from qdqtool.npu.memory import MemoryPlan
 
 #: Rules that look at what stands around an operator, so that one reason holds for many kinds of them.
 AROUND = frozenset({"batch", "inner-graph", "max-rank", "minimum-group", "region", "static-shapes", "whole-model"})
@@ -161,6 +163,27 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BrokenRule:
+    """A rule that operators do not keep, whatever else is said of them.
+
+    Args:
+        rule: the rule.
+        verdict: what it alone makes of them.
+        nodes: their names.
+        ops: their operators, each once.
+        reason: in words, of the first.
+        suggestion: what would mend the first, commands in backticks.
+    """
+
+    rule: str
+    verdict: VerdictKind
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    reason: str
+    suggestion: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reason:
     """Nodes to which one rule applies.
 
@@ -186,27 +209,35 @@ class Analysis:
         target: name of the target.
         target_version: of its description.
         policy: what one unsupported node costs there.
+        has_integers: whether it computes on integers at all.
         model: the model as it was judged: sorted, named, with inferred shapes and the annotation ``target`` on its nodes.
         nodes: every node but Constants, those in bodies too, in the order of the file.
         partitions: in the order of their ids.
         findings: what the target, or any backend, does silently; worst first.
+        rules: every rule that is not kept, the most frequent of the worst verdict first, where one node that the NPU does not
+            take refuses the model (policy ``whole-model``); a node may be in several. Empty for other targets: there
+            the reason of each node says what to mend.
         repairs: which nodes to mend, the most profitable first.
         cut: the head to cut off instead; None where that would not pay.
         failures: why the analysis counts as failed, in words.
         known_errors: errors among ``findings`` that the baseline has too.
+        memory: what it needs of the target's memory; None where nobody asked.
     """
 
     target: str
     target_version: str
     policy: str
+    has_integers: bool = True
     model: ir.Model
     nodes: tuple[NodeReport, ...]
     partitions: tuple[PartitionReport, ...]
     findings: tuple[Finding, ...] = ()
+    rules: tuple[BrokenRule, ...] = ()
     repairs: tuple[Repair, ...] = ()
     cut: Cut | None = None
     failures: tuple[str, ...] = ()
     known_errors: int = 0
+    memory: MemoryPlan | None = None
 
     @property
     def npu_nodes(self) -> int:
@@ -229,6 +260,21 @@ class Analysis:
         return 100.0 * self.npu_compute_nodes / self.compute_nodes if self.compute_nodes else 100.0
 
     @property
+    def macs(self) -> int:
+        """Multiply-accumulates in one inference."""
+        return sum(node.macs for node in self.nodes)
+
+    @property
+    def npu_macs(self) -> int:
+        """Those of them on the NPU."""
+        return sum(node.macs for node in self.nodes if node.is_npu)
+
+    @property
+    def npu_macs_share(self) -> float | None:
+        """Share of multiply-accumulates on the NPU, 0 to 1; None where there are none."""
+        return self.npu_macs / self.macs if self.macs else None
+
+    @property
     def verdict(self) -> VerdictKind:
         """The worst verdict of all nodes that are no Q and no DQ; of a model without such nodes ``npu-int``."""
         kinds = {node.placement.verdict for node in self.nodes if node.kind != "pair"}
@@ -241,10 +287,11 @@ class Analysis:
 
     def reasons(self) -> list[Reason]:
         """Why operators are not computed on integers by the NPU: the worst verdict first, of each the most frequent reason; what
-        is no operator that computes or moves data is left out."""
+        is no operator that computes or moves data is left out, and what the target computes in floating point anyhow."""
         groups: dict[tuple[str, ...], list[NodeReport]] = {}
         for node in self.nodes:
-            if node.placement.verdict != "npu-int" and node.is_compute:
+            placement = node.placement
+            if placement.verdict != "npu-int" and node.is_compute and (placement.reason or not node.is_npu):
                 key = (node.placement.verdict, *group_of(node.core, node.placement.rule))
                 groups.setdefault(key, []).append(node)
         found = [Reason(nodes=tuple(nodes), ops=tuple(dict.fromkeys(n.op for n in nodes))) for nodes in groups.values()]
@@ -266,13 +313,16 @@ class Analysis:
             "compute_nodes": self.compute_nodes,
             "npu_compute_nodes": self.npu_compute_nodes,
             "npu_percent": self.npu_percent,
-            "macs": sum(node.macs for node in self.nodes),
-            "npu_macs": sum(node.macs for node in self.nodes if node.is_npu),
+            "macs": self.macs,
+            "npu_macs": self.npu_macs,
+            "npu_macs_share": self.npu_macs_share,
             "findings": [finding.to_json() for finding in self.findings],
             "known_errors": self.known_errors,
+            "rules": [asdict(rule) for rule in self.rules],
             "repairs": [asdict(repair) for repair in self.repairs],
             "cut": None if self.cut is None else asdict(self.cut),
             "failures": list(self.failures),
+            **({} if self.memory is None else {"memory": self.memory.to_json()}),
         }
 
 

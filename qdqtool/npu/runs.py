@@ -86,11 +86,15 @@ def float_run(model: ir.Model, given: ir.Model | None, inputs: Sequence[str], ou
 def reference_run(model: ir.Model, plan: Partitioning, arithmetic: Arithmetic) -> Run:
     """The numpy reference on ``model``, whose partitioning ``plan`` is; onnxruntime computes the nodes of the CPU."""
     nodes = NodeRuns(model)
-    on_npu = plan.partition_of
+    on_npu, verdicts = plan.partition_of, plan.verdict_of
+
+    def in_float(node: ir.Node) -> bool:
+        verdict = verdicts.get(node)
+        return verdict is not None and verdict.kind == "npu-float"
 
     def call(feed: Values) -> Values:
         # division by zero and the like are values on the CPU's nodes, as they are in onnxruntime
         with np.errstate(all="ignore"):
-            return run_reference(model, feed, arithmetic, on_npu=on_npu.__contains__, fallback=nodes)
+            return run_reference(model, feed, arithmetic, on_npu=on_npu.__contains__, fallback=nodes, in_float=in_float)
 
     return Run("reference", "the numpy reference", call)

@@ -191,10 +191,11 @@ def _refuse(*, compiled: bool, foreign: bool, target: object, against: object, t
 
 
 def _named(model: ModelOrPath, warn: Warn | None) -> ir.Model:
-    """A copy in which nodes are in order and each has a name that onnxruntime hears: it places them by name."""
+    """A copy in which nodes are in order and each has a name that onnxruntime hears, which places them by name; without local
+    functions, which it takes apart as well."""
     work, _ = opened(model)
     repair(work, warn)
-    run_pipeline(work, "give-names")
+    run_pipeline(work, "inline-functions,give-names" if work.functions else "give-names")
     return work
 
 

@@ -3,6 +3,8 @@
     Conv           [N,C,H,W]·[M,C/g,k,k]   g products of (N·OH·OW) × (C/g·k·k) × (M/g)
     ConvTranspose  [N,C,H,W]·[C,M/g,k,k]   g products of (N·H·W) × (C/g) × (M/g·k·k)
     MatMul, Gemm   [B,R,K]·[B,K,C]         B products of R × K × C; stored B: one of (B·R) × K × C
+    attention      [B,H,S,D], [B,H,T,E]    B·H products of S × (D + E) × T: queries by keys, weights by values
+    Einsum         of two operands         by its labels
 
 Element operations: one to requantize each element written, and what the operator itself does with its elements (`PER_INPUT`,
 `PER_OUTPUT`; a pool: its window). What only renames a shape does none. All counts are of static shapes."""
@@ -15,41 +17,26 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.analysis.attributes import integer_of
+from qdq_passes.analysis.fused_products import Products, fused_product, is_attention
 from qdq_passes.analysis.units import Operand, Result, Unit
 from qdq_passes.analysis.windows import kernel_of
 
 #: Element operations for each element read: reductions look at all of them.
 PER_INPUT = {"GlobalAveragePool": 1, "ReduceMean": 1, "ReduceMax": 1, "ReduceMin": 1, "ReduceSum": 1}
 #: Element operations for each element written, beside requantizing it. Softmax: the largest, exponential and sum, division;
-#: normalizations: mean, variance, scale and shift.
+#: normalizations: mean, variance, scale and shift; a rotation: two products and their sum.
 PER_OUTPUT = {
     "Softmax": 3, "LogSoftmax": 3, "LayerNormalization": 4, "RMSNormalization": 3, "InstanceNormalization": 4,
     "LpNormalization": 3, "BatchNormalization": 1, "Add": 1, "Sub": 1, "Mul": 1, "Div": 1,
+    "GroupNormalization": 4, "SimplifiedLayerNormalization": 3, "SkipLayerNormalization": 5,
+    "SkipSimplifiedLayerNormalization": 4, "RotaryEmbedding": 3, "Max": 1, "Min": 1, "Pow": 1, "Where": 1,
 }  # fmt: skip
+#: Element operations for each score inside an attention: the mask, and those of a softmax.
+PER_SCORE = 4
 #: Operators that leave the elements where they are.
 RENAMING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 #: Pools over a window, which ``kernel_shape`` gives.
 WINDOWS = ("AveragePool", "MaxPool", "LpPool")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Products:
-    """Equal matrix products: ``count`` of [rows, depth] × [depth, columns]."""
-
-    count: int
-    rows: int
-    depth: int
-    columns: int
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates."""
-        return self.count * self.rows * self.depth * self.columns
-
-    def tiles(self, tile: tuple[int, int, int]) -> int:
-        """Tiles of [rows, depth, columns] that cover them, each product by itself."""
-        rows, depth, columns = tile
-        return self.count * -(-self.rows // rows) * -(-self.depth // depth) * -(-self.columns // columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +99,8 @@ def work_of(unit: Unit) -> Work | str:
 
 def _products(unit: Unit) -> Products | None:
     node = unit.core
+    if (inner := fused_product(node, _shape)) is not None:
+        return inner
     if node.domain not in ("", "ai.onnx") or node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         return None
     x, w = (_shape(value) or () for value in node.inputs[:2])
@@ -149,6 +138,8 @@ def _element_ops(unit: Unit, flowing: Sequence[Operand]) -> int:
         return 0
     written = sum(_count(r.value) for r in unit.results)
     ops = written
+    if is_attention(unit.core) and (inner := fused_product(unit.core, _shape)) is not None:
+        ops += PER_SCORE * inner.count * inner.rows * inner.columns
     for node in unit.nodes:
         if node.op_type in PER_INPUT:
             ops += PER_INPUT[node.op_type] * _count(node.inputs[0])

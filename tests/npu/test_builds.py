@@ -27,6 +27,12 @@ CHECKED = (
     "test_movement.py",
     "test_forms.py",
     "test_equality.py",
+    "test_floats_equality.py",
+    "test_products_equality.py",
+    "test_indexed_movement.py",
+    "test_movement_equality.py",
+    "test_rotary_equality.py",
+    "test_cache_flow.py",
 )
 SKIPPED = "not leave_nothing and not child_process and not where_nothing_compiles"
 #: Objects keep from run to run; the folder is not in the repository.

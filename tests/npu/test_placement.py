@@ -29,7 +29,7 @@ FLOATS = [
 #: All that could be quantized is in a body, which stays float.
 BODIES = ["loop_body"]
 QUANTIZED = ["quark_layout", "int4_weights"]
-TARGETS = ["generic_int8", "vitis_xint8", "qnn_htp", "qnn_htp_v68"]
+TARGETS = ["generic_int8", "vitis_xint8", "qnn_htp", "qnn_htp_v68", "apple_ane", "cloud_ai100", "tpu_like"]
 NEWEST = pytest.mark.newest  # onnxruntime tells its assignment from 1.24 on
 
 

@@ -62,6 +62,28 @@ def _raise_parts(before: Sequence[Iterable[int]], taken: Sequence[bool], levels:
                 parts.join(part[0], reader)
 
 
+def joined_siblings(before: Sequence[Iterable[int]], groups: Sequence[int | None]) -> list[int | None]:
+    """``groups``, those that wait for the same items made one; numbered from 0 in the order of their first items.
+
+        norm → {q}, {k}, {v} → attention          becomes          norm → {q, k, v} → attention
+
+    It is still convex, and nothing waits in a circle: what one of several siblings waits for, all do, so that a circle through
+    two of them would have been one through either. None begins later than alone. Groups that wait for nothing stay as they are.
+
+    Args:
+        before: per item, in topological order, the items it reads.
+        groups: the group of each item, from `convex_groups`.
+    """
+    awaited: dict[int, set[int]] = {}
+    for item, group in enumerate(groups):
+        if group is not None:
+            awaited.setdefault(group, set()).update(other for other in before[item] if groups[other] != group)
+    first: dict[frozenset[int], int] = {}
+    sibling = {group: first.setdefault(frozenset(read), group) if read else group for group, read in awaited.items()}
+    numbers: dict[int, int] = {}
+    return [None if group is None else numbers.setdefault(sibling[group], len(numbers)) for group in groups]
+
+
 class _Parts:
     """Disjoint sets of items."""
 

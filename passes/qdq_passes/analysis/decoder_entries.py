@@ -11,7 +11,7 @@ from qdq_passes.analysis.decoder_eval import Array
 from qdq_passes.analysis.decoder_flow import SHAPE_READERS, depending_on
 from qdq_passes.analysis.decoder_host import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.analysis.decoder_scores import score_nodes
-from qdq_passes.analysis.reach import values_read
+from qdq_passes.analysis.reach import needed_for, values_read
 from qdq_passes.analysis.roles_ops import kind_of
 
 #: Rows of a batch begin up to this much earlier than the past ends: as if padded on the left.
@@ -77,7 +77,7 @@ def rows_of(sizes: Sizes) -> Array:
 
 def side_entries(host: Host) -> list[tuple[ir.Node, int]]:
     """(node, input) where values of the host region enter what depends on tokens, as data; masks of scores left out."""
-    scores, live = score_nodes(host), _live(host)
+    scores, live = score_nodes(host), needed_for(host.model.graph.outputs)
     found = []
     for node in host.nodes:
         if node not in live or not any(v in host.stream for v in node.outputs) or node in scores:
@@ -85,19 +85,6 @@ def side_entries(host: Host) -> list[tuple[ir.Node, int]]:
         for index, value in enumerate(node.inputs):
             if value is not None and host.is_host(value) and not (index > 0 and kind_of(node) in STEERED):
                 found.append((node, index))
-    return found
-
-
-def _live(host: Host) -> set[ir.Node]:
-    """Nodes that an output needs."""
-    stack = [n for v in host.model.graph.outputs if (n := v.producer()) is not None]
-    found = set(stack)
-    while stack:
-        for value in values_read(stack.pop()):
-            node = value.producer()
-            if node is not None and node not in found:
-                found.add(node)
-                stack.append(node)
     return found
 
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.decoder_eval import SHOWN, Array, NodeEvaluator, Spec
 from qdq_passes.analysis.decoder_flow import SHAPE_READERS, depending_on
 from qdq_passes.analysis.decoder_io import DecoderIo
-from qdq_passes.analysis.reach import in_order, values_read
+from qdq_passes.analysis.reach import in_order, needed_for, values_read
 from qdq_passes.analysis.roles_ops import kind_of
 from qdq_passes.analysis.uses import FLOAT_TYPES, constant_array, is_constant
 from qdq_passes.errors import UnsupportedError
@@ -141,24 +141,13 @@ class Host:
         found.specs = self._specs(sizes) | found.specs
         for value, array in (replaced or {}).items():
             _put(found, value, array)
-        needed = None if wanted is None else self._needed(wanted)
+        needed = None if wanted is None else needed_for(wanted)
         for node in self.nodes:
             if (needed is None or node in needed) and any(v in self.dynamic for v in node.outputs):
                 self._step(node, found, set(replaced or ()))
         for value in wanted or ():
             if value not in found.arrays and value not in self.dynamic:
                 self._read(value, found)
-        return found
-
-    def _needed(self, wanted: Collection[ir.Value]) -> set[ir.Node]:
-        stack = [node for v in wanted if (node := v.producer()) is not None]
-        found = set(stack)
-        while stack:
-            for value in values_read(stack.pop()):
-                node = value.producer()
-                if node is not None and node not in found:
-                    found.add(node)
-                    stack.append(node)
         return found
 
     def _step(self, node: ir.Node, found: Probed, replaced: Collection[ir.Value]) -> None:

@@ -6,8 +6,8 @@ must lie in the device's memory together; what two parts read lies in both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -44,16 +44,36 @@ def cuts(model: ir.Model, io: DecoderIo, widest: int = 1) -> list[Cut]:
     found: list[Cut] = []
     live: list[ir.Value] = []
     reads: dict[str, int] = {}
+    made_of: dict[ir.Value, dict[str, int]] = {}
     for number, node in enumerate(nodes):
-        for value in node.inputs:
-            if value is not None and (value.is_initializer() or value in pasts):
-                reads[value.name or ""] = _bytes(value)
+        read = _read_by(node, pasts, made_of)
+        if all(v is None or v.is_initializer() or v in made_of for v in node.inputs) and stream.isdisjoint(
+            node.outputs
+        ):
+            made_of.update(
+                dict.fromkeys(node.outputs, read)
+            )  # a stored weight and its DequantizeLinear go with the reader
+            continue
+        reads |= read
         new = [value for value in node.outputs if value in stream and last.get(value, -1) > number]
         live = [value for value in live if last[value] > number] + new
         if new and len(live) <= widest:
             found.append(Cut(values=tuple(live), reads=reads))
             reads = {}
     found.append(Cut(values=(), reads=reads))
+    return found
+
+
+def _read_by(
+    node: ir.Node, pasts: Collection[ir.Value], made_of: Mapping[ir.Value, Mapping[str, int]]
+) -> dict[str, int]:
+    """Weights and caches that ``node`` reads, also through nodes that read nothing else, name → bytes."""
+    found: dict[str, int] = {}
+    for value in node.inputs:
+        if value is not None and value in made_of:
+            found |= made_of[value]
+        elif value is not None and (value.is_initializer() or value in pasts):
+            found[value.name or ""] = _bytes(value)
     return found
 
 
@@ -67,7 +87,12 @@ def _bytes(value: ir.Value) -> int:
 
 
 def chosen_cuts(
-    model: ir.Model, io: DecoderIo, *, parts: int | None = None, max_bytes: int | None = None
+    model: ir.Model,
+    io: DecoderIo,
+    *,
+    parts: int | None = None,
+    max_bytes: int | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> list[tuple[ir.Value, ...]]:
     """The activations at each cut, so that the largest part is as small as possible; none where one part will do.
 
@@ -76,6 +101,7 @@ def chosen_cuts(
         io: its roles.
         parts: how many parts; None for as few as ``max_bytes`` allows.
         max_bytes: of a part.
+        sizes: name of a weight or a past → the bytes that count, none for others; None for all as they are stored.
 
     Raises:
         UsageError: there are fewer places than parts ask for, or a part would be larger than ``max_bytes``.
@@ -83,6 +109,8 @@ def chosen_cuts(
     best: tuple[int, list[tuple[ir.Value, ...]]] | None = None
     for widest in range(1, WIDEST + 1):
         places = cuts(model, io, widest)
+        if sizes is not None:
+            places = [replace(place, reads={n: sizes[n] for n in place.reads if n in sizes}) for place in places]
         found = _balanced(places, parts if parts is not None else _fewest(places, max_bytes))
         if found is None:
             continue

@@ -21,7 +21,7 @@ class KvState:
 
     Args:
         past: graph input.
-        present: graph output, joined of what the layers give back.
+        present: graph output, joined of what the layers give back; between the two there may be a pair.
         updates: what updates each slice, in the order of the slices.
         join: the Concat.
     """
@@ -46,18 +46,28 @@ def state_of(past: ir.Value, update_of: Callable[[ir.Value], Update | None]) -> 
         return None
     given = [{passed.value for passed in passed_on(value, _rank(value))} for _, value, _ in known]
     is_whole = all(value in values for value, values in zip(join.inputs, given, strict=True))
-    is_output = any(join.outputs[0] is output for output in past.graph.outputs) if past.graph is not None else False
-    return KvState(past, join.outputs[0], known, join) if is_whole and is_output else None
+    outputs = past.graph.outputs if past.graph is not None else ()
+    present = next((value for value in _same(join.outputs[0]) if any(value is output for output in outputs)), None)
+    return KvState(past, present, known, join) if is_whole and present is not None else None
 
 
 def _rank(value: ir.Value) -> int:
     return 4 if value.shape is None else len(value.shape)
 
 
+def _same(value: ir.Value) -> list[ir.Value]:
+    """``value``, and what holds its elements in the same order: behind pairs and casts."""
+    return [passed.value for passed in passed_on(value, _rank(value)) if passed.axes == tuple(range(_rank(value)))]
+
+
 def _slices(past: ir.Value) -> list[ir.Value]:
-    """The equal slices along the first axis that all readers of ``past`` take, in their order; empty where there are none."""
+    """The equal slices along the first axis that all readers of ``past``, or of what is behind its pair, take, in their order;
+    empty where there are none."""
     found: dict[int, tuple[int, ir.Value]] = {}
-    for node, index in readers(past):
+    same = _same(past)
+    for node, index in [read for value in same for read in readers(value)]:
+        if any(output in same for output in node.outputs):
+            continue
         bounds = _bounds(node) if index == 0 else None
         if bounds is None or bounds[0] in found:
             return []

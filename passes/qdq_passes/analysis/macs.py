@@ -4,6 +4,7 @@ Conv           output [N, M, …], weight [M, C/g, k…]    |output| · C/g · �
 ConvTranspose  input [N, C, …], weight [C, M/g, k…]     |input| · M/g · Πk
 Gemm           input [M, K] or [K, M], output [M, N]    |input| · N
 MatMul         output […, M, N], summed over K          |output| · K
+Attention, Einsum                                       see `fused_products`
 
 A dynamic batch counts as one sample, also where a Reshape has put it into another dimension: rows [N·16, 64] of tokens
 [N, 16, 64] are 16."""
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from qdq_passes.analysis.attributes import integer_of
+from qdq_passes.analysis.fused_products import fused_product, is_fused
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.uses import is_standard
 
@@ -26,8 +28,12 @@ _SHAPE_KEEPING, _STEPS = ("Cast", "Clip", "Gelu", "Identity", "Relu", "Sigmoid",
 
 
 def macs_of(node: ir.Node) -> int | None:
-    """Multiply-accumulates of ``node`` in one inference, 0 for operators other than `MULTIPLYING`; a dimension that is not known
-    counts as 1, so that a dynamic batch gives the number of one sample. None where a shape is not known."""
+    """Multiply-accumulates of ``node`` in one inference, 0 for operators other than `MULTIPLYING`, attentions and Einsum; a
+    dimension that is not known counts as 1, so that a dynamic batch gives the number of one sample. None where a shape is not
+    known."""
+    if is_fused(node):
+        product = fused_product(node, _dims)
+        return None if product is None else product.macs
     if not is_standard(node, *MULTIPLYING):
         return 0
     a, b, y = (_dims(value) for value in (*node.inputs[:2], node.outputs[0]))

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.convex import convex_groups
+from qdq_passes.analysis.convex import convex_groups, joined_siblings
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.reach import in_order
 from qdq_passes.analysis.unit_graph import UnitGraph
@@ -75,6 +75,11 @@ def bytes_of(value: ir.Value) -> int:
 
 def weight_bytes(units: Iterable[Unit]) -> int:
     """Bytes of the weights, biases and other constants of ``units``, each once, as they are stored after quantization."""
+    return sum(stored_weights(units).values())
+
+
+def stored_weights(units: Iterable[Unit]) -> dict[ir.Value, int]:
+    """The weights, biases and other constants of ``units``, and their bytes as they are stored after quantization."""
     found: dict[ir.Value, int] = {}
     for unit in units:
         operands = [*unit.operands, *(operand for node in unit.tail for operand in operands_of(node))]
@@ -87,13 +92,22 @@ def weight_bytes(units: Iterable[Unit]) -> int:
                 if source is not None and array is not None:
                     bits = operand.encoding.dtype.bitwidth if operand.encoding is not None else 8 * array.itemsize
                     found[source] = -(-array.size * bits // 8)
-    return sum(found.values())
+    return found
 
 
-def group_units(graph: UnitGraph, taken: Collection[Unit]) -> list[tuple[Unit, ...]]:
-    """The units of ``taken`` that run together, in the order of their first units; ``graph`` holds all units."""
+def group_units(graph: UnitGraph, taken: Collection[Unit], *, join_siblings: bool = False) -> list[tuple[Unit, ...]]:
+    """The units of ``taken`` that run together, in the order of their first units.
+
+    Args:
+        graph: all units.
+        taken: those to be in groups.
+        join_siblings: see `joined_siblings`.
+    """
     members: dict[int, list[Unit]] = {}
-    for item, group in zip(graph.items, convex_groups(graph.before, [i in taken for i in graph.items]), strict=True):
+    groups = convex_groups(graph.before, [item in taken for item in graph.items])
+    if join_siblings:
+        groups = joined_siblings(graph.before, groups)
+    for item, group in zip(graph.items, groups, strict=True):
         if group is not None and isinstance(item, Unit):
             members.setdefault(group, []).append(item)
     return [tuple(units) for units in members.values()]

@@ -60,6 +60,19 @@ def values_read(node: ir.Node) -> list[ir.Value]:
     return values
 
 
+def needed_for(values: Iterable[ir.Value]) -> set[ir.Node]:
+    """Nodes that ``values`` are computed by, through all graphs that these read from."""
+    stack = [node for value in values if (node := value.producer()) is not None]
+    found = set(stack)
+    while stack:
+        for value in values_read(stack.pop()):
+            node = value.producer()
+            if node is not None and node not in found:
+                found.add(node)
+                stack.append(node)
+    return found
+
+
 def in_order(graph: ir.Graph | ir.Function) -> list[ir.Node]:
     """The nodes of ``graph``, producers first even where the file has them in another order. What bodies capture counts;
     in a graph with a cycle, which is invalid, each node still comes once."""

@@ -50,14 +50,27 @@ class Conversions:
 
     def connect(self, node: ir.Node, one: Input, width: Width) -> Iterator[Change]:
         """Let ``node`` read ``one`` in the type of ``width``: through a conversion that is there, or a new one."""
-        old, new = _encodings(one, width)
-        source, there = one.dq.outputs[0], self._there(one.dq, new)
+        yield from self.connect_to(node, one, _encodings(one, width)[1], width.domain)
+
+    def connect_to(self, node: ir.Node, one: Input, new: Encoding, domain: str = "") -> Iterator[Change]:
+        """Let ``node`` read ``one`` in the encoding ``new``, likewise."""
+        old, source, there = encoding_of(one.dq), one.dq.outputs[0], self._there(one.dq, new)
+        assert old is not None
         if there is None:
-            there = self._insert(one.dq, new, width.domain or one.dq.domain)
+            there = self._insert(one.dq, new, domain or one.dq.domain)
             yield Change("insert", there.outputs[0].name or "", change_in_words(old, new))
         node.replace_input_with(one.index, there.outputs[0])
         self.made.add(there)
         yield Change("edit", node.name or node.op_type, f"reads {there.outputs[0].name} for {source.name}")
+
+    def write_as(self, quantize: ir.Node, new: Encoding) -> Change:
+        """Let what ``quantize`` stores be stored as ``new`` first: a pair before it."""
+        source, old = quantize.inputs[0], encoding_of(quantize)
+        assert source is not None
+        assert old is not None
+        made = self._pair(source, new, quantize.domain, self.namer.fresh(f"{source.name}{SUFFIX}"), quantize)
+        quantize.replace_input_with(0, made.outputs[0])
+        return Change("insert", made.outputs[0].name or "", change_in_words(new, old))
 
     def _there(self, dq: ir.Node, wanted: Encoding) -> ir.Node | None:
         """A DequantizeLinear of ``wanted``: behind any that reads the integers of ``dq``, or what ``dq`` was converted from."""
@@ -76,10 +89,13 @@ class Conversions:
         return None
 
     def _insert(self, dq: ir.Node, encoding: Encoding, domain: str) -> ir.Node:
-        source, graph = dq.outputs[0], graph_of(dq)
-        base = self.namer.fresh(f"{self._names.get(dq, source.name)}{SUFFIX}")
-        scale, zero_point = parameters(graph, source, encoding, self.namer, base)
-        q = quantize_node(source, scale, zero_point, encoding, self.namer, base=base, domain=domain, stands_for=[dq])
+        source = dq.outputs[0]
+        return self._pair(source, encoding, domain, self.namer.fresh(f"{self._names.get(dq, source.name)}{SUFFIX}"), dq)
+
+    def _pair(self, source: ir.Value, encoding: Encoding, domain: str, base: str, old: ir.Node) -> ir.Node:
+        """The DequantizeLinear of a new pair on ``source``, which stands for ``old``."""
+        scale, zero_point = parameters(graph_of(old), source, encoding, self.namer, base)
+        q = quantize_node(source, scale, zero_point, encoding, self.namer, base=base, domain=domain, stands_for=[old])
         made = dequantize_node(
             q.outputs[0],
             scale,
@@ -89,7 +105,7 @@ class Conversions:
             base=base,
             like=source,
             domain=domain,
-            stands_for=[dq],
+            stands_for=[old],
         )
         made.outputs[0].name = base
         insert_after(self._model, source, [q, made])

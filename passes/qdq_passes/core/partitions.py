@@ -8,15 +8,14 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.computable import why_not_computable
+from qdq_passes.analysis.computable import why_not_computable, why_not_moved
 from qdq_passes.analysis.partitions import Partition, compute_nodes, group_units, make_partitions
 from qdq_passes.analysis.unit_graph import UnitGraph, unit_graph
 from qdq_passes.analysis.units import Unit, units_of
 from qdq_passes.analysis.uses import bodies_of, dtype_of, has_body, main_nodes
+from qdq_passes.core.placed import CPU
 from qdq_passes.core.verdict import Boundary, Policy, TargetRules, Verdict
 
-#: What the CPU does for want of anything else.
-CPU = "CPU"
 #: Rule of what a target takes and the simulated NPU does not compute.
 NOT_SIMULATED = "not-simulated"
 #: What leaves no body, by the operator that holds it.
@@ -77,6 +76,8 @@ def partitions(
     boundary: Boundary,
     minimum_group: int = 1,
     lacking: Mapping[Unit, str] | None = None,
+    *,
+    join_siblings: bool = False,
 ) -> Partitioning:
     """Partition the main graph of ``model``.
 
@@ -89,6 +90,7 @@ def partitions(
         minimum_group: fewest compute nodes of a partition.
         lacking: units that run on the CPU although the target takes them, and why (`not_simulated`): they keep the kind of their
             verdict, and cost nothing but themselves.
+        join_siblings: whether groups that wait for the same operators are one partition.
     """
     graph = unit_graph(model, units)
     judged = {unit: _of_holder(unit, verdict) for unit, verdict in zip(units, verdicts, strict=True)}
@@ -98,7 +100,7 @@ def partitions(
             settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why)
     taken = {unit for unit, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU}
     groups = []
-    for members in group_units(graph, taken):
+    for members in group_units(graph, taken, join_siblings=join_siblings):
         if compute_nodes(members) >= max(minimum_group, 1):
             groups.append(members)
         else:
@@ -126,16 +128,22 @@ def partition_for(
     units = units_of(model)
     verdicts = [target.judge(unit) for unit in units]
     lacking = not_simulated(units, verdicts, target) if simulated else {}
-    return partitions(model, units, verdicts, target.policy, boundary or target.boundary, target.minimum_group, lacking)
+    return partitions(
+        model, units, verdicts, target.policy, boundary or target.boundary, target.minimum_group, lacking,
+        join_siblings=target.join_siblings,
+    )  # fmt: skip
 
 
 def not_simulated(units: Sequence[Unit], verdicts: Sequence[Verdict], target: TargetRules) -> dict[Unit, str]:
     """The units that ``target`` takes and the simulated NPU does not compute, and why, in words."""
     found: dict[Unit, str] = {}
     for unit, verdict in zip(units, verdicts, strict=True):
-        if verdict.is_npu and unit.is_compute:
-            why = "the target computes it in floating point" if verdict.kind == "npu-float" else None
-            why = why or why_not_computable(unit, target.arithmetic)
+        if verdict.is_npu:
+            in_float = verdict.kind == "npu-float"
+            if unit.is_compute or in_float:
+                why = why_not_computable(unit, target.arithmetic, in_float=in_float)
+            else:
+                why = why_not_moved(unit)
             if why is not None:
                 found[unit] = f"is not simulated: {why}"
     return found

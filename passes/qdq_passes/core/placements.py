@@ -11,7 +11,8 @@ from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.qdq_pairs import pair_of
 from qdq_passes.analysis.uses import is_standard
 from qdq_passes.core.annotate import Placement
-from qdq_passes.core.partitions import CPU, Partitioning
+from qdq_passes.core.partitions import Partitioning
+from qdq_passes.core.placed import CPU
 from qdq_passes.core.verdict import Verdict
 
 #: Rules of Q and DQ nodes, which belong to what stands beside them.

@@ -9,14 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.plans.operands import stored_integers
+from qdq_passes.analysis.plans.operands import same, step, stored_integers, zero
+from qdq_passes.analysis.plans.tables import requantized
 from qdq_passes.analysis.program_operators import DOMAIN, VERSION
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.units import Operand, Result, Unit
-from qdq_passes.analysis.uses import is_standard
+from qdq_passes.analysis.uses import FLOAT_TYPES, is_standard
 from qdq_passes.core.annotate import TARGET
 from qdq_passes.core.base import Change
 from qdq_passes.core.edit import (
@@ -29,6 +31,22 @@ from qdq_passes.core.edit import (
     new_constant,
     remove,
 )
+from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.encoding import Encoding, is_wide
+
+#: What a program stores types of less than a byte as.
+_BYTES: Mapping[ir.DataType, type[np.generic]] = {ir.DataType.INT4: np.int8, ir.DataType.UINT4: np.uint8}
+
+
+def bytes_of(operand: Operand) -> npt.NDArray[Any]:
+    """`stored_integers` of a constant as a program holds them: those of 4 bits in bytes, of which kernels have no halves.
+
+    Raises:
+        NotComputable: its data are not known.
+    """
+    assert operand.encoding is not None
+    integers = stored_integers(operand)
+    return integers.astype(_BYTES.get(operand.encoding.dtype, integers.dtype))
 
 
 @dataclass(eq=False)
@@ -51,23 +69,26 @@ class Surgery:
         return Replacement(self, unit)
 
     def integers(self, operand: Operand) -> ir.Value:
-        """The integers of ``operand``; those of a pair on a float constant become an initializer, once."""
+        """The integers of ``operand``; those of a pair on a float constant become an initializer, once, and likewise `bytes_of`
+        constants of 4 bits."""
         assert operand.dequantize is not None
-        if operand.quantize is None:
-            value = operand.dequantize.inputs[0]
+        assert operand.encoding is not None
+        value = operand.dequantize.inputs[0]
+        if operand.quantize is None and not (operand.constant and operand.encoding.dtype in _BYTES):
             assert value is not None
             return value
-        if operand.quantize not in self._stored:
-            floats = operand.quantize.inputs[0]
-            name = floats.name if floats is not None else "constant"
-            self._stored[operand.quantize] = new_constant(
-                graph_of(operand.quantize),
+        made_from = operand.quantize or operand.dequantize
+        if made_from not in self._stored:
+            source = made_from.inputs[0]
+            name = source.name if source is not None else "constant"
+            self._stored[made_from] = new_constant(
+                graph_of(made_from),
                 self.namer,
-                f"{name}_quantized",
-                stored_integers(operand),
-                [operand.quantize],
+                f"{name}_{'bytes' if operand.quantize is None else 'quantized'}",
+                bytes_of(operand),
+                [made_from],
             )
-        return self._stored[operand.quantize]
+        return self._stored[made_from]
 
 
 class Replacement:
@@ -139,13 +160,13 @@ class Replacement:
         namer = self._surgery.namer
         name = namer.fresh(f"{self._name}_{kind}") if helps else self._own_name()
         made = make_node(
-            kind, given, name=name, output=namer.fresh(f"{name}_integers"), domain=domain, attributes=attributes,
+            kind, given, name=name, output=namer.fresh(f"{name}_{_elements(dtype)}"), domain=domain, attributes=attributes,
             stands_for=sorted(self._unit.nodes, key=lambda node: node is not self._named),
         )  # fmt: skip
         made.resize_outputs(count)
         known = shape if shape is not None else like.shape if like is not None else None
         for number, value in enumerate(made.outputs):
-            value.name = value.name or namer.fresh(f"{name}_integers_{number}")
+            value.name = value.name or namer.fresh(f"{name}_{_elements(dtype)}_{number}")
             value.type = ir.TensorType(dtype)
             value.shape = known.copy() if known is not None and count == 1 else None
         target = TARGET.get(self._unit.core)
@@ -166,6 +187,21 @@ class Replacement:
             "Lookup", [x, self.constant("table", table)], dtype=dtype, attributes=attributes, like=x, helps=helps
         )
 
+    def requantized(
+        self, x: ir.Value, source: Encoding, target: Encoding, arithmetic: Arithmetic, *, helps: bool = True
+    ) -> ir.Value:
+        """``x``, integers of ``source``, as those of ``target``: looked up between 8 bits, computed where one of them has 16;
+        ``x`` itself where nothing changes."""
+        if same(source, target):
+            return x
+        if not is_wide(source.dtype) and not is_wide(target.dtype):
+            return self.table(x, requantized(source, target, arithmetic), helps=helps)
+        attributes = attributes_of({
+            "x_zero_point": zero(source), "x_scale": step(source), "y_zero_point": zero(target), "y_scale": step(target),
+            "y_type": int(target.dtype), "rounding": arithmetic.rounding,
+        })  # fmt: skip
+        return self.node("Requantize", [x], dtype=target.dtype, attributes=attributes, like=x, helps=helps)
+
     def done(self, *written: ir.Value) -> Change:
         """Let ``written`` be the results of the unit, in their order, and take the unit out."""
         unit, namer = self._unit, self._surgery.namer
@@ -181,11 +217,33 @@ class Replacement:
             self._surgery.model.opset_imports.setdefault(DOMAIN, VERSION)
         return Change("replace", self._name, because)
 
+    def handed_over(self, written: Sequence[tuple[ir.Value, ir.Value]], gone: Sequence[ir.Node]) -> Change:
+        """Take the unit and ``gone`` (what reads nothing but it) out; each pair of ``written`` is a value of theirs that is read
+        elsewhere, and what takes its place and name."""
+        unit, namer = self._unit, self._surgery.namer
+        graph_of(unit.core).insert_before(unit.core, self._nodes)
+        read = [value for node in (*gone, *unit.nodes) for value in node.inputs]
+        for old, new in written:
+            if new.shape is None and old.shape is not None:
+                new.shape = old.shape.copy()
+            move_annotations(old, new)
+            hand_over(old, new, namer)
+        because = f"lowered to {' and '.join(dict.fromkeys(_word(node) for node in self._nodes))}"
+        remove([*gone, *reversed(unit.nodes)], because)
+        _drop_sources(read, because)
+        if any(node.domain == DOMAIN for node in self._nodes):
+            self._surgery.model.opset_imports.setdefault(DOMAIN, VERSION)
+        return Change("replace", self._name, because)
+
     def _own_name(self) -> str:
         namer, name = self._surgery.namer, self._named.name
         if name and not any(node.name == name for node in self._nodes):
             namer.release(name)
         return namer.fresh(self._name)
+
+
+def _elements(dtype: ir.DataType) -> str:
+    return "numbers" if dtype in FLOAT_TYPES else "integers"
 
 
 def _take_over(result: Result, value: ir.Value, namer: Namer) -> None:

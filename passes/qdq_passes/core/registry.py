@@ -12,6 +12,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from qdq_passes.core.names import camel_case
@@ -119,11 +120,9 @@ class FolderRegistry:
 
     def _own(self) -> Iterable[Entry]:
         for package in self.packages:
-            for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-                if not module.ispkg and module.name.startswith(self.prefix) and not module.name.startswith("_"):
-                    folder = getattr(module.module_finder, "path", None)
-                    source = os.path.join(folder, f"{module.name}.py") if folder else None
-                    yield self._entry(module.name, f"{package}.{module.name}", None, source)
+            for name, source in _modules(package):
+                if name.startswith(self.prefix) and not name.startswith("_"):
+                    yield self._entry(name, f"{package}.{name}", None, source)
 
     def _from_folders(self) -> Iterable[Entry]:
         for folder in search_path():
@@ -145,6 +144,17 @@ class FolderRegistry:
                 ) from None
 
         return Entry(name.replace("_", "-"), origin, load, source)
+
+
+@cache
+def _modules(package: str) -> tuple[tuple[str, str | None], ...]:
+    """(name, path of its source where it has one) of the modules of one of our own packages, which do not change while we run."""
+    found = []
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if not module.ispkg:
+            folder = getattr(module.module_finder, "path", None)
+            found.append((module.name, os.path.join(folder, f"{module.name}.py") if folder else None))
+    return tuple(found)
 
 
 def by_name(kind: str, entries: Iterable[Entry]) -> dict[str, Entry]:

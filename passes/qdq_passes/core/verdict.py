@@ -58,6 +58,11 @@ class TargetRules(Protocol):
         """Fewest compute nodes that are worth a partition."""
         ...
 
+    @property
+    def join_siblings(self) -> bool:
+        """Whether groups of units that wait for the same ones are one partition."""
+        ...
+
     def judge(self, unit: Unit) -> Verdict:
         """What becomes of ``unit``."""
         ...

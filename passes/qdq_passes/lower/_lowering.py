@@ -14,7 +14,6 @@ from qdq_passes.analysis.plans.operands import NotComputable, step, zero
 from qdq_passes.analysis.plans.products import Scaling
 from qdq_passes.analysis.plans.tails import Tail
 from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.analysis.uses import is_standard
 from qdq_passes.core.annotate import TARGET
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.core.program_edit import Replacement, Surgery
@@ -57,11 +56,11 @@ class Lowering(Pass):
     def _assigned(self, model: ir.Model) -> list[Unit]:
         """The units of the family that the NPU computes; few models have all families, so nodes are looked at first."""
         types = FAMILIES.get(self.lowers, ())
-        if types and not any(is_standard(node, *types, "Pad") for node in model.graph):
+        if types and not any(node.op_type in (*types, "Pad") for node in model.graph):
             return []
         placed = ((unit, TARGET.get(unit.core)) for unit in units_of(model))
         taken = [unit for unit, placement in placed if placement is not None and placement.partition is not None]
-        return [unit for unit in taken if family_of(unit) == self.lowers]
+        return [unit for unit in taken if _is_integer(unit) and family_of(unit) == self.lowers]
 
     def lower(self, unit: Unit, arithmetic: Arithmetic, into: Replacement) -> Change:
         """Write ``unit`` down as operators.
@@ -72,10 +71,22 @@ class Lowering(Pass):
         raise NotImplementedError
 
 
+def _is_integer(unit: Unit) -> bool:
+    placement = TARGET.get(unit.core)
+    return placement is not None and placement.verdict != "npu-float"
+
+
 def output_attributes(
-    output: Encoding, tail: Tail, arithmetic: Arithmetic, *, mode: str | None = None, sums: bool = True
+    output: Encoding,
+    tail: Tail,
+    arithmetic: Arithmetic,
+    *,
+    mode: str | None = None,
+    sums: bool = True,
+    wide: bool = False,
 ) -> Attributes:
-    """How an exact sum becomes integers of ``output``; ``mode`` where it is not that of the arithmetic."""
+    """How an exact sum becomes integers of ``output``; ``mode`` where it is not that of the arithmetic, ``wide`` where an operand
+    has 16 bits."""
     chosen = mode or ("float" if arithmetic.requantize == "float" else "integer")
     found: Attributes = {
         "mode": chosen,
@@ -87,7 +98,7 @@ def output_attributes(
     }
     if sums:
         found |= {
-            "accumulator_bits": arithmetic.accumulator,
+            "accumulator_bits": arithmetic.wide_accumulator if wide else arithmetic.accumulator,
             "accumulator_overflow": arithmetic.accumulator_overflow,
         }
     if chosen == "float":

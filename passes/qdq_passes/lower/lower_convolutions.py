@@ -38,7 +38,7 @@ class LowerConvolutions(Lowering):
         assert window is not None
         assert x_encoding is not None
         attributes: Attributes = {
-            **output_attributes(plan.output, plan.tail, arithmetic),
+            **output_attributes(plan.output, plan.tail, arithmetic, wide=plan.is_wide),
             "x_zero_point": zero(x_encoding),
             "w_zero_points": plan.w_zero_points.tolist(),
             "kernel_shape": list(window.kernel),

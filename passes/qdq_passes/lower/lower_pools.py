@@ -1,7 +1,7 @@
 """lower-pools
 
 Means: y = clamp(round(m·Σ(x − z_x) / (n·2^k)) + z_y), with m·2^-k for s_x·factor / s_y and n the elements averaged, no reciprocal
-rounded. The largest of integers is the integer of the largest number."""
+rounded; a sum is a mean with n = 1. The largest of integers is the integer of the largest number."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ import onnx_ir as ir
 from qdq_passes.analysis.attributes import integer_of
 from qdq_passes.analysis.plans.movement import max_pool
 from qdq_passes.analysis.plans.operands import step, zero
-from qdq_passes.analysis.plans.pools import Mean, mean
+from qdq_passes.analysis.plans.pools import Mean, mean, reduced_extremes
 from qdq_passes.analysis.units import Unit
 from qdq_passes.analysis.uses import is_standard
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.encoding import is_wide
 
 
 @dataclass(frozen=True)
 class LowerPools(Lowering):
-    """Turn pools and means between QDQ pairs into those of integers.
+    """Turn pools, means, sums and extremes over axes between QDQ pairs into those of integers.
 
     Graph: ``DQ(x) → AveragePool → Q`` → ``x → ai.qdqtool::AveragePool``, with the Pad before it and the DPU's factor behind it;
     ``DQ(x) → GlobalAveragePool → Q`` → ``x → ai.qdqtool::ReduceMean``, ReduceMean likewise; ``DQ(x) → MaxPool → Q`` → ``x →
-    MaxPool → ai.qdqtool::Lookup``, GlobalMaxPool likewise, without the Lookup where the encodings are one.
+    MaxPool → ai.qdqtool::Lookup``, GlobalMaxPool likewise, without the Lookup where the encodings are one; of 16 bits ``x →
+    ai.qdqtool::MaxPool → ai.qdqtool::Requantize``. ReduceSum becomes ``ai.qdqtool::ReduceSum``, ReduceMax and ReduceMin
+    ``ai.qdqtool::ReduceMax`` and ``ReduceMin``, and a Lookup or Requantize as behind a MaxPool.
     Requires: assign-targets; pads in numbers, or sizes that are known.
     Keeps: inputs, outputs and all names; numerics become the target's.
     Skips: what its annotation leaves to the CPU; what has no kernel, with the reason.
@@ -40,16 +43,19 @@ class LowerPools(Lowering):
         """One pool."""
         if is_standard(unit.core, "MaxPool", "GlobalMaxPool"):
             return _largest(unit, arithmetic, into)
+        if is_standard(unit.core, "ReduceMax", "ReduceMin"):
+            return _extremes(unit, arithmetic, into)
         plan = mean(unit, arithmetic)
         attributes = attributes_of(_attributes(plan, arithmetic))
         kind = "AveragePool" if plan.window is not None else "ReduceMean"
+        kind = "ReduceSum" if is_standard(unit.core, "ReduceSum") else kind
         return into.done(into.node(kind, [into.integers(plan.x)], dtype=plan.output.dtype, attributes=attributes))
 
 
 def _attributes(plan: Mean, arithmetic: Arithmetic) -> Attributes:
     assert plan.x.encoding is not None
     found: Attributes = {
-        **output_attributes(plan.output, plan.tail, arithmetic),
+        **output_attributes(plan.output, plan.tail, arithmetic, wide=is_wide(plan.x.encoding.dtype)),
         "x_zero_point": zero(plan.x.encoding),
     }
     if plan.multiplier is not None:
@@ -78,5 +84,16 @@ def _largest(unit: Unit, arithmetic: Arithmetic, into: Replacement) -> Change:
     }  # fmt: skip
     attributes = [ir.AttrInt64s(name, list(data)) for name, data in lists.items()]
     attributes.append(ir.AttrInt64("ceil_mode", integer_of(unit.core, "ceil_mode", 0)))
-    pooled = into.node("::MaxPool", [x], dtype=encoding.dtype, attributes=attributes, like=unit.results[0].value)
-    return into.done(into.table(pooled, plan.after[0]))
+    kind = "MaxPool" if is_wide(encoding.dtype) else "::MaxPool"
+    pooled = into.node(kind, [x], dtype=encoding.dtype, attributes=attributes, like=unit.results[0].value)
+    return into.done(into.requantized(pooled, plan.moves, plan.outputs[0], arithmetic))
+
+
+def _extremes(unit: Unit, arithmetic: Arithmetic, into: Replacement) -> Change:
+    plan = reduced_extremes(unit)
+    x, encoding = into.integers(plan.x), plan.x.encoding
+    assert encoding is not None
+    attributes = attributes_of({"axes": list(plan.axes), "keepdims": int(plan.keepdims)})
+    like = unit.results[0].value
+    found = into.node(unit.core.op_type, [x], dtype=encoding.dtype, attributes=attributes, like=like)
+    return into.done(into.requantized(found, encoding, plan.output, arithmetic))

@@ -1,6 +1,7 @@
 """lower-products
 
-y = clamp(round(m·(Σ(a − z_a)(b − z_b) + c)·2^-k) + z_y), with m·2^-k for s_a·s_b / s_y, an m and k per column of b."""
+y = clamp(round(m·(Σ(a − z_a)(b − z_b) + c)·2^-k) + z_y), with m·2^-k for s_a·s_b / s_y, an m and k per column of b.
+In blocks of the depth: y = clamp(round((Σ_g float32(Σ_{k in g}(a − z_a)(b − z_b))·s_a·s_b[g] + c) / s_y) + z_y), in float32."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.plans.operands import stored_integers, zero
+from qdq_passes.analysis.plans.blocked_products import BlockedProduct, blocked_product, is_blocked
+from qdq_passes.analysis.plans.operands import zero
 from qdq_passes.analysis.plans.products import matrix_product
 from qdq_passes.analysis.units import Operand, Unit
 from qdq_passes.core.base import Change
-from qdq_passes.core.program_edit import Replacement, attributes_of
+from qdq_passes.core.program_edit import Replacement, attributes_of, bytes_of
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes, scaling_inputs
 from qdq_passes.numerics.arithmetic import Arithmetic
 
@@ -24,7 +26,8 @@ class LowerProducts(Lowering):
     """Turn matrix products between QDQ pairs, with the activation behind them, into matrix products on integers.
 
     Graph: ``DQ(a), DQ(b), DQ(c) → Gemm → Relu → Q`` → ``a, b, c, multiplier, shift → ai.qdqtool::MatMul``; MatMul likewise. A
-    transposed weight is turned at once, transposed data by a Transpose before.
+    transposed weight is turned at once, transposed data by a Transpose before. A weight with a scale per block of its depth makes
+    it an ai.qdqtool::BlockedMatMul. Weights of 4 bits are stored in bytes.
     Requires: assign-targets.
     Keeps: inputs, outputs and all names; numerics become the target's.
     Skips: what its annotation leaves to the CPU; what has no kernel, with the reason.
@@ -34,11 +37,13 @@ class LowerProducts(Lowering):
 
     def lower(self, unit: Unit, arithmetic: Arithmetic, into: Replacement) -> Change:
         """One product."""
+        if is_blocked(unit):
+            return _blocked(blocked_product(unit, arithmetic), arithmetic, into)
         plan = matrix_product(unit, arithmetic)
         x_encoding = plan.x.encoding
         assert x_encoding is not None
         attributes: Attributes = {
-            **output_attributes(plan.output, plan.tail, arithmetic),
+            **output_attributes(plan.output, plan.tail, arithmetic, wide=plan.is_wide),
             "a_zero_point": zero(x_encoding),
             "b_zero_points": plan.w_zero_points.tolist(),
             "x_shift": plan.x_shift,
@@ -52,10 +57,28 @@ class LowerProducts(Lowering):
         return into.done(into.node("MatMul", inputs, dtype=plan.output.dtype, attributes=attributes_of(attributes)))
 
 
+def _blocked(plan: BlockedProduct, arithmetic: Arithmetic, into: Replacement) -> Change:
+    """One product with a scale per block."""
+    assert plan.x.encoding is not None
+    attributes: Attributes = {
+        **output_attributes(plan.output, plan.tail, arithmetic, mode="float", sums=False),
+        "a_zero_point": zero(plan.x.encoding),
+        "block_size": plan.block_size,
+    }
+    inputs = [
+        _transposed(plan.x, into) if plan.x_transposed else into.integers(plan.x),
+        into.constant("weight", plan.weight),
+        into.constant("scale", plan.scale),
+        into.constant("zero_points", plan.zero_points),
+        into.constant("bias", plan.bias),
+    ]
+    return into.done(into.node("BlockedMatMul", inputs, dtype=plan.output.dtype, attributes=attributes_of(attributes)))
+
+
 def _transposed(operand: Operand, into: Replacement) -> ir.Value:
     """The transpose of a matrix: at once where its data are known."""
     if operand.constant:
-        return into.constant("weight", np.ascontiguousarray(stored_integers(operand).T))
+        return into.constant("weight", np.ascontiguousarray(bytes_of(operand).T))
     assert operand.encoding is not None
     value = into.integers(operand)
     shape = None if value.shape is None else ir.Shape(list(value.shape)[::-1])

@@ -19,7 +19,8 @@ from qdq_passes.numerics.arithmetic import Arithmetic
 class LowerSoftmax(Lowering):
     """Turn Softmax between QDQ pairs into a table of exponentials and one integer division.
 
-    Graph: ``DQ(x) → Softmax → Q`` → ``x, table [256] → ai.qdqtool::Softmax``. The table is a new constant ``<node>_table``.
+    Graph: ``DQ(x) → Softmax → Q`` → ``x, table [256] → ai.qdqtool::Softmax``; of 16 bits the table ends where it becomes 0. It is
+    a new constant ``<node>_table``.
     Requires: assign-targets.
     Keeps: inputs, outputs and all names; numerics become the target's.
     Skips: what its annotation leaves to the CPU; what has no kernel, with the reason.

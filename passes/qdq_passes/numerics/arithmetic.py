@@ -1,4 +1,4 @@
-"""What a target's integer arithmetic is: the choices of ADR 14, as values."""
+"""What a target's arithmetic is: the choices of ADR 14, and those of ADR 20 for 16 bits and floating point, as values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Literal
 Requantize = Literal["shift", "fixed_point", "float"]
 Rounding = Literal["half_up", "half_even", "half_away", "toward_zero"]
 Overflow = Literal["saturate", "wrap"]
+#: How a function of one 16-bit value is computed.
+WideFunctions = Literal["float32", "float16", "interpolated"]
+#: What a target's floating-point engine computes in.
+Precision = Literal["float16", "bfloat16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,12 @@ class Arithmetic:
         rounding: half_up is ⌊x + ½⌋, toward_zero truncates.
         zero_point_first: the zero point is added before rounding, not after.
         overflow: what a result does that the output type does not hold.
+        wide_accumulator: width of a sum of which an operand has 16 bits, in place of ``accumulator``.
+        wide_functions: how a function of one 16-bit value is computed. ``float32``: as of 8 bits, the float32 function of each
+            integer. ``float16``: the integer's number rounded to float16, the function rounded to float16. ``interpolated``: a
+            straight line between the exact results at ``segments`` + 1 equally spaced integers.
+        segments: of ``interpolated``, a power of two up to 65536.
+        float_precision: what a unit is computed in that the target computes in floating point (verdict npu-float).
     """
 
     accumulator: int = 32
@@ -31,3 +41,7 @@ class Arithmetic:
     rounding: Rounding = "half_up"
     zero_point_first: bool = False
     overflow: Overflow = "saturate"
+    wide_accumulator: int = 64
+    wide_functions: WideFunctions = "float32"
+    segments: int = 256
+    float_precision: Precision = "float16"

@@ -160,6 +160,11 @@ def integer_format(dtype: ir.DataType) -> tuple[bool, int]:
     return signed, int(digits)
 
 
+def is_wide(dtype: ir.DataType) -> bool:
+    """Whether integers of ``dtype`` have more than 8 bits: sums of them need a wider accumulator, functions a longer table."""
+    return integer_format(dtype)[1] > 8
+
+
 def reduced_range(dtype: ir.DataType) -> tuple[int, int]:
     """(qmin, qmax) of an integer type with one bit less: int8 gives (-64, 64), uint8 (0, 127).
 

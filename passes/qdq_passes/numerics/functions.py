@@ -1,4 +1,4 @@
-"""Operators of one value on 8-bit integers: 256 results in a table, table[q] = Q_y(f(DQ_x(q))).
+"""Operators of one value on integers of 8 and 16 bits: 256 or 65536 results in a table, table[q] = Q_y(f(DQ_x(q))).
 
 f is the float32 operator, in onnxruntime's order of operations; what is transcendental is computed in float64 and
 rounded to float32 once. Q_y divides in float32, rounds as the target does, adds the zero point and saturates, as QuantizeLinear
@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.numerics.arithmetic import Rounding
-from qdq_passes.numerics.encoding import Encoding, integer_range
-from qdq_passes.numerics.requantize import Floats, Integers, Reals, exact_sum, into_range, round_float
+from qdq_passes.numerics.arithmetic import Arithmetic, Rounding
+from qdq_passes.numerics.encoding import Encoding, integer_range, is_wide
+from qdq_passes.numerics.requantize import Floats, Integers, Reals, exact_sum, into_range, round_float, round_quotient
 
 #: What reads a constant input: its array, None where the value is no constant.
 Constant = Callable[[ir.Value], npt.NDArray[Any] | None]
@@ -50,7 +50,13 @@ def function_of(node: ir.Node, constant: Constant) -> Function | str | None:
 
     An Add, Sub, Mul, Div or Pow is one where its other input is one float constant. PRelu may have a slope per index of one axis.
     """
-    if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
+    if len(node.outputs) != 1:
+        return None
+    if node.domain == "com.microsoft" and node.op_type in ("Gelu", "QuickGelu"):
+        quick = node.op_type == "QuickGelu"
+        evaluate = _swish(np.float32(_float(node, "alpha", 1.702))) if quick else _once(_gelu)
+        return Function(op_type=node.op_type, evaluate=evaluate)
+    if node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type in _PLAIN:
         bounds = (0.0, math.inf) if node.op_type == "Relu" else None
@@ -84,19 +90,45 @@ def chained(functions: Sequence[Function]) -> Function:
     return Function(op_type=name, evaluate=evaluate, input=functions[0].input, axis=axes[0] if axes else None)
 
 
-def table(function: Function | None, source: Encoding, target: Encoding, rounding: Rounding) -> Integers:
-    """Integers of ``target`` for each integer of ``source``, the smallest first: int64 [256], or [C, 256] with channels.
+def table(function: Function | None, source: Encoding, target: Encoding, arithmetic: Arithmetic) -> Integers:
+    """Integers of ``target`` for each integer of ``source``, the smallest first: int64 [n], or [C, n] with channels; n is 256 or
+    65536.
+
+    A function of 16 bits is computed as ``arithmetic.wide_functions`` says; with q the integers of ``source`` and f the function:
+
+        float32       Q_y(f((q − z_x)·s_x)), as of 8 bits
+        float16       Q_y(h(f(h((q − z_x)·s_x)))), h rounds to float16
+        interpolated  k_i + round((k_{i+1} − k_i)·r / w), with w = 65536 / segments, q = lowest + i·w + r, 0 ≤ r < w, and k_i the
+                      result of float32 at lowest + i·w; k_segments is that of the integer behind the greatest one
 
     Args:
-        function: what is computed; None for a requantization.
+        function: what is computed; None for a requantization, which is float32 always.
         source: per-tensor encoding of at most 16 bits.
         target: per-tensor encoding of at most 16 bits.
-        rounding: of the target.
+        arithmetic: of the target: its rounding, its functions of 16 bits.
     """
     low, high = integer_range(source.dtype, symmetric=False)
-    real = dequantized(np.arange(low, high + 1), source)
+    kind = arithmetic.wide_functions if function is not None and is_wide(source.dtype) else "float32"
+    step = (high + 1 - low) // arithmetic.segments if kind == "interpolated" else 1
+    real = dequantized(np.arange(low, high + 1 + (step if step > 1 else 0), step), source)
     with np.errstate(all="ignore"):
-        return quantized(real if function is None else function.evaluate(real), target, rounding)
+        real = _as_float16(real) if kind == "float16" else real
+        found = real if function is None else function.evaluate(real)
+        found = _as_float16(found) if kind == "float16" else found
+    results = quantized(found, target, arithmetic.rounding)
+    return _interpolated(results, step, arithmetic.rounding) if step > 1 else results
+
+
+def _as_float16(real: Floats) -> Floats:
+    """float32 rounded to float16, ties to even; what that does not hold is infinite."""
+    return real.astype(np.float16).astype(np.float32)
+
+
+def _interpolated(knots: Integers, step: int, rounding: Rounding) -> Integers:
+    """Straight lines between knots [..., n + 1] that lie ``step`` apart: int64 [..., n·step]."""
+    first, rise = knots[..., :-1, None], np.diff(knots)[..., None]
+    found = first + round_quotient(rise * np.arange(step), step, rounding)
+    return np.asarray(found.reshape(*knots.shape[:-1], -1))
 
 
 def dequantized(integers: Integers, encoding: Encoding) -> Floats:
@@ -280,3 +312,5 @@ _WITH_NUMBERS: Mapping[str, tuple[Mapping[str, float], Callable[..., Callable[[F
 _WITH_A_NUMBER: Mapping[str, Callable[[Any, Any], Floats]] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": _pow, "Max": np.maximum, "Min": np.minimum,
 }  # fmt: skip
+#: Operators that are functions of one value whatever they read; those of two are where one of them is one constant number.
+FUNCTIONS = (*_PLAIN, *_WITH_NUMBERS, "Clip", "Gelu", "PRelu")

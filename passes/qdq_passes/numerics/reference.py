@@ -2,7 +2,9 @@
 
     QuantizeLinear      of a float: as ONNX says, half to even; behind a node of the NPU: the rounding of that node
     DequantizeLinear    keeps its integers: a node of the NPU reads those, one of the CPU the numbers (q − z)·s
-    on the NPU          sums, functions, movement: see `reference_sums`, `functions`, `reference_movement`
+    on the NPU          `reference_operators`, functions of one value, what moves: also bare integers (indices, a cache); what
+                        else works on those is computed by ``fallback``
+                        in floating point: see `reference_floats`
     on the CPU          whatever ``fallback`` computes, on floats
 
 It reads the model alone, never the program that an NPU runs, and shares with the lowering to that program nothing but what
@@ -18,24 +20,24 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.errors import ModelError, UnsupportedError
-from qdq_passes.numerics import reference_sums as sums
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
-from qdq_passes.numerics.functions import function_of
+from qdq_passes.numerics.floats import quantized_float
 from qdq_passes.numerics.quantize import dequantize, quantize
-from qdq_passes.numerics.reference_movement import moved, numbers_of
+from qdq_passes.numerics.reference_float_moves import MOVES
+from qdq_passes.numerics.reference_float_sums import HANDLERS
+from qdq_passes.numerics.reference_floats import FloatNode, computed_in_float
+from qdq_passes.numerics.reference_integer_moves import moved_integers
+from qdq_passes.numerics.reference_movement import Moving, is_movement, moved
+from qdq_passes.numerics.reference_node import ReferenceNode
+from qdq_passes.numerics.reference_operators import OPERATORS
 from qdq_passes.numerics.reference_values import (
-    Addends,
+    PENDING,
     Array,
-    Moved,
     NotRepresentable,
-    Pending,
     Stored,
-    Sum,
     Value,
     integers_of,
-    stored,
-    with_function,
 )
 
 #: Computes a node of the CPU, to one array per output, from its inputs (None where left out) and then the values that its bodies
@@ -43,10 +45,6 @@ from qdq_passes.numerics.reference_values import (
 Fallback = Callable[[ir.Node, Sequence[Array | None]], Sequence[Array]]
 
 _QDQ_DOMAINS = ("", "ai.onnx", "com.microsoft")
-_PRODUCTS = {
-    "Conv": sums.convolution, "ConvTranspose": sums.transposed_convolution, "Gemm": sums.matrix_product,
-    "MatMul": sums.matrix_product,
-}  # fmt: skip
 
 
 def run_reference(
@@ -56,6 +54,7 @@ def run_reference(
     *,
     on_npu: Callable[[ir.Node], bool],
     fallback: Fallback,
+    in_float: Callable[[ir.Node], bool] = lambda _: False,
 ) -> dict[str, npt.NDArray[Any]]:
     """The outputs of ``model``, by name.
 
@@ -66,12 +65,14 @@ def run_reference(
         on_npu: whether the NPU computes a node: asked of operators and of a QuantizeLinear that reads a DequantizeLinear. What is
             computed in one step (a Conv and its Relu) must have one answer.
         fallback: computes the others.
+        in_float: which nodes of the NPU it computes in floating point (verdict npu-float): asked of what ``on_npu`` is asked of.
+            A QuantizeLinear behind one of them, or which is one itself, rounds as `quantized_float` does.
 
     Raises:
         UnsupportedError: a node of the NPU reads or writes floats, or is none the NPU computes under this arithmetic.
         ModelError: a value is never there: an input that is not fed, or nodes in a circle.
     """
-    run = _Run(model, arithmetic, on_npu, fallback)
+    run = _Run(model, arithmetic, on_npu, fallback, in_float)
     for value in [*model.graph.initializers.values(), *model.graph.inputs]:
         assert value.name is not None
         if value.name in feeds:
@@ -132,11 +133,21 @@ class _Run:
     """One run: what every value is so far."""
 
     def __init__(
-        self, model: ir.Model, arithmetic: Arithmetic, on_npu: Callable[[ir.Node], bool], fallback: Fallback
+        self,
+        model: ir.Model,
+        arithmetic: Arithmetic,
+        on_npu: Callable[[ir.Node], bool],
+        fallback: Fallback,
+        in_float: Callable[[ir.Node], bool],
     ) -> None:
         self.values: dict[ir.Value, Value] = {}
         self.opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
         self.arithmetic, self.on_npu, self.fallback = arithmetic, on_npu, fallback
+        self.told_in_float = in_float
+
+    def in_float(self, node: ir.Node) -> bool:
+        """Whether the NPU computes ``node`` in floating point."""
+        return self.on_npu(node) and self.told_in_float(node)
 
     def step(self, node: ir.Node) -> None:
         """Compute ``node``."""
@@ -154,17 +165,28 @@ class _Run:
             return [self._dequantize(node)]
         if node.op_type == "QuantizeLinear" and node.domain in _QDQ_DOMAINS:
             return [self._quantize(node)]
-        if self.on_npu(node):
-            return self._compute(node)
+        if self.in_float(node):
+            return self._compute_in_float(node)
         inputs = [*node.inputs, *captured_values(node)]
+        if self.on_npu(node):
+            if not self._is_plain(node):
+                return self._compute(node)
+            if is_movement(node):
+                plain = tuple(None if v is None else self.real(v, _name(node)) for v in inputs)
+                return moved(Moving(node=node, opset=self.opset, inputs=plain, standing=lambda number: number))
         return self.fallback(node, [None if v is None else self.real(v, _name(node)) for v in inputs])
+
+    def _is_plain(self, node: ir.Node) -> bool:
+        """Whether ``node`` works on shapes, indices, masks or bare integers (a cache) alone: they are the same everywhere."""
+        read = [self._value(value) for value in node.inputs if value is not None]
+        return bool(read) and all(isinstance(found, np.ndarray) and found.dtype.kind in "iub" for found in read)
 
     def real(self, value: ir.Value, reader: str) -> Array:
         """``value`` as numbers, for ``reader``."""
         found = self._value(value)
         if isinstance(found, Stored):
             return found.real()
-        if isinstance(found, (Moved, Sum, Addends)):
+        if isinstance(found, PENDING):
             raise UnsupportedError(
                 f"{value.name} stays on the NPU as integers of no encoding, and {reader} reads it",
                 where=_name(value.producer()),
@@ -212,7 +234,18 @@ class _Run:
         value = self._value(source)
         shape = value.shape if isinstance(value, np.ndarray) else ()
         default = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
-        if isinstance(value, (Moved, Sum, Addends)) or (isinstance(value, Stored) and self.on_npu(node)):
+        writer = source.producer()
+        if (
+            writer is not None
+            and self.in_float(node if writer.op_type == "DequantizeLinear" else writer)
+            and self.on_npu(node)
+        ):
+            encoding = self._encoding(node, 1, default)
+            if len(encoding.scale) != 1:
+                raise NotRepresentable(f"it is stored as {encoding.granularity.kind} {encoding.dtype.name.lower()}")
+            real = self.real(source, _name(node))
+            return quantized_float(real, encoding, self.arithmetic).astype(encoding.dtype.numpy())
+        if isinstance(value, PENDING) or (isinstance(value, Stored) and self.on_npu(node)):
             encoding, scale = self._encoding(node, 1, default), self._array(node, 1)
             if scale is not None and scale.dtype != np.float32:
                 raise NotRepresentable(f"it has a scale of {scale.dtype}")
@@ -221,89 +254,22 @@ class _Run:
         encoding = self._encoding(node, max(len(shape), real.ndim, 1), default)
         return quantize(real, encoding)
 
+    def _compute_in_float(self, node: ir.Node) -> Sequence[Value]:
+        """``node`` on the NPU, in floating point."""
+        inputs = tuple(None if v is None else self.real(v, _name(node)) for v in node.inputs)
+        precision = self.arithmetic.float_precision
+        return computed_in_float(FloatNode(node, self.opset, precision, inputs, self._constant), {**HANDLERS, **MOVES})
+
     def _compute(self, node: ir.Node) -> Sequence[Value]:
         """``node`` on the NPU."""
-        if node.domain not in ("", "ai.onnx"):
+        seen = ReferenceNode(node, self.opset, self.arithmetic, self._value, self._constant)
+        handler = OPERATORS.get((node.domain.removeprefix("ai.onnx"), node.op_type))
+        if handler is not None:
+            return handler(seen)
+        function = seen.function()
+        if function is None and node.domain not in ("", "ai.onnx"):
             raise NotRepresentable(f"{node.domain}.{node.op_type} is no operator of an NPU")
-        values = [None if v is None else self._value(v) for v in node.inputs]
-        binary = node.op_type in ("Add", "Sub", "Mul") and not any(self._is_float_number(v) for v in node.inputs)
-        if binary:
-            a, b = self._stored(node, 0), self._stored(node, 1)
-            return [sums.product(a, b, self.arithmetic) if node.op_type == "Mul" else sums.addends(node, a, b)]
-        if node.op_type in _PRODUCTS:
-            bias = values[2] if len(values) > 2 else None
-            if isinstance(bias, (Moved, Sum, Addends)):
-                bias = self._stored(node, 2)
-            a, b = self._stored(node, 0), self._stored(node, 1)
-            return [_PRODUCTS[node.op_type](node, a, b, bias, self.arithmetic)]
-        factor = self._factor(node)
-        if factor is not None:
-            return [factor]
-        function = function_of(node, self._constant)
-        if isinstance(function, str):
-            raise NotRepresentable(function)
-        if function is not None and node.op_type != "Identity":
-            value = values[function.input]
-            if not isinstance(value, (Moved, Sum, Addends)):
-                value = self._stored(node, function.input)
-            return [with_function(value, function)]
-        return self._reduce_or_move(node)
-
-    def _reduce_or_move(self, node: ir.Node) -> Sequence[Pending]:
-        if node.op_type == "Concat":
-            axis = node.attributes.get_int("axis", 0)
-            return [Moved(parts=tuple(self._stored(node, i) for i in range(len(node.inputs))), axis=axis)]
-        x, rank = self._stored(node, 0), self._stored(node, 0).integers.ndim
-        others = [self._array(node, index) for index in range(1, len(node.inputs))]
-        if node.op_type == "AveragePool":
-            return [sums.average_pool(node, x, self.arithmetic)]
-        if node.op_type == "GlobalAveragePool":
-            return [sums.mean(x, range(2, rank), self.arithmetic, keepdims=True)]
-        if node.op_type == "ReduceMean":
-            axes = numbers_of(node, "axes", others, 0) or []
-            if not axes and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
-                return [Moved(parts=(x,))]
-            keepdims = node.attributes.get_int("keepdims", 1) != 0
-            return [sums.mean(x, sorted({a % rank for a in axes}) or range(rank), self.arithmetic, keepdims=keepdims)]
-        if node.op_type == "Softmax":
-            axis = node.attributes.get_int("axis", -1 if self.opset >= 13 else 1) % rank
-            if self.opset < 13 and axis != rank - 1:
-                raise NotRepresentable(f"it works along all axes from {axis} on in opset {self.opset}")
-            return [sums.softmax(x, axis)]
-        found = moved(node, x, others, self.opset)
-        if found is None:
-            raise NotRepresentable(f"{node.op_type} is no operator of an NPU")
-        return [Moved(parts=(part,)) for part in found]
-
-    def _stored(self, node: ir.Node, index: int) -> Stored:
-        value = node.inputs[index]
-        if value is None:
-            raise NotRepresentable(f"it has no input {index}")
-        return stored(self._value(value), value.name)
-
-    def _factor(self, node: ir.Node) -> Sum | None:
-        """The mean that ``node`` multiplies by a constant number; None where it does not."""
-        if node.op_type != "Mul":
-            return None
-        for value, other in zip(node.inputs, reversed(node.inputs), strict=True):
-            source = None if value is None else self._value(value)
-            if isinstance(source, Sum) and source.divisor is not None and self._is_float_number(other):
-                assert other is not None
-                if source.factor is not None or source.clamps or source.integral:
-                    raise NotRepresentable("it multiplies other than a mean")
-                number = np.float32(self.real(other, _name(node)).item())
-                return Sum(acc=source.acc, product=source.product, divisor=source.divisor, factor=float(number))
-        return None
-
-    def _is_float_number(self, value: ir.Value | None) -> bool:
-        """Whether ``value`` is one constant float that is not stored as an integer."""
-        found = None if value is None else self._value(value)
-        return (
-            isinstance(found, np.ndarray)
-            and found.size == 1
-            and value is not None
-            and self._constant(value) is not None
-        )
+        return moved_integers(seen) if function is None else [function]
 
     def _constant(self, value: ir.Value) -> Array | None:
         """The numbers of a constant, stored so or as integers behind a DequantizeLinear; None where ``value`` is computed."""

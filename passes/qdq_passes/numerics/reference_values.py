@@ -4,11 +4,13 @@ Stored     what a DequantizeLinear writes: integers and their encoding
 Moved      integers on their way through operators that move, and functions of one value
 Sum        an exact sum, in steps of a product of scales
 Addends    the two sides of an Add or Sub
-The last three wait for the encoding that they are stored with: `integers_of` brings them there, in one rounding."""
+Real       float32 numbers of an operator that ends in floating point
+Joined     several of these, each brought to the output's encoding and then put together
+The last five wait for the encoding that they are stored with: `integers_of` brings them there, in one rounding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,6 +95,7 @@ class Sum:
         has_slope: whether it may get a slope: sums of products.
         integral: a softmax, which has no float form.
         clamps: Relu and Clip behind.
+        pole: 1 and −1 where a number above or below 0 was divided by zero, else 0; None where nothing was.
     """
 
     acc: Integers
@@ -104,6 +107,7 @@ class Sum:
     has_slope: bool = False
     integral: bool = False
     clamps: tuple[Function, ...] = ()
+    pole: Integers | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,8 +121,31 @@ class Addends:
     clamps: tuple[Function, ...] = ()
 
 
-Pending = Moved | Sum | Addends
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Real:
+    """float32 numbers that an operator on integers ends with: a normalization, a sum with a scale per block."""
+
+    numbers: Floats
+    clamps: tuple[Function, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Joined:
+    """What is put together of integers that have the encoding of the output already.
+
+    Args:
+        parts: what is put together.
+        join: the integers of the parts → those of the whole.
+    """
+
+    parts: tuple[Pending, ...]
+    join: Callable[[Sequence[Integers]], Integers]
+
+
+Pending = Moved | Sum | Addends | Real | Joined
 Value = Array | Stored | Pending
+#: The classes of what waits.
+PENDING = (Moved, Sum, Addends, Real, Joined)
 
 
 def with_function(value: Stored | Pending, function: Function) -> Pending:
@@ -131,6 +158,8 @@ def with_function(value: Stored | Pending, function: Function) -> Pending:
         return Moved(parts=(value,), functions=(function,))
     if isinstance(value, Moved):
         return replace(value, functions=(*value.functions, function))
+    if isinstance(value, Joined):
+        raise NotRepresentable(f"{function.op_type} cannot be computed in one step with what is before it")
     if function.bounds is not None:
         return replace(value, clamps=(*value.clamps, function))
     if function.slope is None or not isinstance(value, Sum) or not value.has_slope or value.clamps:
@@ -152,8 +181,16 @@ def integers_of(value: Stored | Pending, encoding: Encoding, arithmetic: Arithme
         value = Moved(parts=(value,))
     if isinstance(value, Moved):
         return _moved(value, encoding, arithmetic)
+    if isinstance(value, Joined):
+        return np.asarray(value.join([integers_of(part, encoding, arithmetic) for part in value.parts]))
+    if isinstance(value, Sum) and value.pole is not None:
+        return _with_poles(value, encoding, arithmetic)
     low, high = _bounds(value.clamps, encoding)
     zero = int(encoding.zero_point[0])
+    if isinstance(value, Real):
+        return requantize_float(
+            value.numbers, encoding.scale[0], arithmetic, dtype=encoding.dtype, zero_point=zero, low=low, high=high
+        )
     if arithmetic.requantize == "float" and not (isinstance(value, Sum) and value.integral):
         real = _float_sum(value) if isinstance(value, Sum) else _float_addends(value)
         return requantize_float(
@@ -167,6 +204,16 @@ def integers_of(value: Stored | Pending, encoding: Encoding, arithmetic: Arithme
     )  # fmt: skip
 
 
+def _with_poles(value: Sum, encoding: Encoding, arithmetic: Arithmetic) -> Integers:
+    """What was divided by zero is the greatest integer that clamps and type leave, or the least."""
+    found = integers_of(replace(value, pole=None), encoding, arithmetic)
+    low, high = _bounds(value.clamps, encoding)
+    least, most = integer_range(encoding.dtype, symmetric=False)
+    assert value.pole is not None
+    at_pole = np.where(value.pole > 0, most if high is None else high, least if low is None else low)
+    return np.where(value.pole != 0, at_pole, found)
+
+
 def _moved(value: Moved, encoding: Encoding, arithmetic: Arithmetic) -> Integers:
     function = chained(value.functions) if value.functions else None
     if function is not None and function.axis is not None and len(value.parts) > 1:
@@ -178,7 +225,7 @@ def _moved(value: Moved, encoding: Encoding, arithmetic: Arithmetic) -> Integers
         if function is None and part.encoding == encoding:
             found.append(part.integers)
             continue
-        results = table(function, part.encoding, encoding, arithmetic.rounding)
+        results = table(function, part.encoding, encoding, arithmetic)
         index = part.integers - integer_range(part.encoding.dtype, symmetric=False)[0]
         if function is not None and function.axis is not None:
             if -function.axis > index.ndim:

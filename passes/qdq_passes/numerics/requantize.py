@@ -84,7 +84,8 @@ def multiplier_of(real: Reals | float, arithmetic: Arithmetic) -> Multiplier | s
     """The integers that stand for M under ``arithmetic``; in words which M has none.
 
     ``shift``: M = n·2^-k exactly, n odd, |n| < 2^16. ``fixed_point`` (and ``float``, for operators that have no float form):
-    2^30 ≤ |m| < 2^31, m = M·2^k rounded half away from 0. Where k would exceed 62, m = k = 0: nothing but 0 is left.
+    2^30 ≤ |m| < 2^31, m = M·2^k rounded half away from 0. Where k would exceed 62, ``shift`` has m = k = 0, and ``fixed_point``
+    k = 62 and the bits of m that are left: a sum of 64 bits may still be more than one step.
 
     Args:
         real: M, any sign, [C] or one number.
@@ -113,6 +114,9 @@ def _one_multiplier(real: float, *, dyadic: bool) -> tuple[int, int] | str:
         value, shift = _half_away(math.ldexp(fraction, 31)), 31 - exponent
         if abs(value) == 1 << 31:
             value, shift = value // 2, shift - 1
+        if shift > SHIFT_LIMIT:
+            value = _half_away(math.ldexp(real, SHIFT_LIMIT))
+            shift = SHIFT_LIMIT if value else 0
     return (0, 0) if shift > SHIFT_LIMIT else (value, shift)
 
 
@@ -185,9 +189,10 @@ def accumulator_bias(
     return AccumulatorBias(wanted.astype(np.int64), x_shift)
 
 
-def fit_accumulator(acc: Integers, arithmetic: Arithmetic) -> Integers:
-    """``acc`` as an accumulator of the target holds it: saturated or wrapped to ``accumulator`` bits, once."""
-    half = 1 << (arithmetic.accumulator - 1)
+def fit_accumulator(acc: Integers, arithmetic: Arithmetic, *, wide: bool = False) -> Integers:
+    """``acc`` as an accumulator of the target holds it: saturated or wrapped to ``accumulator`` bits, once; to those of
+    ``wide_accumulator`` where an operand has 16 bits."""
+    half = 1 << ((arithmetic.wide_accumulator if wide else arithmetic.accumulator) - 1)
     return into_range(acc, -half, half - 1, arithmetic.accumulator_overflow)
 
 
@@ -306,7 +311,7 @@ def requantize_float(
 
 
 def round_float(x: Floats, rounding: Rounding) -> npt.NDArray[np.int64]:
-    """float32, no NaN, rounded to int64; what that does not hold saturates. x + ½ in float64 is exact, or no integer."""
+    """float32, no NaN, rounded to int64; results end at ±2^62. x + ½ in float64 is exact, or no integer."""
     wide = np.asarray(x, np.float32).astype(np.float64)
     if rounding == "half_up":
         wide = np.floor(wide + 0.5)
@@ -316,8 +321,7 @@ def round_float(x: Floats, rounding: Rounding) -> npt.NDArray[np.int64]:
         wide = np.copysign(np.floor(np.abs(wide) + 0.5), wide)
     else:
         wide = np.trunc(wide)
-    beyond = np.abs(wide) >= 2.0**63
-    return np.where(beyond, np.where(wide < 0, *_INT64), np.where(beyond, 0.0, wide).astype(np.int64))
+    return np.clip(wide, -(2.0**62), 2.0**62).astype(np.int64)
 
 
 def exact_product(a: Integers, b: Integers) -> Integers:
@@ -334,13 +338,17 @@ def exact_sum(a: Integers, b: Integers) -> Integers:
 
 def _as_quotient(value: Integers, shift: Integers, divisor: Integers | int) -> tuple[Integers, Integers]:
     """value·2^-shift / divisor as (numerator, denominator); a shift to the left saturates at int64."""
-    shift = shift.astype(object)
     numerator = value
     if (shift < 0).any():
-        shifted = exact_product(value, np.asarray(2 ** np.maximum(-shift, 0)))
+        # Whatever is not 0 saturates from 2^64 on. Python's integers hold the power.
+        shifted = exact_product(value, _power_of_two(np.clip(-shift, 0, 64)))
         numerator = np.asarray(np.where(shift < 0, np.clip(shifted, *_INT64), shifted))
-    denominator = exact_product(np.asarray(2 ** np.maximum(shift, 0)), np.asarray(divisor))
+    denominator = exact_product(_power_of_two(np.maximum(shift, 0)), np.asarray(divisor))
     return tuple(_narrowed(numerator, denominator))  # type: ignore[return-value]
+
+
+def _power_of_two(exponent: Integers) -> Integers:
+    return np.asarray(np.ones((), object) << exponent.astype(object))
 
 
 def _narrowed(*arrays: Integers) -> list[Integers]:

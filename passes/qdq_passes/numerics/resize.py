@@ -77,6 +77,29 @@ def resize_nearest_indices(
     return found
 
 
+def resize_coordinates(
+    shape: Sequence[int],
+    *,
+    scales: npt.NDArray[np.float32] | None = None,
+    sizes: Sequence[int] | None = None,
+    axes: Sequence[int] = (),
+    policy: str = "stretch",
+    coordinate_mode: str = "half_pixel",
+) -> dict[int, Floats]:
+    """By axis that changes where the elements of the output lie in the input, float32 [size of the output].
+
+    Arguments and errors as `resize_nearest_indices`.
+    """
+    chosen = [axis % len(shape) for axis in axes] if axes else list(range(len(shape)))
+    output, factors = _output(shape, chosen, scales, sizes, policy)
+    zero, one = np.float32(0), np.float32(1)
+    return {
+        axis: _coordinates(coordinate_mode, factor, resized, size, zero, one)
+        for axis, (size, resized, factor) in enumerate(zip(shape, output, factors, strict=True))
+        if output != list(shape) and (factor != 1 or resized != size)
+    }
+
+
 def _output(
     shape: Sequence[int],
     axes: list[int],

@@ -265,6 +265,8 @@ std::vector<DataType> output_types(const std::string& key, const Attributes& att
     type = static_cast<DataType>(attributes.integer("y_type"));
   } else if (key == std::string(operator_domain) + "::Lookup") {
     type = input(1);
+  } else if (key == "::Where" || key == std::string(operator_domain) + "::Where") {
+    type = input(1);
   } else if (key == "::DequantizeLinear") {
     type = input(1);
   } else if (key == "::QuantizeLinear") {

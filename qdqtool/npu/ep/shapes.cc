@@ -94,6 +94,26 @@ Shape reduced(const Attributes& attributes, const Shape& x) {
   return y;
 }
 
+Shape padded(const Attributes& attributes, const Shape& x) {
+  const std::vector<int64_t> pads = per_axis(attributes, "pads", 2 * x.size(), 0);
+  Shape y = x;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (pads[i] || pads[i + x.size()]) y[i] = x[i] < 0 ? -1 : std::max<int64_t>(-1, x[i] + pads[i] + pads[i + x.size()]);
+  }
+  return y;
+}
+
+Shape resized(const Attributes& attributes, const std::vector<Tensor>& inputs) {
+  Shape y = inputs[0].shape;
+  const std::vector<int64_t> axes = attributes.integers("axes", {});
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const Shape taps = 1 + 2 * i < inputs.size() ? inputs[1 + 2 * i].shape : Shape();
+    const auto axis = static_cast<size_t>(axes[i] < 0 ? axes[i] + static_cast<int64_t>(y.size()) : axes[i]);
+    if (axis < y.size()) y[axis] = taps.empty() ? -1 : taps[0];
+  }
+  return y;
+}
+
 }  // namespace
 
 bool output_shape(const Operator& op, const Attributes& attributes, const std::vector<Tensor>& inputs, Shape& y) try {
@@ -101,11 +121,31 @@ bool output_shape(const Operator& op, const Attributes& attributes, const std::v
   const Shape x = shape(0), w = shape(1);
   if (x.empty()) return false;  // a scalar, or a tensor of unknown rank
   if (op.name == "Lookup" || op.name == "Softmax") return y = x, true;
-  if (op.name == "ReduceMean") return y = reduced(attributes, x), true;
-  if (op.name == "AveragePool" && x.size() > 2) return y = windowed(attributes, x, {}, x[1], attributes.integer("ceil_mode", 0)), true;
+  if (op.name == "Norm") return y = x, true;
+  if (op.name == "Requantize") return y = x, true;
+  if (op.name == "Resize") return y = resized(attributes, inputs), true;
+  if (op.name == "Pad") return y = padded(attributes, x), true;
+  if (op.name == "Trilu" || op.name == "RotaryEmbedding") return y = x, true;
+  if (op.name.compare(0, 6, "Reduce") == 0) return y = reduced(attributes, x), true;
+  if ((op.name == "AveragePool" || op.name == "MaxPool") && x.size() > 2) return y = windowed(attributes, x, {}, x[1], attributes.integer("ceil_mode", 0)), true;
+  if (op.name == "FloatCast" || op.name == "FloatFunction" || op.name == "FloatLookup" || op.name == "FloatNorm" ||
+      op.name == "FloatSoftmax" || op.name == "Quantize") {
+    return y = x, true;
+  }
+  if (op.name == "FloatPool" && x.size() > 2) {
+    return y = windowed(attributes, x, {}, x[1], attributes.integer("ceil_mode", 0)), true;
+  }
+  if (op.name == "FloatReduce") return y = reduced(attributes, x), true;
   if (w.empty()) return false;
   if (op.name == "Add" || op.name == "Mul") return y = broadcast(x, w), true;
-  if (op.name == "MatMul") return y = multiplied(x, w), true;
+  if (op.name == "Div" || op.name == "Min" || op.name == "Max") return y = broadcast(x, w), true;
+  if (op.name == "FloatElementwise") return y = broadcast(x, w), true;
+  if (op.name == "FloatWhere" && !shape(2).empty()) return y = broadcast(x, broadcast(w, shape(2))), true;
+  if (op.name == "FloatMatMul") return y = multiplied(x, w), true;
+  if (op.name == "FloatConv" && x.size() > 2) return y = windowed(attributes, x, w, w[0], false), true;
+  if (op.name == "FloatConvTranspose" && x.size() > 2) return y = transposed(attributes, x, w), true;
+  if (op.name == "MatMul" || op.name == "BlockedMatMul") return y = multiplied(x, w), true;
+  if (op.name == "Where" && !shape(2).empty()) return y = broadcast(x, broadcast(w, shape(2))), true;
   if (op.name == "Conv" && x.size() > 2) return y = windowed(attributes, x, w, w[0], false), true;
   if (op.name == "ConvTranspose" && x.size() > 2) return y = transposed(attributes, x, w), true;
   return false;

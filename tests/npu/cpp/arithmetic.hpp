@@ -32,7 +32,8 @@ struct Arithmetic {
       negative_shift;  // [1] or [C]; the negative ones empty where there are none
   std::vector<float> scale, slope;
 
-  int64_t least() const { return type == DataType::int8 ? -128 : 0; }
+  int64_t range() const { return type == DataType::int8 || type == DataType::uint8 ? 255 : 65535; }
+  int64_t least() const { return type == DataType::int8 || type == DataType::int16 ? -(range() + 1) / 2 : 0; }
 
   template <class T>
   static T entry(const std::vector<T>& values, size_t channel) {
@@ -49,8 +50,8 @@ struct Arithmetic {
     if (has_low) value = std::max<Wide>(value, low);
     if (has_high) value = std::min<Wide>(value, high);
     if (overflow == "saturate")
-      return static_cast<int64_t>(std::min<Wide>(std::max<Wide>(value, least()), least() + 255));
-    return static_cast<int64_t>(value - floor_divide(value - least(), 256) * 256);
+      return static_cast<int64_t>(std::min<Wide>(std::max<Wide>(value, least()), least() + range()));
+    return static_cast<int64_t>(value - floor_divide(value - least(), range() + 1) * (range() + 1));
   }
 
   int64_t operator()(Wide sum, size_t channel) const {
@@ -106,9 +107,9 @@ struct Arithmetic {
     (is_negative ? negative_shift : shift).push_back(std::min(k, 62));
   }
 
-  // typical: of the sums. The constants go to `inputs` from `at` on.
+  // typical: of the sums. The constants go to `inputs` from `at` on. Outputs have 16 bits only where `is_wide`.
   static Arithmetic random(Random& random, NodeInfo& node, std::vector<Data>& inputs, size_t at, size_t channels,
-                           double typical) {
+                           double typical, bool is_wide = false) {
     Arithmetic a;
     a.is_real = random.integer(0, 3) == 0;
     a.rounding = random.one_of<std::string>({"half_up", "half_up", "half_even", "half_away", "toward_zero"});
@@ -117,9 +118,10 @@ struct Arithmetic {
     a.accumulator_overflow = random.flag() ? "wrap" : "saturate";
     a.bits = random.integer(0, 3) ? 32 : random.one_of<int64_t>({8, 12, 16, 20, 24, 31, 33, 40, 48, 64});
     a.type = random.flag() ? DataType::uint8 : DataType::int8;
-    a.zero = random.flag() ? a.least() + random.integer(0, 255) : 0;
+    if (is_wide && random.flag()) a.type = a.type == DataType::uint8 ? DataType::uint16 : DataType::int16;
+    a.zero = random.flag() ? a.least() + random.integer(0, a.range()) : 0;
     a.has_low = random.integer(0, 2) == 0, a.has_high = random.integer(0, 3) == 0;
-    a.low = a.least() + random.integer(0, 255), a.high = a.least() + random.integer(0, 255);
+    a.low = a.least() + random.integer(0, a.range()), a.high = a.least() + random.integer(0, a.range());
     if (a.low > a.high) std::swap(a.low, a.high);
     node.attributes.strings = {{"mode", a.is_real ? "float" : "integer"},
                                {"rounding", a.rounding},

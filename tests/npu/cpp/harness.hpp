@@ -114,6 +114,13 @@ struct Case {
   size_t constants = 0;
 };
 
+// The kernels of some families.
+inline KernelTable table_of(std::initializer_list<void (*)(KernelTable&)> families) {
+  KernelTable found;
+  for (const auto family : families) family(found);
+  return found;
+}
+
 inline std::unique_ptr<Kernel> prepared(const KernelTable& table, Case& test) {
   test.node.name = "node";
   test.node.op_type = test.key.substr(test.key.find("::") + 2);

@@ -12,11 +12,7 @@ namespace test {
 namespace {
 
 const KernelTable& table() {
-  static const KernelTable made = [] {
-    KernelTable found;
-    qdqtool::register_movement(found);
-    return found;
-  }();
+  static const KernelTable made = table_of({qdqtool::register_movement});
   return made;
 }
 

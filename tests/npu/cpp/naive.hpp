@@ -26,14 +26,19 @@ struct Tail {
   int64_t zero = 0, low = 0, high = 0;
   DataType type = DataType::uint8;
 
-  static Tail random(Random& random, NodeInfo& node) {
+  int64_t range() const { return type == DataType::int8 || type == DataType::uint8 ? 255 : 65535; }
+  int64_t least() const { return type == DataType::int8 || type == DataType::int16 ? -(range() + 1) / 2 : 0; }
+
+  // Outputs have 16 bits only where `is_wide`.
+  static Tail random(Random& random, NodeInfo& node, bool is_wide = false) {
     Tail tail;
     tail.rounding = random.one_of<std::string>({"half_up", "half_even", "half_away", "toward_zero"});
     tail.overflow = random.integer(0, 4) == 0 ? "wrap" : "saturate";
     tail.first = random.flag();
     tail.type = random.flag() ? DataType::uint8 : DataType::int8;
-    const int64_t least = tail.type == DataType::int8 ? -128 : 0;
-    tail.zero = least + random.integer(0, 255);
+    if (is_wide && random.flag()) tail.type = tail.type == DataType::uint8 ? DataType::uint16 : DataType::int16;
+    const int64_t least = tail.least(), range = tail.range();
+    tail.zero = least + random.integer(0, range);
     tail.clamps = random.integer(0, 2) == 0;
     node.attributes.strings["rounding"] = tail.rounding;
     node.attributes.strings["overflow"] = tail.overflow;
@@ -41,7 +46,7 @@ struct Tail {
     node.attributes.ints["y_zero_point"] = tail.zero;
     node.attributes.ints["y_type"] = static_cast<int64_t>(tail.type);
     if (tail.clamps) {
-      tail.low = least + random.integer(0, 200), tail.high = random.integer(tail.low, least + 255);
+      tail.low = least + random.integer(0, range * 3 / 4), tail.high = random.integer(tail.low, least + range);
       node.attributes.ints["y_low"] = tail.low, node.attributes.ints["y_high"] = tail.high;
     }
     node.outputs = {tail.type};
@@ -50,9 +55,9 @@ struct Tail {
 
   int64_t fit(Wide value) const {
     if (clamps) value = value < low ? low : value > high ? high : value;
-    const int64_t least = type == DataType::int8 ? -128 : 0;
-    if (overflow == "wrap") return static_cast<int64_t>(value - 256 * floor_divide(value - least, 256));
-    return static_cast<int64_t>(value < least ? Wide{least} : value > least + 255 ? Wide{least + 255} : value);
+    const int64_t first_one = least(), last = first_one + range();
+    if (overflow == "wrap") return static_cast<int64_t>(value - (range() + 1) * floor_divide(value - first_one, range() + 1));
+    return static_cast<int64_t>(value < first_one ? Wide{first_one} : value > last ? Wide{last} : value);
   }
   int64_t ratio(Wide p, Wide q) const {
     return first ? fit(rounded(p + q * zero, q, rounding)) : fit(rounded(p, q, rounding) + zero);

@@ -17,15 +17,12 @@ namespace test {
 namespace {
 
 const KernelTable& table() {
-  static const KernelTable made = [] {
-    KernelTable found;
-    qdqtool::register_elementwise(found);
-    qdqtool::register_lookup(found);
-    qdqtool::register_pools(found);
-    qdqtool::register_softmax(found);
-    qdqtool::register_quantize(found);
-    return found;
-  }();
+  static const KernelTable made =
+      table_of({qdqtool::register_elementwise,
+                qdqtool::register_lookup,
+                qdqtool::register_pools,
+                qdqtool::register_softmax,
+                qdqtool::register_quantize});
   return made;
 }
 
@@ -330,7 +327,7 @@ void softmax(Random& random) {
   test.key = "ai.qdqtool::Softmax";
   const Tail tail = Tail::random(random, test.node);
   const DataType type = random_type(random);
-  const Shape shape{random.integer(1, 3), random.integer(1, 20), random.one_of<int64_t>({1, 3, 300})};
+  const Shape shape{random.integer(1, 3), random.integer(1, 20), random.one_of<int64_t>({1, 3, 300, 1100})};
   const int64_t axis = random.integer(-3, 2);
   const double step = random.one_of<double>({0.25, 0.05, 0.8});
   std::vector<int64_t> entries;
@@ -503,8 +500,12 @@ void refusals() {
   sum.node.attributes.ints["b_multiplier"] = int64_t{1} << 31;
   sum.node.attributes.ints["a_zero_point"] = 0;
   check("multiplier", sum, "b_multiplier is outside int32");
+  sum.inputs[1] = Data(DataType::int32, image);
+  check("type", sum, "input 1 is int32; int8 and uint8 are computed");
+  sum.inputs[0] = Data(DataType::int16, image);
+  check("type beside 16 bits", sum, "input 1 is int32; integers of 8 and 16 bits are computed");
   sum.inputs[1] = Data(DataType::int16, image);
-  check("type", sum, "input 1 is int16; int8 and uint8 are computed");
+  check("multiplier of 16 bits", sum, "b_multiplier is outside int32");
 
   Case look = one("ai.qdqtool::Lookup", DataType::int8, image);
   look.inputs.push_back(Data(DataType::int8, {255}));

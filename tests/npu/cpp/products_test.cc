@@ -13,20 +13,24 @@ namespace test {
 namespace {
 
 const KernelTable& table() {
-  static const KernelTable made = [] {
-    KernelTable found;
-    qdqtool::register_products(found);
-    return found;
-  }();
+  static const KernelTable made = table_of({qdqtool::register_products});
   return made;
 }
 
 int64_t zero_point(Random& random, DataType type, bool is_simple) {
-  if (is_simple) return type == DataType::int8 ? 0 : 128;
-  return random.integer(0, 255) - (type == DataType::int8 ? 128 : 0);
+  const int64_t half = is_16_bit(type) ? 32768 : 128;
+  const bool is_signed = type == DataType::int8 || type == DataType::int16;
+  if (is_simple) return is_signed ? 0 : half;
+  return random.integer(0, 2 * half - 1) - (is_signed ? half : 0);
 }
 
-DataType byte_type(Random& random) { return random.flag() ? DataType::uint8 : DataType::int8; }
+DataType some_type(Random& random, bool is_wide) {
+  if (is_wide && random.flag()) return random.flag() ? DataType::uint16 : DataType::int16;
+  return random.flag() ? DataType::uint8 : DataType::int8;
+}
+
+// How much larger sums are than those of bytes.
+double size_of_sums(DataType a, DataType b) { return (is_16_bit(a) ? 256.0 : 1.0) * (is_16_bit(b) ? 256.0 : 1.0); }
 
 // Weights as they are found in networks: most of them small beside the largest, which is one of the type's limits.
 void gather_weights(Random& random, Data& weights) {
@@ -133,7 +137,8 @@ void test_conv(Random& random, bool is_transposed, int index) {
   Case test;
   test.key = is_transposed ? "ai.qdqtool::ConvTranspose" : "ai.qdqtool::Conv";
   test.constants = 1;
-  const DataType x_type = byte_type(random), w_type = byte_type(random);
+  const bool is_wide = random.integer(0, 2) == 0;
+  const DataType x_type = some_type(random, is_wide), w_type = some_type(random, is_wide);
   const auto with_axes = [&](int64_t first, int64_t second, const Three& axes) {
     Shape shape = {first, second};
     for (const int64_t size : layer.list(axes)) shape.push_back(size);
@@ -147,11 +152,12 @@ void test_conv(Random& random, bool is_transposed, int index) {
   std::vector<int64_t> w_zero(random.integer(0, 2) == 0 ? static_cast<size_t>(channels) : 1);
   const bool is_simple = random.flag();
   for (int64_t& z : w_zero) z = zero_point(random, w_type, is_simple);
-  if (random.flag()) gather_weights(random, w);
+  if (random.flag() && !is_16_bit(w_type)) gather_weights(random, w);
   const int64_t x_shift = random.integer(0, 3) ? 0 : random.integer(1, 15);
   test.inputs = {x, w};
   std::vector<int32_t> bias(static_cast<size_t>(channels), 0);
-  const double typical = 5000 * std::sqrt(static_cast<double>(layer.in * count(layer.kernel))) *
+  const double typical = 5000 * size_of_sums(x_type, w_type) *
+                         std::sqrt(static_cast<double>(layer.in * count(layer.kernel))) *
                          static_cast<double>(int64_t{1} << x_shift);
   test.inputs.resize(3);
   if (random.flag()) {
@@ -160,7 +166,7 @@ void test_conv(Random& random, bool is_transposed, int index) {
     test.inputs[2] = Data::of(DataType::int32, {channels}, bias);
   }
   const Arithmetic arithmetic =
-      Arithmetic::random(random, test.node, test.inputs, 3, static_cast<size_t>(channels), typical);
+      Arithmetic::random(random, test.node, test.inputs, 3, static_cast<size_t>(channels), typical, is_wide);
   auto& attributes = test.node.attributes;
   attributes.ints["x_zero_point"] = x_zero, attributes.ints["group"] = layer.groups,
   attributes.ints["x_shift"] = x_shift;
@@ -237,7 +243,8 @@ void test_matmul(Random& random, int index) {
   } else if (kind == 6 && columns == 1) {
     b_shape = {depth}, y_shape = {rows};
   }
-  const DataType a_type = byte_type(random), b_type = byte_type(random);
+  const bool is_wide = random.integer(0, 2) == 0;
+  const DataType a_type = some_type(random, is_wide), b_type = some_type(random, is_wide);
   const Data a = Data::random(random, a_type, a_shape), b = Data::random(random, b_type, b_shape);
   const int64_t a_zero = zero_point(random, a_type, random.flag());
   std::vector<int64_t> b_zero(is_constant && random.integer(0, 2) == 0 ? static_cast<size_t>(columns) : 1);
@@ -248,14 +255,15 @@ void test_matmul(Random& random, int index) {
   test.inputs.resize(3);
   test.constants = is_constant ? 1 : 2;
   std::vector<int32_t> bias(static_cast<size_t>(columns), 0);
-  const double typical = 5000 * std::sqrt(static_cast<double>(depth)) * static_cast<double>(int64_t{1} << x_shift);
+  const double typical = 5000 * size_of_sums(a_type, b_type) * std::sqrt(static_cast<double>(depth)) *
+                         static_cast<double>(int64_t{1} << x_shift);
   if (random.flag()) {
     const int64_t most = std::min<int64_t>(static_cast<int64_t>(typical), (int64_t{1} << 31) - 1);
     for (int32_t& one : bias) one = static_cast<int32_t>(random.integer(-most, most));
     test.inputs[2] = Data::of(DataType::int32, {columns}, bias);
   }
   const Arithmetic arithmetic =
-      Arithmetic::random(random, test.node, test.inputs, 3, is_constant ? static_cast<size_t>(columns) : 1, typical);
+      Arithmetic::random(random, test.node, test.inputs, 3, is_constant ? static_cast<size_t>(columns) : 1, typical, is_wide);
   test.node.attributes.ints["a_zero_point"] = a_zero, test.node.attributes.ints["x_shift"] = x_shift;
   test.node.attributes.int_lists["b_zero_points"] = b_zero;
 
@@ -330,7 +338,7 @@ void test_errors() {
       fail("message '" + message + "', not '" + wanted + "'");
   };
   check(conv([](Case&) {}), "");
-  check(conv([&](Case& t) { t.inputs[0] = Data::random(random, DataType::int16, {1, 4, 5, 5}); }), "X is int16");
+  check(conv([&](Case& t) { t.inputs[0] = Data::random(random, DataType::int32, {1, 4, 5, 5}); }), "X is int32");
   check(conv([&](Case& t) {
           t.inputs[0] = Data::random(random, DataType::uint8, {1, 3, 5, 5});
         }),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdq_passes.analysis.plans.operands import NotComputable, source, step, target
+from qdq_passes.analysis.plans.operands import MOST_OF_ADDENDS, NotComputable, as_float32, source, step, target
 from qdq_passes.analysis.plans.products import multiplier
 from qdq_passes.analysis.plans.tails import Tail, tail_of
 from qdq_passes.analysis.units import Operand, Unit
@@ -54,6 +54,10 @@ def elementwise(unit: Unit, arithmetic: Arithmetic) -> Elementwise:
             product = multiplier(real_multiplier(first * second, out), arithmetic)  # type: ignore[arg-type]
         else:
             found = addition(first / out, sign * second / out, arithmetic)
+    elif unit.core.op_type == "Mul":
+        as_float32("product of scales", first * second)
+    else:
+        as_float32("scale", first, second, most=MOST_OF_ADDENDS)
     if isinstance(found, str):
         raise NotComputable(found)
     return Elementwise(a=a, b=b, sign=sign, sum=found, product=product, output=output, tail=tail_of(unit.tail, output))

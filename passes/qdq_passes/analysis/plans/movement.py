@@ -1,12 +1,11 @@
-"""Plans of what only moves elements: the operator itself on integers, between tables where encodings differ.
+"""Plans of what only moves elements: the operator itself on integers, requantized before or behind where encodings differ.
 
-Resize that takes the nearest element is a Gather per axis; DepthToSpace and SpaceToDepth are Reshape, Transpose, Reshape; a
-GlobalMaxPool is a MaxPool over all there is."""
+What joins several (Concat, Where, what scatters into a cache) has all of them in the encoding of its output first. DepthToSpace
+and SpaceToDepth are Reshape, Transpose, Reshape; a GlobalMaxPool is a MaxPool over all there is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,37 +14,54 @@ import onnx_ir as ir
 from qdq_passes.analysis.attributes import integer_of, integers_of, text_of
 from qdq_passes.analysis.pads import Padding, padding_of
 from qdq_passes.analysis.plans.operands import (
+    DATA,
+    WEIGHTS,
     NotComputable,
+    check_condition,
+    check_index,
     constant_floats,
     encoding_of_result,
+    no_other_output,
     no_references,
     operand_at,
+    opset_of,
     rank_of,
-    result_at,
-    shape_of,
+    same,
     sizes_of,
     source,
     zero,
 )
-from qdq_passes.analysis.plans.tables import between, looked_up
+from qdq_passes.analysis.plans.tables import brought
 from qdq_passes.analysis.plans.windows import Window, window_of
+from qdq_passes.analysis.program_operators import why_no_kernel
 from qdq_passes.analysis.units import Operand, Unit
-from qdq_passes.analysis.uses import constant_array, is_constant
-from qdq_passes.errors import QdqError
+from qdq_passes.analysis.uses import is_constant
 from qdq_passes.numerics.arithmetic import Arithmetic
-from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.encoding import Encoding, is_wide
 from qdq_passes.numerics.functions import quantized
-from qdq_passes.numerics.resize import BEFORE_OPSET_11, resize_nearest_indices
 
 #: Operators that stay what they are, and the inputs of each that steer it and decide shapes.
 MOVING = {
-    "Concat": (), "Expand": (1,), "Flatten": (), "Gather": (), "Identity": (), "Pad": (1, 3), "Reshape": (1,),
-    "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,), "Transpose": (), "Unsqueeze": (1,),
+    "Concat": (), "Expand": (1,), "Flatten": (), "Gather": (), "GatherElements": (), "GatherND": (), "Identity": (),
+    "Pad": (1, 3), "Reshape": (1,), "ScatterElements": (), "ScatterND": (), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,),
+    "TensorScatter": (), "Tile": (1,), "Transpose": (), "Trilu": (1,), "Unsqueeze": (1,), "Where": (),
 }  # fmt: skip
+#: Operators that join elements of several inputs, and which these are; a Concat joins all of them.
+JOINING = {"ScatterElements": (0, 2), "ScatterND": (0, 2), "TensorScatter": (0, 1), "Where": (1, 2)}
+#: Inputs that say where elements come from or go to, which need not be constant.
+INDICES = {
+    "Gather": 1,
+    "GatherElements": 1,
+    "GatherND": 1,
+    "ScatterElements": 1,
+    "ScatterND": 1,
+    "TensorScatter": 2,
+    "Where": 0,
+}
+#: First opset whose Pad takes integers, and pads as an input.
+OPSET_OF_INTEGER_PAD = 11
 #: First opset whose MaxPool takes 8-bit integers.
 OPSET_OF_INTEGER_POOL = 12
-
-Tables = tuple[npt.NDArray[Any] | None, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,16 +69,16 @@ class Movement:
     """Elements that move.
 
     Args:
-        data: the operands whose elements move, with a table before each, None where its encoding is right.
-        before: these tables.
-        outputs: encodings of the results that are read.
-        after: tables behind the results.
+        data: the operands whose elements move, and the inputs of the operator that they are.
+        places: these inputs.
+        moves: the encoding that they have while they move; what has another is requantized before.
+        outputs: encodings of the results that are read; where one is not ``moves``, it is requantized behind.
     """
 
     data: tuple[Operand, ...]
-    before: Tables
+    places: tuple[int, ...]
+    moves: Encoding
     outputs: tuple[Encoding, ...]
-    after: Tables
 
 
 def movement(unit: Unit, arithmetic: Arithmetic) -> Movement:
@@ -75,22 +91,73 @@ def movement(unit: Unit, arithmetic: Arithmetic) -> Movement:
     no_references(node)
     if unit.tail:
         raise NotComputable(f"{unit.tail[0].op_type} in one step with {node.op_type} has no kernel; put a pair between")
+    check_steering(node)
+    joins = node.op_type == "Concat" or node.op_type in JOINING
+    places = tuple(range(len(unit.operands))) if node.op_type == "Concat" else JOINING.get(node.op_type, (0,))
+    data = tuple(_moving(unit, index) for index in places)
+    outputs = tuple(encoding_of_result(result) for result in unit.results)
+    if not outputs:
+        raise NotComputable("nothing reads what it writes")
+    first = data[0].encoding
+    assert first is not None
+    plan = Movement(data=data, places=places, moves=outputs[0] if joins else widened(first), outputs=outputs)
+    if node.op_type == "Pad":
+        _know_value(unit, plan, arithmetic)
+    return plan
+
+
+def _moving(unit: Unit, index: int) -> Operand:
+    """Operand ``index``, whose elements move: 4 bits only where they are stored."""
+    found = operand_at(unit, index)
+    return source(unit, index, types=WEIGHTS if found.constant else DATA)
+
+
+def widened(encoding: Encoding) -> Encoding:
+    """``encoding`` with 8 bits where it has 4: the same integers in a byte each."""
+    wide = {ir.DataType.INT4: ir.DataType.INT8, ir.DataType.UINT4: ir.DataType.UINT8}.get(encoding.dtype)
+    return encoding if wide is None else replace(encoding, dtype=wide)
+
+
+def check_carried(node: ir.Node) -> None:
+    """Nothing where a program holds ``node`` as it is, whatever it moves: bare integers, numbers.
+
+    Raises:
+        NotComputable: it has no kernel, or is steered by what its kernel does not take.
+    """
+    why = why_no_kernel(node)
+    if why is not None:
+        raise NotComputable(why)
+    check_steering(node)
+
+
+def check_steering(node: ir.Node) -> None:
+    """Nothing where what steers ``node``, an operator that moves, is what its kernel takes.
+
+    Raises:
+        NotComputable: a shape or bound is computed, or an attribute of an old opset; it reduces, or has indices of another type.
+    """
+    if node.op_type == "Slice" and len(node.inputs) < 3:
+        raise NotComputable("Slice before opset 10 takes attributes; run convert-opset")
     for index in MOVING.get(node.op_type, ()):
         value = node.inputs[index] if index < len(node.inputs) else None
         if value is not None and not is_constant(value):
             raise NotComputable(f"{value.name}, which decides its shape, is computed")
-    count = len(unit.operands) if node.op_type == "Concat" else 1
-    data = tuple(source(unit, index) for index in range(count))
-    encodings = tuple(encoding for operand in data if (encoding := operand.encoding) is not None)
-    outputs = tuple(encoding_of_result(result) for result in unit.results)
-    if not outputs:
-        raise NotComputable("nothing reads what it writes")
-    joins = node.op_type == "Concat"
-    before = tuple(between(e, outputs[0], arithmetic) if joins else None for e in encodings)
-    after = tuple(None if joins else between(encodings[0], output, arithmetic) for output in outputs)
-    if node.op_type == "Pad":
-        _know_value(unit, outputs, after, arithmetic)
-    return Movement(data=data, before=before, outputs=outputs, after=after)
+    if node.op_type in INDICES:
+        _check_indices(node)
+
+
+def _check_indices(node: ir.Node) -> None:
+    """Nothing where what tells ``node`` the places is what its kernel reads.
+
+    Raises:
+        NotComputable: it reduces, or has indices of another type.
+    """
+    if text_of(node, "reduction", "none") != "none":
+        raise NotComputable(f"reduces ({text_of(node, 'reduction', 'none')}); the simulator replaces elements")
+    index = INDICES[node.op_type]
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is not None:
+        (check_condition if node.op_type == "Where" else check_index)(value)
 
 
 def padding(unit: Unit) -> tuple[Padding, int]:
@@ -99,9 +166,22 @@ def padding(unit: Unit) -> tuple[Padding, int]:
     Raises:
         NotComputable: it is not known, or goes round.
     """
-    node, x = unit.core, source(unit)
+    x = source(unit)
     assert x.encoding is not None
-    found = padding_of(node, rank_of(x))
+    opset = opset_of(unit.core)
+    if opset < OPSET_OF_INTEGER_PAD:
+        raise NotComputable(f"Pad of opset {opset} takes no integers; run convert-opset")
+    found, value = padding_with(unit.core, rank_of(x))
+    return found, zero(x.encoding) if value is None else int(quantized(value, x.encoding)[0])
+
+
+def padding_with(node: ir.Node, rank: int) -> tuple[Padding, npt.NDArray[np.float32] | None]:
+    """What a Pad adds to data of ``rank``, and the number that it adds it with, float32 [1], None where that is an edge.
+
+    Raises:
+        NotComputable: it is not known, or goes round.
+    """
+    found = padding_of(node, rank)
     if isinstance(found, str):
         raise NotComputable(found)
     if found.mode not in ("constant", "reflect", "edge"):
@@ -109,38 +189,28 @@ def padding(unit: Unit) -> tuple[Padding, int]:
             f"pads in mode {found.mode}; the simulator pads with a constant, by reflecting, with the edge"
         )
     if found.mode != "constant":
-        return found, zero(x.encoding)
-    return found, int(quantized(_value(node, found), x.encoding)[0])
-
-
-def _value(node: ir.Node, found: Padding) -> npt.NDArray[np.float32]:
-    """What a Pad adds, float32 [1].
-
-    Raises:
-        NotComputable: it is computed.
-    """
+        return found, None
     given = node.inputs[2] if len(node.inputs) > 2 else None
     value = constant_floats(given) if given is not None else None if found.value is None else np.array(found.value)
     if value is None:
         raise NotComputable("what it pads with is computed")
-    return value.astype(np.float32).reshape(-1)[:1]
+    return found, value.astype(np.float32).reshape(-1)[:1]
 
 
-def _know_value(unit: Unit, outputs: tuple[Encoding, ...], after: Tables, arithmetic: Arithmetic) -> None:
+def _know_value(unit: Unit, plan: Movement, arithmetic: Arithmetic) -> None:
     """Look whether what a Pad adds survives in the encoding of its input, where that of its output is another.
 
     Raises:
         NotComputable: it does not, or `padding` knows no plan.
     """
-    found, stored = padding(unit)
-    if found.mode != "constant":
+    stored = padding(unit)[1]
+    value = padding_with(unit.core, rank_of(source(unit)))[1]
+    if value is None:
         return
-    value, x = _value(unit.core, found), source(unit).encoding
-    assert x is not None
-    for output, table in zip(outputs, after, strict=True):
-        if table is None:
+    for output in plan.outputs:
+        if same(plan.moves, output):
             continue
-        behind = looked_up(np.array([stored], x.dtype.numpy()), table)
+        behind = brought(np.array([stored]), plan.moves, output, arithmetic)
         if behind[0] != quantized(value, output, arithmetic.rounding)[0]:
             raise NotComputable(
                 f"pads with {value[0]:g}, which the encoding of what it pads does not hold, and requantizes"
@@ -155,12 +225,10 @@ def max_pool(unit: Unit, arithmetic: Arithmetic) -> tuple[Movement, Window]:
     """
     node, x = unit.core, source(unit)
     plan = movement(unit, arithmetic)
-    graph = node.graph
-    opset = graph.opset_imports.get("", 0) if isinstance(graph, ir.Graph) else 0
-    if opset < OPSET_OF_INTEGER_POOL:
+    opset = opset_of(node)
+    if opset < OPSET_OF_INTEGER_POOL and not is_wide(plan.moves.dtype):
         raise NotComputable(f"MaxPool of opset {opset} takes no integers; run convert-opset")
-    if len(plan.outputs) > 1 or result_at(unit, 0).value is not node.outputs[0]:
-        raise NotComputable("the indices of its elements are read")
+    no_other_output(node)
     if node.op_type == "GlobalMaxPool":
         sizes = sizes_of(x, range(2, rank_of(x)))
         return plan, window_of(node, sizes, x)
@@ -207,61 +275,3 @@ def rearrangement(unit: Unit) -> Rearrangement:
     if text_of(node, "mode", "DCR") == "CRD":
         return Rearrangement(inner=(0, depth, block, block, height, width), permutation=(0, 1, 4, 2, 5, 3), outer=outer)
     return Rearrangement(inner=(0, block, block, depth, height, width), permutation=(0, 3, 4, 1, 5, 2), outer=outer)
-
-
-def resized(unit: Unit) -> dict[int, npt.NDArray[np.int64]]:
-    """The indices, by axis, that a Resize to the nearest element takes; axes of which nothing changes are left out.
-
-    Raises:
-        NotComputable: it interpolates, or what it takes hangs on sizes that are not known.
-    """
-    node, x = unit.core, operand_at(unit, 0)
-    no_references(node)
-    if text_of(node, "mode", "nearest") != "nearest":
-        raise NotComputable(f"interpolates ({text_of(node, 'mode', '')}); the simulator takes the nearest element")
-    shape = shape_of(x)
-    if shape is None:
-        raise NotComputable("the shape of what it resizes is not known; run infer-shapes first")
-    old = len(node.inputs) == 2  # before opset 11
-    given = [constant_array(node.inputs[i]) if i < len(node.inputs) else None for i in ((1,) if old else (2, 3))]
-    scales, sizes = [array.ravel() if array is not None and array.size else None for array in (*given, None)[:2]]
-    if (scales is None) == (sizes is None):
-        raise NotComputable("how it resizes is computed")
-    axes = [axis % len(shape) for axis in integers_of(node, "axes")] or list(range(len(shape)))
-    same_size = [axis for place, axis in enumerate(axes) if scales is not None and scales[place] == 1]
-    known = [1 if size is None and (axis in same_size or axis not in axes) else size for axis, size in enumerate(shape)]
-    if None in known:
-        raise NotComputable("the sizes of what it resizes are not known; run infer-shapes or fix-shapes first")
-    whole = [size for size in known if size is not None]
-    mode = "asymmetric" if old else text_of(node, "coordinate_transformation_mode", "half_pixel")
-    try:
-        found = resize_nearest_indices(
-            whole,
-            scales=None if scales is None else scales.astype(np.float32),
-            sizes=None if sizes is None else [int(size) for size in sizes],
-            axes=axes,
-            policy=text_of(node, "keep_aspect_ratio_policy", "stretch"),
-            coordinate_mode=mode,
-            nearest_mode=BEFORE_OPSET_11 if old else text_of(node, "nearest_mode", "round_prefer_floor"),
-            roi=_region(node, len(axes)) if mode == "tf_crop_and_resize" else None,
-        )
-    except QdqError as error:
-        raise NotComputable(error.message) from error
-    if any((indices < 0).any() for indices in found):
-        raise NotComputable("writes a number of its own where nothing is")
-    changed = zip(range(len(whole)), whole, found, strict=True)
-    return {axis: indices for axis, size, indices in changed if not np.array_equal(indices, np.arange(size))}
-
-
-def _region(node: ir.Node, count: int) -> npt.NDArray[np.float32]:
-    """The part of the input that tf_crop_and_resize reads, [starts, ends] of ``count`` axes; other modes read all of it.
-
-    Raises:
-        NotComputable: it is not known.
-    """
-    region = constant_array(node.inputs[1])
-    if region is None:
-        raise NotComputable("the region (roi) that it reads is computed, or not given")
-    if region.size != 2 * count:
-        raise NotComputable(f"its region (roi) has {region.size} numbers for {count} axes")
-    return region.astype(np.float32)

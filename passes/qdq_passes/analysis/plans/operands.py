@@ -1,4 +1,4 @@
-"""What plans ask of operands and results: 8-bit integers behind one float32 scale, shapes, the data of constants."""
+"""What plans ask of operands and results: integers behind one float32 scale, shapes, the data of constants."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.qdq_pairs import encoding_of
 from qdq_passes.analysis.units import Operand, Result, Unit
 from qdq_passes.analysis.uses import constant_array, dtype_of
-from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.encoding import Encoding, is_wide
 from qdq_passes.numerics.quantize import dequantize, quantize
 
-#: Types of the elements that kernels compute on.
-COMPUTED = (ir.DataType.INT8, ir.DataType.UINT8)
+#: Types of the integers that kernels compute on: of data that flow, and of constants, whose 4 bits a program holds in bytes.
+DATA = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
+WEIGHTS = (*DATA, ir.DataType.INT4, ir.DataType.UINT4)
+#: Largest factor of one of two float32 numbers that are added: their sum stays finite.
+MOST_OF_ADDENDS = 1e30
+
+Types = tuple[ir.DataType, ...]
 
 
 class NotComputable(Exception):
     """Why no program computes a unit, in words: a normal answer, which `computable.why_not_computable` passes on."""
 
 
-def source(unit: Unit, index: int = 0) -> Operand:
+def source(unit: Unit, index: int = 0, *, types: Types = DATA) -> Operand:
     """Operand ``index``: integers that flow, or constants stored like them, behind one scale.
 
     Raises:
-        NotComputable: it is left out, a float, of a type without kernels, or has a scale per index of an axis.
+        NotComputable: it is left out, a float, of none of ``types``, or has a scale per index of an axis.
     """
     operand = operand_at(unit, index)
-    encoding = stored(operand)
+    encoding = stored(operand, types=types)
     if len(encoding.scale) != 1:
         raise NotComputable(f"{_name(operand)} is {encoding.granularity.kind}; data that flow have one scale")
+    _check_step(encoding, _name(operand))
     return operand
 
 
-def stored(operand: Operand) -> Encoding:
-    """The encoding of ``operand``: 8-bit integers of any granularity.
+def stored(operand: Operand, *, types: Types = DATA, blocked: bool = False) -> Encoding:
+    """The encoding of ``operand``: integers of one of ``types``, of any granularity; of a scale per block where ``blocked``.
 
     Raises:
         NotComputable: as for `source`.
@@ -46,26 +52,27 @@ def stored(operand: Operand) -> Encoding:
         raise NotComputable(f"reads {_name(operand)}, a shape, an index or a mask")
     if operand.encoding is None or operand.dequantize is None:
         raise NotComputable(f"reads {_name(operand)} as a float")
-    _check(operand.encoding, operand.dequantize, _name(operand))
+    _check(operand.encoding, operand.dequantize, _name(operand), types, blocked=blocked)
     return operand.encoding
 
 
-def target(unit: Unit, index: int = 0) -> Encoding:
+def target(unit: Unit, index: int = 0, *, types: Types = DATA) -> Encoding:
     """The encoding of result ``index``.
 
     Raises:
-        NotComputable: it stays a float, has a type without kernels, or more than one scale.
+        NotComputable: it stays a float, has none of ``types``, or more than one scale.
     """
-    return encoding_of_result(result_at(unit, index))
+    return encoding_of_result(result_at(unit, index), types=types)
 
 
-def encoding_of_result(result: Result) -> Encoding:
+def encoding_of_result(result: Result, *, types: Types = DATA) -> Encoding:
     """The encoding of ``result``, see `target`."""
     if result.encoding is None or result.quantize is None or result.integers is None:
         raise NotComputable(f"writes {result.value.name} as a float")
-    _check(result.encoding, result.quantize, result.value.name or "")
+    _check(result.encoding, result.quantize, result.value.name or "", types)
     if len(result.encoding.scale) != 1:
         raise NotComputable(f"{result.value.name} is {result.encoding.granularity.kind}; data that flow have one scale")
+    _check_step(result.encoding, result.value.name or "")
     return result.encoding
 
 
@@ -79,6 +86,11 @@ def operand_at(unit: Unit, index: int) -> Operand:
     if operand is None:
         raise NotComputable(f"has no input {index}")
     return operand
+
+
+def has_wide(*operands: Operand) -> bool:
+    """Whether one of ``operands`` has 16 bits, so that their products are held by the wide accumulator."""
+    return any(operand.encoding is not None and is_wide(operand.encoding.dtype) for operand in operands)
 
 
 def given(unit: Unit, index: int) -> Operand | None:
@@ -177,6 +189,43 @@ def sizes_of(operand: Operand, axes: range | list[int]) -> list[int]:
     return sizes
 
 
+def opset_of(node: ir.Node) -> int:
+    """The opset of the model of ``node``, 0 where it is not known."""
+    graph = node.graph
+    return graph.opset_imports.get("", 0) if isinstance(graph, ir.Graph) else 0
+
+
+def check_index(value: ir.Value) -> None:
+    """Nothing where ``value`` holds what kernels read as indices.
+
+    Raises:
+        NotComputable: it is of another type.
+    """
+    if dtype_of(value) not in (None, ir.DataType.INT64, ir.DataType.INT32):
+        raise NotComputable(f"{value.name} is {_word(value)}; indices are int64 or int32")
+
+
+def check_condition(value: ir.Value) -> None:
+    """Nothing where ``value`` holds what kernels read as a condition.
+
+    Raises:
+        NotComputable: it is of another type.
+    """
+    if dtype_of(value) not in (None, ir.DataType.BOOL):
+        raise NotComputable(f"{value.name} is {_word(value)}; a condition is boolean")
+
+
+def no_other_output(node: ir.Node, *written: int) -> None:
+    """Nothing where only the outputs ``written`` (the first, unless told) are read.
+
+    Raises:
+        NotComputable: another one is: a mean, a deviation, the indices of elements.
+    """
+    for index, value in enumerate(node.outputs):
+        if index not in (written or (0,)) and (value.uses() or value.is_graph_output()):
+            raise NotComputable(f"{value.name} is read, its output {index}, which no kernel writes")
+
+
 def no_references(node: ir.Node) -> None:
     """Nothing where all attributes of ``node`` are its own.
 
@@ -187,10 +236,12 @@ def no_references(node: ir.Node) -> None:
         raise NotComputable("has attributes of its function; run inline-functions first")
 
 
-def _check(encoding: Encoding, node: ir.Node, name: str) -> None:
-    if encoding.dtype not in COMPUTED:
-        raise NotComputable(f"{name} is {encoding.dtype.name.lower()}; the simulator computes int8 and uint8")
-    if encoding.block_size:
+def _check(encoding: Encoding, node: ir.Node, name: str, types: Types, *, blocked: bool = False) -> None:
+    if encoding.dtype not in types:
+        *first, last = (dtype.name.lower() for dtype in types)
+        words = f"{', '.join(first)} and {last}"
+        raise NotComputable(f"{name} is {encoding.dtype.name.lower()}; the simulator computes {words}")
+    if encoding.block_size and not blocked:
         raise NotComputable(f"{name} has a scale per block")
     scale = node.inputs[1]
     if scale is not None and dtype_of(scale) not in (None, ir.DataType.FLOAT):
@@ -198,5 +249,29 @@ def _check(encoding: Encoding, node: ir.Node, name: str) -> None:
         raise NotComputable(f"{name} has a scale of {word}; the simulator computes float32")
 
 
+def _check_step(encoding: Encoding, name: str) -> None:
+    if not 0 < step(encoding) < np.inf:
+        raise NotComputable(f"{name} has the scale {step(encoding):g}; one above 0 is meant")
+
+
+def as_float32(name: str, *numbers: float, most: float = np.inf) -> tuple[float, ...]:
+    """``numbers``, factors of the mode ``float``, rounded to float32.
+
+    Raises:
+        NotComputable: one is 0 there, or beyond ``most``.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        found = tuple(float(np.float32(number)) for number in numbers)
+    for number, kept in zip(numbers, found, strict=True):
+        if not 0 < abs(kept) <= min(most, float(np.finfo(np.float32).max)):
+            raise NotComputable(f"the {name} {number:.9g} does not fit float32")
+    return found
+
+
 def _name(operand: Operand) -> str:
     return (operand.value.name if operand.value is not None else None) or "an input"
+
+
+def _word(value: ir.Value) -> str:
+    dtype = dtype_of(value)
+    return "of unknown type" if dtype is None else dtype.name.lower()

@@ -1,6 +1,8 @@
-"""Plans of means: AveragePool, GlobalAveragePool, ReduceMean, and an average pool behind the Pad that belongs to it.
+"""Plans of means: AveragePool, GlobalAveragePool, ReduceMean, and an average pool behind the Pad that belongs to it; of
+ReduceSum, ReduceMax and ReduceMin.
 
-acc = Σ(x − z_x), y = round(M·acc / n) + z_y with M = s_x·factor / s_y and n the elements averaged."""
+acc = Σ(x − z_x), y = round(M·acc / n) + z_y with M = s_x·factor / s_y and n the elements averaged, 1 of a sum. The largest
+integer is that of the largest number: it is brought to the encoding of the output."""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.attributes import integer_of
 from qdq_passes.analysis.pads import padding_of, windows_start_inside
-from qdq_passes.analysis.plans.operands import NotComputable, no_references, rank_of, sizes_of, source, step, target
+from qdq_passes.analysis.plans.operands import (
+    NotComputable,
+    no_references,
+    rank_of,
+    shape_of,
+    sizes_of,
+    source,
+    step,
+    target,
+)
 from qdq_passes.analysis.plans.products import multiplier
 from qdq_passes.analysis.plans.tails import Tail, tail_of
 from qdq_passes.analysis.plans.windows import Window, window_of
@@ -51,7 +62,7 @@ class Mean:
 
 
 def mean(unit: Unit, arithmetic: Arithmetic) -> Mean:
-    """The plan of an AveragePool, GlobalAveragePool, ReduceMean, or Pad with an average pool behind.
+    """The plan of an AveragePool, GlobalAveragePool, ReduceMean, ReduceSum, or Pad with an average pool behind.
 
     Raises:
         NotComputable: there is none.
@@ -68,11 +79,50 @@ def mean(unit: Unit, arithmetic: Arithmetic) -> Mean:
     if is_standard(pool, "AveragePool"):
         plan = _pool(plan, pool, x)
     else:
-        axes = averaged_axes(pool, rank_of(x))
-        if axes is None:
-            raise NotComputable("its axes are computed, or do not exist")
-        plan = replace(plan, axes=tuple(axes), keepdims=bool(integer_of(pool, "keepdims", 1)))
+        plan = replace(plan, axes=_axes(pool, x), keepdims=bool(integer_of(pool, "keepdims", 1)))
     return _behind_pad(plan, unit.core, pool) if padded else plan
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Extremes:
+    """The largest or smallest over axes.
+
+    Args:
+        x: the data.
+        output: encoding of the output.
+        axes: what is reduced; 0 ≤ axis < rank.
+        keepdims: whether these axes stay, with one element.
+    """
+
+    x: Operand
+    output: Encoding
+    axes: tuple[int, ...]
+    keepdims: bool
+
+
+def reduced_extremes(unit: Unit) -> Extremes:
+    """The plan of a ReduceMax or ReduceMin.
+
+    Raises:
+        NotComputable: there is none.
+    """
+    no_references(unit.core)
+    x, output = source(unit), target(unit)
+    if unit.tail:
+        raise NotComputable(
+            f"{unit.tail[0].op_type} in one step with {unit.core.op_type} has no kernel; put a pair between"
+        )
+    return Extremes(x=x, output=output, axes=_axes(unit.core, x), keepdims=bool(integer_of(unit.core, "keepdims", 1)))
+
+
+def _axes(node: ir.Node, x: Operand) -> tuple[int, ...]:
+    axes = averaged_axes(node, rank_of(x))
+    if axes is None or (not axes and is_standard(node, "GlobalAveragePool")):
+        raise NotComputable("its axes are computed, or do not exist")
+    shape = shape_of(x) or []
+    if not is_standard(node, "ReduceSum") and any(shape[axis] == 0 for axis in axes):
+        raise NotComputable(f"reduces no elements of {shape}")
+    return tuple(axes)
 
 
 def _pool(plan: Mean, pool: ir.Node, x: Operand) -> Mean:

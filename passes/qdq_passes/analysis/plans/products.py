@@ -12,9 +12,13 @@ import numpy.typing as npt
 
 from qdq_passes.analysis.attributes import float_of, integer_of, integers_of
 from qdq_passes.analysis.plans.operands import (
+    DATA,
+    WEIGHTS,
     NotComputable,
+    as_float32,
     constant_floats,
     given,
+    has_wide,
     no_references,
     operand_at,
     rank_of,
@@ -82,6 +86,11 @@ class Product:
     window: Window | None = None
     transposed: tuple[bool, bool] = (False, False)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether an operand has 16 bits, so that the sum is held by the wide accumulator."""
+        return has_wide(self.x, self.weight)
+
 
 def convolution(unit: Unit, arithmetic: Arithmetic) -> Product:
     """The plan of a Conv or ConvTranspose.
@@ -90,11 +99,11 @@ def convolution(unit: Unit, arithmetic: Arithmetic) -> Product:
         NotComputable: there is none.
     """
     node, x, weight = unit.core, source(unit), operand_at(unit, 1)
-    encoding = stored(weight)
+    encoding = stored(weight, types=WEIGHTS)
     if not weight.constant:
         raise NotComputable("its weight is computed")
     shape = stored_integers(weight).shape
-    if len(shape) < 3:
+    if len(shape) < 3 or 0 in shape:
         raise NotComputable(f"its weight has the shape {list(shape)}")
     group, transposed = integer_of(node, "group", 1), node.op_type == "ConvTranspose"
     window = window_of(node, integers_of(node, "kernel_shape") or list(shape[2:]), x)
@@ -115,20 +124,31 @@ def matrix_product(unit: Unit, arithmetic: Arithmetic) -> Product:
     Raises:
         NotComputable: there is none.
     """
-    node, x, weight = unit.core, source(unit), operand_at(unit, 1)
-    no_references(node)
-    encoding, rank = stored(weight), rank_of(weight)
-    transposed = (False, False)
-    if node.op_type == "Gemm":
-        factors = [float_of(node, name, 1.0) for name in ("alpha", "beta")]
-        if factors[0] != 1 or (factors[1] != 1 and given(unit, 2) is not None):
-            raise NotComputable(f"has alpha {factors[0]:g} and beta {factors[1]:g}; the simulator computes 1 and 1")
-        transposed = (bool(integer_of(node, "transA", 0)), bool(integer_of(node, "transB", 0)))
+    x, weight, transposed = matrices(unit)
+    encoding, rank = stored(weight, types=WEIGHTS if weight.constant else DATA), rank_of(weight)
     axis = None if rank == 1 else 0 if transposed[1] else rank - 1
     shape = shape_of(weight)
     channels = shape[axis] if shape is not None and axis is not None else 1
+    if channels == 0:
+        raise NotComputable("its weight has no elements")
     scales, zero_points = _per_channel(encoding, axis, rank, channels)
     return _product(unit, arithmetic, x, weight, scales, zero_points, channels=channels, axis=-1, transposed=transposed)
+
+
+def matrices(unit: Unit) -> tuple[Operand, Operand, tuple[bool, bool]]:
+    """The data and the weight of a MatMul or Gemm, and whether each is transposed.
+
+    Raises:
+        NotComputable: the factors of a Gemm are not 1, or the data have no integers behind one scale.
+    """
+    node, x, weight = unit.core, source(unit), operand_at(unit, 1)
+    no_references(node)
+    if node.op_type != "Gemm":
+        return x, weight, (False, False)
+    factors = [float_of(node, name, 1.0) for name in ("alpha", "beta")]
+    if factors[0] != 1 or (factors[1] != 1 and given(unit, 2) is not None):
+        raise NotComputable(f"has alpha {factors[0]:g} and beta {factors[1]:g}; the simulator computes 1 and 1")
+    return x, weight, (bool(integer_of(node, "transA", 0)), bool(integer_of(node, "transB", 0)))
 
 
 def _product(
@@ -176,7 +196,8 @@ def scaling_of(
     """
     if arithmetic.requantize == "float":
         slopes = None if slope is None else slope.astype(np.float32)
-        return Scaling(scale=np.ldexp(product, -x_shift).astype(np.float32).reshape(-1), slope=slopes)
+        scales = as_float32("product of scales", *np.ldexp(product, -x_shift).reshape(-1))
+        return Scaling(scale=np.array(scales, np.float32), slope=slopes)
     real = real_multiplier(product, step(output), x_shift=x_shift)
     below = None if slope is None else real_multiplier(product, step(output), x_shift=x_shift, slope=slope)
     return Scaling(

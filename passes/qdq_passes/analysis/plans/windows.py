@@ -56,9 +56,13 @@ def window_of(node: ir.Node, kernel: list[int], x: Operand) -> Window:
     more = integers_of(node, "output_padding") or [0] * len(kernel)
     if not len(kernel) == len(strides) == len(dilations) == len(more):
         raise NotComputable("its attributes are of different numbers of axes")
+    if min(*kernel, *strides, *dilations, *ones) < 1:
+        raise NotComputable(f"has a window of {kernel} in steps of {strides} and {dilations}; 1 is the least of each")
     pads = _pads(node, kernel, strides, dilations, more, x)
     if len(pads) != 2 * len(kernel):
         raise NotComputable(f"has {len(pads)} pads for {len(kernel)} axes")
+    if min(pads) < 0:
+        raise NotComputable(f"has pads {pads}; the simulator cuts nothing off before a window")
     return Window(
         kernel=tuple(kernel),
         strides=tuple(strides),

@@ -120,7 +120,7 @@ class MatmulInt16Narrowed(TrapRule):
         for node, grids in _products(seen):
             if all(grid.bits == 16 for grid in grids):
                 message = "multiplies two activations of 16 bits: the second is converted to 8 bits on the way"
-                yield trap(node, message, "quantize the second to 8 bits yourself, and compare (SQNR)")
+                yield trap(node, message, "narrow it where you can compare: `qdqtool opt -p narrow-second-factors`")
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class MixedWidths(TrapRule):
             if len({grid.bits for _, grid in found}) > 1:
                 shown = ", ".join(dict.fromkeys(grid.dtype.name.lower() for _, grid in found))
                 message = f"reads activations of different widths: {shown}"
-                yield trap(node, message, "insert the converting pair: the pass convert-boundaries")
+                yield trap(node, message, "insert the converting pair: `qdqtool opt -p convert-boundaries`")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ class Trap:
 
 @dataclass(frozen=True)
 class TrapRule:
-    """Base class of all rules. Fields are the parameters that a target file may give, each a tuple of texts.
+    """Base class of all rules. Fields are the parameters that a target file may give: tuples of texts; ``tile`` one of
+    integers above 0.
 
     The id of a rule follows from its class: ``BiasScale`` is ``bias-scale``."""
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.seen import Seen
 from qdq_passes.core.findings import LEVELS, Finding
-from qdq_passes.core.traps import biases, groups, operators, pairs, scales
+from qdq_passes.core.traps import angles, biases, groups, layouts, operators, pairs, scales
 from qdq_passes.core.traps.rule import TrapRule
 
 #: What is a trap on every backend of integers.
@@ -46,6 +46,10 @@ OF_TARGETS: dict[str, type[TrapRule]] = {
         biases.Int8BiasFloat,
         groups.ActivationWithoutPair,
         groups.PairInsideFusedLayer,
+        layouts.PaddedTiles,
+        layouts.CacheSizes,
+        layouts.CachePerLayer,
+        angles.HalfAngles,
     )
 }
 

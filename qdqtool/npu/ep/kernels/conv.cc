@@ -5,6 +5,7 @@
 #include "convolution.hpp"
 #include "product.hpp"
 #include "tiles.hpp"
+#include "wide_convolution.hpp"
 
 namespace qdqtool {
 
@@ -64,7 +65,8 @@ class AnyConv : public Kernel {
  protected:
   AnyConv(const NodeInfo& node, bool is_transposed) {
     check_inputs(node.inputs, 2, 7);
-    for (size_t i = 0; i < 2; ++i) check_8_bit(node.inputs[i].type, i ? "W" : "X");
+    for (size_t i = 0; i < 2; ++i) check_integer(node.inputs[i].type, i ? "W" : "X");
+    is_wide_ = has_16_bit(node, 2);
     const Tensor& w = node.inputs[1];
     if (!w.data) throw Error("W must be a constant");
     if (w.shape.size() < 3 || w.shape.size() > 5)
@@ -84,9 +86,27 @@ class AnyConv : public Kernel {
     base_.w_zero_points = zero_points_of(node, "w_zero_points", w.type, channels);
     base_.bias = bias_of(node, 2, channels);
     base_.x_shift = x_shift_of(node);
-    requantizer_ = Requantizer::of_inputs(node, 3, channels);
+    requantizer_ = Requantizer::of_inputs(node, 3, channels, integer_types());
   }
 
+  // Weight i of `made` is that at at(i) of W.
+  template <class At>
+  std::unique_ptr<PreparedConvolution> convolution(Convolving made, const Tensor& w, size_t count, const At& at) const {
+    if (!is_wide_) {
+      made.weights.resize(count);
+      for (size_t i = 0; i < count; ++i) made.weights[i] = w.as<uint8_t>()[at(i)];
+      return std::make_unique<Convolution>(std::move(made), requantizer_);
+    }
+    made.words.resize(count);
+    with_integer(w.type, [&](auto element) {
+      const auto* from = w.as<decltype(element)>();
+      for (size_t i = 0; i < count; ++i) made.words[i] = word_of(from[at(i)]);
+    });
+    return std::make_unique<WideConvolution>(std::move(made), requantizer_);
+  }
+
+  size_t x_bytes() const { return size_of(base_.x_type); }
+  size_t y_bytes() const { return size_of(requantizer_.output.type); }
   size_t in_channels() const { return base_.groups * base_.in_channels; }
   size_t out_channels() const { return base_.groups * base_.out_channels; }
 
@@ -121,6 +141,7 @@ class AnyConv : public Kernel {
   Spatial spatial_;
   Convolving base_;  // taps and weights are the operators' own
   Requantizer requantizer_;
+  bool is_wide_ = false;  // something has 16 bits
 };
 
 class Conv : public AnyConv {
@@ -134,15 +155,10 @@ class Conv : public AnyConv {
     });
     from.strides = spatial_.strides;
     const size_t taps = from.taps.size(), channels = from.in_channels;
-    const auto* w = node.inputs[1].as<uint8_t>();
-    from.weights.resize(out_channels() * taps * channels);
-    for (size_t m = 0; m < out_channels(); ++m) {
-      for (size_t c = 0; c < channels; ++c) {
-        for (size_t t = 0; t < taps; ++t)
-          from.weights[(m * taps + t) * channels + c] = w[(m * channels + c) * taps + t];
-      }
-    }
-    convolution_ = std::make_unique<Convolution>(std::move(from), requantizer_);
+    convolution_ = convolution(std::move(from), node.inputs[1], out_channels() * taps * channels, [=](size_t i) {
+      const size_t c = i % channels, t = i / channels % taps, m = i / channels / taps;
+      return (m * channels + c) * taps + t;
+    });
   }
 
   std::vector<Shape> infer(const std::vector<Tensor>& inputs) const override {
@@ -158,8 +174,8 @@ class Conv : public AnyConv {
   void run(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, void* scratch,
            const ParallelFor& parallel) const override {
     const Axes input = input_axes(inputs[0]), output = output_axes(input);
-    const size_t x_size = in_channels() * static_cast<size_t>(count_of(input)),
-                 y_size = out_channels() * static_cast<size_t>(count_of(output));
+    const size_t x_size = in_channels() * static_cast<size_t>(count_of(input)) * x_bytes(),
+                 y_size = out_channels() * static_cast<size_t>(count_of(output)) * y_bytes();
     for (int64_t n = 0; n < inputs[0].shape[0]; ++n) {
       convolution_->run(inputs[0].as<uint8_t>() + static_cast<size_t>(n) * x_size, input, output,
                         outputs[0].as<uint8_t>() + static_cast<size_t>(n) * y_size, scratch, parallel);
@@ -177,7 +193,7 @@ class Conv : public AnyConv {
     return output;
   }
 
-  std::unique_ptr<Convolution> convolution_;
+  std::unique_ptr<PreparedConvolution> convolution_;
 };
 
 // One convolution for each remainder of the output's positions by the strides: o = phase + stride·t takes the kernel
@@ -212,8 +228,8 @@ class ConvTranspose : public AnyConv {
   void run(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, void* scratch,
            const ParallelFor& parallel) const override {
     const Axes input = input_axes(inputs[0]), output = output_axes(input);
-    const size_t x_size = in_channels() * static_cast<size_t>(count_of(input)),
-                 y_size = out_channels() * static_cast<size_t>(count_of(output));
+    const size_t x_size = in_channels() * static_cast<size_t>(count_of(input)) * x_bytes(),
+                 y_size = out_channels() * static_cast<size_t>(count_of(output)) * y_bytes();
     for (int64_t n = 0; n < inputs[0].shape[0]; ++n) {
       const uint8_t* x = inputs[0].as<uint8_t>() + static_cast<size_t>(n) * x_size;
       uint8_t* y = outputs[0].as<uint8_t>() + static_cast<size_t>(n) * y_size;
@@ -226,7 +242,8 @@ class ConvTranspose : public AnyConv {
         auto* part = static_cast<uint8_t*>(scratch);
         if (count_of(sub) == 0) continue;
         phase.convolution->run(x, input, sub, part, part + sub_bytes(output), parallel);
-        spread(part, sub, phase.at, y, output, parallel);
+        if (y_bytes() == 1) spread(part, sub, phase.at, y, output, parallel);
+        else spread(reinterpret_cast<uint16_t*>(part), sub, phase.at, reinterpret_cast<uint16_t*>(y), output, parallel);
       }
     }
   }
@@ -234,7 +251,7 @@ class ConvTranspose : public AnyConv {
  private:
   struct Phase {
     Axes at;
-    std::unique_ptr<Convolution> convolution;
+    std::unique_ptr<PreparedConvolution> convolution;
   };
 
   void add(const Tensor& weights, const Axes& phase) {
@@ -254,16 +271,11 @@ class ConvTranspose : public AnyConv {
       ++element;
     });
     const size_t taps = from.taps.size(), in = from.in_channels, out = from.out_channels;
-    const auto* w = weights.as<uint8_t>();
-    from.weights.resize(out_channels() * taps * in);
-    for (size_t m = 0; m < out_channels(); ++m) {
-      for (size_t t = 0; t < taps; ++t) {
-        for (size_t c = 0; c < in; ++c) {
-          from.weights[(m * taps + t) * in + c] = w[((m / out * in + c) * out + m % out) * element + elements[t]];
-        }
-      }
-    }
-    phases_.push_back({phase, std::make_unique<Convolution>(std::move(from), requantizer_)});
+    const auto at = [&](size_t i) {
+      const size_t c = i % in, t = i / in % taps, m = i / in / taps;
+      return ((m / out * in + c) * out + m % out) * element + elements[t];
+    };
+    phases_.push_back({phase, convolution(std::move(from), weights, out_channels() * taps * in, at)});
   }
 
   Axes output_axes(const Axes& input) const {
@@ -289,19 +301,20 @@ class ConvTranspose : public AnyConv {
   }
 
   size_t sub_bytes(const Axes& output) const {
-    return aligned(out_channels() * static_cast<size_t>(count_of(sub_axes(output, {0, 0, 0}))));
+    return aligned(out_channels() * static_cast<size_t>(count_of(sub_axes(output, {0, 0, 0}))) * y_bytes());
   }
 
-  void spread(const uint8_t* part, const Axes& sub, const Axes& phase, uint8_t* y, const Axes& output,
+  template <class T>
+  void spread(const T* part, const Axes& sub, const Axes& phase, T* y, const Axes& output,
               const ParallelFor& parallel) const {
     const Axes& strides = spatial_.strides;
     for_parts(parallel, static_cast<int64_t>(out_channels()), count_of(sub), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
-        const uint8_t* from = part + c * count_of(sub);
-        uint8_t* plane = y + c * count_of(output);
+        const T* from = part + c * count_of(sub);
+        T* plane = y + c * count_of(output);
         for (int64_t z = 0; z < sub[0]; ++z) {
           for (int64_t row = 0; row < sub[1]; ++row, from += sub[2]) {
-            uint8_t* to =
+            T* to =
                 plane + ((z * strides[0] + phase[0]) * output[1] + row * strides[1] + phase[1]) * output[2] + phase[2];
             for (int64_t i = 0; i < sub[2]; ++i) to[i * strides[2]] = from[i];
           }

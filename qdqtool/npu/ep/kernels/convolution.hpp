@@ -29,23 +29,32 @@ struct Convolving {
   Axes strides = {1, 1, 1};
   std::vector<Axes> taps;              // output position o sees input position o·stride + tap
   std::vector<uint8_t> weights;        // [groups·out_channels, taps, in_channels]
+  std::vector<int16_t> words;          // in their place, packed as wide_gemm.hpp says, of a WideConvolution
   std::vector<int32_t> w_zero_points;  // [1] or [groups·out_channels]
   std::vector<int32_t> bias;           // [groups·out_channels]
   int x_shift = 0;
 };
 
-class Convolution {
+// A prepared convolution of one image after another.
+class PreparedConvolution {
+ public:
+  virtual ~PreparedConvolution() = default;
+  // Bytes that run() needs for one image of these sizes.
+  virtual size_t scratch(const Axes& input, const Axes& output) const = 0;
+  // One image x [groups·in_channels, input] → y [groups·out_channels, output], integers of the types it was made for.
+  virtual void run(const uint8_t* x, const Axes& input, const Axes& output, uint8_t* y, void* scratch,
+                   const ParallelFor& parallel) const = 0;
+};
+
+class Convolution : public PreparedConvolution {
  public:
   // Packs the weights. `requantizer` must outlive this object, with one channel or as many as there are output
   // channels.
   Convolution(Convolving from, const Requantizer& requantizer);
 
-  // Bytes that run() needs for one image of these sizes.
-  size_t scratch(const Axes& input, const Axes& output) const;
-
-  // One image x [groups·in_channels, input] → y [groups·out_channels, output].
+  size_t scratch(const Axes& input, const Axes& output) const override;
   void run(const uint8_t* x, const Axes& input, const Axes& output, uint8_t* y, void* scratch,
-           const ParallelFor& parallel) const;
+           const ParallelFor& parallel) const override;
 
  private:
   struct Image;

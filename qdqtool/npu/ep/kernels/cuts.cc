@@ -103,20 +103,23 @@ int64_t source_index(int64_t at, Ends ends, int64_t size, Mode mode) {
   return low + (index < kept ? index : period - index);
 }
 
+// ai.qdqtool::Pad has the pads of all axes as an attribute, and the constant as its second input.
 class Pad : public MovingKernel {
  public:
-  explicit Pad(const NodeInfo& node)
+  explicit Pad(const NodeInfo& node, size_t constant = 2)
       : MovingKernel(node),
+        constant_(constant),
         pads_(attribute_list(node, "pads")),
         mode_(mode_named(node.attributes.text("mode", "constant"))) {
     check_outputs(node, 1);
   }
 
   std::vector<Shape> infer(const std::vector<Tensor>& inputs) const override {
-    const Shape& from = check(inputs, 1, 4);
-    if (has_input(inputs, 2)) {
-      check_type(inputs[2].type, inputs[0].type, "the constant");
-      if (inputs[2].count() != 1) throw Error("the constant has the shape " + name_of(inputs[2].shape));
+    const Shape& from = check(inputs, 1, constant_ + 2);
+    if (has_input(inputs, constant_)) {
+      const Tensor& constant = inputs[constant_];
+      check_type(constant.type, inputs[0].type, "the constant");
+      if (constant.count() != 1) throw Error("the constant has the shape " + name_of(constant.shape));
     }
     const std::vector<Ends> ends = ends_of(inputs);
     Shape to;
@@ -157,17 +160,17 @@ class Pad : public MovingKernel {
       axes.push_back({length, strides[i], changes ? map : nullptr});
       for (int64_t at = 0; changes && at < length; ++at) *map++ = source_index(at, ends[i], from[i], mode_);
     }
-    const void* fill = has_input(inputs, 2) ? inputs[2].data : nullptr;
+    const void* fill = has_input(inputs, constant_) ? inputs[constant_].data : nullptr;
     move_elements(axes, size_of(inputs[0].type), inputs[0].data, outputs[0].data, fill, parallel);
   }
 
  private:
   std::vector<Ends> ends_of(const std::vector<Tensor>& inputs) const {
     const size_t rank = inputs[0].shape.size();
-    const Listed pads = attribute_or_input(pads_, inputs, 1, "pads");
+    const Listed pads = constant_ == 1 ? pads_ : attribute_or_input(pads_, inputs, 1, "pads");
     std::vector<int64_t> axes;
     for (size_t i = 0; i < rank; ++i) axes.push_back(static_cast<int64_t>(i));
-    if (has_input(inputs, 3)) axes = integers_in(inputs[3], "axes");
+    if (constant_ == 2 && has_input(inputs, 3)) axes = integers_in(inputs[3], "axes");
     if (pads.values.size() != 2 * axes.size()) {
       throw Error(std::to_string(pads.values.size()) + " pads for " + std::to_string(axes.size()) +
                   " axes; two for each are needed");
@@ -181,15 +184,19 @@ class Pad : public MovingKernel {
     return ends;
   }
 
+  const size_t constant_;
   const Listed pads_;
   const Mode mode_;
 };
+
+std::unique_ptr<Kernel> make_own_pad(const NodeInfo& node) { return std::make_unique<Pad>(node, 1); }
 
 }  // namespace
 
 void register_cuts(KernelTable& table) {
   table["::Slice"] = make_kernel<Slice>;
   table["::Pad"] = make_kernel<Pad>;
+  table["ai.qdqtool::Pad"] = make_own_pad;
 }
 
 }  // namespace qdqtool

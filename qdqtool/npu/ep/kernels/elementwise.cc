@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "broadcast.hpp"
+#include "elements.hpp"
+#include "wide.hpp"
 
 namespace qdqtool {
 
@@ -223,24 +225,9 @@ class Add : public TwoOperands {
  private:
   enum class Path { narrow, wide, real, scalar, scalar_real };
 
-  static int32_t multiplier_of(const NodeInfo& node, const char* name) {
-    const int64_t value = node.attributes.integer(name);
-    if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
-      throw Error(std::string(name) + " is outside int32");
-    }
-    return static_cast<int32_t>(value);
-  }
-
-  // The limit keeps sums of two products finite.
-  static float scale_of(const NodeInfo& node, const char* name) {
-    const float value = node.attributes.real(name, 0);
-    if (!(std::fabs(value) <= 1e30f) || value == 0) throw Error(std::string(name) + " must be finite and not 0");
-    return value;
-  }
-
   void prepare_real(const NodeInfo& node) {
-    left_.scale = scale_of(node, "a_scale");
-    right_.scale = scale_of(node, "b_scale");
+    left_.scale = factor_of(node, "a_scale");
+    right_.scale = factor_of(node, "b_scale");
     tail_.y_scale = scale_of(node, "y_scale");
     tail_.real_first = output_.zero_point_first ? static_cast<float>(output_.zero_point) : 0;
     tail_.real_low = static_cast<float>(tail_.low - tail_.zero_point),
@@ -288,8 +275,12 @@ class Add : public TwoOperands {
 }  // namespace
 
 void register_elementwise(KernelTable& table) {
-  table["ai.qdqtool::Add"] = make_kernel<Add>;
-  table["ai.qdqtool::Mul"] = make_kernel<Mul>;
+  table["ai.qdqtool::Add"] = [](const NodeInfo& node) {
+    return has_16_bit(node, 2) ? make_wide_add(node) : make_kernel<Add>(node);
+  };
+  table["ai.qdqtool::Mul"] = [](const NodeInfo& node) {
+    return has_16_bit(node, 2) ? make_wide_mul(node) : make_kernel<Mul>(node);
+  };
 }
 
 }  // namespace qdqtool

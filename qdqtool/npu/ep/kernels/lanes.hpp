@@ -9,6 +9,7 @@
 namespace qdqtool {
 
 constexpr int kBlock = 512;  // elements: what a loop reads and writes stays in the first cache
+constexpr int kStrip = 64;   // of them where not all are there: compilers make vectors of loops of a fixed length
 
 #if QDQTOOL_X86
 template <class Loop, class... Args>

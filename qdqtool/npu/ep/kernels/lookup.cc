@@ -1,6 +1,6 @@
 // ai.qdqtool::Lookup: y = table[x - type minimum], with one table [256], or one for each index of an axis, [C, 256].
-#include "arguments.hpp"
-#include "lanes.hpp"
+#include "elements.hpp"
+#include "wide.hpp"
 
 #if QDQTOOL_X86
 #pragma GCC diagnostic push
@@ -121,6 +121,10 @@ class Lookup : public Kernel {
 
 }  // namespace
 
-void register_lookup(KernelTable& table) { table["ai.qdqtool::Lookup"] = make_kernel<Lookup>; }
+void register_lookup(KernelTable& table) {
+  table["ai.qdqtool::Lookup"] = [](const NodeInfo& node) {
+    return has_16_bit(node, 1) ? make_wide_lookup(node) : make_kernel<Lookup>(node);
+  };
+}
 
 }  // namespace qdqtool

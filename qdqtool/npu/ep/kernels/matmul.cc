@@ -6,65 +6,18 @@
 
 #include "exact.hpp"
 #include "gemm.hpp"
+#include "matrix_shapes.hpp"
 #include "product.hpp"
 #include "tiles.hpp"
+#include "wide_gemm.hpp"
 
 namespace qdqtool {
 
 namespace {
 
+using Shapes = MatrixShapes;
+
 int32_t plus(int32_t a, int64_t b) { return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b)); }
-
-// The shapes of one product, matrices [rows, depth] of A and [depth, columns] of B for each batch of the output.
-struct Shapes {
-  size_t rows = 1, depth = 1, columns = 1;
-  size_t a_count = 1, b_count = 1;  // matrices
-  std::vector<size_t> a_of, b_of;   // which of them, for each batch of the output
-  Shape output;
-};
-
-Shapes shapes_of(const Shape& a, const Shape& b) {
-  if (a.empty() || b.empty())
-    throw Error("A has the shape " + name_of(a) + ", B " + name_of(b) + "; neither may be a scalar");
-  Shapes found;
-  Shape first = a, second = b;
-  if (a.size() == 1) first.insert(first.begin(), 1);
-  if (b.size() == 1) second.push_back(1);
-  const size_t rank = std::max(first.size(), second.size());
-  first.insert(first.begin(), rank - first.size(), 1), second.insert(second.begin(), rank - second.size(), 1);
-  const auto refuse = [&] { throw Error("A of shape " + name_of(a) + " does not multiply B of shape " + name_of(b)); };
-  if (first[rank - 1] != second[rank - 2]) refuse();
-  found.rows = static_cast<size_t>(first[rank - 2]), found.depth = static_cast<size_t>(first[rank - 1]);
-  found.columns = static_cast<size_t>(second[rank - 1]);
-  found.a_count = static_cast<size_t>(count_between(first, 0, rank - 2)),
-  found.b_count = static_cast<size_t>(count_between(second, 0, rank - 2));
-  int64_t batches = 1;
-  for (size_t d = 0; d + 2 < rank; ++d) {
-    if (first[d] != second[d] && first[d] != 1 && second[d] != 1) refuse();
-    found.output.push_back(first[d] == 1 ? second[d] : first[d]);
-    batches = multiply_sizes(batches, found.output.back());
-  }
-  if (a.size() > 1) found.output.push_back(first[rank - 2]);
-  if (b.size() > 1) found.output.push_back(second[rank - 1]);
-  count_of(found.output);
-  if (found.b_count == 1) {  // one matrix B: those of A are rows of one matrix
-    found.rows *= found.a_count, found.a_count = 1;
-    found.a_of = found.b_of = {0};
-    return found;
-  }
-  for (int64_t batch = 0; batch < batches; ++batch) {
-    int64_t rest = batch, a_at = 0, b_at = 0, a_step = 1, b_step = 1;
-    for (size_t d = rank - 2; d-- > 0;) {
-      const int64_t size = first[d] == 1 ? second[d] : first[d], at = rest % size;
-      rest /= size;
-      if (first[d] != 1) a_at += at * a_step;
-      if (second[d] != 1) b_at += at * b_step;
-      a_step *= first[d], b_step *= second[d];
-    }
-    found.a_of.push_back(static_cast<size_t>(a_at)), found.b_of.push_back(static_cast<size_t>(b_at));
-  }
-  return found;
-}
 
 // Matrices B, packed: panels, and what is added to sums along their columns in the order of lanes.
 struct PackedColumns {
@@ -76,7 +29,7 @@ class MatMul : public Kernel {
  public:
   explicit MatMul(const NodeInfo& node) : form_(form_of(choose_isa(node.isa))), x_shift_(x_shift_of(node)) {
     check_inputs(node.inputs, 2, 7);
-    for (size_t i = 0; i < 2; ++i) check_8_bit(node.inputs[i].type, i ? "B" : "A");
+    for (size_t i = 0; i < 2; ++i) check_integer(node.inputs[i].type, i ? "B" : "A");
     const Tensor& b = node.inputs[1];
     a_type_ = node.inputs[0].type, b_type_ = b.type;
     a_zero_point_ = zero_point_of(node, "a_zero_point", a_type_);
@@ -86,7 +39,7 @@ class MatMul : public Kernel {
     if (is_constant_) {
       b_shape_ = b.shape;
       const Shapes shapes =
-          shapes_of({1, b.shape.empty() ? 1 : b.shape[b.shape.size() == 1 ? 0 : b.shape.size() - 2]}, b.shape);
+          matrix_shapes({1, b.shape.empty() ? 1 : b.shape[b.shape.size() == 1 ? 0 : b.shape.size() - 2]}, b.shape);
       channels = shapes.columns;
       if (channels == 0) throw Error("B has no elements");
     }
@@ -199,17 +152,12 @@ class MatMul : public Kernel {
     check_type(inputs[1].type, b_type_, "B");
     if (is_constant_ && inputs[1].shape != b_shape_)
       throw Error("B has the shape " + name_of(inputs[1].shape) + ", not " + name_of(b_shape_));
-    const Shapes found = shapes_of(inputs[0].shape, inputs[1].shape);
+    const Shapes found = matrix_shapes(inputs[0].shape, inputs[1].shape);
     if (!is_constant_ && !bias_.empty() && bias_.size() != found.columns) {
       throw Error("the bias has " + std::to_string(bias_.size()) + " entries, B " + std::to_string(found.columns) +
                   " columns");
     }
     return found;
-  }
-
-  int64_t most_of(DataType type, int64_t zero_point) const {
-    const Limits limits = limits_of(type);
-    return std::max(zero_point - limits.low, limits.high - zero_point);
   }
 
   // |sum| of any B that is not known.
@@ -229,7 +177,7 @@ class MatMul : public Kernel {
 
   // The constant B: bounds, panels, and arrays along its columns in the order of lanes.
   void prepare(const Tensor& b) {
-    const Shapes s = shapes_of({1, b.shape[b.shape.size() == 1 ? 0 : b.shape.size() - 2]}, b.shape);
+    const Shapes s = matrix_shapes({1, b.shape[b.shape.size() == 1 ? 0 : b.shape.size() - 2]}, b.shape);
     const int64_t most = most_of(a_type_, a_zero_point_);
     std::vector<int64_t> bounds(s.columns, 0);
     const auto* values = b.as<uint8_t>();
@@ -373,11 +321,20 @@ class MatMul : public Kernel {
 
 }  // namespace
 
-void register_matmul(KernelTable& table) { table["ai.qdqtool::MatMul"] = make_kernel<MatMul>; }
+namespace {
+
+std::unique_ptr<Kernel> make_matmul(const NodeInfo& node) {
+  return has_16_bit(node, 2) ? make_wide_matmul(node) : make_kernel<MatMul>(node);
+}
+
+}  // namespace
+
+void register_matmul(KernelTable& table) { table["ai.qdqtool::MatMul"] = make_matmul; }
 
 void register_products(KernelTable& table) {
   register_conv(table);
   register_matmul(table);
+  register_blocked_matmul(table);
 }
 
 }  // namespace qdqtool

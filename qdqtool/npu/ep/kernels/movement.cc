@@ -258,6 +258,9 @@ void register_movement(KernelTable& table) {
   register_joins(table);
   register_cuts(table);
   register_repeats(table);
+  register_indexed(table);
+  register_scatter(table);
+  register_choices(table);
 }
 
 }  // namespace qdqtool

@@ -56,5 +56,8 @@ void register_transpose(KernelTable& table);  // Transpose
 void register_joins(KernelTable& table);      // Concat Split
 void register_cuts(KernelTable& table);       // Slice Pad
 void register_repeats(KernelTable& table);    // Gather Expand Tile
+void register_indexed(KernelTable& table);    // GatherElements GatherND
+void register_scatter(KernelTable& table);    // ScatterElements ScatterND TensorScatter
+void register_choices(KernelTable& table);    // Where Trilu
 
 }  // namespace qdqtool

@@ -2,8 +2,9 @@
 // table of its number of elements where windows are small, and divided where they are not.
 #include <cstring>
 
-#include "lanes.hpp"
+#include "elements.hpp"
 #include "mean.hpp"
+#include "wide.hpp"
 #include "windows.hpp"
 
 namespace qdqtool {
@@ -140,20 +141,20 @@ class AveragePool : public Kernel {
   void add_table(int64_t count) {
     std::vector<uint8_t>& table = tables_[static_cast<size_t>(count)];
     for (int64_t sum = static_cast<int64_t>(table.size()); sum <= 255 * count; ++sum) {
-      table.push_back(mean_(sum - count * mean_.zero(), count));
+      table.push_back(static_cast<uint8_t>(mean_(sum - count * mean_.zero_above_least(), count)));
     }
   }
 
   // Sums of a row to means. Along the row, counts has (elements in the input, elements that count) of each window.
   void divide(const int32_t* sums, const int32_t* counts, int64_t inside, int64_t counted, int64_t length,
               uint8_t* y) const {
-    const int32_t zero = mean_.zero();
+    const int32_t zero = mean_.zero_above_least();
     for (int64_t i = 0; i < length;) {
       const int64_t in = inside * counts[2 * i], all = counted * counts[2 * i + 1];
       int64_t end = i + 1;  // windows side by side are mostly alike
       while (end < length && counts[2 * end] == counts[2 * i] && counts[2 * end + 1] == counts[2 * i + 1]) ++end;
       if (tables_.empty()) {
-        for (; i < end; ++i) y[i] = mean_(sums[i] - in * zero, all);
+        for (; i < end; ++i) y[i] = static_cast<uint8_t>(mean_(sums[i] - in * zero, all));
       } else {  // padding is as many zero points
         const uint8_t* const table = tables_[static_cast<size_t>(all)].data() + (all - in) * zero;
         for (; i < end; ++i) y[i] = table[sums[i]];
@@ -177,7 +178,9 @@ class AveragePool : public Kernel {
 }  // namespace
 
 void register_pools(KernelTable& table) {
-  table["ai.qdqtool::AveragePool"] = make_kernel<AveragePool>;
+  table["ai.qdqtool::AveragePool"] = [](const NodeInfo& node) {
+    return has_16_bit(node, 1) ? make_wide_average_pool(node) : make_kernel<AveragePool>(node);
+  };
   register_maxpool(table);
   register_reduce_mean(table);
 }

@@ -3,18 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "arguments.hpp"
-#include "requantize.hpp"
+#include "integers.hpp"
 
 namespace qdqtool {
-
-// A zero point of `type`, 0 where the attribute is absent.
-inline int64_t zero_point_of(const NodeInfo& node, const std::string& name, DataType type) {
-  const int64_t value = node.attributes.integer(name, 0);
-  const Limits limits = limits_of(type);
-  if (value < limits.low || value > limits.high) throw Error(name + " is outside " + name_of(type));
-  return value;
-}
 
 // One zero point or one per channel.
 inline std::vector<int32_t> zero_points_of(const NodeInfo& node, const std::string& name, DataType type,
@@ -49,6 +40,9 @@ inline int x_shift_of(const NodeInfo& node) {
   return static_cast<int>(shift);
 }
 
+std::unique_ptr<Kernel> make_wide_matmul(const NodeInfo& node);  // of 16 bits
+
+void register_blocked_matmul(KernelTable& table);  // BlockedMatMul
 void register_conv(KernelTable& table);    // Conv ConvTranspose
 void register_matmul(KernelTable& table);  // MatMul
 void register_products(KernelTable& table);

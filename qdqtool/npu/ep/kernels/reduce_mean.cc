@@ -1,7 +1,9 @@
 // ai.qdqtool::ReduceMean over any axes. Axes that are kept, and axes that are not, are merged where they lie side by side; then
 // either rows of the input are added up, or rows are added to rows.
-#include "lanes.hpp"
+#include "elements.hpp"
 #include "mean.hpp"
+#include "reduced_axes.hpp"
+#include "wide.hpp"
 
 namespace qdqtool {
 
@@ -9,26 +11,6 @@ namespace {
 
 constexpr int64_t kColumns = 256;                   // sums that rows are added to at a time
 constexpr int64_t kRowsInInt32 = int64_t{1} << 22;  // rows of bytes whose sums 32 bits hold
-
-struct Axis {
-  int64_t size, stride;
-};
-
-// Where element `index` of these axes begins.
-int64_t offset_of(const std::vector<Axis>& axes, int64_t index) {
-  int64_t offset = 0;
-  for (size_t k = axes.size(); k-- > 0;) {
-    offset += index % axes[k].size * axes[k].stride;
-    index /= axes[k].size;
-  }
-  return offset;
-}
-
-int64_t count_of(const std::vector<Axis>& axes) {
-  int64_t count = 1;
-  for (const Axis& axis : axes) count *= axis.size;
-  return count;
-}
 
 struct SumLoop {
   static QDQTOOL_INLINE void run(const uint8_t* __restrict x, int64_t count, uint8_t flip, int64_t* __restrict sum) {
@@ -55,21 +37,14 @@ struct AddLoop {
 
 class ReduceMean : public Kernel {
  public:
-  explicit ReduceMean(const NodeInfo& node)
-      : mean_(node), axes_(node.attributes.integers("axes", {})), keeps_(node.attributes.integer("keepdims", 1) != 0) {}
+  explicit ReduceMean(const NodeInfo& node) : mean_(node), reduced_(node) {}
 
   std::vector<Shape> infer(const std::vector<Tensor>& inputs) const override {
     check_inputs(inputs, 1, 1);
     check_type(inputs[0].type, mean_.input(), "input 0");
     const Shape& from = inputs[0].shape;
-    const std::vector<bool> goes = reduced(from.size());
-    Shape to;
     int64_t count = 1;
-    qdqtool::count_of(from);
-    for (size_t i = 0; i < from.size(); ++i) {
-      if (goes[i]) count = multiply_sizes(count, from[i]);
-      if (!goes[i] || keeps_) to.push_back(goes[i] ? 1 : from[i]);
-    }
+    const Shape to = reduced_.shape(from, count);
     if (count == 0 && qdqtool::count_of(to) > 0) {
       throw Error("the mean of no elements of " + name_of(from) + " is not defined");
     }
@@ -79,44 +54,19 @@ class ReduceMean : public Kernel {
   void run(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, void*,
            const ParallelFor& parallel) const override {
     if (outputs[0].count() == 0) return;
-    const std::vector<bool> goes = reduced(inputs[0].shape.size());
-    std::vector<Axis> kept, gone;
-    bool last_goes = true;
-    int64_t stride = 1;
-    for (size_t i = goes.size(); i-- > 0;) {
-      const int64_t size = inputs[0].shape[i];
-      if (size == 1) continue;
-      if (kept.empty() && gone.empty()) last_goes = goes[i];
-      std::vector<Axis>& axes = goes[i] ? gone : kept;
-      if (!axes.empty() && axes.front().stride * axes.front().size == stride) {
-        axes.front().size *= size;
-      } else {
-        axes.insert(axes.begin(), {size, stride});
-      }
-      stride *= size;
-    }
+    const MergedAxes axes(inputs[0].shape, reduced_.of(inputs[0].shape.size()));
     const auto* x = inputs[0].as<uint8_t>();
     auto* y = outputs[0].as<uint8_t>();
-    if (last_goes) {
-      const int64_t length = gone.empty() ? 1 : gone.back().size;
-      if (!gone.empty()) gone.pop_back();
-      add_up(x, y, kept, gone, length, parallel);
+    if (axes.last_goes) {
+      add_up(x, y, axes.kept, axes.gone, axes.length, parallel);
     } else {
-      const int64_t length = kept.back().size;
-      kept.pop_back();
-      add_rows(x, y, kept, gone, length, parallel);
+      add_rows(x, y, axes.kept, axes.gone, axes.length, parallel);
     }
   }
 
  private:
-  std::vector<bool> reduced(size_t rank) const {
-    std::vector<bool> goes(rank, axes_.empty());
-    for (const size_t axis : axes_from_start(axes_, rank)) goes[axis] = true;
-    return goes;
-  }
-
   // Each output is the mean of rows of `length` elements.
-  void add_up(const uint8_t* x, uint8_t* y, const std::vector<Axis>& kept, const std::vector<Axis>& gone,
+  void add_up(const uint8_t* x, uint8_t* y, const std::vector<SteppedAxis>& kept, const std::vector<SteppedAxis>& gone,
               int64_t length, const ParallelFor& parallel) const {
     const int64_t rows = count_of(gone);
     for_parts(parallel, count_of(kept), rows * length, [&](int64_t begin, int64_t end) {
@@ -128,13 +78,13 @@ class ReduceMean : public Kernel {
           run_loop<SumLoop>(mean_.isa(), from + offset_of(gone, row), length, flip_of(mean_.input()), &part);
           sum += part;
         }
-        y[i] = mean_(sum - rows * length * mean_.zero(), rows * length);
+        y[i] = static_cast<uint8_t>(mean_(sum - rows * length * mean_.zero_above_least(), rows * length));
       }
     });
   }
 
   // Rows of `length` outputs, each the mean of rows of the input.
-  void add_rows(const uint8_t* x, uint8_t* y, const std::vector<Axis>& kept, const std::vector<Axis>& gone,
+  void add_rows(const uint8_t* x, uint8_t* y, const std::vector<SteppedAxis>& kept, const std::vector<SteppedAxis>& gone,
                 int64_t length, const ParallelFor& parallel) const {
     const int64_t rows = count_of(gone), strips = (length + kColumns - 1) / kColumns;
     for_parts(parallel, count_of(kept) * strips, rows * kColumns, [&](int64_t begin, int64_t end) {
@@ -151,18 +101,21 @@ class ReduceMean : public Kernel {
           for (int64_t j = 0; j < width; ++j) sums[j] += part[j];
         }
         uint8_t* to = y + i / strips * length + first;
-        for (int64_t j = 0; j < width; ++j) to[j] = mean_(sums[j] - rows * mean_.zero(), rows);
+        for (int64_t j = 0; j < width; ++j) to[j] = static_cast<uint8_t>(mean_(sums[j] - rows * mean_.zero_above_least(), rows));
       }
     });
   }
 
   const Mean mean_;
-  const std::vector<int64_t> axes_;
-  const bool keeps_;
+  const Reduced reduced_;
 };
 
 }  // namespace
 
-void register_reduce_mean(KernelTable& table) { table["ai.qdqtool::ReduceMean"] = make_kernel<ReduceMean>; }
+void register_reduce_mean(KernelTable& table) {
+  table["ai.qdqtool::ReduceMean"] = [](const NodeInfo& node) {
+    return has_16_bit(node, 1) ? make_wide_reduce_mean(node) : make_kernel<ReduceMean>(node);
+  };
+}
 
 }  // namespace qdqtool

@@ -28,12 +28,6 @@ bool is_wrap(const Attributes& attributes, const std::string& name, const char* 
   return text == "wrap";
 }
 
-bool is_real(const Attributes& attributes) {
-  const std::string mode = attributes.text("mode", "integer");
-  if (mode != "integer" && mode != "float") throw Error("mode is '" + mode + "'; one of integer, float");
-  return mode == "float";
-}
-
 int32_t to_int32(int64_t value, const char* what) {
   if (value < -kInt32Max - 1 || value > kInt32Max) throw Error(std::string(what) + " is outside int32");
   return static_cast<int32_t>(value);
@@ -74,6 +68,12 @@ void avoid_zero_shift(int32_t& multiplier, int32_t& shift) {
 }
 
 }  // namespace
+
+bool is_real(const Attributes& attributes) {
+  const std::string mode = attributes.text("mode", "integer");
+  if (mode != "integer" && mode != "float") throw Error("mode is '" + mode + "'; one of integer, float");
+  return mode == "float";
+}
 
 Limits limits_of(DataType type) {
   switch (type) {
@@ -138,12 +138,12 @@ Output Output::of(const NodeInfo& node, const std::vector<DataType>& types) {
 namespace {
 
 // What inputs and attributes have in common; the channels are still empty.
-Requantizer without_channels(const NodeInfo& node) {
+Requantizer without_channels(const NodeInfo& node, const std::vector<DataType>& types) {
   Requantizer found;
   found.real = is_real(node.attributes);
   found.isa = choose_isa(node.isa);
   found.accumulator = Accumulator::of(node.attributes);
-  found.output = Output::of(node);
+  found.output = Output::of(node, types);
   if (found.real) found.y_scale = checked_scale(node.attributes.real("y_scale", 0), "y_scale");
   return found;
 }
@@ -156,8 +156,8 @@ void finish(Scaling& scaling, bool has_negative) {
 
 }  // namespace
 
-Requantizer Requantizer::of_attributes(const NodeInfo& node) {
-  Requantizer found = without_channels(node);
+Requantizer Requantizer::of_attributes(const NodeInfo& node, const std::vector<DataType>& types) {
+  Requantizer found = without_channels(node, types);
   Scaling scaling;
   if (found.real) {
     scaling.scale = checked_scale(node.attributes.real("scale", 0), "scale");
@@ -170,8 +170,9 @@ Requantizer Requantizer::of_attributes(const NodeInfo& node) {
   return found;
 }
 
-Requantizer Requantizer::of_inputs(const NodeInfo& node, size_t first, size_t channel_count) {
-  Requantizer found = without_channels(node);
+Requantizer Requantizer::of_inputs(const NodeInfo& node, size_t first, size_t channel_count,
+                                   const std::vector<DataType>& types) {
+  Requantizer found = without_channels(node, types);
   const DataType type = found.real ? DataType::float32 : DataType::int32;
   const Tensor* multiplier = constant(node, first, type, channel_count, found.real ? "scale" : "multiplier");
   const Tensor* shift = constant(node, first + 1, DataType::int32, channel_count, "shift");
@@ -242,18 +243,6 @@ namespace {
 template <class T>
 void scalar_row(const Requantizer& r, const int32_t* sums, size_t count, size_t channel, T* y) {
   for (size_t i = 0; i < count; ++i) y[i] = static_cast<T>(r(sums[i], channel));
-}
-
-// floor(v / 2^k) rounded as the comment of requantize_x86.hpp says.
-QDQTOOL_INLINE int64_t round_shifted(int64_t v, int k, Rounding rounding, int64_t first) {
-  const int64_t half = int64_t{1} << (k - 1), q = (v >> k) + first;
-  switch (rounding) {
-    case Rounding::half_up: return (v + half) >> k;
-    case Rounding::half_even: return (v + half - 1 + (q & 1)) >> k;
-    case Rounding::half_away: return (v + half - (q < 0)) >> k;
-    case Rounding::toward_zero: return (v + (q < 0 ? 2 * half - 1 : 0)) >> k;
-  }
-  return 0;
 }
 
 template <Rounding rounding, class T>

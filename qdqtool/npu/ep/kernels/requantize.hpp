@@ -43,7 +43,16 @@ struct Accumulator {
     const int64_t high = (int64_t{1} << (bits - 1)) - 1;
     return sum > high ? high : sum < -high - 1 ? -high - 1 : sum;
   }
+  // The same for a sum that 64 bits need not hold.
+  int64_t hold_exact(Int128 sum) const {
+    if (wraps) return wrap_to(static_cast<int64_t>(sum), bits);
+    const Int128 high = (Int128{1} << (bits - 1)) - 1;
+    return static_cast<int64_t>(sum > high ? high : sum < -high - 1 ? -high - 1 : sum);
+  }
 };
+
+// Whether `mode` is float, not integer, which it is where it is absent.
+bool is_real(const Attributes& attributes);
 
 // round(numerator / divisor) as a rational number; divisor > 0.
 inline Int128 round_ratio(Int128 numerator, Int128 divisor, Rounding rounding) {
@@ -57,6 +66,32 @@ inline Int128 round_ratio(Int128 numerator, Int128 divisor, Rounding rounding) {
     case Rounding::toward_zero: return below + (rest != 0 && numerator < 0);
   }
   return below;
+}
+
+// round(value / 2^shift) for 0 <= shift <= 62.
+inline Int128 round_shift(Int128 value, int shift, Rounding rounding) {
+  const Int128 below = value >> shift;
+  const uint64_t one = uint64_t{1} << shift, twice = (static_cast<uint64_t>(value) & (one - 1)) << 1;
+  switch (rounding) {
+    case Rounding::half_up: return below + (twice >= one);
+    case Rounding::half_even: return below + (twice > one || (twice == one && (static_cast<uint64_t>(below) & 1)));
+    case Rounding::half_away: return below + (twice > one || (twice == one && value > 0));
+    case Rounding::toward_zero: return below + (twice != 0 && value < 0);
+  }
+  return below;
+}
+
+// The same in 64 bits, for 1 <= k <= 61 and |v| + 2^k < 2^63; `first` is what will be added, which even halves go by and
+// so does the sign.
+QDQTOOL_INLINE int64_t round_shifted(int64_t v, int k, Rounding rounding, int64_t first) {
+  const int64_t half = int64_t{1} << (k - 1), q = (v >> k) + first;
+  switch (rounding) {
+    case Rounding::half_up: return (v + half) >> k;
+    case Rounding::half_even: return (v + half - 1 + (q & 1)) >> k;
+    case Rounding::half_away: return (v + half - (q < 0)) >> k;
+    case Rounding::toward_zero: return (v + (q < 0 ? 2 * half - 1 : 0)) >> k;
+  }
+  return 0;
 }
 
 // round(value) for a value that is not NaN, within ±2^62 (a float32 of 2^31 and more is a multiple of 256: a wrapped
@@ -99,7 +134,10 @@ struct Output {
 
   // fit(round(value / 2^shift) + z); a negative shift multiplies, saturating to int64. |value| < 2^96, shift <= 62.
   int64_t shifted(Int128 value, int shift) const {
-    if (shift >= 0) return ratio(value, Int128{1} << shift);
+    if (shift >= 0) {
+      if (zero_point_first) return fit(round_shift(value + zero_point * (Int128{1} << shift), shift, rounding));
+      return fit(round_shift(value, shift, rounding) + zero_point);
+    }
     const Int128 limit = Int128{1} << 63, room = shift <= -63 ? 0 : limit >> -shift;  // what |value| must be below
     if (value == 0) return fit(zero_point);
     const Int128 product = value >= room ? limit - 1 : value < -room ? -limit : value * (Int128{1} << -shift);
@@ -131,18 +169,21 @@ struct Requantizer {
   Output output;
   std::vector<Scaling> channels;  // one, or as many as there are channels
 
-  // From attributes alone (Mul, pools): mode, multiplier and shift, or scale and y_scale.
-  static Requantizer of_attributes(const NodeInfo& node);
+  // From attributes alone (Mul, pools): mode, multiplier and shift, or scale and y_scale. `types`: see Output::of.
+  static Requantizer of_attributes(const NodeInfo& node,
+                                   const std::vector<DataType>& types = {DataType::uint8, DataType::int8});
   // From constant inputs (Conv, ConvTranspose, MatMul): multiplier|scale at `first`, then shift,
   // negative_multiplier|negative_slope, negative_shift; float mode has no shifts, and negative_slope stands at first +
   // 2 all the same.
-  static Requantizer of_inputs(const NodeInfo& node, size_t first, size_t channel_count);
+  static Requantizer of_inputs(const NodeInfo& node, size_t first, size_t channel_count,
+                               const std::vector<DataType>& types = {DataType::uint8, DataType::int8});
 
   const Scaling& scaling(size_t channel) const { return channels[channels.size() == 1 ? 0 : channel]; }
 
   // The element for an exact sum: what is right.
-  int64_t operator()(int64_t sum, size_t channel = 0) const {
-    const int64_t held = accumulator.hold(sum);
+  int64_t operator()(int64_t sum, size_t channel = 0) const { return of_held(accumulator.hold(sum), channel); }
+  // The same for a sum as its accumulator holds it.
+  int64_t of_held(int64_t held, size_t channel) const {
     const Scaling& s = scaling(channel);
     if (!real) {
       return held < 0 ? output.shifted(Int128{held} * s.negative_multiplier, s.negative_shift)

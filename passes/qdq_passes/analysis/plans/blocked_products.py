@@ -1,0 +1,124 @@
+"""Plans of matrix products whose weight has a scale per block of its depth.
+
+t = Σ_g float32(Σ_{k in g}(x − z_x)(w − z_w[g, n]))·scale[g, n] + b, in float32 and in order, see `numerics.reference_blocks`;
+then y = round(t / s_y) + z_y, whatever the arithmetic requantizes with: no multiplier is shared by sums of different scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qdq_passes.analysis.plans.operands import (
+    NotComputable,
+    constant_floats,
+    given,
+    step,
+    stored,
+    stored_integers,
+    target,
+)
+from qdq_passes.analysis.plans.products import matrices
+from qdq_passes.analysis.plans.tails import Tail, tail_of
+from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.encoding import Encoding, integer_range
+
+Floats = npt.NDArray[np.float32]
+
+#: Types of blocked weights.
+BLOCKED = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlockedProduct:
+    """A matrix product in blocks.
+
+    Args:
+        x: the data.
+        weight: int8 or uint8 [K, N], whatever it is stored as.
+        block_size: elements of K that share a scale; the last block may be shorter.
+        scale: float32 [G, N], s_x·s_w rounded once, G = ⌈K / block_size⌉.
+        zero_points: [G, N], of the type of ``weight``.
+        bias: float32 [N], zeros without one.
+        output: encoding of the output.
+        tail: what is behind.
+        x_transposed: whether x of a Gemm is transposed.
+    """
+
+    x: Operand
+    weight: npt.NDArray[Any]
+    block_size: int
+    scale: Floats
+    zero_points: npt.NDArray[Any]
+    bias: Floats
+    output: Encoding
+    tail: Tail
+    x_transposed: bool = False
+
+
+def is_blocked(unit: Unit) -> bool:
+    """Whether the second operand of ``unit`` has a scale per block."""
+    weight = given(unit, 1)
+    return weight is not None and weight.encoding is not None and weight.encoding.block_size > 0
+
+
+def blocked_product(unit: Unit, arithmetic: Arithmetic) -> BlockedProduct:
+    """The plan of a MatMul or Gemm for which `is_blocked`.
+
+    Raises:
+        NotComputable: there is none.
+    """
+    x, weight, (x_transposed, flipped) = matrices(unit)
+    encoding = stored(weight, types=BLOCKED, blocked=True)
+    if not weight.constant:
+        raise NotComputable("its weight is computed")
+    integers = stored_integers(weight)
+    shape, axis = integers.shape, int(flipped)
+    if len(shape) != 2 or 0 in shape or (encoding.axis or 0) % 2 != axis:
+        raise NotComputable("the blocks of its weight do not lie along the depth of a matrix")
+    if encoding.granularity.scale_shape(shape) != encoding.shape:
+        raise NotComputable(f"its weight of shape {list(shape)} has scales of shape {list(encoding.shape)}")
+    assert x.encoding is not None
+    output = target(unit)
+    in_bytes = np.int8 if encoding.dtype in (ir.DataType.INT4, ir.DataType.INT8) else np.uint8
+    scale = (step(x.encoding) * np.array(encoding.scale, np.float64).reshape(encoding.shape)).astype(np.float32)
+    zero_points = np.array(encoding.zero_point, np.int64).reshape(encoding.shape).astype(in_bytes)
+    low, high = integer_range(x.encoding.dtype, symmetric=False)
+    if not shape[axis] * (high - low) * 255.0 * float(np.abs(scale).max(initial=0)) < _FLOAT32_MAX:
+        raise NotComputable("its sums do not stay within float32")
+    return BlockedProduct(
+        x=x,
+        weight=_depth_first(integers.astype(in_bytes), flipped),
+        block_size=encoding.block_size,
+        scale=np.asarray(_depth_first(scale, flipped), np.float32),
+        zero_points=_depth_first(zero_points, flipped),
+        bias=_bias(unit, shape[1 - axis]),
+        output=output,
+        tail=tail_of(unit.tail, output),
+        x_transposed=x_transposed,
+    )
+
+
+def _depth_first(matrix: npt.NDArray[Any], flipped: bool) -> npt.NDArray[Any]:
+    """``matrix`` with the depth along axis 0."""
+    return np.ascontiguousarray(matrix.T if flipped else matrix)
+
+
+def _bias(unit: Unit, channels: int) -> Floats:
+    """The bias as float32 [C]."""
+    operand = given(unit, 2)
+    if operand is None:
+        return np.zeros(channels, np.float32)
+    array = None if operand.value is None or not operand.constant else constant_floats(operand.value)
+    if array is None:
+        raise NotComputable("its bias is computed")
+    if array.size not in (1, channels) or (array.size > 1 and array.shape[-1] != channels):
+        raise NotComputable(f"its bias of shape {list(array.shape)} is not one number per channel")
+    if not np.isfinite(array).all():
+        raise NotComputable("its bias is not finite")
+    return np.broadcast_to(array.astype(np.float32).reshape(-1), (channels,))

@@ -1,0 +1,50 @@
+"""The operators of the reference, by (domain, operator); those that are not here are functions of one value, or move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from qdq_passes.numerics import reference_einsum
+from qdq_passes.numerics import reference_norms as norms
+from qdq_passes.numerics import reference_reductions as reductions
+from qdq_passes.numerics import reference_resize as resizing
+from qdq_passes.numerics import reference_rotary as rotary
+from qdq_passes.numerics.reference_elementwise import added, compared, divided, multiplied
+from qdq_passes.numerics.reference_integer_moves import max_pool
+from qdq_passes.numerics.reference_node import ReferenceNode
+from qdq_passes.numerics.reference_products import product
+from qdq_passes.numerics.reference_values import Value
+
+Handler = Callable[[ReferenceNode], Sequence[Value]]
+
+OPERATORS: Mapping[tuple[str, str], Handler] = {
+    ("", "LayerNormalization"): norms.layer_norm,
+    ("", "RMSNormalization"): norms.rms_norm,
+    ("", "SimplifiedLayerNormalization"): norms.rms_norm,
+    ("", "InstanceNormalization"): norms.instance_norm,
+    ("", "GroupNormalization"): norms.group_norm,
+    ("", "LpNormalization"): norms.lp_norm,
+    ("", "Conv"): product,
+    ("", "ConvTranspose"): product,
+    ("", "Gemm"): product,
+    ("", "MatMul"): product,
+    ("", "Add"): added,
+    ("", "Sub"): added,
+    ("", "Mul"): multiplied,
+    ("", "Div"): divided,
+    ("", "Max"): compared,
+    ("", "Min"): compared,
+    ("", "ReduceMax"): reductions.reduced_extreme,
+    ("", "ReduceMin"): reductions.reduced_extreme,
+    ("", "ReduceMean"): reductions.reduced_mean,
+    ("", "ReduceSum"): reductions.reduced_sum,
+    ("", "AveragePool"): reductions.pooled_mean,
+    ("", "GlobalAveragePool"): reductions.pooled_mean,
+    ("", "MaxPool"): max_pool,
+    ("", "GlobalMaxPool"): max_pool,
+    ("", "Softmax"): reductions.softmax,
+    ("", "Einsum"): reference_einsum.einsum,
+    ("", "Resize"): resizing.resize,
+    ("", "RotaryEmbedding"): rotary.rotary_embedding,
+    ("com.microsoft", "RotaryEmbedding"): rotary.contrib_rotary_embedding,
+}
