@@ -31,6 +31,7 @@ class FakeTarget:
     policy: Policy = "node"
     boundary: Boundary = "cpu"
     minimum_group: int = 1
+    join_siblings: bool = False
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
 
     @classmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Keeps
 from qdq_passes.core.pipeline import Pipeline, bind, parse_pipeline
@@ -40,6 +41,7 @@ _IMITATING = (
 )  # fmt: skip
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _ANNOTATE = "annotate-encodings{encodings=@ranges}"
+_WIDE = "annotate-encodings{encodings=@ranges activations=uint16}"
 #: Every policy of insertion at once.
 _POLICIES = (
     "annotate-encodings{encodings=@ranges activations=uint8 weights=uint8 bias=int32 scales=any symmetric=false "
@@ -67,9 +69,17 @@ _LOWERINGS = {
     )
     for family, weights in (
         ("convolutions", "qdq"), ("products", "dq"), ("elementwise", "dq"), ("tables", "qdq"), ("pools", "qdq"),
-        ("movement", "dq"), ("softmax", "dq"),
+        ("movement", "dq"), ("softmax", "dq"), ("rotary-embeddings", "dq"),
+        ("einsums", "dq"), ("norms", "dq"), ("floats", "dq"),
     )
 }  # fmt: skip
+#: Every operator in floating point, quantized or not.
+_LOWERINGS["lower-floats"] = (
+    Row("infer-shapes,assign-targets{target=@floats},lower-floats{target=@floats}"),
+    Row(
+        f"{_ANNOTATE},insert-qdq{{weights=dq}},infer-shapes,assign-targets{{target=@floats}},lower-floats{{target=@floats}}"
+    ),
+)
 
 #: Pass → its rows. One with the bare name of the pass stands in for its default options.
 ROWS: dict[str, tuple[Row, ...]] = {
@@ -103,6 +113,12 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "convert-precision": (Row("convert-precision{dtype=float16}"),),
     "convert-qdq-domain": (Row('convert-qdq-domain{to="com.microsoft"},convert-qdq-domain', runs=True),),
     "convert-qoperators": (Row("convert-qoperators", runs=True),),
+    "decompose-einsum": (Row(f"{_ANNOTATE},insert-qdq{{weights=dq}},infer-shapes,decompose-einsum", runs=True),),
+    "narrow-second-factors": (Row(f"{_WIDE},insert-qdq,narrow-second-factors", runs=True),),
+    "unify-widths": (
+        Row(f"{_WIDE},insert-qdq{{weights=dq}},narrow-second-factors,unify-widths", runs=True),
+        Row(f"{_WIDE},apply-encodings{{encodings=@encodings}},insert-qdq{{weights=dq}},unify-widths"),
+    ),
     "dedicate-qdq": (Row(f"{_ANNOTATE},insert-qdq,dedicate-qdq,share-qdq", runs=True),),
     "fix-shapes": (Row("fix-shapes", EXACT),),
     "fold-batch-norm": (Row("fold-batch-norm{precision=float32 reference=true}", runs=True),),
@@ -178,6 +194,7 @@ INPUTS: dict[str, object] = {
         ("x", "X", "y", "Y", "data", "input", "result"), Encoding.per_tensor(ir.DataType.UINT8, 0.5, 128)
     ),
     "target": FakeTarget(),
+    "floats": FakeTarget(floats=frozenset(schema.name for schema in onnx.defs.get_all_schemas())),
     # Of no layer, as the sizes of layers differ: what is done with statistics is tested in tests/properties/test_recover.py.
     "statistics": {},
 }

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import onnx
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, all_values
+from qdq_passes.analysis.uses import all_nodes, all_values, is_standard
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.core.edit import Namer, copy_model, inherit
 from qdq_passes.core.wrap import quiet
@@ -16,6 +17,10 @@ from qdq_passes.errors import UnsupportedError
 
 #: Oldest IR version that may import each default-domain opset, from onnx's release table (docs/Versioning.md).
 IR_OF_OPSET = {15: 8, 19: 9, 21: 10, 23: 11, 24: 12, 25: 12, 26: 13, 27: 13, 28: 14}
+#: What may be done about operators that onnxruntime has in onnx's own domain, and onnx has not.
+WAYS_OUT = {
+    "SimplifiedLayerNormalization": "write it in operators of onnx first: `qdqtool opt -p decompose-simplified-layer-norm`",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class ConvertOpset(Pass):
             raise self._refusal(before, model, " ".join(str(error).split())[:160]) from error
         if copy.opset_imports.get("") != self.version:
             raise self._refusal(before, model, "an operator has none")
-        if _ends(copy) != _ends(model):
+        if not _keeps_ends(model, copy):
             raise self._refusal(before, model, "the converter changes its inputs or outputs")
         old = {node.name: node for node in all_nodes(model)}
         _put_back(model, copy)
@@ -73,6 +78,14 @@ class ConvertOpset(Pass):
             yield Change("remove", name or "", f"opset {self.version}")
 
     def _refusal(self, before: int, model: ir.Model, why: str) -> UnsupportedError:
+        unknown = [n for n in all_nodes(model) if is_standard(n, n.op_type) and not onnx.defs.has(n.op_type)]
+        if unknown:
+            op = unknown[0].op_type
+            return UnsupportedError(
+                f"{op} is no operator of onnx, so that no converter takes it from opset {before} to {self.version}",
+                where=unknown[0].name or op,
+                hint=WAYS_OUT.get(op, "export the model again without it, or in a domain of its own"),
+            )
         return UnsupportedError(
             f"no converter from opset {before} to {self.version} for this model: {why}",
             where=model.graph.name,
@@ -80,8 +93,15 @@ class ConvertOpset(Pass):
         )
 
 
-def _ends(model: ir.Model) -> list[tuple[str | None, str, str]]:
-    return [(v.name, str(v.type), str(v.shape)) for v in (*model.graph.inputs, *model.graph.outputs)]
+def _keeps_ends(old: ir.Model, new: ir.Model) -> bool:
+    """Whether inputs and outputs have the names, types and shapes that they had, as far as those were known."""
+    before, after = ([*model.graph.inputs, *model.graph.outputs] for model in (old, new))
+    return len(before) == len(after) and all(
+        was.name == now.name
+        and (was.type is None or was.type == now.type)
+        and (was.shape is None or str(was.shape) == str(now.shape))
+        for was, now in zip(before, after, strict=True)
+    )
 
 
 def _put_back(old: ir.Model, new: ir.Model) -> None:

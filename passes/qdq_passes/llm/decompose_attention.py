@@ -8,16 +8,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, is_standard
-from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import drop_unread
-from qdq_passes.core.inference import Inferred
+from qdq_passes.analysis.uses import is_standard
+from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.core.kv_attention import BOUNDED
-from qdq_passes.core.kv_build import Builder
+from qdq_passes.core.kv_decompose import decompose_attentions
 from qdq_passes.core.kv_dot_product import attention_parts
-from qdq_passes.core.kv_once import Once
-from qdq_passes.core.kv_replace import take_place
-from qdq_passes.core.select import ALL, Selector, select_operators
+from qdq_passes.core.select import ALL, Selector
 
 
 @dataclass(frozen=True)
@@ -42,14 +38,6 @@ class DecomposeAttention(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Node by node; masks are made once for all that have the same lengths."""
-        wanted, builder, inferred, once = select_operators(model, self.select), Builder(model), Inferred(model), Once()
-        for node in all_nodes(model):
-            if not is_standard(node, "Attention") or node not in wanted:
-                continue
-            parts = attention_parts(builder, node, inferred, once)
-            if isinstance(parts, str):
-                yield skip(node, parts)
-                continue
-            read = list(node.inputs)
-            yield take_place(node, parts.result(), builder.namer, "standard operators that compute the same")
-            drop_unread(read)
+        yield from decompose_attentions(
+            model, self.select, lambda node: is_standard(node, "Attention"), attention_parts
+        )

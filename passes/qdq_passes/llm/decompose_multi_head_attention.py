@@ -8,16 +8,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes
-from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import drop_unread, drop_unused_domains
-from qdq_passes.core.inference import Inferred
+from qdq_passes.core.base import Change, Keeps, Pass
+from qdq_passes.core.edit import drop_unused_domains
 from qdq_passes.core.kv_attention import BOUNDED
-from qdq_passes.core.kv_build import Builder
+from qdq_passes.core.kv_decompose import decompose_attentions
 from qdq_passes.core.kv_dot_product import multi_head_parts
-from qdq_passes.core.kv_once import Once
-from qdq_passes.core.kv_replace import take_place
-from qdq_passes.core.select import ALL, Selector, select_operators
+from qdq_passes.core.select import ALL, Selector
 
 
 @dataclass(frozen=True)
@@ -41,15 +37,9 @@ class DecomposeMultiHeadAttention(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Node by node; masks are made once for all that have the same lengths."""
-        wanted, builder, inferred, once = select_operators(model, self.select), Builder(model), Inferred(model), Once()
-        for node in all_nodes(model):
-            if node.op_type != "MultiHeadAttention" or node.domain != "com.microsoft" or node not in wanted:
-                continue
-            parts = multi_head_parts(builder, node, inferred, once)
-            if isinstance(parts, str):
-                yield skip(node, parts)
-                continue
-            read = list(node.inputs)
-            yield take_place(node, parts.result(), builder.namer, "standard operators that compute the same")
-            drop_unread(read)
+        yield from decompose_attentions(model, self.select, _is_multi_head, multi_head_parts)
         drop_unused_domains(model, ["com.microsoft"])
+
+
+def _is_multi_head(node: ir.Node) -> bool:
+    return node.op_type == "MultiHeadAttention" and node.domain == "com.microsoft"

@@ -31,9 +31,9 @@ class BoundAttentionMask(Pass):
     A mask of -1e9 stretches the grid of the masked scores until all that is seen falls on one step. Every hidden score is far
     below any that is seen at a few tens already: see the bound above.
 
-    Graph: unchanged, but for constants: ``Where(hidden, -1e9, 0)`` that makes a mask gets -64 or so. Masks and masked scores gain
-    the annotation ``observed``: [B, 0] and [a - t, b]. A mask that the host makes (annotation ``decoder``) is to hold B from then
-    on; an encoding of it takes -1e9 for B as well.
+    Graph: unchanged, but for constants: ``Where(hidden, -1e9, 0)`` that makes a mask gets -64 or so, as does a constant mask.
+    Masks and masked scores gain the annotation ``observed``: [B, 0] and [a - t, b]. A mask that the host makes (annotation
+    ``decoder``) is to hold B from then on; an encoding of it takes -1e9 for B as well.
     Requires: ranges of the scores before and behind the mask.
     Keeps: names of inputs and outputs; numerics: the weight of a hidden key is at most e^-margin of that of one that is seen.
         A row that sees no key at all, whose result nobody reads, is another.
@@ -70,7 +70,7 @@ class BoundAttentionMask(Pass):
             )
         namer, done = Namer(model), set[ir.Value]()
         for each in found:
-            if is_standard(each.node, "Where") and is_constant(each.mask):
+            if is_constant(each.mask):
                 yield from _lifted(model, each.node, list(each.node.inputs).index(each.mask), bound, namer)
             for value in [v for v in chain_of(each.mask) if v not in done]:
                 done.add(value)
@@ -107,7 +107,9 @@ class BoundAttentionMask(Pass):
         if is_constant(value):
             return
         if seen is not None:
-            OBSERVED.set(value, Observed(bound, max(0.0, seen[1])))
+            OBSERVED.set(
+                value, Observed(bound, seen[1] if 0.0 < seen[1] < -HUGE else 0.0)
+            )  # symmetric methods tell -low
             yield Change("annotate", value.name or "", f"a mask, {bound:g} hides")
         if node is not None and is_standard(node, "Where"):
             for index in (1, 2):
@@ -119,7 +121,7 @@ class BoundAttentionMask(Pass):
 
 
 def _lifted(model: ir.Model, node: ir.Node, index: int, bound: float, namer: Namer) -> Iterator[Change]:
-    """The constant ``index`` of a Where, ``bound`` where it hides."""
+    """The constant ``index`` of a Where or an Add, ``bound`` where it hides."""
     value = node.inputs[index]
     array = constant_array(value)
     if value is None or array is None or not np.issubdtype(array.dtype, np.floating) or not (array <= HUGE).any():
