@@ -62,7 +62,11 @@ class Cost:
         dispatch_us: microseconds to start one group of nodes.
         boundary_bytes_per_us: between the CPU's memory and the NPU's, at the edges of a group.
         per_group_penalty: cycles for each group of a grouped convolution: it runs, but slowly.
-        blocked_penalty: how many times slower the matrix unit is where a weight has a scale per block: it runs, but slowly.
+        blocked_penalty: how many times longer a product with a scale per block takes than one of 8 bits with one scale; in wider
+            types and floating point no less than there without blocks.
+        cpu_macs_per_us: multiply-accumulates a microsecond of the CPU beside the NPU, on which falls what the target refuses;
+            `[cost.cpu]` ``macs_per_us`` in target files.
+        cpu_elements_per_us: element operations a microsecond of that CPU; ``elements_per_us`` likewise.
     """
 
     clock_mhz: Figure[float] = dataclasses.field(default_factory=lambda: _assumed(1000.0))
@@ -77,5 +81,15 @@ class Cost:
     blocked_penalty: Figure[float] = Figure(
         value=10.7,
         source="up to so many times slower on Hexagon (arXiv 2407.05858, weights in groups)",
+        confidence="assumed",
+    )
+    cpu_macs_per_us: Figure[float] = Figure(
+        value=50_000.0,
+        source="100 GFLOP/s: order of magnitude of four big cores of a telephone with float32 vectors of 128 bits",
+        confidence="assumed",
+    )
+    cpu_elements_per_us: Figure[float] = Figure(
+        value=2_500.0,
+        source="float32 elements read and written once, 8 bytes, at 20 GB/s",
         confidence="assumed",
     )

@@ -7,6 +7,8 @@
     tail      operators computed in the same step behind it: ["Relu"]
     terms     of an Einsum, those of its equation, the result's last: ["bij", "bjk", "bik"]
     in_gelu, of_five_dimensions    see `qdqtool.targets.surroundings`
+    linear    whether it multiplies an activation of two or three dimensions by a constant matrix
+    heads, queries    of the Softmax of an attention; None of any other
     target    name of the target
     why_float, mend_float, mend_types, mend_movement, mend_tail    texts, for reasons and suggestions: see below
 
@@ -31,7 +33,7 @@ from qdq_passes.analysis.uses import is_standard
 from qdqtool.targets.expression import Vocabulary
 from qdqtool.targets.mends import encodings_alike, pair_before_tail, types_alike
 from qdqtool.targets.remedies import of_float
-from qdqtool.targets.surroundings import is_in_gelu, is_of_five_dimensions
+from qdqtool.targets.surroundings import attention_sizes, is_in_gelu, is_linear, is_of_five_dimensions
 from qdqtool.targets.tensor_facts import ABSENT, TensorFacts
 
 
@@ -154,6 +156,24 @@ class UnitFacts:
         return is_of_five_dimensions(self.unit.core)
 
     @cached_property
+    def linear(self) -> bool:
+        return is_linear(self.unit.core)
+
+    @cached_property
+    def _scores(self) -> list[int | None] | None:
+        return attention_sizes(self.unit.core)
+
+    @property
+    def heads(self) -> int | None:
+        """How many heads the Softmax of an attention takes at once; 1 where scores have three dimensions."""
+        return None if self._scores is None else 1 if len(self._scores) == 3 else self._scores[-3]
+
+    @property
+    def queries(self) -> int | None:
+        """Rows of scores of each head."""
+        return None if self._scores is None else self._scores[-2]
+
+    @cached_property
     def float_inputs(self) -> list[int]:
         """Indices of the inputs that are data and not integers behind a constant encoding."""
         return [i for i, t in enumerate(self.inputs) if t.kind not in ("control", "absent") and not t.quantized]
@@ -214,7 +234,7 @@ class UnitFacts:
 _NAMES = (
     "op", "domain", "opset", "since", "tail", "tail_absorbed", "inputs", "outputs", "float_inputs", "float_outputs",
     "quantized", "why_float", "mend_float", "mend_types", "mend_movement", "mend_tail", "bias_is_product_scale",
-    "target", "terms", "in_gelu", "of_five_dimensions",
+    "target", "terms", "in_gelu", "of_five_dimensions", "linear", "heads", "queries",
 )  # fmt: skip
 
 _BIG = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS, ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

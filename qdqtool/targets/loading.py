@@ -24,14 +24,14 @@ from qdqtool.targets.loading_parts import (
 )
 from qdqtool.targets.loading_rules import CASE_KEYS, RULE_KEYS, case_of, rule_of
 from qdqtool.targets.rules import OpRule
-from qdqtool.targets.target import Target
+from qdqtool.targets.target import Arrange, Target
 from qdqtool.targets.words import integer, optional_text, some_tables
 
 TARGETS = TomlRegistry("targets", "qdqtool.targets")
 
 ROOT_KEYS = (
     "name", "description", "version", "extends", "family", "architecture", "sdk", "policy", "boundary", "minimum_group", "traps",
-    "arithmetic", "limits", "engine", "memory", "cost", "shifts", "quantize", "case", "op",
+    "arithmetic", "limits", "engine", "memory", "cost", "shifts", "quantize", "case", "op", "arrange",
 )  # fmt: skip
 
 #: What a target is laid over that extends none.
@@ -88,6 +88,7 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
         memory=memory_of(root, base.memory),
         cost=cost_of(root, base.cost),
         legalization=legalization_of(root, base.legalization),
+        arrange=cast(Arrange, root.choice("arrange", get_args(Arrange))) if "arrange" in root.data else base.arrange,
     )
 
 

@@ -23,6 +23,8 @@ EVERYWHERE = frozenset(rule.name() for rule in ALWAYS)
 
 Numbers = TypeVar("Numbers", Memory, Cost)
 
+#: Least and largest of the numbers of ``[arithmetic]``.
+_SIZES = {"accumulator": (8, 64), "wide_accumulator": (8, 64), "segments": (1, 65536)}
 #: Figures that may be 0: what is paid once. All others are speeds, sizes and factors.
 _EXTRAS = ("dispatch_us", "per_group_penalty")
 
@@ -38,9 +40,11 @@ def arithmetic_of(root: TomlTable, base: Arithmetic) -> Arithmetic:
         elif hints[key] is bool:
             given[key] = flag(table, key, False)
         else:
-            given[key] = integer(table, key, 0, least=8)
-            if given[key] > 64:
-                raise mismatch(table, key, given[key], "8 to 64 bits")
+            low, high = _SIZES[key]
+            given[key] = integer(table, key, 0, least=low)
+            if given[key] > high or (key == "segments" and given[key] & (given[key] - 1)):
+                meant = "a power of two" if key == "segments" else f"{low} to {high} bits"
+                raise mismatch(table, key, given[key], meant)
     return dataclasses.replace(base, **given)
 
 
@@ -82,9 +86,14 @@ def memory_of(root: TomlTable, base: Memory) -> Memory:
 
 
 def cost_of(root: TomlTable, base: Cost) -> Cost:
-    """The table ``cost``: figures, of ``macs_per_cycle`` one by width."""
-    table = root.table("cost", *(field.name for field in dataclasses.fields(Cost)))
-    given: dict[str, Any] = {key: _figure(table, key) for key in table.data if key != "macs_per_cycle"}
+    """The table ``cost``: figures, of ``macs_per_cycle`` one by width, those of the CPU in ``cpu``."""
+    fields = [field.name for field in dataclasses.fields(Cost)]
+    of_cpu = [name.removeprefix("cpu_") for name in fields if name.startswith("cpu_")]
+    table = root.table("cost", *(name for name in fields if not name.startswith("cpu_")), "cpu")
+    given: dict[str, Any] = {key: _figure(table, key) for key in table.data if key not in ("macs_per_cycle", "cpu")}
+    if "cpu" in table.data:
+        below = table.table("cpu", *of_cpu)
+        given |= {f"cpu_{key}": _figure(below, key) for key in below.data}
     if "macs_per_cycle" in table.data:
         below = table.table("macs_per_cycle", *base.macs_per_cycle)
         given["macs_per_cycle"] = {**base.macs_per_cycle, **{key: _figure(below, key) for key in below.data}}
@@ -166,15 +175,27 @@ def traps_of(root: TomlTable, base: tuple[TrapRule, ...]) -> tuple[TrapRule, ...
 
 
 def _trap(rule: type[TrapRule], data: dict[str, Any], where: str) -> TrapRule:
-    """A rule with the parameters of its table; each is a list of texts."""
+    """A rule with the parameters of its table; each is a list of texts, or of sizes."""
     fields = dataclasses.fields(rule)
     table = TomlTable.of(data, where=f"{where} ({rule.name()})", keys=("rule", *(field.name for field in fields)))
-    given: dict[str, tuple[str, ...]] = {}
+    given: dict[str, Any] = {}
     for field in fields:
         if field.name not in data and field.default is not dataclasses.MISSING:
             continue
-        if field.name == "elements":
+        if field.name == "tile":
+            given[field.name] = _sizes(table, "tile")
+        elif field.name == "elements":
             given[field.name] = table.choices(field.name, ELEMENT_TYPES, required=True)
         else:
             given[field.name] = operators_of(table, field.name)
     return rule(**given)
+
+
+def _sizes(table: TomlTable, key: str) -> tuple[int, ...]:
+    """A list of integers above 0."""
+    value = table.data.get(key)
+    if value is None:
+        raise table.error(f"{key!r} is missing", hint=f"as in {key} = [8, 128]")
+    if not isinstance(value, list) or not value or not all(is_integer(size) and size > 0 for size in value):
+        raise mismatch(table, key, value, "sizes along the last axes, as in [8, 128]")
+    return tuple(value)

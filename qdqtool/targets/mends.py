@@ -27,16 +27,19 @@ def options_of(encoding: Encoding | None) -> str:
 
 
 def types_alike(unit: Unit) -> str:
-    """What stores all that ``unit`` reads and writes in the type of its first activation; empty where it is so."""
+    """What stores all that ``unit`` reads and writes in the type of its first activation, or, where widths differ, in the widest;
+    empty where it is so."""
     halves = [*_read(unit), *_written(unit)]
     wanted = next((encoding.dtype for _, encoding in halves), None)
     others = [name for name, encoding in halves if encoding.dtype != wanted]
     if wanted is None or not others:
         return ""
     pairs = " ".join(selected(name) for name in dict.fromkeys(others))
-    return (
+    told = (
         f"store all that it reads and writes in one type: `qdqtool qdq convert {pairs} --dtype {wanted.name.lower()}`"
     )
+    mixed = len({encoding.dtype.bitwidth for _, encoding in halves}) > 1
+    return f"{told}; or all operators in the widest of theirs: `qdqtool opt -p unify-widths`" if mixed else told
 
 
 def encodings_alike(unit: Unit) -> str:

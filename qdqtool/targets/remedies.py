@@ -4,6 +4,7 @@ Target files say so of what is particular to a chip; here is what holds on any."
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import onnx_ir as ir
@@ -16,17 +17,29 @@ from qdq_passes.analysis.qoperators import form_of
 from qdq_passes.analysis.shifts import RULES
 from qdq_passes.analysis.units import Unit
 from qdq_passes.analysis.uses import is_standard, readers
+from qdq_passes.core.fusion import SINCE
 from qdq_passes.core.partitions import WAYS_OUT
 
 from qdqtool.targets.mends import first_value, options_of, pair_before_tail, selected
+from qdqtool.targets.surroundings import operator_of_pieces
 
 #: Operators for which a pass puts others, and that pass.
 REPLACED = {
-    "BatchNormalization": "batch-norm-to-conv", "Dropout": "remove-identity", "Erf": "fuse-gelu", "Identity": "remove-identity",
-    "ReduceMean": "reduce-mean-to-global-pool", "Sigmoid": "sigmoid-to-hard-sigmoid", "Split": "split-to-slice",
-    "com.microsoft::GatherBlockQuantized": "unpack-matmul-nbits", "com.microsoft::MatMulNBits": "unpack-matmul-nbits",
+    "Attention": "decompose-attention", "BatchNormalization": "batch-norm-to-conv", "Dropout": "remove-identity",
+    "Einsum": "decompose-einsum", "Erf": "fuse-gelu", "Identity": "remove-identity", "ReduceMean": "reduce-mean-to-global-pool",
+    "RotaryEmbedding": "decompose-rotary-embedding", "Sigmoid": "sigmoid-to-hard-sigmoid",
+    "SimplifiedLayerNormalization": "decompose-simplified-layer-norm", "Split": "split-to-slice",
+    "com.microsoft::GatherBlockQuantized": "unpack-matmul-nbits",
+    "com.microsoft::GroupQueryAttention": "decompose-group-query-attention", "com.microsoft::MatMulNBits": "unpack-matmul-nbits",
+    "com.microsoft::MultiHeadAttention": "decompose-multi-head-attention",
+    "com.microsoft::RotaryEmbedding": "decompose-rotary-embedding",
+    "com.microsoft::SimplifiedLayerNormalization": "decompose-simplified-layer-norm",
+    "com.microsoft::SkipLayerNormalization": "decompose-skip-layer-norm",
+    "com.microsoft::SkipSimplifiedLayerNormalization": "decompose-skip-layer-norm",
 }  # fmt: skip
 
+#: Names of inputs that hold a KV cache.
+_CACHE = re.compile(r"past|cache", re.IGNORECASE)
 #: What may be done about operators on integers.
 QOPERATORS = "turn integer operators into float ones between pairs: `qdqtool qdq convert --qoperators`"
 
@@ -75,11 +88,18 @@ def of_float(unit: Unit, target: str) -> str:
         return _dynamic(target)
     chosen = selected(cause.value.name)
     if cause.kind in ("input", "output"):
-        return f"{anew(target)}; or insert this pair: `qdqtool qdq insert {chosen} --ranges R.json` (of `qdqtool calibrate`)"
+        pair = f"or insert this pair: `qdqtool qdq insert {chosen} --ranges R.json` (of `qdqtool calibrate`)"
+        whole = operator_of_pieces(unit.core)
+        return f"{anew(target) if whole is None else _in_one(whole, target)}; {pair}"
     if cause.kind == "several" and len({encoding_of(n) for n, _ in readers(cause.value) if is_quantize(n)}) == 1:
         return f"make one pair of them: `qdqtool qdq share {chosen}`"
     insert = f"`qdqtool qdq insert {chosen}{options_of(cause.encoding)}`"
     return f"let all its users share one pair: `qdqtool qdq remove {chosen}`, then {insert}{_drop(cause)}"
+
+
+def _in_one(operator: str, target: str) -> str:
+    raised = f"`qdqtool convert-opset --opset {SINCE[operator]}` on the float model"
+    return f"make one {operator} of it and the operators around: {raised}, then {anew(target)}"
 
 
 def of_batch_norm(target: str) -> str:
@@ -100,7 +120,9 @@ def of_shape(unit: Unit) -> str:
                 names.setdefault(dim.value, "1" if index == 0 else "N")
     if names:
         sizes = " ".join(f"--dim {shlex.quote(f'{name}={size}')}" for name, size in names.items())
-        return f"make the shapes static: `qdqtool fix-shapes {sizes}`"
+        mend = f"make the shapes static: `qdqtool fix-shapes {sizes}`"
+        is_decoder = any(_CACHE.search(value.name or "") for value in inputs)
+        return f"make static graphs of the decoder: `qdqtool split`; or {mend}" if is_decoder else mend
     if any(not isinstance(dim, int) for value in inputs for dim in value.shape or (None,)):
         return "make the shapes static: `qdqtool fix-shapes --input-shape INPUT=1x3x224x224`"
     return "nothing in qdqtool makes it static, as it hangs on the data: export the model with fixed shapes"

@@ -101,9 +101,15 @@ class Scheme:
         names = [_name(t) for t in self.types(operand)]
         if tensor.dtype is None or tensor.dtype not in names:
             which = "output" if tensor in facts.outputs else "input" if operand == "activations" else word
-            is_float = tensor.dtype in _FLOATS
-            text = f"{which} is not quantized" if is_float else f"{which} is {tensor.dtype or 'of unknown type'}"
-            yield Complaint(operand=operand, what="float" if is_float else "refused", text=text)
+            floats = [name for name in names if name in _FLOATS] if tensor.dtype in _FLOATS else []
+            is_unquantized = tensor.dtype in _FLOATS and not floats
+            if is_unquantized:
+                text = f"{which} is not quantized"
+            else:
+                text = (
+                    f"{which} is {tensor.dtype or 'of unknown type'}{', not ' if floats else ''}{' or '.join(floats)}"
+                )
+            yield Complaint(operand=operand, what="float" if is_unquantized else "refused", text=text)
 
     def _complaints(self, operand: Operand, encoding: Encoding, word: str) -> Iterator[Complaint]:
         types = self.types(operand)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -26,6 +27,9 @@ from qdqtool.targets.rules import Case, Complaint, Engine, Operand, OpRule, Sche
 
 #: Dimensions that may be symbolic.
 Symbolic = Literal["none", "bound-batch", "batch", "any"]
+
+#: What of a language model the NPU is given.
+Arrange = Literal["whole", "linear"]
 
 #: Operators that have rules for what stands in quantized models, and are not what a quantizer quantizes.
 NOT_QUANTIZED = ("*", "QuantizeLinear", "com.microsoft::QuantizeLinear")
@@ -90,11 +94,14 @@ class Target:
         policy: what one unsupported node costs.
         boundary: where the Q and DQ of float graph inputs and outputs run.
         minimum_group: fewest compute nodes that are worth a partition.
+        join_siblings: whether groups of operators that wait for the same ones are one partition; an arrangement says so, no file.
         limits: what no operator may exceed.
         engines: parts of the chip; the first of the right kind that takes an operator computes it.
         memory: sizes that an estimate of time needs.
         cost: speeds likewise.
         legalization: what quantizing for it does besides a preset.
+        arrange: of a language model, whether the NPU takes what it can, or linear layers alone, with attention and norms on the
+            CPU.
     """
 
     name: str
@@ -113,11 +120,13 @@ class Target:
     policy: Policy = "node"
     boundary: Boundary = "cpu"
     minimum_group: int = 1
+    join_siblings: bool = False
     limits: Limits = field(default_factory=Limits)
     engines: tuple[Engine, ...] = ()
     memory: Memory = field(default_factory=Memory)
     cost: Cost = field(default_factory=Cost)
     legalization: Legalization = field(default_factory=Legalization)
+    arrange: Arrange = "whole"
 
     def quantized_ops(self) -> tuple[str, ...]:
         """Operator types that it computes on integers for some encodings, sorted."""
@@ -152,27 +161,51 @@ class Target:
         Raises:
             ModelError: a condition of the target file compares what cannot be compared.
         """
+        return next(self._verdicts(unit))
+
+    def broken(self, unit: Unit) -> list[Verdict]:
+        """Every rule that does not take ``unit`` as it stands, the one that decides (`judge`) first; each once.
+
+        Raises:
+            ModelError: as `judge`.
+        """
+        found: dict[str, Verdict] = {}
+        for verdict in self._verdicts(unit):
+            if verdict.reason:
+                found.setdefault(verdict.rule, verdict)
+        return list(found.values())
+
+    def _verdicts(self, unit: Unit) -> Iterator[Verdict]:
+        """What each rule says that says something, in the order in which they are asked; one that takes it ends them."""
         facts = UnitFacts(unit, self.name)
         rule = self._rules.get(facts.op) or self._rules.get("*")
-        if rule is None or not (rule.schemes or rule.cases):
+        known = rule is not None and bool(rule.schemes or rule.cases)
+        if not known:
             given = rule.suggestion(facts) if rule is not None and rule.suggestion is not None else ""
             way_out = given or remedies.of_operator(facts.op, unit, self.name)
-            return self._verdict("fallback", facts, "no-rule", f"{facts.op} is not supported on {self.name}", way_out)
+            yield self._verdict("fallback", facts, "no-rule", f"{facts.op} is not supported on {self.name}", way_out)
         exceeded = self.limits.exceeded(facts)
         if exceeded is not None:
-            return self._verdict("fallback", facts, *exceeded)
+            yield self._verdict("fallback", facts, *exceeded)
         word = kebab_case(unit.core.op_type)
-        unmet = rule.unmet_demand(facts)
+        unmet = rule.unmet_demand(facts) if rule is not None else None
         if unmet is not None:
             reason = f"{facts.op} on {self.name}: {unmet.text}"
-            return self._verdict("fallback", facts, f"{word}-demand", reason, _of_demand(unmet, unit))
-        for case in (*self.cases, *rule.cases):
+            yield self._verdict("fallback", facts, f"{word}-demand", reason, _of_demand(unmet, unit))
+        in_float = False
+        for case in (*self.cases, *(rule.cases if rule is not None else ())):
             if case.when(facts):
+                in_float |= case.verdict == "npu-float"
                 mend = case.suggestion(facts)
                 if not mend and case.verdict != "npu-int":
                     mend = remedies.of_form(facts.op, unit, self.name)
-                return self._verdict(case.verdict, facts, case.rule, case.reason(facts), mend)
-        return self._by_schemes(rule, facts, word)
+                yield self._verdict(case.verdict, facts, case.rule, case.reason(facts), mend)
+                if case.verdict == "npu-int":
+                    return
+        if rule is not None and known:
+            found = self._by_schemes(rule, facts, word)
+            if not (in_float and facts.quantized and found.kind == "npu-float"):  # a case said why already
+                yield found
 
     def _by_schemes(self, rule: OpRule, facts: UnitFacts, word: str) -> Verdict:
         found = [(scheme.complaints_of_unit(facts), scheme) for scheme in rule.schemes]
@@ -192,12 +225,12 @@ class Target:
             mend = conversions(complaints, nearest, self.name)
             reason = self._refusal(rule, facts, complaints)
             return self._verdict(rule.otherwise, facts, f"{word}-types", reason, self._way_out(rule, facts, mend))
-        if nearest.compute == "float":
-            return self._computed_in_float(rule, facts, word)
         behind = next((op for op in facts.tail if not self._schemes(op)), None)
         if behind is not None:
             reason = f"{behind}, which belongs to this {facts.op}, is not supported on {self.name}"
             return self._verdict("fallback", facts, "tail", reason, remedies.of_tail(facts.unit, behind, self.name))
+        if nearest.compute == "float":
+            return self._computed_in_float(rule, facts, word)
         violation = out_of_reach(facts.unit, self.shifts) if self.shifts is not None else None
         if violation is not None:
             reason = f"{self.name} does not shift between the positions of this {facts.op}: {_out_of_reach(violation)}"
@@ -207,13 +240,17 @@ class Target:
         return self._verdict("npu-int", facts, word)
 
     def _computed_in_float(self, rule: OpRule, facts: UnitFacts, word: str) -> Verdict:
-        """Of a unit that a scheme takes to compute it in floating point: mended by what those for integers lack."""
+        """Of a unit that a scheme takes to compute it in floating point: mended by what those for integers lack. Where the
+        operator has none for integers, this is how it is computed, and nothing is to be said."""
         integer = [(s.complaints_of_unit(facts), s) for s in rule.schemes if s.compute == "integer"]
-        mend = f"nothing in qdqtool mends it: {self.name} has no integers for {facts.op}"
-        if integer:
+        if not integer:
+            return self._verdict("npu-float", facts, word)
+        if not facts.quantized:
+            reason, mend = f"{facts.op} is computed in floating point: {facts.why_float}", facts.mend_float
+        else:
             complaints, nearest = min(integer, key=lambda pair: len(pair[0]))
+            reason = f"{facts.op} with {_input_words(facts)} is computed in floating point"
             mend = conversions(complaints, nearest, self.name)
-        reason = f"{facts.op} with {_input_words(facts)} is computed in floating point"
         return self._verdict("npu-float", facts, f"{word}-float", reason, self._way_out(rule, facts, mend))
 
     def _way_out(self, rule: OpRule, facts: UnitFacts, otherwise: str) -> str:

@@ -34,13 +34,14 @@ class TensorFacts:
         granularity: ``per-tensor``, ``per-axis`` or ``blocked``; axis (counted from the front), block_size.
         low, high: the smallest and largest number its first scale and zero point can stand for, as float32.
         shape: dimensions, None where one is symbolic; rank.
+        last_axis_bytes: of its last axis, in its storage type; a half byte counts as one.
         constant: whether its data are known; values: those data, of small constants that are not quantized.
     """
 
     FIELDS: ClassVar = (
         "kind", "dtype", "bits", "signed", "quantized", "encoding", "scale", "zero_point", "scales", "zero_points",
-        "symmetric", "pow2", "position", "granularity", "axis", "block_size", "low", "high", "shape", "rank", "constant",
-        "values",
+        "symmetric", "pow2", "position", "granularity", "axis", "block_size", "low", "high", "shape", "rank", "last_axis_bytes",
+        "constant", "values",
     )  # fmt: skip
 
     def __init__(
@@ -179,6 +180,11 @@ class TensorFacts:
     @property
     def rank(self) -> int | None:
         return None if self.shape is None else len(self.shape)
+
+    @property
+    def last_axis_bytes(self) -> int | None:
+        size = self.shape[-1] if self.shape else None
+        return None if size is None or self.bits is None else -(-size * self.bits // 8)
 
     @cached_property
     def values(self) -> list[Any] | None:
