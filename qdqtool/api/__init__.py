@@ -17,6 +17,7 @@ from qdqtool.io.working import opened, provenance_of, refuse_errors
 
 if TYPE_CHECKING:
     from qdqtool.api.linting import lint
+    from qdqtool.api.memory_planning import memory_plan
     from qdqtool.api.mixing import mixed_precision
     from qdqtool.api.quantizing_decoders import QuantizedFolder, planned_for_folder
     from qdqtool.api.ranking import sensitivity
@@ -34,6 +35,7 @@ _ELSEWHERE = {
     "analyze": "qdqtool.npu.analyzing",
     "generate": "qdqtool.llm.running",
     "lint": "qdqtool.api.linting",
+    "memory_plan": "qdqtool.api.memory_planning",
     "mixed_precision": "qdqtool.api.mixing",
     "sensitivity": "qdqtool.api.ranking",
     **dict.fromkeys(("QuantizedFolder", "planned_for_folder"), "qdqtool.api.quantizing_decoders"),
@@ -54,6 +56,6 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DEFAULT_PRESET", "Feeds", "Quantized", "QuantizedFolder", "Warn", "analyze", "calibrate", "compare", "compile",
     "convert_encodings", "export_encodings", "generate", "import_encodings", "is_text", "lint", "load", "lower",
-    "mixed_precision", "opened", "planned", "planned_for", "planned_for_folder", "provenance_of", "quantize",
+    "memory_plan", "mixed_precision", "opened", "planned", "planned_for", "planned_for_folder", "provenance_of", "quantize",
     "refuse_errors", "save", "sensitivity", "simulate", "split",
 ]  # fmt: skip

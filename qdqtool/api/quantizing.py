@@ -31,12 +31,11 @@ from qdqtool.io.save import refuse_own_data, save
 from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
-from qdqtool.presets.recovery import Alpha, Clips, Recovery
+from qdqtool.presets.recovery import Alpha, Clips
 from qdqtool.quantization.angles import without_angles
 from qdqtool.quantization.annotating import Annotator
 from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, sqnr_samples
-from qdqtool.quantization.extra_options import parse_extra_options
-from qdqtool.quantization.options import KvCache, LmHead, Options
+from qdqtool.quantization.options import NAMES, KvCache, LmHead, Options
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recipe import Recipe
@@ -209,42 +208,15 @@ def quantize(
     """
     if recipe is not None:
         return replay(quantize, recipe, {name: value for name, value in locals().items() if name != "recipe"})
+    said = {name: value for name, value in locals().items() if name in NAMES}
     given = Ranges.read(ranges) if isinstance(ranges, str | os.PathLike) else ranges
     if given is not None and method is not None and given.method != method and warn is not None:
         warn(f"--method {method} is not used: the ranges given are of method {given.method}")
-    job = planned(
-        preset or DEFAULT_PRESET,
-        method=method if given is None else given.method,
-        target=target,
-        exclude=exclude,
-        only=only,
-        isolate=isolate,
-        weights=weights,
-        fuse_layers=fuse_layers,
-        keep_sigmoid=keep_sigmoid,
-        keep_functions=keep_functions,
-        discard=discard,
-        annotate=annotate,
-        per_axis_conv=per_axis_conv,
-        per_axis_linear=per_axis_linear,
-        embeddings=embeddings,
-        int8=int8,
-        int16=int16,
-        fp16=fp16,
-        bf16=bf16,
-        float=float,
-        switch=switch,
-        no_switch=no_switch,
-        equalize=equalize,
-        smooth=smooth,
-        round_weights=round_weights,
-        correct_bias=correct_bias,
-        extra_options=extra_options,
-        kv_cache=kv_cache,
-        lm_head=lm_head,
-        bound_masks=(is_text(data) or is_folder(model)) if bound_masks is None else bound_masks,
-        integer_io=integer_io,
-    )
+    if given is not None:
+        said["method"] = given.method
+    if bound_masks is None:
+        said["bound_masks"] = is_text(data) or is_folder(model)
+    job = planned(preset or DEFAULT_PRESET, target=target, **said)
     if given is not None and not job.preset.is_calibrated and kv_cache == "float" and warn is not None:
         warn(f"--ranges is not used: {job.preset.name} leaves activations float")
     found = Statistics.read(statistics) if isinstance(statistics, str | os.PathLike) else statistics
@@ -309,72 +281,16 @@ def _ends(model: ir.Model) -> list[ir.Value]:
     return [*(v for v in model.graph.inputs if v.name not in model.graph.initializers), *model.graph.outputs]
 
 
-def planned(
-    preset: str | Preset,
-    *,
-    method: str | None = None,
-    target: str | None = None,
-    exclude: Sequence[str] = (),
-    only: Sequence[str] = (),
-    isolate: bool = False,
-    weights: Literal["qdq", "dq"] | None = None,
-    fuse_layers: bool = True,
-    keep_sigmoid: bool = False,
-    keep_functions: bool = False,
-    discard: Sequence[str] = (),
-    annotate: Sequence[Annotator] = (),
-    per_axis_conv: bool | None = None,
-    per_axis_linear: bool | None = None,
-    embeddings: bool = False,
-    int8: Sequence[str] = (),
-    int16: Sequence[str] = (),
-    fp16: Sequence[str] = (),
-    bf16: Sequence[str] = (),
-    float: Sequence[str] = (),
-    switch: Sequence[str] = (),
-    no_switch: Sequence[str] = (),
-    equalize: Clips | Literal[False] | None = None,
-    smooth: Alpha = None,
-    round_weights: bool | None = None,
-    correct_bias: bool | None = None,
-    extra_options: Mapping[str, object] | None = None,
-    kv_cache: KvCache = "float",
-    lm_head: LmHead = "preset",
-    bound_masks: bool = False,
-    integer_io: bool = False,
-) -> Plan:
-    """What `quantize` with these options will run."""
+def planned(preset: str | Preset, *, target: str | None = None, **options: object) -> Plan:
+    """What `quantize` will run with these ``options``: those of its arguments that say what to quantize and how.
+
+    Raises:
+        UsageError: an option that there is not.
+    """
     chosen = load_target(target) if target else None
     return plan(
         preset if isinstance(preset, Preset) else load_preset(preset),
-        Options(
-            method=method,
-            exclude=tuple(exclude),
-            only=tuple(only),
-            isolate=isolate,
-            weights=weights,
-            fuse_layers=fuse_layers,
-            keep_sigmoid=keep_sigmoid,
-            keep_functions=keep_functions,
-            discard=tuple(discard),
-            annotate=tuple(annotate),
-            per_axis_conv=per_axis_conv,
-            per_axis_linear=per_axis_linear,
-            embeddings=embeddings,
-            int8=tuple(int8),
-            int16=tuple(int16),
-            fp16=tuple(fp16),
-            bf16=tuple(bf16),
-            float=tuple(float),
-            switch=tuple(switch),
-            no_switch=tuple(no_switch),
-            recovery=Recovery(equalize=equalize, smooth=smooth, round_weights=round_weights, correct_bias=correct_bias),
-            extra=parse_extra_options(extra_options or {}),
-            kv_cache=kv_cache,
-            lm_head=lm_head,
-            bound_masks=bound_masks,
-            integer_io=integer_io,
-        ),
+        Options.of(options),
         ops=chosen.quantized_ops() if chosen else (),
         legalization=chosen.legalization if chosen else None,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import shlex
@@ -26,9 +25,7 @@ from qdqtool.io.progress import StageProgress
 from qdqtool.io.working import ModelOrPath
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
-from qdqtool.presets.recovery import Recovery
 from qdqtool.quantization.calibrating import sqnr_samples
-from qdqtool.quantization.extra_options import parse_extra_options
 from qdqtool.quantization.measuring import Setting, set_up
 from qdqtool.quantization.metrics import Metric, open_metric
 from qdqtool.quantization.options import Options
@@ -98,7 +95,7 @@ class Job:
         chip = self.chip()
         return Scheme(
             preset=chosen,
-            options=options_of(options),
+            options=Options.of(options),
             ops=chip.quantized_ops() if chip else (),
             legalization=chip.legalization if chip else None,
         )
@@ -157,27 +154,6 @@ class Job:
 
     def _given_statistics(self) -> Statistics | None:
         return Statistics.read(self.statistics) if isinstance(self.statistics, str | os.PathLike) else self.statistics
-
-
-def options_of(said: Mapping[str, object]) -> Options:
-    """`Options` of arguments of `quantize`, by their names.
-
-    Raises:
-        UsageError: an option that there is not.
-    """
-    recovery = {each.name for each in dataclasses.fields(Recovery)}
-    known = {each.name for each in dataclasses.fields(Options)} - {"extra", "recovery"}
-    values: dict[str, Any] = {"recovery": Recovery(**{k: v for k, v in said.items() if k in recovery})}  # type: ignore[arg-type]
-    for name, value in said.items():
-        if name in recovery:
-            continue
-        if name == "extra_options":
-            values["extra"] = parse_extra_options(value or {})  # type: ignore[arg-type]
-        elif name in known:
-            values[name] = tuple(value) if isinstance(value, list) else value
-        else:
-            raise UsageError(f"there is no option {name!r}", hint=f"there is {', '.join(sorted(known | recovery))}")
-    return Options(**values)
 
 
 def open_journal(

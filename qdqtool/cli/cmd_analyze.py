@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +13,7 @@ from qdqtool.cli.options import command, model_argument
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 
 if TYPE_CHECKING:
-    from qdqtool.npu.report import After, Analysis, Reason
+    from qdqtool.npu.report import After, Analysis, BrokenRule, Reason
 
 #: Partitions, reasons and findings shown without -v, and names of nodes in one line.
 SHOWN, NAMES = 10, 3
@@ -27,6 +29,10 @@ SHOWN, NAMES = 10, 3
 @click.option(
     "--baseline", metavar="FILE", help="JSON of an earlier analysis: exit 1 only when something is worse than there."
 )
+@click.option(
+    "--memory", is_flag=True,
+    help="Also plan its memory on the target: weights, KV cache, activations; MODEL may be a folder that `split` wrote.",
+)  # fmt: skip
 @click.option("--annotate", is_flag=True, help="Write MODEL to OUTPUT with device, verdict and reason in its metadata.")
 @click.option("--outline", is_flag=True, help="… and with each partition as a local function, one box in Netron.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write the model; parent folders are made.")
@@ -49,8 +55,15 @@ def analyze(
     from qdq_passes.errors import UsageError
 
     from qdqtool import api
+    from qdqtool.cli.memory_tables import show_memory
     from qdqtool.cli.saving import refuse_output
 
+    if os.path.isdir(model):
+        if not options["memory"] or output is not None or require_npu is not None or options["baseline"] is not None:
+            raise UsageError("is a folder", where=model, hint="give one of its graphs, or --memory and --target alone")
+        plan = api.memory_plan(model, target=options["target"])
+        out.result({"model": model, "memory": plan.to_json()}, lambda: show_memory(plan))
+        return 0
     if (annotate or outline) and output is None:
         raise UsageError("--annotate and --outline write a model", hint="say where: -o FILE")
     if output is not None:
@@ -63,7 +76,14 @@ def analyze(
             model, output, require_npu=share, outline=outline, overwrite=overwrite, warn=out.warn, **options
         )
     payload = {"model": model, **found.to_json(), "output": output}
-    out.result(payload, lambda: _render(found, out, output))
+
+    def render() -> None:
+        _render(found, out, output)
+        if found.memory is not None:
+            say()
+            show_memory(found.memory)
+
+    out.result(payload, render)
     return 1 if found.failures else 0
 
 
@@ -88,20 +108,27 @@ def _render(found: Analysis, out: Out, output: str | None) -> None:
     say(
         f"{found.target}: {found.npu_compute_nodes} of {plural(found.compute_nodes, 'operator')} on the NPU "
         f"({found.npu_percent:.1f} %), {plural(len(found.partitions), 'partition')}, "
-        f"{megabytes(found.boundary_bytes)} across their edges; verdict {found.verdict}"
+        f"{megabytes(found.boundary_bytes)} across their edges; verdict {found.verdict}{_share_of_macs(found)}"
     )
-    if not any(node.kind == "pair" for node in found.nodes):
+    if not any(node.kind == "pair" for node in found.nodes) and (found.has_integers or not found.compute_nodes):
         say(_without_pairs(found))
     _partitions(found, everything=out.verbose)
     if out.verbose:
         _nodes(found)
-    _reasons(found.reasons(), everything=out.verbose)
+    if found.rules:
+        _rules(found.rules, everything=out.verbose)
+    else:
+        _reasons(found.reasons(), everything=out.verbose)
     _findings(found, everything=out.verbose)
     _advice(found)
     if output is not None:
         say(f"wrote {output}")
     for failure in found.failures:
         say(f"failed: {failure}")
+
+
+def _share_of_macs(found: Analysis) -> str:
+    return "" if found.npu_macs_share is None else f"; {100 * found.npu_macs_share:.1f} % of the MACs"
 
 
 def _without_pairs(found: Analysis) -> str:
@@ -155,6 +182,18 @@ def _reasons(reasons: list[Reason], *, everything: bool) -> None:
             say(f"    → {placement.suggestion}{' (the first; --json has that of each)' if each else ''}")
     if len(reasons) > len(shown):
         say(f"and {plural(len(reasons) - len(shown), 'more reason')} (-v)")
+
+
+def _rules(rules: Sequence[BrokenRule], *, everything: bool) -> None:
+    """Where one refused node refuses the model: each rule that is not kept, by which nodes, and what would mend it."""
+    for rule in rules:
+        listed = ", ".join(rule.nodes if everything else rule.nodes[:NAMES])
+        say()
+        more = "" if everything else _more(len(rule.nodes))
+        say(f"{rule.verdict}  {len(rule.nodes)} × {', '.join(rule.ops)}  [{rule.rule}]  {listed}{more}")
+        say(f"    {rule.reason}")
+        if rule.suggestion:
+            say(f"    → {rule.suggestion}")
 
 
 def _findings(found: Analysis, *, everything: bool) -> None:

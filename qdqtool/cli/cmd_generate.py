@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qdqtool.cli.device_options import DEVICE_OPTIONS, device_options, show_devices
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out, say
 
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 @click.option("--no-cache", is_flag=True, help="Run the whole text again for each token: shows what the cache buys.")
 @click.option("--no-warm-up", is_flag=True, help="Start the clock at once: opening the graphs counts.")
 @click.option("--no-verify", is_flag=True, help="Do not compare the files with the hashes of the manifest first.")
+@device_options
+@click.option("--placement", is_flag=True, help="Of a device, show where operators run, and why not on the NPU.")
+@click.option("--trace", metavar="FILE", help="Of a device, write a timeline (JSON, for chrome://tracing or Perfetto).")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--threads",
     type=click.IntRange(min=0),
@@ -52,12 +57,14 @@ if TYPE_CHECKING:
 )
 def generate(
     out: Out, folder: str, prompt: tuple[str, ...], prompt_ids: tuple[str, ...], interactive: bool, turn: str,
-    eos: str | None, no_cache: bool, no_warm_up: bool, no_verify: bool, **options: Any,
+    eos: str | None, no_cache: bool, no_warm_up: bool, no_verify: bool, placement: bool, trace: str | None, overwrite: bool,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Run the language model in DIR on a prompt, token by token.
 
     The text goes to stdout as it comes; how long it took to stderr. Without a tokenizer.json in DIR tokens are shown as numbers.
     """
+    from qdqtool.llm.devices import names_plain
     from qdqtool.llm.running import generate as run
 
     ends = None if eos is None else [] if eos == "none" else _ids("--eos", eos)
@@ -67,19 +74,31 @@ def generate(
             raise click.UsageError(
                 "--interactive reads its prompts, and prints text only: no --prompt, --prompt-ids, --json"
             )
+        if trace is not None or placement:
+            raise click.UsageError("--interactive has no --trace and no --placement")
         return _talk(out, folder, turn, verify=not no_verify, warm_up=not no_warm_up, **common)
+    if placement and names_plain(options["device"], options["prefill_device"], options["decode_device"]):
+        raise click.UsageError("--placement is of a device: give --device npusim --target NAME")
     given: dict[str, Any] = {"prompt": list(prompt) or None}
     given["prompt_ids"] = [_ids("--prompt-ids", text) for text in prompt_ids] or None
     is_shown = not (out.as_json or out.quiet) and len(prompt) + len(prompt_ids) == 1
     with out.progress("verifying") as tick:
         found = run(
             folder, **given, **common, warm_up=not no_warm_up, verify=not no_verify, on_text=_show if is_shown else None,
-            progress=lambda done, total: tick("verifying", done, total),
+            progress=lambda done, total: tick("verifying", done, total), trace=trace, overwrite=overwrite,
         )  # fmt: skip
     if is_shown:
         say()
-    out.result(found.to_json(), lambda: None if is_shown else _rows(found))
+
+    def render() -> None:
+        if not is_shown:
+            _rows(found)
+        show_devices(found, everything=placement or out.verbose)
+
+    out.result(found.to_json(), render)
     _report(out, found)
+    if trace is not None:
+        out.note(f"wrote the timeline: {trace}")
     return 0
 
 
@@ -94,12 +113,13 @@ def _talk(
     from qdqtool.llm.talk import Talk
 
     how = {key: options.pop(key) for key in ("temperature", "top_k", "top_p")}
+    devices = {key: options.pop(key) for key in DEVICE_OPTIONS}
     seed = options.pop("seed")
     Sampling(**how, seed=seed)
     with out.progress("verifying") as tick:
         session = Session(
-            folder, threads=threads, verify=verify, progress=lambda done, total: tick("verifying", done, total)
-        )
+            folder, threads=threads, verify=verify, progress=lambda done, total: tick("verifying", done, total), **devices
+        )  # fmt: skip
     talk = Talk(session)
     _ = talk.tokenizer
     out.note("a line is a prompt; /reset forgets all, /exit or the end of the input ends")

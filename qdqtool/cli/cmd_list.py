@@ -1,4 +1,4 @@
-"""List passes, presets, targets, calibration methods, namings or commands; with NAME show that one in full."""
+"""List passes, presets, targets, calibration methods, namings, devices or commands; with NAME show that one in full."""
 
 from __future__ import annotations
 
@@ -117,9 +117,23 @@ def _namings() -> list[dict[str, Any]]:
     return found
 
 
+def _devices() -> list[dict[str, Any]]:
+    import inspect
+
+    from qdqtool.llm.devices import DEVICES
+
+    return [
+        {
+            "name": name, "summary": entry.first_doc_line(), "text": inspect.getdoc(entry.load()) or "",
+            "origin": entry.origin,
+        }
+        for name, entry in DEVICES.entries().items()
+    ]  # fmt: skip
+
+
 KINDS = {
     "passes": _passes, "presets": _presets, "targets": _targets, "methods": _methods, "namings": _namings,
-    "commands": _commands,
+    "devices": _devices, "commands": _commands,
 }  # fmt: skip
 
 
@@ -127,7 +141,7 @@ KINDS = {
 @click.argument("what", metavar="WHAT", type=click.Choice(list(KINDS)))
 @click.argument("name", required=False)
 def list_(out: Out, what: str, name: str | None) -> None:
-    """List passes, presets, targets, calibration methods, namings or commands; with NAME show that one in full."""
+    """List passes, presets, targets, calibration methods, namings, devices or commands; with NAME show that one in full."""
     entries = KINDS[what]()
     if name is None:
         out.result({what: entries}, lambda: table(("name", "what it is"), [(e["name"], e["summary"]) for e in entries]))

@@ -149,37 +149,16 @@ def _planned(out: Out, model: str, options: dict[str, Any]) -> Plan:
 def _unready(options: dict[str, Any]) -> Plan:
     """The plan that the options amount to, whatever the model."""
     from qdqtool import api
+    from qdqtool.quantization.options import NAMES
 
-    names = (
-        "method",
-        "target",
-        "exclude",
-        "only",
-        "isolate",
-        "weights",
-        "fuse_layers",
-        "keep_sigmoid",
-        "keep_functions",
-        "discard",
-        "annotate",
-        "per_axis_conv",
-        "per_axis_linear",
-        "embeddings",
-        *("int8", "int16", "fp16", "bf16", "float", "switch", "no_switch"),
-        *("equalize", "smooth", "round_weights", "correct_bias"),
-        "extra_options",
-        "kv_cache",
-        "lm_head",
-        "integer_io",
-    )
     if options["ranges"]:
         from qdqtool.calibrate.ranges import Ranges
 
         options["method"] = Ranges.read(options["ranges"]).method
-    masks = api.is_text(options["data"]) if options["bound_masks"] is None else options["bound_masks"]
-    return api.planned(
-        options["preset"] or api.DEFAULT_PRESET, bound_masks=masks, **{name: options[name] for name in names}
-    )
+    said = {name: value for name, value in options.items() if name in NAMES}
+    if said["bound_masks"] is None:
+        said["bound_masks"] = api.is_text(options["data"])
+    return api.planned(options["preset"] or api.DEFAULT_PRESET, target=options["target"], **said)
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:

@@ -96,6 +96,11 @@ def _bytes(context: click.Context, parameter: click.Parameter, text: str | None)
     "--decompose", is_flag=True, help="Fused attention, norms and rotary embeddings become standard operators."
 )
 @click.option(
+    "--tabulate-angles",
+    is_flag=True,
+    help="Cosines and sines of positions from a table: angles fit no 16-bit float.",
+)
+@click.option(
     "--naming",
     default="exported",
     show_default=True,
@@ -124,7 +129,7 @@ def split(
 ) -> int:
     """Split the decoder MODEL into static prefill and decode graphs that share one weight file."""
     from qdqtool import api
-    from qdqtool.llm.planning import planned, planned_for
+    from qdqtool.llm.planning import PLANNED, planned, planned_for
     from qdqtool.llm.verifying import refuse_tolerance, verify_split
 
     if options["specializations"] is not None:
@@ -167,10 +172,6 @@ def _refuse_both(name: str, others: Iterable[str]) -> None:
 
 #: Options that say the shapes, where no file does.
 SHAPES = ("prefill", "decode", "context", "batch")
-#: Options that decide the pipelines.
-PLANNED = (
-    "prefill", "decode", "context", "batch", "specializations", "layout", "scatter", "mask", "all_logits", "decompose", "naming",
-)  # fmt: skip
 
 
 def _render(out: Out, done: SplitFolder) -> None:

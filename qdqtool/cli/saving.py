@@ -120,6 +120,7 @@ def run_and_save(
     from qdqtool.io.edit_script import append_script, refuse_append
     from qdqtool.io.hooks import Reproducer
     from qdqtool.io.save import THRESHOLD, refuse_own_data, save
+    from qdqtool.runtime.computing import RUNTIME, compute
 
     steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     needed, count = steps.needs(), len(steps.passes)
@@ -136,6 +137,7 @@ def run_and_save(
         checks += [VerifyEach(known)] if verify_each else []
         bound: dict[str, Any] = {name: given.value for name, given in read.items()}
         bound |= {"target": target} if target is not None else {}
+        bound |= {RUNTIME: compute} if RUNTIME in needed else {}
         report = steps.run(model, inputs=bound, hooks=[Ticks(tick, count), *checks, *hooks])
         api.refuse_errors(model, known, allow_findings=allow_findings)
         ran = ",".join(part.text for part in report.passes)

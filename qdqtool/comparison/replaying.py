@@ -21,6 +21,7 @@ from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.regions import is_conversion
 from qdqtool.io.provenance import history
+from qdqtool.runtime.computing import RUNTIME, compute
 
 #: Family of the passes that move scales by powers of two so that shifts are in reach or operands are aligned.
 MOVING = "refine"
@@ -55,7 +56,7 @@ def replay(a: ir.Model, b: ir.Model, ranges: Ranges | None = None, inputs: Mappi
         inputs: other named inputs of its pipeline.
     """
     warnings: list[str] = []
-    bound = {**(inputs or {}), **({RANGES: ranges.bound} if ranges is not None else {})}
+    bound = {RUNTIME: compute, **(inputs or {}), **({RANGES: ranges.bound} if ranges is not None else {})}
     passes = _passes(a, b, warnings)
     if passes is None:
         moved = None if ranges is None else _moved_from_ranges(b, ranges)

@@ -108,7 +108,7 @@ class Window:
     Args:
         cache: where all rows are kept.
         seq_len: tokens of a run, S.
-        readers: of each tensor, the graph that reads it, and the name of the input.
+        readers: of each tensor, the sessions that read it, and the name of the input.
         new: of each tensor, where the graph leaves its new rows, [B, H, S, D].
 
     Attributes:
@@ -116,7 +116,7 @@ class Window:
     """
 
     def __init__(
-        self, cache: Cache, seq_len: int, readers: Mapping[Key, tuple[Bound, str]], new: Mapping[Key, Array]
+        self, cache: Cache, seq_len: int, readers: Mapping[Key, tuple[Sequence[Bound], str]], new: Mapping[Key, Array]
     ) -> None:
         self._cache, self._slots = cache, cache.ctx_len - seq_len
         self._at: list[int] | None = None  # per row of the batch, how many tokens the window ends behind
@@ -183,9 +183,9 @@ class Window:
 class _Sliding:
     """One tensor of a window: memory for ``slots`` rows of each head, and for ``more`` rows behind."""
 
-    def __init__(self, spec: CacheSpec, slots: int, more: int, bound: Bound, name: str, new: Array) -> None:
+    def __init__(self, spec: CacheSpec, slots: int, more: int, readers: Sequence[Bound], name: str, new: Array) -> None:
         before, behind = spec.shape[: spec.axis], spec.shape[spec.axis + 1 :]
-        self._shape, self._axis, self._name, self._bound = (*before, slots, *behind), spec.axis, name, bound
+        self._shape, self._axis, self._name, self._readers = (*before, slots, *behind), spec.axis, name, readers
         heads, inner = math.prod(before), math.prod(behind)
         self._size, self._row = math.prod(self._shape), inner
         self._memory, self._fill = filled(self._size + more * inner, spec.dtype, spec.fill), spec.fill
@@ -213,4 +213,5 @@ class _Sliding:
 
     def point(self, offset: int) -> None:
         """Have the graph read the view at ``offset``."""
-        self._bound.point(self._name, self._address + offset * self._row * self._memory.itemsize)
+        for bound in self._readers:
+            bound.point(self._name, self._address + offset * self._row * self._memory.itemsize)

@@ -122,6 +122,7 @@ def split(
     mask: MaskForm = "input",
     all_logits: bool = False,
     decompose: bool = False,
+    tabulate_angles: bool = False,
     naming: str | os.PathLike[str] = "exported",
     parts: int | None = None,
     max_part_bytes: int | None = None,
@@ -148,6 +149,7 @@ def split(
         mask: the attention mask is an ``input``, or is made on the ``graph`` from the positions.
         all_logits: logits of every position come out.
         decompose: fused attention, norms and rotary embeddings become standard operators.
+        tabulate_angles: cosines and sines of positions come from a table: angles fit no 16-bit float.
         naming: profile of the names of inputs and outputs.
         parts: cut the layers into so many consecutive graphs.
         max_part_bytes: cut so that weights and cache of a graph take at most so many bytes.
@@ -166,7 +168,8 @@ def split(
     profile = load_naming(naming)
     plan = planned(
         prefill=prefill, decode=decode, context=context, batch=batch, specializations=specializations, layout=layout,
-        scatter=scatter, mask=mask, all_logits=all_logits, decompose=decompose, naming=naming,
+        scatter=scatter, mask=mask, all_logits=all_logits, decompose=decompose,
+        tabulate_angles=tabulate_angles, naming=naming,
     )  # fmt: skip
     profile.refuse(plan.specializations, in_parts=parts not in (None, 1) or max_part_bytes is not None)
     if parts is not None and parts < 1:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.llm.cache import Cache
+from qdqtool.llm.devices import Devices
 from qdqtool.llm.manifest import Manifest, StaticModel
+from qdqtool.llm.pipelining import IN_FLIGHT, Chunk, Pipeline
 from qdqtool.llm.steps import Opened, Step, Watch
+from qdqtool.llm.timeline import Timeline
 
 
 class Graphs:
@@ -23,10 +27,12 @@ class Graphs:
         optimize: let onnxruntime optimize the graphs.
         exact: compute in float32 what MatMulNBits would compute in 8 bit.
         watch: told before each run, see `qdqtool.llm.steps.Watch`.
+        devices: what opens the graphs; None for onnxruntime's CPU provider alone.
 
     Attributes:
         batch_size: rows.
         contexts: context lengths there are graphs for, ascending.
+        timeline: what ran on the devices; None without any.
 
     Raises:
         UsageError: there is no graph for ``batch_size``, or for ``contexts``.
@@ -43,9 +49,12 @@ class Graphs:
         optimize: bool,
         exact: bool,
         watch: Watch | None = None,
+        devices: Devices | None = None,
     ) -> None:
         self._folder, self._threads, self._optimize, self._exact = folder, threads, optimize, exact
-        self._watch = watch
+        self._watch, self._devices = watch, devices
+        self.timeline = None if devices is None else Timeline(devices.schedule)
+        self._pipeline = None if devices is None or self.timeline is None else Pipeline(devices.schedule, self.timeline)
         sizes = sorted({model.batch_size for model in manifest.models})
         self.batch_size = sizes[0] if batch_size is None else batch_size
         if self.batch_size not in sizes:
@@ -64,6 +73,8 @@ class Graphs:
         self.contexts = tuple(sorted(self._models))
         self._seq_lens = {ctx_len: tuple(sorted(group)) for ctx_len, group in self._models.items()}
         self._steps: dict[str, Step] = {}
+        self._lanes: dict[str, list[Step]] = {}
+        self._is_slide = manifest.layout == "slide"
         self._caches: dict[int, Cache] = {}
 
     def __iter__(self) -> Iterator[StaticModel]:
@@ -91,7 +102,9 @@ class Graphs:
         """
         model = self._models[ctx_len][seq_len]
         if model.name not in self._steps:
-            opened = Opened(self._folder, model, threads=self._threads, optimize=self._optimize, exact=self._exact)
+            opened = Opened(
+                self._folder, model, threads=self._threads, optimize=self._optimize, exact=self._exact, devices=self._devices,
+            )  # fmt: skip
             specs = opened.cache_specs()
             if ctx_len not in self._caches:
                 self._caches[ctx_len] = Cache(specs, ctx_len)
@@ -100,7 +113,50 @@ class Graphs:
                     "has another cache than the other graphs", where=model.name, hint="split the model again"
                 )
             self._steps[model.name] = Step(opened, self._caches[ctx_len], self._watch)
+            if self.timeline is not None:
+                self.timeline.assume(opened.assumptions)
         return self._steps[model.name]
+
+    def run(self, ctx_len: int, chunks: Sequence[tuple[int, Chunk]]) -> Iterator[tuple[Step, Chunk]]:
+        """Run (tokens of the graph, chunk) after each other, or as the schedule of the devices has it; each chunk with the step
+        whose memory holds its logits until the next is asked for.
+
+        Raises:
+            ModelError: a node fails.
+        """
+        if self._pipeline is None:
+            for seq_len, chunk in chunks:
+                step = self.step(ctx_len, seq_len)
+                step.run(chunk.tokens, chunk.starts)
+                yield step, chunk
+            return
+        size = 1 if self._is_slide or self._pipeline.policy == "sequential" else IN_FLIGHT
+        for begin in range(0, len(chunks), size):
+            batch = chunks[begin : begin + size]
+            used: Counter[str] = Counter()
+            steps = []
+            for seq_len, _ in batch:
+                first = self.step(ctx_len, seq_len)
+                steps.append(self._lane(first, used[first.model.name]))
+                used[first.model.name] += 1
+            self._pipeline.run(steps, [chunk for _, chunk in batch])
+            yield from zip(steps, (chunk for _, chunk in batch), strict=True)
+
+    def run_one(self, step: Step, token: int, position: int) -> None:
+        """Run one token of the only row in a graph of one token."""
+        if self._pipeline is None:
+            step.run_one(token, position)
+        else:
+            self._pipeline.run(
+                [step], [Chunk(tokens=((token,),), starts=(position,), spans=((position, position + 1),))]
+            )
+
+    def _lane(self, first: Step, number: int) -> Step:
+        """A step on the sessions of ``first`` with memory of its own."""
+        lanes = self._lanes.setdefault(first.model.name, [first])
+        while len(lanes) <= number:
+            lanes.append(Step(first.opened, self._caches[first.model.ctx_len], self._watch))
+        return lanes[number]
 
     def cache(self, ctx_len: int) -> Cache:
         """The cache of a context length; opens a graph of it, which says what it is like."""

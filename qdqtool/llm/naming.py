@@ -41,6 +41,7 @@ class Naming:
         mask: ``input`` or ``graph`` where it prescribes that.
         logits: ``last`` or ``all`` where it prescribes that.
         decompose: fused attention, norms and rotary embeddings become standard operators.
+        tabulate_angles: cosines and sines of positions come from a table.
         passes: pipeline that runs on each static graph before the names are given.
         names: role → name, or pattern with ``{layer}`` and ``{part}``.
         files: what is written beside the graphs.
@@ -53,6 +54,7 @@ class Naming:
     mask: str = ""
     logits: str = ""
     decompose: bool = False
+    tabulate_angles: bool = False
     passes: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -79,13 +81,16 @@ class Naming:
             changes["all_logits"] = self.logits == "all"
         if self.decompose:
             changes["decompose"] = True
+        if self.tabulate_angles:
+            changes["tabulate_angles"] = True
         return dataclasses.replace(plan, **changes)
 
     def explain(self) -> list[tuple[str, str]]:
         """What it prescribes, as (key, value) in words."""
         rows = [
             ("layout", " or ".join(self.layouts)), ("mask", self.mask), ("logits", self.logits),
-            ("decompose", "yes" if self.decompose else ""), ("passes", self.passes),
+            ("decompose", "yes" if self.decompose else ""),
+            ("tabulate_angles", "yes" if self.tabulate_angles else ""), ("passes", self.passes),
             *self.names.items(), ("files", ", ".join(self.files)),
         ]  # fmt: skip
         return [(key, value) for key, value in rows if value]
@@ -147,7 +152,9 @@ def load_naming(name_or_path: str | os.PathLike[str]) -> Naming:
         ModelError: the file is broken; the message names file and key.
     """
     file = NAMINGS.read(name_or_path)
-    root = file.root("description", "layout", "mask", "logits", "passes", "files", "names", "decompose", "cache")
+    root = file.root(
+        "description", "layout", "mask", "logits", "passes", "files", "names", "decompose", "tabulate_angles", "cache"
+    )
     names = root.table("names", *_ROLES)
     passes = root.long_text("passes")
     if passes:
@@ -159,6 +166,7 @@ def load_naming(name_or_path: str | os.PathLike[str]) -> Naming:
         mask=root.choice("mask", ("input", "graph")) if "mask" in root.data else "",
         logits=root.choice("logits", ("last", "all")) if "logits" in root.data else "",
         decompose=root.flag("decompose"),
+        tabulate_angles=root.flag("tabulate_angles"),
         passes=passes,
         names={role: names.text(role) for role in _ROLES if role in names.data},
         files=root.choices("files", tuple(_WRITERS)),

@@ -77,6 +77,12 @@ def perplexity(
     max_tokens: int | None = None,
     threads: int = 0,
     verify: bool = True,
+    device: str | None = None,
+    target: str | os.PathLike[str] | None = None,
+    arrange: str | None = None,
+    schedule: str | None = None,
+    prefill_device: str | None = None,
+    decode_device: str | None = None,
     progress: Progress | None = None,
 ) -> Perplexity:
     """Perplexity of a decoder on a text.
@@ -96,6 +102,12 @@ def perplexity(
         max_tokens: take only the first tokens of the text.
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
         verify: compare the files of the folder with its manifest first.
+        device: what runs the graphs, ``"cpu"`` or ``"npusim"``; see `qdqtool.llm.Session`, also for the next five.
+        target: name or file of the target of a device.
+        arrange: ``"whole"`` or ``"linear"``.
+        schedule: ``"sequential"``, ``"in-order"`` or ``"out-of-order"``.
+        prefill_device: ``device`` of the prefill graphs alone.
+        decode_device: ``device`` of the decode graphs alone.
         progress: told (windows done, windows in all).
 
     Raises:
@@ -104,13 +116,18 @@ def perplexity(
         SetupError: the package tokenizers is not installed.
     """
     is_folder = os.path.isdir(model)
+    if not is_folder and any((device, prefill_device, decode_device, target, arrange, schedule)):
+        raise UsageError("a device runs static graphs", where=os.fspath(model), hint="`qdqtool split` makes them")
     beside = os.fspath(model) if is_folder else os.path.dirname(os.fspath(model)) or "."
     ids = Tokenizer(beside if tokenizer is None else tokenizer).encode(read_text(data))[:max_tokens]
     if len(ids) < 2:
         raise UsageError(f"has {len(ids)} tokens", where=os.fspath(data), hint="give a longer text")
     start = time.perf_counter()
     if is_folder:
-        session = Session(model, threads=threads, batch_size=1, verify=verify)
+        session = Session(
+            model, threads=threads, batch_size=1, verify=verify, device=device, target=target, arrange=arrange,
+            schedule=schedule, prefill_device=prefill_device, decode_device=decode_device,
+        )  # fmt: skip
         _refuse_window(window, session.context)
         return measured(session, ids, window or session.context, stride, start=start, progress=progress)
     return measured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import get_args
@@ -19,19 +20,20 @@ from qdqtool.llm.splitting import CLEAN, MaskForm, Scatter, SplitPlan, adapted, 
 
 def planned(
     *,
-    prefill: Sequence[int] = (128,),
-    decode: Sequence[int] = (1,),
-    context: Sequence[int] = (1024,),
-    batch: Sequence[int] = (1,),
-    specializations: str | os.PathLike[str] | Sequence[Specialization] | None = None,
-    layout: Layout = "in-place",
-    scatter: Scatter = "scatter-elements",
-    mask: MaskForm = "input",
-    all_logits: bool = False,
-    decompose: bool = False,
-    naming: str | os.PathLike[str] = "exported",
+    prefill: Sequence[int],
+    decode: Sequence[int],
+    context: Sequence[int],
+    batch: Sequence[int],
+    specializations: str | os.PathLike[str] | Sequence[Specialization] | None,
+    layout: Layout,
+    scatter: Scatter,
+    mask: MaskForm,
+    all_logits: bool,
+    decompose: bool,
+    tabulate_angles: bool,
+    naming: str | os.PathLike[str],
 ) -> SplitPlan:
-    """How `split` with these options would go about it.
+    """How `split` with these options, which it describes, would go about it.
 
     Raises:
         UsageError: the options contradict each other, or one has a value that it does not take.
@@ -55,8 +57,13 @@ def planned(
         mask=mask,
         all_logits=all_logits,
         decompose=decompose,
+        tabulate_angles=tabulate_angles,
     )
     return checked(load_naming(naming).applied(plan))
+
+
+#: Options of `split` that decide the pipelines.
+PLANNED = tuple(inspect.signature(planned).parameters)
 
 
 def planned_for(model: ModelOrPath, plan: SplitPlan, *, warn: Callable[[str], None] | None = None) -> SplitPlan:

@@ -15,10 +15,14 @@ from qdq_passes.errors import UsageError
 from qdqtool.io.progress import Progress
 from qdqtool.llm import buckets
 from qdqtool.llm.damage import refuse_damaged
+from qdqtool.llm.devices import devices_of
 from qdqtool.llm.generating import generate
 from qdqtool.llm.graphs import Graphs
 from qdqtool.llm.manifest import Manifest, read_manifest
+from qdqtool.llm.pipelining import Chunk
+from qdqtool.llm.placement import GraphPlacement
 from qdqtool.llm.steps import Step, Watch
+from qdqtool.llm.timeline import Timeline
 
 Array = npt.NDArray[Any]
 Ids = Sequence[int] | Sequence[Sequence[int]]
@@ -40,12 +44,20 @@ class Session:
             compute something else (8-bit products saturate on processors without VNNI).
         exact: compute in float32 what MatMulNBits would compute in 8 bit: then it does not matter how many tokens run at once.
         contexts: use graphs of these context lengths only; None for all.
-        watch: told before each run, see `qdqtool.llm.steps.Watch`.
+        device: what runs the graphs: ``"cpu"`` (onnxruntime's provider, as by default) or ``"npusim"``, the simulated NPU.
+        target: name or file of the target of a device.
+        arrange: ``"whole"``: the NPU takes what it can; ``"linear"``: linear layers, with attention and norms on the CPU; by
+            default as the target says.
+        schedule: ``"sequential"``, ``"in-order"`` or ``"out-of-order"`` (of a device the default): how chunks and engines follow
+            each other. The numbers are the same.
+        prefill_device: ``device`` of the prefill graphs alone.
+        decode_device: ``device`` of the decode graphs alone.
+        watch: told before each run, see `qdqtool.llm.steps.Watch`; with a schedule from a thread of each engine.
         progress: told (files verified, files in all).
 
     Raises:
         ModelError: the folder is damaged, or not as it was written.
-        UsageError: it has no graph for ``batch_size``, or for ``contexts``.
+        UsageError: it has no graph for ``batch_size``, or for ``contexts``; or an option of the devices means nothing.
     """
 
     def __init__(
@@ -58,16 +70,27 @@ class Session:
         optimize: bool | None = None,
         exact: bool = False,
         contexts: Sequence[int] | None = None,
+        device: str | None = None,
+        target: str | os.PathLike[str] | None = None,
+        arrange: str | None = None,
+        schedule: str | None = None,
+        prefill_device: str | None = None,
+        decode_device: str | None = None,
         watch: Watch | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.folder = os.fspath(folder)
+        devices = devices_of(
+            device, target=target, arrange=arrange, schedule=schedule, prefill_device=prefill_device,
+            decode_device=decode_device, threads=threads or 0,
+        )  # fmt: skip
         self.manifest: Manifest = read_manifest(folder)
         if verify:
             refuse_damaged(folder, progress=progress)
         self._graphs = Graphs(
             self.folder, self.manifest, batch_size=batch_size, contexts=contexts, threads=threads or 0,
             optimize=not self.manifest.quantization if optimize is None else optimize, exact=exact, watch=watch,
+            devices=devices,
         )  # fmt: skip
         self.batch_size = self._graphs.batch_size
         self._ctx_len = 0
@@ -128,6 +151,16 @@ class Session:
             raise UsageError(f"has no {part} of layer {layer}", where=self.folder, hint="run a prompt first")
         held.flush()
         return held.by_token((layer, part))
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """What ran on the devices since the last `Timeline.clear`; None without a device."""
+        return self._graphs.timeline
+
+    @property
+    def placements(self) -> tuple[GraphPlacement, ...]:
+        """Where the operators run of each graph file that is open on a device."""
+        return tuple(found for step in self._graphs.steps.values() for found in step.opened.placements)
 
     @property
     def gives_all_logits(self) -> bool:
@@ -262,7 +295,7 @@ class Session:
             step, token = self._graphs.step(self._ctx_len, 1), rows[0][0]
             if token >= step.logits.shape[2]:
                 self._refuse_tokens(rows, step)
-            step.run_one(token, position)
+            self._graphs.run_one(step, token, position)
             self.runs[step.model.name] += 1
             self._tokens[0].append(token)
             return step.logits[:, -1]
@@ -294,24 +327,24 @@ class Session:
             self._graphs.switch(self._ctx_len, ctx_len, before)
         self._ctx_len = ctx_len
         found = np.zeros((self.batch_size, self._graphs.step(ctx_len, sizes[0]).logits.shape[2]), np.float32)
-        done, left = 0, sum(sizes)
+        chunks, done, left = [], 0, sum(sizes)
         for size in sizes:
             left -= size
-            step = self._graphs.step(ctx_len, size)
             if self.manifest.layout == "in-place":
                 spans = [buckets.from_left(b + done, e, size, ctx_len) for b, e in zip(before, ends, strict=True)]
             else:
                 spans = [buckets.from_right(b, e - left, size) for b, e in zip(before, ends, strict=True)]
             done += size
             tokens = [row[first:last] for row, (first, last) in zip(whole, spans, strict=True)]
-            step.run(tokens, [first for first, _ in spans])
+            chunks.append((size, Chunk(tokens=tokens, starts=[first for first, _ in spans], spans=spans)))
+        for step, chunk in self._graphs.run(ctx_len, chunks):
             self.runs[step.model.name] += 1
-            counts = [len(row) for row in tokens]
-            for row, (_, last) in enumerate(spans):
+            counts = [len(row) for row in chunk.tokens]
+            for row, (_, last) in enumerate(chunk.spans):
                 if rows[row] and counts[row] and last == ends[row]:
                     found[row] = step.row(row, counts[row])
             if each is not None:
-                each(step, spans)
+                each(step, chunk.spans)
         self._tokens = whole
         return found
 

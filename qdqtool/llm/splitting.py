@@ -24,6 +24,7 @@ from qdq_passes.llm.derive_positions import INDEX, LAST_SLOT, TOTAL
 from qdqtool.io.progress import StageProgress
 from qdqtool.llm.cautions import cautions
 from qdqtool.llm.specializations import Specialization
+from qdqtool.runtime.computing import RUNTIME, compute
 
 Scatter = Literal["scatter-elements", "scatter-nd", "tensor-scatter"]
 MaskForm = Literal["input", "graph"]
@@ -50,6 +51,7 @@ class SplitPlan:
         decompose: fused attention, norms and rotary embeddings become standard operators.
         finish: pipeline that runs on each static graph last: names, and what a client wants changed.
         grouped: GroupQueryAttention keeps the cache, in place by itself.
+        tabulate_angles: cosines and sines of positions are looked up in a table.
     """
 
     specializations: tuple[Specialization, ...]
@@ -60,6 +62,7 @@ class SplitPlan:
     decompose: bool = False
     finish: str = ""
     grouped: bool = False
+    tabulate_angles: bool = False
 
     @property
     def preparation(self) -> str:
@@ -80,6 +83,8 @@ class SplitPlan:
         if self.layout == "in-place":
             update = "bind-group-query-lengths" if self.grouped else f"scatter-kv-cache{{operator={self.scatter}}}"
         last = "" if self.all_logits else "keep-last-logits,"
+        if self.tabulate_angles:
+            last += f"tabulate-rotary-angles{{context={context} compute=@{RUNTIME}}},"
         return (
             f"bind-decoder{{batch={batch} sequence={sequence} context={context}}},{update},{last}"
             f"remove-nan-guards,remove-no-ops,remove-unused{',' if self.finish else ''}{self.finish},sort"
@@ -156,7 +161,7 @@ def split_model(
         if progress is not None:
             progress(one.name, number, len(plan.specializations))
         static = copy_model(model)
-        run_pipeline(static, plan.pipeline(one), hooks=hooks)
+        run_pipeline(static, plan.pipeline(one), inputs={RUNTIME: compute}, hooks=hooks)
         record = described(static, one, plan)
         _refuse_one_row(static, one, plan)
         refuse_unknown_inputs(static, record)

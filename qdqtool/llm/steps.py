@@ -14,8 +14,10 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdqtool.io.load import load
 from qdqtool.llm.arithmetic import in_float32
 from qdqtool.llm.cache import Cache, CacheSpec, Key, Window
+from qdqtool.llm.devices import Devices, Stage
 from qdqtool.llm.manifest import StaticModel
 from qdqtool.llm.masks import HostMask
+from qdqtool.llm.placement import GraphPlacement
 from qdqtool.runtime.bound import Bound, Buffer, open_file
 from qdqtool.runtime.session import Session, open_session
 
@@ -33,29 +35,47 @@ class Opened:
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
         optimize: let onnxruntime optimize the graphs.
         exact: compute in float32 what MatMulNBits would compute in 8 bit.
+        devices: what opens the graphs; None for onnxruntime's CPU provider alone.
+
+    Attributes:
+        parts: sessions, in the order in which they run: of each part, or of its stages.
+        stages: what a device opened; empty without.
+        placements: what it says of each part.
+        assumptions: the numbers that its microseconds are made of.
 
     Raises:
         ModelError: a graph has other inputs or shapes than the manifest says.
     """
 
-    def __init__(self, folder: str, model: StaticModel, *, threads: int, optimize: bool, exact: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str,
+        model: StaticModel,
+        *,
+        threads: int,
+        optimize: bool,
+        exact: bool = False,
+        devices: Devices | None = None,
+    ) -> None:
         self.model = model
         self.parts: list[Session] = []
+        self.stages: list[Stage] = []
+        self.placements: list[GraphPlacement] = []
+        self.assumptions: list[Mapping[str, Any]] = []
         self.dtypes: dict[str, np.dtype[Any]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        for part in model.parts:
+        for number, part in enumerate(model.parts):
             path = os.path.join(folder, part.file)
-            if exact:
-                session = open_session(in_float32(load(path)), threads=threads, optimize=optimize)
+            if devices is not None:
+                opened = devices.open(path, model, number)
+                self.stages += opened.stages
+                self.placements += [opened.placement] if opened.placement is not None else []
+                self.assumptions += opened.assumptions
+                self._take(path, *(stage.session for stage in opened.stages))
+            elif exact:
+                self._take(path, open_session(in_float32(load(path)), threads=threads, optimize=optimize))
             else:
-                session = open_file(path, threads=threads, optimize=optimize)
-            self.parts.append(session)
-            for names, shapes, dtypes in (
-                (session.input_names, session.input_shapes, session.input_dtypes),
-                (session.output_names, session.output_shapes, session.output_dtypes),
-            ):
-                for name in names:
-                    self._note(path, name, shapes[name], dtypes[name])
+                self._take(path, open_file(path, threads=threads, optimize=optimize))
         decoder = model.decoder
         wanted = [decoder.ids, decoder.logits, *(m.name for m in decoder.masks)]
         wanted += [n for n in (decoder.positions, decoder.index, decoder.last_slot, decoder.last_index) if n]
@@ -69,6 +89,16 @@ class Opened:
                 where=model.name,
                 hint="split a model of ids",
             )
+
+    def _take(self, path: str, *sessions: Session) -> None:
+        for session in sessions:
+            self.parts.append(session)
+            for names, shapes, dtypes in (
+                (session.input_names, session.input_shapes, session.input_dtypes),
+                (session.output_names, session.output_shapes, session.output_dtypes),
+            ):
+                for name in names:
+                    self._note(path, name, shapes[name], dtypes[name])
 
     def _note(self, path: str, name: str, shape: Sequence[Any], dtype: np.dtype[Any] | None) -> None:
         if dtype is None or not all(isinstance(size, int) for size in shape):
@@ -104,11 +134,12 @@ class Step:
         watch: see `Watch`.
 
     Attributes:
+        opened: its sessions.
         logits: memory of the logits, [B, 1, V] or [B, S, V].
     """
 
     def __init__(self, opened: Opened, cache: Cache, watch: Watch | None = None) -> None:
-        self._opened, self._cache, self.model, self._watch = opened, cache, opened.model, watch
+        self.opened, self._cache, self.model, self._watch = opened, cache, opened.model, watch
         decoder = self.model.decoder
         self.seq_len, self._is_slide = decoder.seq_len, decoder.layout == "slide"
         buffers: dict[str, Buffer] = {}
@@ -133,15 +164,15 @@ class Step:
         self.window = Window(cache, self.seq_len, self._readers(), self._new) if self._is_slide else None
 
     def _buffer(self, name: str) -> Buffer:
-        return Buffer(np.zeros(self._opened.shapes[name], self._opened.dtypes[name]))
+        return Buffer(np.zeros(self.opened.shapes[name], self.opened.dtypes[name]))
 
-    def _readers(self) -> dict[Key, tuple[Bound, str]]:
-        """Of each tensor of the cache, the part that reads it, and the name of the input."""
-        found = {}
-        for session, bound in zip(self._opened.parts, self._bound, strict=True):
+    def _readers(self) -> dict[Key, tuple[list[Bound], str]]:
+        """Of each tensor of the cache, the parts that read it, and the name of the input."""
+        found: dict[Key, tuple[list[Bound], str]] = {}
+        for session, bound in zip(self.opened.parts, self._bound, strict=True):
             for tensor in self.model.decoder.cache:
                 if tensor.past in session.input_names:
-                    found[key_of(tensor)] = (bound, tensor.past)
+                    found.setdefault(key_of(tensor), ([], tensor.past))[0].append(bound)
         return found
 
     def run(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
@@ -154,8 +185,29 @@ class Step:
         Raises:
             ModelError: a node fails.
         """
+        self.begin(tokens, starts)
+        for number in range(len(self._bound)):
+            self.run_stage(number)
+        self.end(tokens, starts)
+
+    def begin(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """Write the inputs of a run; arguments as `run`. The stages may run then, in any order that their values allow."""
         self._write(tokens, starts)
-        self._run(starts)
+        if self.window is not None:
+            self.window.place(starts)
+
+    def run_stage(self, number: int) -> None:
+        """Run one of the sessions.
+
+        Raises:
+            ModelError: a node fails.
+        """
+        if self._watch is not None:
+            self._watch(self.model, number, self._inputs(number))
+        self._bound[number].run()
+
+    def end(self, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """Bring what a run gave into the cache, once all its stages have run."""
         if self.window is not None:
             self._keep(tokens, starts)
 
@@ -172,9 +224,11 @@ class Step:
         starts = (position,)
         for mask in self._masks:
             mask.write(starts, (1,))
-        self._run(starts)
         if self.window is not None:
-            self._keep(((token,),), starts)
+            self.window.place(starts)
+        for number in range(len(self._bound)):
+            self.run_stage(number)
+        self.end(((token,),), starts)
 
     def row(self, row: int, count: int) -> Array:
         """Logits [V] of the last real token of ``row``, which had ``count`` in the last run: a view."""
@@ -188,17 +242,9 @@ class Step:
         found: Array = self.logits[row, first : first + count]
         return found
 
-    def _run(self, starts: Sequence[int]) -> None:
-        if self.window is not None:
-            self.window.place(starts)
-        for number, bound in enumerate(self._bound):
-            if self._watch is not None:
-                self._watch(self.model, number, self._inputs(number))
-            bound.run()
-
     def _inputs(self, part: int) -> dict[str, Array]:
         """What a part reads in this run: views."""
-        found = {name: self._array[name] for name in self._opened.parts[part].input_names}
+        found = {name: self._array[name] for name in self.opened.parts[part].input_names}
         if self.window is not None:
             found |= {t.past: self.window.held(key_of(t)) for t in self.model.decoder.cache if t.past in found}
         return found

@@ -10,6 +10,7 @@ from typing import Any
 
 from qdqtool.llm import generating
 from qdqtool.llm.generating import Generation
+from qdqtool.llm.placement import GraphPlacement
 from qdqtool.llm.sampling import Sampling
 from qdqtool.llm.session import Session
 from qdqtool.llm.tokenizing import TOKENIZER, TextStream, Tokenizer, is_installed
@@ -30,6 +31,8 @@ class Generated:
         texts: text of each row; None where the folder has no tokenizer.
         sampling: how tokens were chosen.
         warm_up_s: seconds to open the graphs and run each once; None without.
+        placements: of each graph file that is open on a device, where its operators run.
+        timeline: of this turn, on a device: what ran on which engine; JSON-ready.
     """
 
     prompt_ids: tuple[tuple[int, ...], ...]
@@ -37,6 +40,8 @@ class Generated:
     texts: tuple[str, ...] | None
     sampling: Sampling
     warm_up_s: float | None
+    placements: tuple[GraphPlacement, ...] = ()
+    timeline: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; of a single row, ``prompt_ids``, ``tokens``, ``text`` and ``stopped`` are its own, else lists."""
@@ -51,6 +56,8 @@ class Generated:
             "top_k": self.sampling.top_k,
             "top_p": self.sampling.top_p,
             "seed": self.sampling.seed,
+            **({} if self.timeline is None else {"placement": [p.to_json() for p in self.placements]}),
+            **({} if self.timeline is None else {"timeline": self.timeline}),
         }
 
 
@@ -121,6 +128,9 @@ class Talk:
         if warm_up:
             self.session.warm_up(longest, new)
         warmed = time.perf_counter() - start
+        timeline = self.session.timeline
+        if timeline is not None:
+            timeline.clear()
         tokenizer = self.tokenizer if texts else self._optional()
         shown = _Shown(tokenizer, on_text) if on_text is not None and len(given) == 1 else None
         found = generating.generate(
@@ -135,6 +145,8 @@ class Talk:
             texts=None if tokenizer is None else tuple(tokenizer.decode(row) for row in found.tokens),
             sampling=how,
             warm_up_s=warmed if warm_up else None,
+            placements=self.session.placements,
+            timeline=None if timeline is None else timeline.to_json(),
         )
 
     def _optional(self) -> Tokenizer | None:

@@ -10,10 +10,12 @@ from qdq_passes.analysis.cache_values import CacheValues, cache_values
 from qdq_passes.analysis.channels import CHANNEL_OPS, weight_axis
 from qdq_passes.analysis.uses import is_constant
 from qdq_passes.core.base import Named, Pass
+from qdq_passes.core.edit import copy_model
 from qdq_passes.core.pipeline import Pipeline
 from qdq_passes.core.pipeline_text import make_pass
 from qdq_passes.core.select import Selector, select_nodes
 from qdq_passes.errors import UsageError
+from qdq_passes.legalize.finite_masks import FiniteMasks
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 from qdq_passes.qdq.annotate_kv_cache import AnnotateKvCache
 from qdq_passes.qdq.bound_attention_mask import BoundAttentionMask
@@ -47,6 +49,18 @@ def with_decoder_passes(materialise: Pipeline, options: Options) -> Pipeline:
     if options.integer_io:
         found.append(make_pass("integer-io", {}))
     return Pipeline(tuple(found))
+
+
+def with_finite_masks(prepare: Pipeline, options: Options) -> Pipeline:
+    """``prepare`` with the passes that leave nothing infinite of masks that are to be bounded."""
+    if not options.bound_masks:
+        return prepare
+    return prepare + Pipeline((make_pass("finite-masks", {}), make_pass("remove-nan-guards", {})))
+
+
+def has_infinite_masks(model: ir.Model) -> bool:
+    """Whether `with_finite_masks` would change masks of ``model``."""
+    return any(change.kind == "edit" for change in FiniteMasks().run(copy_model(model)))
 
 
 def decoder_recovery(recovery: Recovery, preset: Preset, options: Options) -> Recovery:
@@ -107,6 +121,11 @@ def cache_names(model: ir.Model, materialise: Pipeline) -> list[str]:
         )  # fmt: skip
     values = [value for each in found if isinstance(each, CacheValues) for value in each.values]
     return [value.name for value in values if value.name]
+
+
+def masks(model: ir.Model, ranges: Mapping[str, Range]) -> set[str]:
+    """The names of masks of attentions, and of the scores behind them, that `bound-attention-mask` gives other ranges."""
+    return {value.name or "" for value in BoundAttentionMask(ranges=ranges).bounded(model)}
 
 
 def unbounded(model: ir.Model, materialise: Pipeline, ranges: Mapping[str, Range], names: Iterable[str]) -> list[str]:

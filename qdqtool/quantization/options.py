@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from qdq_passes.errors import UsageError
 
 from qdqtool.presets.recovery import NO_RECOVERY, Recovery
 from qdqtool.quantization.annotating import Annotator
-from qdqtool.quantization.extra_options import ExtraOptions
+from qdqtool.quantization.extra_options import ExtraOptions, parse_extra_options
 
 KvCache = Literal["float", "int8", "uint8"]
 LmHead = Literal["preset", "float", "int8"]
@@ -72,3 +75,25 @@ class Options:
     lm_head: LmHead = "preset"
     bound_masks: bool = False
     integer_io: bool = False
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Options:
+        """What arguments of `quantize` say, by their names (`NAMES`).
+
+        Raises:
+            UsageError: an option that there is not.
+        """
+        for name in said:
+            if name not in NAMES:
+                raise UsageError(f"there is no option {name!r}", hint=f"there is {', '.join(NAMES)}")
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
+        }
+        recovery = Recovery(**{name: values.pop(name) for name in _RECOVERY & values.keys()})
+        extra = parse_extra_options(values.pop("extra_options", None) or {})
+        return cls(**values, recovery=recovery, extra=extra)
+
+
+_RECOVERY = frozenset(each.name for each in fields(Recovery))
+#: Arguments of `quantize` that say what to quantize and how.
+NAMES = tuple(sorted({each.name for each in fields(Options)} - {"extra", "recovery"} | {"extra_options"} | _RECOVERY))

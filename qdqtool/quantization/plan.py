@@ -20,7 +20,13 @@ from qdqtool.calibrate.observer import METHODS, Option, option_names
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.contradictions import Asked
-from qdqtool.quantization.decoder_passes import decoder_recovery, float_head, head_annotators, with_decoder_passes
+from qdqtool.quantization.decoder_passes import (
+    decoder_recovery,
+    float_head,
+    head_annotators,
+    with_decoder_passes,
+    with_finite_masks,
+)
 from qdqtool.quantization.laying_over import lay_over
 from qdqtool.quantization.literals import literal
 from qdqtool.quantization.options import Options
@@ -166,7 +172,7 @@ def plan(
         )
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
-    materialise = with_decoder_passes(materialise, options)
+    prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
     recovery = decoder_recovery(options.recovery.over(laid.recovery), laid, options)
     used = options.method or laid.method

@@ -31,13 +31,16 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.progress import Progress
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
-from qdqtool.quantization.decoder_passes import unbounded
+from qdqtool.quantization.decoder_passes import has_infinite_masks, masks, unbounded
 from qdqtool.quantization.lints.warning import concat_warnings
 from qdqtool.quantization.observing import observed_names, quantized_activations
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
+from qdqtool.runtime.computing import RUNTIME, compute
+from qdqtool.targets.facts import op_type_of
+from qdqtool.targets.remedies import REPLACED
 
 #: Family of the passes that make of operators what a target computes.
 _OF_TARGETS = "legalize"
@@ -171,12 +174,16 @@ def quantize_model(
         ranges = collect_finite(
             model, feeds, plan.method, names, options=plan.method_options, statistics=statistics, cache=cache,
             workers=workers, progress=progress,
-            way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
+            way_out=lambda bad: (
+                f"{'let masks hide by a finite number with --bound-masks, or ' if has_infinite_masks(model) else ''}"
+                f"leave it float with {exclude_options(model, bad)}"
+            ),
         )  # fmt: skip
     if warn is not None and (large := huge(unbounded(model, plan.materialise, ranges.bound, names), ranges)):
         reach = max(ranges.tensors[name].magnitude for name in large)
         warn(
             f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
+            f"{'hide by a bound that the grid holds with --bound-masks, or ' if set(large) <= masks(model, ranges.bound) else ''}"
             f"leave it float with {exclude_options(model, large)}"
         )
     excluded = [
@@ -238,7 +245,7 @@ def prepare(
     before = {text for text in texts if _hits(model, text) is None} | {t for t in marked if wrong(model, t) is None}
     overridden = {v.name for v in all_values(model)} & set(parse_overrides(annotate.overrides))
     plan = replace(plan, prepare=raised_for_half(plan.prepare, model, plan.preset.insert.domain))
-    report = plan.prepare.run(model, hooks=hooks)
+    report = plan.prepare.run(model, inputs={RUNTIME: compute}, hooks=hooks)
     plan = plan.annotated(model)
     raising = opset_of_overrides(plan.annotate, model)
     if raising is not None:
@@ -329,7 +336,11 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
     else:
         found = sorted({node.op_type for node in main_nodes(model)})
         bodies = "; bodies of If and Loop stay float" if any(has_body(node) for node in main_nodes(model)) else ""
-        hint = f"of its operators ({', '.join(found[:8])}) none is on the preset's list{bodies}"
+        ways = sorted({REPLACED[op] for op in map(op_type_of, main_nodes(model)) if op in REPLACED})
+        others = f"; put others in their place: `qdqtool opt -p {','.join(ways)}`" if ways else ""
+        hint = (
+            f"of its operators ({', '.join(found[:8])}) none is on the preset's list (or the target's){others}{bodies}"
+        )
     return UsageError("nothing to quantize", hint=hint)
 
 

@@ -219,9 +219,10 @@ def _is_raw(dtype: np.dtype[Any] | None) -> bool:
 
 def _to_ort_value(array: Array) -> Any:
     value = _onnxruntime().OrtValue
+    array = np.asarray(array, order="C")  # np.ascontiguousarray makes a scalar a list of one
     if not _is_raw(array.dtype):
-        return value.ortvalue_from_numpy(np.ascontiguousarray(array))
-    bits = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+        return value.ortvalue_from_numpy(array)
+    bits = array.view(np.dtype(f"u{array.dtype.itemsize}"))
     return value.ortvalue_from_numpy_with_onnx_type(bits, ir.DataType.from_numpy(array.dtype).value)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from qdqtool.cli.device_options import device_options
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out, plural, say
 
@@ -30,6 +31,7 @@ from qdqtool.cli.render import Out, plural, say
     "--threads", type=click.IntRange(min=0), default=0, metavar="N",
     help="Threads inside an operator; 0: onnxruntime's choice.",
 )  # fmt: skip
+@device_options
 def perplexity(out: Out, model: str, data: str, no_verify: bool, **options: Any) -> None:
     """Perplexity of a language model on a text: exp of the mean of −ln p over the tokens, teacher-forced in windows.
 
