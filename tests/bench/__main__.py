@@ -1,5 +1,5 @@
 """Run the benchmarks (or those named: start_up, verifying, partitioning, big_model, quantize, npu, splitting, generating,
-weight_only, recovering), print one line each, exit 1 when a bound is broken.
+weight_only, recovering, decoder_block), print one line each, exit 1 when a bound is broken.
 
 Other work on the machine only ever adds to a figure, so what breaks a bound is measured once more; broken twice, it is broken."""
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tests.bench import (
     big_model,
+    decoder_block,
     generating,
     npu,
     partitioning,
@@ -32,6 +33,7 @@ ALL = {
     "generating": generating.results,
     "weight_only": weight_only.results,
     "recovering": recovering.results,
+    "decoder_block": decoder_block.results,
 }
 
 

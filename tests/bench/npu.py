@@ -28,6 +28,7 @@ FORMS = {"xint8": "vitis_xint8", "a8w8": "generic_int8", "uint8": "generic_int8"
 #: Run time over that of the CPU provider; seconds to open a session; microseconds that a node adds.
 TIMES, OPENING, NODE = 1.5, 3.0, 5.0
 ROUNDS = 30
+_BYTES = {"tensor(int8)": "int8", "tensor(uint8)": "uint8"}
 #: Nodes of the long chain, and values that each computes.
 CHAIN, VALUES = 200, 16
 SHORT_RUNS = 2000
@@ -53,20 +54,20 @@ def _resnet18(folder: str) -> Iterator[Result]:
         else:
             run([QDQTOOL, "quantize", model, "--preset", preset, "--data", data, "--samples", "16", "-o", out])
         for threads in (1, 2):
-            found = _measured("run", out, target, str(threads))
+            found = measured("run", out, target, str(threads))
             detail = (
                 f"{found['npu_ms']:.1f} ms against {found['cpu_ms']:.1f} ms, medians of {ROUNDS}; {found['placed']}"
             )
             name = f"ResNet-18 {preset}, {threads} thread{'s' * (threads > 1)}, over the CPU"
             yield Result(name, found["ratio"], "×", TIMES, detail)
-        older = _measured("run", out, target, "1", "avx2")
+        older = measured("run", out, target, "1", "avx2")
         detail = f"{older['npu_ms']:.1f} ms against {older['cpu_ms']:.1f} ms, which has all that the processor has"
         yield Result(f"ResNet-18 {preset}, AVX2 alone, 1 thread", older["ratio"], "×", None, detail)
         yield Result(f"ResNet-18 {preset}, opening", found["opening_s"], "s", OPENING, "partition, lower, pack weights")
 
 
 def _chains(folder: str) -> Iterator[Result]:
-    found = _measured("tiny", folder)
+    found = measured("tiny", folder)
     inside = (found["long"] - found["short"]) / (CHAIN - 1)
     detail = f"{CHAIN} additions of {VALUES} values {found['long']:.1f} µs, one {found['short']:.1f} µs"
     yield Result("a node inside a partition", inside, "µs", NODE, detail)
@@ -74,7 +75,7 @@ def _chains(folder: str) -> Iterator[Result]:
     yield Result("a partition, over the same on the CPU", found["short"] - found["cpu"], "µs", NODE, detail)
 
 
-def _measured(*arguments: str) -> dict[str, Any]:
+def measured(*arguments: str) -> dict[str, Any]:
     """What this module prints when it is run as a process of its own."""
     found: dict[str, Any] = json.loads(run([PYTHON, "-m", "tests.bench.npu", *arguments]).output.splitlines()[-1])
     return found
@@ -84,14 +85,11 @@ def _run(model: str, target: str, threads: str, isa: str = "") -> dict[str, Any]
     """Both sessions on one model, in turn; ``isa`` holds the NPU to an instruction set."""
     import time
 
-    import numpy as np
-
     cpu = _session(model, int(threads))
     start = time.perf_counter()
     npu = _session(model, int(threads), {"target": target, **({"isa": isa} if isa else {})})
     opening = time.perf_counter() - start
-    (source,) = cpu.get_inputs()
-    feed = {source.name: np.random.default_rng(0).normal(size=source.shape).astype(np.float32)}
+    feed = {source.name: _fed(source.name, source.type, source.shape) for source in cpu.get_inputs()}
     for session in (cpu, npu, cpu, npu):
         session.run(None, feed)
     pairs = [(_seconds(npu, feed), _seconds(cpu, feed)) for _ in range(ROUNDS)]
@@ -102,6 +100,18 @@ def _run(model: str, target: str, threads: str, isa: str = "") -> dict[str, Any]
         "opening_s": opening,
         "placed": _placed(npu),
     }
+
+
+def _fed(name: str, dtype: str, shape: list[int]) -> Any:
+    """An input: positions one after the other, a mask that hides nothing, ids and floats at random."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    if dtype == "tensor(float)":
+        return np.zeros(shape, np.float32) if "mask" in name else rng.normal(size=shape).astype(np.float32)
+    if "position" in name:
+        return np.broadcast_to(np.arange(shape[-1], dtype=np.int64), shape).copy()
+    return rng.integers(0, shape[-1], shape) if dtype == "tensor(int64)" else np.zeros(shape, _BYTES[dtype])
 
 
 def _seconds(session: Any, feed: dict[str, Any]) -> float:

@@ -256,10 +256,14 @@ def test_a_mask_of_infinity_is_refused_with_the_way_out(tmp_path: Path) -> None:
     feed = masked_data(tmp_path)
     command = ("quantize", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "q.onnx")
     error = cli(*command, code=2).error
-    assert (
-        error == f"bias, t: NaN or Inf in the values (an attention mask?) has no range; leave it float with {WAY_OUT}"
+    assert error == (
+        "bias, t: NaN or Inf in the values (an attention mask?) has no range; let masks hide by a finite number with --bound-masks, "
+        f"or leave it float with {WAY_OUT}"
     )
-    cli(*command, *WAY_OUT.split())
+    cli(*command, "--bound-masks")
+    assert {"bias", "t"} <= set(pairs(tmp_path / "q.onnx"))
+    np.testing.assert_allclose(outputs(tmp_path / "q.onnx", feed)["y"], outputs(model, feed)["y"], atol=4 / 128)
+    cli(*command, *WAY_OUT.split(), "--overwrite")
     accepted(tmp_path / "q.onnx")
     assert set(pairs(tmp_path / "q.onnx")) == {"x", "w", "p", "y"}
     np.testing.assert_allclose(outputs(tmp_path / "q.onnx", feed)["y"], outputs(model, feed)["y"], atol=2 / 128)
@@ -271,8 +275,11 @@ def test_a_huge_finite_mask_is_warned_about(tmp_path: Path) -> None:
     command = ("quantize", model, "--data", tmp_path / "data.npz", "--overwrite", "-o", tmp_path / "q.onnx")
     done = cli(*command)
     assert done.err.startswith("warning: bias, t: the range reaches ")
-    assert done.err.rstrip().endswith(f"leave it float with {WAY_OUT}")
+    assert done.err.rstrip().endswith(
+        f"; hide by a bound that the grid holds with --bound-masks, or leave it float with {WAY_OUT}"
+    )
     assert cli(*command, *WAY_OUT.split()).err == ""
+    assert cli(*command, "--bound-masks").err == ""
 
 
 def test_calibrate_tells_its_own_way_out(tmp_path: Path) -> None:

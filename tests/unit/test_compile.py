@@ -70,6 +70,21 @@ def test_an_epcontext_node() -> None:
     assert {str(value.shape) for value in first.outputs} == {"[1,2,4,4]"}
 
 
+def test_a_program_of_constants_alone_reads_the_smallest() -> None:
+    """The chain after the constants is part of the program; an EPContext node without inputs does not open everywhere."""
+    text = """g () => (int8[3] y) <float s = {0.5}, int8 z = {0}, int8[3] w = {1, 2, 3}, int64[1] shape = {3}>
+      { [dw] a = DequantizeLinear(w, s, z) [abs] b = Abs(a) [qb] bq = QuantizeLinear(b, s, z)
+        [db] bd = DequantizeLinear(bq, s, z) [r] c = Reshape(bd, shape) [qc] y = QuantizeLinear(c, s, z) }"""
+    done = compiled_split(text)
+    [node] = compiled.contexts(done.model)
+    assert [value.name for value in node.inputs if value is not None] == ["w"]
+    assert done.parts[0].inputs == ()
+    [program] = programs(done.model)
+    assert program.graph.inputs == []
+    assert verify(done.model) == []
+    onnx.checker.check_model(serialize(done.model), full_check=True)
+
+
 def test_its_program() -> None:
     done = compiled_split()
     for node, program, part in zip(compiled.contexts(done.model), programs(done.model), done.parts, strict=True):

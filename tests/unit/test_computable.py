@@ -15,7 +15,7 @@ from qdq_passes.numerics.arithmetic import Arithmetic
 from tests.unit.small_models import model
 
 #: Read by nobody unless a case does.
-CONSTANTS = """float s = {0.5}, float odd = {0.3}, int8 z = {0}, int16 z16 = {0}, float[2] s2 = {0.5, 0.25}, int8[2] z2 = {0, 0},
+CONSTANTS = """float s = {0.5}, float odd = {0.3}, int8 z = {0}, int4 z4 = {0}, float[2] s2 = {0.5, 0.25}, int8[2] z2 = {0, 0},
   int8[2] c = {1, 2}, int8[2,2,1,1] w = {1, 2, 3, 4}, int8[1,2,1,1,1] deep = {1, 2}, int32[2] big = {2147483647, 1},
   float large = {4.0}, int8[2,2] m = {1, 2, 3, 4}, int8[2,1] tall = {1, 2}, int64[8] pads = {0, 0, 0, 1, 0, 0, 0, 1},
   float[4] twice = {1.0, 1.0, 2.0, 2.0}"""
@@ -43,7 +43,7 @@ class Case:
 
     def unit(self) -> Unit:
         """The unit that writes what the last QuantizeLinear reads."""
-        dtype = "int16" if "z16" in self.grid else "int8"
+        dtype = "int4" if "z4" in self.grid else "int8"
         made = model(
             f'<ir_version: 10, opset_import: ["" : {self.opset}]> g (float[{self.shape}] x) => ({dtype}[A] y) <{CONSTANTS}>'
             f"{{ xq = QuantizeLinear(x, {self.grid}) xd = DequantizeLinear(xq, {self.grid}) {self.body} "
@@ -56,8 +56,8 @@ class Case:
 
 WEIGHT, MATRIX = "wd = DequantizeLinear(w, s, z)", "md = DequantizeLinear(m, s, z)"
 CASES = {
-    "wide": Case("t = Relu(xd)", "xd is int16; the simulator computes int8 and uint8", grid="s, z16"),
-    "unknown operator": Case("b = Cast<to: int = 9>(x) t = Where(b, xd, xd)", "Where has no kernel"),
+    "narrow": Case("t = Relu(xd)", "xd is int4; the simulator computes int8, uint8, int16 and uint16", grid="s, z4"),
+    "unknown operator": Case("t = CumSum(xd, z)", "CumSum has no kernel"),
     "float operand": Case("t = Add(xd, s2)", "reads s2 as a float", shape="1,2"),
     "scale per channel": Case(
         "cd = DequantizeLinear<axis: int = 0>(c, s2, z2) t = Add(xd, cd)",
@@ -110,8 +110,8 @@ CASES = {
         "pads in mode wrap; the simulator pads with a constant, by reflecting, with the edge",
     ),
     "linear resize": Case(
-        't = Resize<mode: string = "linear">(xd, , twice)',
-        "interpolates (linear); the simulator takes the nearest element",
+        't = Resize<mode: string = "linear", antialias: int = 1>(xd, , twice)',
+        "smooths what it makes smaller (antialias)",
     ),
     "unknown size": Case(
         't = Resize<mode: string = "nearest">(xd, , twice)',

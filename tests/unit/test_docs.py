@@ -62,6 +62,13 @@ def test_catalogue_is_up_to_date() -> None:
     assert made.stdout == stored, "run python docs/make_catalogue.py"
 
 
+def test_the_table_of_targets_is_up_to_date() -> None:
+    code = "import runpy; print(runpy.run_path('docs/make_target_table.py')['table'](), end='')"
+    made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    stored = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
+    assert f"<!-- table -->\n{made.stdout}<!-- end of table -->\n" in stored, "run python docs/make_target_table.py"
+
+
 def test_every_preset_is_measured() -> None:
     """The table of presets takes too long to be made here (`docs/make_preset_table.py`); none may be missing."""
     rows = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "presets.md").read_text(encoding="utf-8"), re.M))

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
+from qdq_passes.analysis.fused_products import Products
 from qdq_passes.analysis.macs import macs_of
 from qdq_passes.analysis.units import Unit, units_of
 from qdq_passes.core.partitions import partition_for
@@ -18,7 +19,7 @@ from qdqtool.io.load import load
 from qdqtool.npu.estimate import estimate
 from qdqtool.npu.estimated import Estimate
 from qdqtool.npu.trace import trace
-from qdqtool.npu.work import Products, Work, work_of
+from qdqtool.npu.work import Work, work_of
 from qdqtool.targets.cost import Cost, Figure, Memory
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
@@ -174,7 +175,11 @@ def test_a_scale_per_block_is_slow() -> None:
     run_pipeline(graph, "infer-shapes")
     (node,) = estimated(graph).nodes
     assert node.cycles["matrix"] == 5 * 2
-    assert "5 times slower" in node.note
+    assert "5 times the time of 8 bits" in node.note
+    for penalty, cycles in ((5, 16), (100, 200)):  # 2 cycles in 8 bits, 16 in floating point
+        slow = dataclasses.replace(COST, blocked_penalty=sure(penalty))
+        (node,) = estimated(graph, chip(cost=slow, floating=("MatMul",))).nodes
+        assert node.cycles["matrix"] == cycles
 
 
 def test_floating_point_is_slow() -> None:
@@ -262,6 +267,7 @@ def test_json_says_that_it_is_an_estimate_and_where_its_numbers_come_from() -> N
     assert sources["memory.tile"] == ([4, 4, 4], "documented")
     assert sources["cost.macs_per_cycle.8"] == (64, "documented")
     named = {field.name for cls in (Cost, Memory) for field in dataclasses.fields(cls)}
+    named = {name for name in named if not name.startswith("cpu_")}  # of the CPU, which is not in this estimate
     assert {key.split(".")[1] for key in sources} == named
 
 

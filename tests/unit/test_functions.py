@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes.analysis.uses import constant_array
+from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.functions import Function, chained, function_of, quantized, slope_axis, table
 
@@ -93,7 +94,7 @@ def test_functions_in_float32_are_those_of_onnxruntime(name: str, seed: int) -> 
     source, target = grids(np.random.default_rng(seed))
     unit = unit_of(*EXACT[name], source, target)
     wanted = unit.onnxruntime()[0]
-    np.testing.assert_array_equal(table(function(unit), source, target, "half_even"), wanted)
+    np.testing.assert_array_equal(table(function(unit), source, target, Arithmetic(rounding="half_even")), wanted)
     np.testing.assert_array_equal(unit.reference(FIXED_POINT)[0], wanted)
 
 
@@ -104,7 +105,7 @@ def test_transcendental_functions_are_those_of_onnxruntime_off_ties(name: str, s
     source, target = grids(np.random.default_rng(seed))
     unit = unit_of(*TRANSCENDENTAL[name], source, target)
     (real, _), wanted = unit.floats_of_onnxruntime()[0], unit.onnxruntime()[0]
-    found = table(function(unit), source, target, "half_even")
+    found = table(function(unit), source, target, Arithmetic(rounding="half_even"))
     steps, near = real.astype(np.float64) / target.scale[0], 1e-6 * np.maximum(np.abs(real.astype(np.float64)), 1)
     with np.errstate(invalid="ignore"):
         at_tie = np.abs(steps - np.floor(steps) - 0.5) <= near / target.scale[0]
@@ -117,18 +118,27 @@ def test_a_table_is_rounded_as_the_target_does(rounding: Any) -> None:
     """x + 0 in steps of twice the size: every second input is a tie."""
     source, target = Encoding.per_tensor(INT8, 0.5, 3), Encoding.per_tensor(INT8, 1.0, -7)
     real = (np.arange(-128, 128) - 3) * 0.5
-    np.testing.assert_array_equal(table(None, source, target, rounding), rounded(real, target, rounding))
+    np.testing.assert_array_equal(
+        table(None, source, target, Arithmetic(rounding=rounding)), rounded(real, target, rounding)
+    )
 
 
 def test_what_is_no_number_is_the_smallest_integer() -> None:
     """log of −1, 0 and 1; 1/0 is ∞."""
     source, target = Encoding.per_tensor(INT8, 1.0), Encoding.per_tensor(INT8, 0.5, 9)
-    assert table(function(unit_of("Log", {}, [], source, target)), source, target, "half_up")[127:130].tolist() == [
+    assert table(function(unit_of("Log", {}, [], source, target)), source, target, Arithmetic(rounding="half_up"))[
+        127:130
+    ].tolist() == [
         -128,
         -128,
         9,
     ]
-    assert table(function(unit_of("Reciprocal", {}, [], source, target)), source, target, "half_up")[128] == 127
+    assert (
+        table(function(unit_of("Reciprocal", {}, [], source, target)), source, target, Arithmetic(rounding="half_up"))[
+            128
+        ]
+        == 127
+    )
 
 
 def test_a_slope_per_channel_makes_a_table_per_channel() -> None:
@@ -136,7 +146,7 @@ def test_a_slope_per_channel_makes_a_table_per_channel() -> None:
     x = unit.activation([2, 3, 40], grid)
     unit.store(unit.node("PRelu", [x, unit.constant(np.array([[0.1], [-2], [0.7]], np.float32))]), grid)
     assert function(unit).axis == -2
-    assert table(function(unit), grid, grid, "half_even").shape == (3, 256)
+    assert table(function(unit), grid, grid, Arithmetic(rounding="half_even")).shape == (3, 256)
     np.testing.assert_array_equal(unit.reference(FIXED_POINT)[0], unit.onnxruntime()[0])
 
 
@@ -155,7 +165,7 @@ def test_functions_in_one_step_are_rounded_once() -> None:
     """hard sigmoid times 3: 0.2·x + 0.5 in steps of 0.5 would be 0 or 0.5 or 1 before it is multiplied."""
     source, target = Encoding.per_tensor(INT8, 1.0), Encoding.per_tensor(INT8, 0.5)
     parts = [function(unit_of(*case, source, target)) for case in (EXACT["HardSigmoid"], ("Mul", {}, [3.0]))]
-    assert table(chained(parts), source, target, "half_up")[126:131].tolist() == [1, 2, 3, 4, 5]
+    assert table(chained(parts), source, target, Arithmetic(rounding="half_up"))[126:131].tolist() == [1, 2, 3, 4, 5]
 
 
 def test_constants_on_the_left_are_no_commutation() -> None:
@@ -183,3 +193,24 @@ def test_quantized_is_the_quantize_linear_of_onnxruntime(x: float, scale: float,
     unit.feeds["x0"] = np.array([x], np.float32)
     unit.store("x0", grid)
     assert quantized(unit.feeds["x0"], grid).tolist() == unit.onnxruntime()[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("contrib", "attributes", "standard"),
+    [
+        ("Gelu", {}, ("Gelu", {})),
+        ("QuickGelu", {"alpha": 0.9}, ("Swish", {"alpha": 0.9})),
+        ("QuickGelu", {}, ("Swish", {"alpha": 1.702})),
+    ],
+)
+def test_functions_of_com_microsoft_are_those_of_onnx(
+    contrib: str, attributes: dict[str, float], standard: tuple[str, dict[str, float]]
+) -> None:
+    x = np.linspace(-6, 6, 97, dtype=np.float32)
+    values = []
+    for domain, op_type, numbers in (("com.microsoft", contrib, attributes), ("", *standard)):
+        found = function_of(ir.node(op_type, [ir.val("x")], numbers, domain=domain), constant_array)
+        assert isinstance(found, Function)
+        values.append(found.evaluate(x))
+    np.testing.assert_array_equal(*values)
+    assert function_of(ir.node(contrib, [ir.val("x")], domain="com.acme"), constant_array) is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes import run_pipeline
-from qdq_passes.analysis.convex import convex_groups
+from qdq_passes.analysis.convex import convex_groups, joined_siblings
 from qdq_passes.analysis.partitions import bytes_of
 from qdq_passes.analysis.reach import reach
 from qdq_passes.analysis.units import Unit, units_of
@@ -20,6 +20,7 @@ from tests.properties.qdq_graphs import qdq_texts
 from tests.unit.small_models import model
 
 Graph = tuple[list[list[int]], list[bool]]
+Grouped = Callable[[list[list[int]], list[bool]], list[int | None]]
 
 
 @st.composite
@@ -41,11 +42,17 @@ def after(before: Sequence[Sequence[int]]) -> list[set[int]]:
     return found
 
 
+def joined(before: list[list[int]], taken: list[bool]) -> list[int | None]:
+    """Groups, siblings in one."""
+    return joined_siblings(before, convex_groups(before, taken))
+
+
+@pytest.mark.parametrize("grouped", [convex_groups, joined])
 @settings(max_examples=300, deadline=None)
-@given(dags())
-def test_groups_are_convex(graph: Graph) -> None:
+@given(graph=dags())
+def test_groups_are_convex(grouped: Grouped, graph: Graph) -> None:
     before, taken = graph
-    groups, later = convex_groups(before, taken), after(before)
+    groups, later = grouped(before, taken), after(before)
     for one in range(len(before)):
         assert (groups[one] is None) != taken[one]
         for other in later[one]:
@@ -54,11 +61,12 @@ def test_groups_are_convex(graph: Graph) -> None:
             assert all(groups[mid] == groups[one] for mid in later[one] if other in later[mid])
 
 
+@pytest.mark.parametrize("grouped", [convex_groups, joined])
 @settings(max_examples=300, deadline=None)
-@given(dags())
-def test_groups_do_not_wait_for_each_other_in_a_circle(graph: Graph) -> None:
+@given(graph=dags())
+def test_groups_do_not_wait_for_each_other_in_a_circle(grouped: Grouped, graph: Graph) -> None:
     before, taken = graph
-    groups = convex_groups(before, taken)
+    groups = grouped(before, taken)
     names = [("alone", item) if group is None else ("group", group) for item, group in enumerate(groups)]
     edges = {
         (names[other], names[item]) for item, read in enumerate(before) for other in read if names[other] != names[item]
@@ -69,10 +77,11 @@ def test_groups_do_not_wait_for_each_other_in_a_circle(graph: Graph) -> None:
         edges = {(a, b) for a, b in edges if a not in ends}
 
 
+@pytest.mark.parametrize("grouped", [convex_groups, joined])
 @settings(max_examples=100, deadline=None)
-@given(dags())
-def test_groups_are_numbered_by_their_first_item(graph: Graph) -> None:
-    groups = [group for group in convex_groups(*graph) if group is not None]
+@given(graph=dags())
+def test_groups_are_numbered_by_their_first_item(grouped: Grouped, graph: Graph) -> None:
+    groups = [group for group in grouped(*graph) if group is not None]
     assert list(dict.fromkeys(groups)) == list(range(len(set(groups))))
 
 
@@ -91,6 +100,19 @@ def test_groups_are_numbered_by_their_first_item(graph: Graph) -> None:
 )  # fmt: skip
 def test_groups(before: list[list[int]], taken: str, expected: list[int | None]) -> None:
     assert convex_groups(before, [t == "1" for t in taken]) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "taken", "expected"),
+    [
+        ([[], [0], [0], [0], [1, 2, 3]], "01110", [None, 0, 0, 0, None]),  # q, k and v of one norm
+        ([[], [0], [0, 1]], "101", [0, None, 1]),  # the last waits for the first as well
+        ([[], [], [0], [0, 1]], "0011", [None, None, 0, 1]),  # the second would begin later
+        ([[], []], "11", [0, 1]),
+    ],
+)
+def test_siblings(before: list[list[int]], taken: str, expected: list[int | None]) -> None:
+    assert joined(before, [t == "1" for t in taken]) == expected
 
 
 def placed(

@@ -16,6 +16,7 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 from qdqtool.io.load import load
 from qdqtool.io.save import save
 from qdqtool.runtime import model_bytes
+from qdqtool.runtime.bound import Bound, Buffer
 from qdqtool.runtime.refusals import VersionError, one_line, refusal
 from qdqtool.runtime.session import load_check, open_session, version
 from qdqtool.runtime.taps import Taps, float_tensors
@@ -266,3 +267,19 @@ sys.exit(" ".join(sorted({{"onnxruntime", "PIL", "sympy"}} & executed)) or None)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+#: A scale for all of y, of rank 0.
+DYNAMIC = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[4] x) => (uint8[4] y, float[] scale, uint8[] zero) { y, scale, zero = DynamicQuantizeLinear(x) }"""
+
+
+def test_a_scalar_has_a_buffer_of_rank_0() -> None:
+    session = open_session(model(DYNAMIC))
+    buffers = {
+        "x": Buffer(np.array([0.0, 1.0, 2.0, 255.0], np.float32)), "y": Buffer(np.zeros(4, np.uint8)),
+        "scale": Buffer(np.zeros((), np.float32)), "zero": Buffer(np.ones((), np.uint8)),
+    }  # fmt: skip
+    Bound(session, buffers, buffers).run()
+    assert (buffers["scale"].array.item(), buffers["zero"].array.item()) == (1.0, 0)
+    assert buffers["y"].array.tolist() == [0, 1, 2, 255]

@@ -76,6 +76,15 @@ def test_two_activations_lead_on_between_fused_layers() -> None:
     assert chosen_cuts(graph, io, max_bytes=1000) == []
 
 
+def test_bytes_that_others_hold_do_not_count() -> None:
+    """Of 656 bytes, 128 of the table and 128 of the head among them, a device holds the MLP alone."""
+    graph = model(FUSED)
+    io = decoder_io(graph)
+    assert chosen_cuts(graph, io, max_bytes=128, sizes={"up": 64, "down": 64}) == []
+    with pytest.raises(UsageError, match="a part would have 128 bytes"):
+        chosen_cuts(graph, io, max_bytes=127, sizes={"up": 64, "down": 128})
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

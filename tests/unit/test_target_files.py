@@ -42,6 +42,7 @@ memory = {tile = {value = [4, 8, 16], source = "page 3", confidence = "documente
 [cost]
 clock_mhz = {value = 700.5, source = "bench", confidence = "measured"}
 macs_per_cycle = {8 = {value = 64, source = "page 4", confidence = "documented"}}
+cpu = {macs_per_us = {value = 9000, source = "page 5", confidence = "documented"}}
 [[case]]
 when = "x.rank > 3"
 verdict = "fallback"
@@ -97,6 +98,8 @@ def test_every_key_becomes_a_value(tmp_path: Path) -> None:
     assert target.cost.macs_per_cycle["8"].value == 64
     assert target.cost.macs_per_cycle["16"] == Cost().macs_per_cycle["16"]
     assert target.cost.dispatch_us.confidence == "assumed"
+    assert target.cost.cpu_macs_per_us == Figure(value=9000.0, source="page 5", confidence="documented")
+    assert target.cost.cpu_elements_per_us == Cost().cpu_elements_per_us
     assert [case.rule for case in target.cases] == ["wide"]
 
 
@@ -169,6 +172,8 @@ BROKEN = [
     (', confidence = "measured"', "", "[cost] [clock_mhz]: 'confidence' is missing"),
     ('"measured"', '"guessed"', "'confidence' cannot be 'guessed'; it takes measured, documented, assumed"),
     ("{8 = ", "{9 = ", "[cost] [macs_per_cycle]: unknown key '9'"),
+    ("macs_per_us =", "mac_per_us =", "[cost] [cpu]: unknown key 'mac_per_us'"),
+    ("value = 9000", "value = -1", "[cost] [cpu] [macs_per_us]: 'value' cannot be -1; a number above 0"),
     ("clock_mhz =", "clock =", "[cost]: unknown key 'clock'"),
     ('verdict = "fallback"', 'verdict = "cpu"', "[[case]] 1: 'verdict' cannot be 'cpu'; it takes npu-int"),
     ('verdict = "fallback"', "", "[[case]] 1: 'verdict' is missing"),
@@ -239,7 +244,10 @@ def test_schema_and_loader_know_the_same_keys() -> None:
     assert set(properties["arithmetic"]["properties"]) == set(get_type_hints(Arithmetic))
     assert set(properties["limits"]["properties"]) == {f.name for f in dataclasses.fields(Limits)}
     assert set(properties["memory"]["properties"]) == {f.name for f in dataclasses.fields(Memory)}
-    assert set(properties["cost"]["properties"]) == {f.name for f in dataclasses.fields(Cost)}
+    figures = {f.name for f in dataclasses.fields(Cost)}
+    of_cpu = {name.removeprefix("cpu_") for name in figures if name.startswith("cpu_")}
+    assert set(properties["cost"]["properties"]) == {n for n in figures if not n.startswith("cpu_")} | {"cpu"}
+    assert set(properties["cost"]["properties"]["cpu"]["properties"]) == of_cpu
     assert set(properties["cost"]["properties"]["macs_per_cycle"]["properties"]) == set(Cost().macs_per_cycle)
     assert set(properties["engine"]["items"]["properties"]) == {f.name for f in dataclasses.fields(Engine)}
 
@@ -253,4 +261,7 @@ def test_shipped_numbers_have_a_source(name: str) -> None:
     assert len(found) >= 9
     assert all(figure.source and figure.confidence for figure in found)
     assert target.engines
-    assert target.arithmetic.requantize == ("shift" if name == "vitis_xint8" else "fixed_point")
+    floats = {"apple_ane": "float", "tpu_like": "float", "vitis_xint8": "shift"}
+    assert target.arithmetic.requantize == floats.get(name, "fixed_point")
+    given = tomllib.loads(TARGETS.path(name).read_text("utf-8"))
+    assert "extends" in given or set(given["arithmetic"]) == set(get_type_hints(Arithmetic))

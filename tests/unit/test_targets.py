@@ -16,6 +16,7 @@ from qdq_passes.analysis.demands import QUANTIZED_OPS
 from qdq_passes.analysis.shifts import ShiftLimits
 from qdq_passes.core import registry
 from qdq_passes.core.traps.groups import ActivationWithoutPair, SiluInt16
+from qdq_passes.core.traps.layouts import PaddedTiles
 from qdq_passes.core.traps.operators import UnreliableOperator
 from qdq_passes.core.traps.table import OF_TARGETS
 from qdq_passes.errors import ModelError, QdqError, SetupError, UsageError
@@ -27,6 +28,7 @@ from qdqtool.targets.target import Target
 from qdqtool.targets.words import ELEMENT_TYPES, STORAGE_TYPES
 
 SCHEMA = json.loads(files("qdqtool.targets").joinpath("schema.json").read_text("utf-8"))
+SHIPPED = ("apple_ane", "cloud_ai100", "generic_int8", "qnn_htp", "qnn_htp_v68", "tpu_like", "vitis_xint8")
 INT8 = Encoding.per_tensor(ir.DataType.INT8, 0.5)
 
 ACME = """
@@ -104,6 +106,7 @@ EVERY_TRAP = """traps = [
     {rule = "unreliable-operator", types = ["CumSum"], elements = ["uint8", "float"]},
     {rule = "unreliable-operator", types = ["com.acme::Odd"]},                 # twice, with other parameters
     {rule = "activation-without-pair", producers = ["Conv", "Gemm"]},
+    {rule = "padded-tiles", tile = [8, 128]},                                  # sizes
 ]"""
 
 
@@ -114,11 +117,14 @@ def test_traps(tmp_path: Path) -> None:
     traps = load_target(write(tmp_path, text)).traps
     assert [trap.name() for trap in traps] == [
         "silu-int16", "softmax-symmetric-output", "unreliable-operator", "unreliable-operator", "activation-without-pair",
+        "padded-tiles",
     ]  # fmt: skip
     assert traps[0] == SiluInt16()
     assert traps[2:4] == (UnreliableOperator(("CumSum",), ("uint8", "float")), UnreliableOperator(("com.acme::Odd",)))
     assert traps[4] == ActivationWithoutPair(producers=("Conv", "Gemm"), activations=("Relu",))
-    bare = [name for name in OF_TARGETS if name not in ("unreliable-operator", "float-operator")]
+    assert traps[5] == PaddedTiles((8, 128))
+    needy = ("unreliable-operator", "float-operator", "padded-tiles", "cache-sizes")
+    bare = [name for name in OF_TARGETS if name not in needy]
     text = ACME.replace('version = "1"', f'version = "1"\ntraps = {json.dumps(bare)}')
     jsonschema.validate(tomllib.loads(text), SCHEMA)
     assert [trap.name() for trap in load_target(write(tmp_path, text)).traps] == bare
@@ -175,7 +181,7 @@ def test_a_dropped_file_is_listed_and_loaded(tmp_path: Path, monkeypatch: pytest
     assert load_target("acme_npu").name == "acme_npu"
     monkeypatch.setattr(registry, "_added", [])
     monkeypatch.setenv("QDQTOOL_PATH", str(tmp_path))
-    assert list(target_names()) == ["acme_npu", "generic_int8", "qnn_htp", "qnn_htp_v68", "vitis_xint8"]
+    assert list(target_names()) == sorted(["acme_npu", *SHIPPED])
     write(tmp_path / "targets", ACME, "generic_int8.toml")
     with pytest.raises(UsageError, match=r"'generic_int8' is defined twice: .* rename one"):
         load_target("generic_int8")
@@ -189,7 +195,7 @@ def test_entry_points_give_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     points = "chip = acme_chip_for_test:FILE\nnumber = acme_chip_for_test:NUMBER\n"
     write(info, f"[qdqtool.targets]\n{points}", "entry_points.txt")
     monkeypatch.syspath_prepend(tmp_path)
-    assert TARGETS.names() == ["chip", "generic_int8", "number", "qnn_htp", "qnn_htp_v68", "vitis_xint8"]
+    assert TARGETS.names() == sorted(["chip", "number", *SHIPPED])
     assert load_target("chip").description == "Acme"
     with pytest.raises(SetupError, match="gives no path of a TOML file"):
         load_target("number")
