@@ -64,13 +64,14 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _presets() -> list[dict[str, Any]]:
-    from qdqtool.presets.loading import load_preset, preset_names
+    from qdqtool.presets.loading import PRESETS, load_preset
 
     found = []
-    for name, description in preset_names().items():
-        explained = load_preset(name).explain()
+    for name in PRESETS.names():
+        preset = load_preset(name)
+        explained = preset.explain()
         text = "\n".join(f"  {key}: {value}" for key, value in explained)
-        found.append({"name": name, "summary": description, "text": text, "settings": dict(explained)})
+        found.append({"name": name, "summary": preset.description, "text": text, "settings": dict(explained)})
     return found
 
 

@@ -46,16 +46,6 @@ PIPELINE = ("before", "ranged", "after")
 _METHOD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def preset_names() -> dict[str, str]:
-    """Name → description of every preset there is, sorted by name.
-
-    Raises:
-        UsageError: a name is defined twice.
-        ModelError: one of the files is broken.
-    """
-    return {name: load_preset(name).description for name in PRESETS.names()}
-
-
 def load_preset(name_or_path: str | os.PathLike[str]) -> Preset:
     """The preset of that name or, when it ends in ``.toml``, in that file.
 

@@ -7,7 +7,7 @@ import json
 import sys
 from importlib.metadata import version
 
-from tests.extra.part import Failed, Missing, call, environment, pytest_summary
+from tests.extra.part import Failed, Missing, call, environment, summary_with
 
 
 def run() -> str:
@@ -17,7 +17,7 @@ def run() -> str:
     if newest == present:
         return f"{newest}, which `make test` has run in"
     python = environment("new-onnxruntime", ["-e", ".[test]", f"onnxruntime=={newest}"])
-    return f"{newest}: {pytest_summary(python, 'tests/unit', 'tests/golden', 'tests/npu', '-m', 'not extra')}"
+    return f"{newest}: {summary_with(python, 'not extra')}"
 
 
 def _newer() -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.extra.part import environment, pytest_summary
+from tests.extra.part import environment, summary_with
 
 OLDEST = "1.23.2"
 
@@ -10,4 +10,4 @@ OLDEST = "1.23.2"
 def run() -> str:
     """Run the tests in an environment with the oldest onnxruntime."""
     python = environment("old-onnxruntime", ["-e", ".[test]", f"onnxruntime=={OLDEST}"])
-    return pytest_summary(python, "tests/unit", "tests/golden", "tests/npu", "-m", "not extra and not newest")
+    return summary_with(python, "not extra and not newest")

@@ -65,6 +65,21 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+#: Tests that another onnxruntime tells nothing new of: verdicts, the library's kernels by themselves, how much accuracy quantizing
+#: costs, and pages, whose commands have tests of their own.
+ONCE = (
+    "tests/npu/test_kernels_others.py", "tests/npu/test_kernels_products.py", "tests/npu/test_operator_names.py",
+    "tests/unit/test_docs.py", "tests/unit/test_mixed_precision.py", "tests/unit/test_precision_goals.py",
+    "tests/unit/test_sensitivity.py", "tests/unit/test_suggestions.py", "tests/unit/test_xint8_quality.py",
+)  # fmt: skip
+
+
+def summary_with(interpreter: str, marks: str) -> str:
+    """Run the tests of models with the onnxruntime of ``interpreter`` and return pytest's last line."""
+    ignored = [f"--ignore={file}" for file in ONCE]
+    return pytest_summary(interpreter, "tests/unit", "tests/golden", "tests/npu", *ignored, "-m", marks)
+
+
 def pytest_summary(interpreter: str, *arguments: str) -> str:
     """Run pytest with ``interpreter`` on the tree and return its last line."""
     output = call([interpreter, "-m", "pytest", "-q", *arguments])

@@ -25,7 +25,7 @@ from qdq_passes.numerics.reencode import rounded_up_to
 import qdqtool
 from qdqtool import api
 from qdqtool.calibrate.observer import Range
-from qdqtool.presets.loading import load_preset, preset_names
+from qdqtool.presets.loading import PRESETS, load_preset
 from qdqtool.quantization.options import Options
 from qdqtool.quantization.plan import plan
 from tests.unit.cli_helpers import CALIB, DIGITS, SAMPLES, cli
@@ -253,7 +253,7 @@ def half(source: str, opset: int | None = None) -> ir.Model:
 
 
 @pytest.mark.newest  # QuantizeLinear of float16 in onnxruntime 1.23.2 is one integer off for 39 % of numbers spread evenly (1.31.1: none)
-@pytest.mark.parametrize("name", sorted(preset_names()))
+@pytest.mark.parametrize("name", PRESETS.names())
 def test_every_preset_takes_a_float16_model(name: str) -> None:
     work = half(DIGITS)
     float_sqnr, half_sqnr = (

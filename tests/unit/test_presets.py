@@ -20,7 +20,7 @@ from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
 from qdq_passes.qdq.insert_qdq import InsertQdq
 
 from qdqtool.calibrate.observer import METHODS
-from qdqtool.presets.loading import INSERT, POLICY, PRESETS, load_preset, preset_names
+from qdqtool.presets.loading import INSERT, POLICY, PRESETS, load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.targets.loading import load_target
 
@@ -66,7 +66,7 @@ def mine(tmp_path: Path) -> Preset:
 def test_shipped_presets_are_valid_and_their_texts_are_canonical(name: str) -> None:
     preset = load_preset(name)
     assert preset.name == name
-    assert preset_names()[name] == preset.description
+    assert preset.description
     assert preset.method in METHODS.names()
     jsonschema.validate(tomllib.loads(PRESETS.path(name).read_text("utf-8")), SCHEMA)
     for text in preset.pipeline_text():
@@ -219,7 +219,7 @@ def test_a_preset_may_say_little(tmp_path: Path) -> None:
 def test_a_dropped_file_is_listed_and_loaded(tmp_path: Path) -> None:
     write(tmp_path / "presets", MINE)
     registry.add_path(tmp_path)
-    assert preset_names()["mine"] == "Mine"
+    assert load_preset("mine").description == "Mine"
     assert load_preset("mine").method == "minmax"
     with pytest.raises(UsageError, match="unknown preset 'mien'; did you mean 'mine'"):
         load_preset("mien")

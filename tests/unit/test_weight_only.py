@@ -15,7 +15,7 @@ from qdq_passes.numerics.quantize import dequantize
 from qdqtool import api
 from qdqtool.io.load import load
 from qdqtool.llm.perplexity import perplexity
-from qdqtool.presets.loading import load_preset, preset_names
+from qdqtool.presets.loading import PRESETS, load_preset
 from qdqtool.quantization.extra_options import parse_extra_options
 from qdqtool.quantization.options import Options
 from qdqtool.quantization.plan import plan
@@ -192,7 +192,7 @@ def test_nothing_to_quantize(tmp_path: Path) -> None:
 
 
 def test_the_presets_are_listed_and_explained() -> None:
-    assert set(preset_names()) >= {*WEIGHT_ONLY, *DYNAMIC, "coreml-8a-c4w"}
+    assert set(PRESETS.names()) >= {*WEIGHT_ONLY, *DYNAMIC, "coreml-8a-c4w"}
     rows = dict(load_preset("w4-g32").explain())
     assert rows["activations"] == "float"
     assert rows["calibration method"] == "none, activations stay float"
