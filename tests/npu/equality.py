@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,3 +76,33 @@ def assert_operators_equal(unit: Unit, target: Target, label: str = "") -> None:
     wanted = reference(model, feed, target.arithmetic)
     lowered = lower(model, target).model
     assert_equal(open_session(lowered, operators=library_path()).run(feed), wanted, label)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """Random units of a topic, and the target that takes all of them.
+
+    Args:
+        target: whatever its arithmetic.
+        make: (seed, whether scales are powers of two, names of the case) → unit, the same one every time.
+        seeds: how many units of a case.
+    """
+
+    target: Target
+    make: Callable[..., Unit]
+    seeds: int
+
+    def on_provider(
+        self, arithmetic: str | tuple[Arithmetic, bool], *case: str, seeds: range | None = None, **options: str
+    ) -> None:
+        """Each unit of ``case`` on the provider; ``arithmetic`` is one of `ARITHMETICS`, or like those."""
+        computing, only_pow2 = ARITHMETICS[arithmetic] if isinstance(arithmetic, str) else arithmetic
+        for seed in seeds or range(self.seeds):
+            unit = self.make(seed, only_pow2 or seed % 2 == 0, *case)
+            assert_provider_equals(unit, on_arithmetic(self.target, computing), f"seed {seed}", **options)
+
+    def as_operators(self, *case: str) -> None:
+        """Each unit of ``case`` as custom operators."""
+        target = on_arithmetic(self.target, ARITHMETICS["half_up"][0])
+        for seed in range(self.seeds):
+            assert_operators_equal(self.make(seed, seed % 2 == 0, *case), target, f"seed {seed}")

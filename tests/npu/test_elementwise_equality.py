@@ -13,15 +13,7 @@ import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from qdqtool.targets.loading import load_target
-from tests.npu.equality import (
-    ARITHMETICS,
-    INSTRUCTION_SETS,
-    Unit,
-    assert_operators_equal,
-    assert_provider_equals,
-    generator,
-    on_arithmetic,
-)
+from tests.npu.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, generator, on_arithmetic
 from tests.npu.units_elementwise import CASES, WideBuilder
 
 ANY = load_target(Path(__file__).with_name("any_width.toml"))
@@ -37,10 +29,13 @@ ALL: dict[str, tuple[Arithmetic, bool]] = {
 }  # fmt: skip
 
 
-def unit(case: str, seed: int, *, pow2: bool) -> Unit:
+def unit(seed: int, pow2: bool, case: str) -> Unit:
     """A model and a feed, the same ones every time."""
     builder = WideBuilder(generator(seed, case), pow2=pow2)
     return CASES[case](builder), builder.feeds
+
+
+UNITS = Units(ANY, unit, SEEDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,26 +46,19 @@ def _registered() -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("case", CASES)
 def test_a_unit_is_computed_as_the_reference_says(case: str, name: str) -> None:
-    arithmetic, only_pow2 = ALL[name]
-    for seed in range(SEEDS):
-        made = unit(case, seed, pow2=only_pow2 or seed % 2 == 0)
-        assert_provider_equals(made, on_arithmetic(ANY, arithmetic), f"seed {seed}")
+    UNITS.on_provider(ALL[name], case)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_custom_operators_compute_the_same(case: str) -> None:
-    target = on_arithmetic(ANY, ARITHMETICS["half_up"][0])
-    for seed in range(SEEDS):
-        assert_operators_equal(unit(case, seed, pow2=seed % 2 == 0), target, f"seed {seed}")
+    UNITS.as_operators(case)
 
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_instruction_set_computes_the_same(case: str, isa: str) -> None:
     """Where the processor lacks one, the next lower one runs."""
-    target = on_arithmetic(ANY, ARITHMETICS["half_even"][0])
-    for seed in range(SEEDS):
-        assert_provider_equals(unit(case, seed, pow2=seed % 2 == 0), target, f"seed {seed}", isa=isa)
+    UNITS.on_provider("half_even", case, isa=isa)
 
 
 def test_division_by_zero_goes_to_the_ends() -> None:

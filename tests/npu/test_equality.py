@@ -13,26 +13,20 @@ from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
-from tests.npu.equality import (
-    ARITHMETICS,
-    INSTRUCTION_SETS,
-    Unit,
-    assert_equal,
-    assert_operators_equal,
-    assert_provider_equals,
-    generator,
-    on_arithmetic,
-)
+from tests.npu.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, assert_equal, generator, on_arithmetic
 from tests.npu.random_units import CASES, Builder
 
 ANY = load_target(Path(__file__).with_name("any_int8.toml"))
 SEEDS = 8
 
 
-def unit(case: str, seed: int, *, pow2: bool) -> Unit:
+def unit(seed: int, pow2: bool, case: str) -> Unit:
     """A model and a feed, the same ones every time."""
     builder = Builder(generator(seed, case), pow2=pow2)
     return CASES[case](builder), builder.feeds
+
+
+UNITS = Units(ANY, unit, SEEDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,17 +37,12 @@ def _registered() -> None:
 @pytest.mark.parametrize("name", ARITHMETICS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_unit_is_computed_as_the_reference_says(case: str, name: str) -> None:
-    arithmetic, only_pow2 = ARITHMETICS[name]
-    for seed in range(SEEDS):
-        made = unit(case, seed, pow2=only_pow2 or seed % 2 == 0)
-        assert_provider_equals(made, on_arithmetic(ANY, arithmetic), f"seed {seed}")
+    UNITS.on_provider(name, case)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_custom_operators_compute_the_same(case: str) -> None:
-    target = on_arithmetic(ANY, ARITHMETICS["half_up"][0])
-    for seed in range(SEEDS):
-        assert_operators_equal(unit(case, seed, pow2=seed % 2 == 0), target, f"seed {seed}")
+    UNITS.as_operators(case)
 
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
@@ -62,9 +51,7 @@ def test_the_custom_operators_compute_the_same(case: str) -> None:
 )
 def test_every_instruction_set_computes_the_same(case: str, isa: str) -> None:
     """Where the processor lacks one, the next lower one runs."""
-    target = on_arithmetic(ANY, ARITHMETICS["half_even"][0])
-    for seed in range(SEEDS):
-        assert_provider_equals(unit(case, seed, pow2=seed % 2 == 0), target, f"seed {seed}", isa=isa)
+    UNITS.on_provider("half_even", case, isa=isa)
 
 
 #: Operators whose float32 arithmetic in onnxruntime is exact for these sizes and power-of-two scales: sums below 2^24.
@@ -75,6 +62,6 @@ EXACT_IN_FLOAT = [case for case in CASES if case not in ("function", "softmax")]
 def test_powers_of_two_and_half_even_are_onnxruntime(case: str) -> None:
     """Against the QDQ model in onnxruntime without optimization, at tolerance 0."""
     for seed in range(SEEDS):
-        model, feed = unit(case, seed, pow2=True)
+        model, feed = unit(seed, True, case)
         done = compile_model(model, on_arithmetic(ANY, Arithmetic(requantize="fixed_point", rounding="half_even")))
         assert_equal(provider.open_session(done.model).run(feed), dict(open_session(model).run(feed)), f"seed {seed}")

@@ -15,16 +15,7 @@ from qdq_passes.numerics.arithmetic import Arithmetic
 
 import qdqtool.npu
 from qdqtool.targets.loading import load_target
-from tests.npu.equality import (
-    ARITHMETICS,
-    INSTRUCTION_SETS,
-    Unit,
-    assert_operators_equal,
-    assert_provider_equals,
-    generator,
-    on_arithmetic,
-    reference,
-)
+from tests.npu.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, generator, reference
 from tests.npu.random_units import Builder
 from tests.npu.units_norms import CASES
 
@@ -34,10 +25,13 @@ SEEDS = 12
 NAMES = [pytest.param(case, marks=pytest.mark.newest) if case == "rms_norm" else case for case in CASES]
 
 
-def unit(case: str, seed: int) -> Unit:
+def unit(seed: int, pow2: bool, case: str) -> Unit:
     """A model and a feed, the same ones every time."""
-    builder = Builder(generator(seed, case), pow2=seed % 2 == 0)
+    builder = Builder(generator(seed, case), pow2=pow2)
     return CASES[case](builder), builder.feeds
+
+
+UNITS = Units(ANY, unit, SEEDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,22 +42,18 @@ def _registered() -> None:
 @pytest.mark.parametrize("name", ARITHMETICS)
 @pytest.mark.parametrize("case", NAMES)
 def test_a_norm_is_computed_as_the_reference_says(case: str, name: str) -> None:
-    for seed in range(SEEDS):
-        assert_provider_equals(unit(case, seed), on_arithmetic(ANY, ARITHMETICS[name][0]), f"seed {seed}")
+    UNITS.on_provider((ARITHMETICS[name][0], False), case)  # no shift depends on the scales: they may be any
 
 
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 @pytest.mark.parametrize("case", NAMES)
 def test_every_instruction_set_computes_the_same(case: str, isa: str) -> None:
-    for seed in range(SEEDS):
-        target = on_arithmetic(ANY, ARITHMETICS["half_away"][0])
-        assert_provider_equals(unit(case, seed), target, f"seed {seed}", isa=isa)
+    UNITS.on_provider("half_away", case, isa=isa)
 
 
 @pytest.mark.parametrize("case", NAMES)
 def test_the_custom_operator_computes_the_same(case: str) -> None:
-    for seed in range(SEEDS):
-        assert_operators_equal(unit(case, seed), on_arithmetic(ANY, ARITHMETICS["half_up"][0]), f"seed {seed}")
+    UNITS.as_operators(case)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "group_norm_18"])
@@ -75,7 +65,7 @@ def test_the_reference_is_the_norm_of_float64(case: str) -> None:
     """
     compared = 0
     for seed in range(SEEDS):
-        model, feed = unit(case, seed)
+        model, feed = unit(seed, seed % 2 == 0, case)
         wanted = reference(model, feed, Arithmetic(rounding="half_even"))
         core, numbers = _in_float64(model, feed)
         quantize = next(node for node in model.graph if node.inputs[0] is core.outputs[0])

@@ -8,10 +8,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
-from qdq_passes.errors import SetupError
 
 import qdqtool
-from qdqtool.npu.library import library_path
 
 ROOT = Path(__file__).resolve().parents[2]
 #: With a feed that random numbers can be; of control flow, local functions and attention each one.
@@ -24,15 +22,6 @@ NOTHING = {
 }  # fmt: skip
 #: What compute in floating point what is not quantized.
 FLOATS = ["apple_ane", "cloud_ai100", "qnn_htp", "tpu_like"]
-
-
-@pytest.fixture(autouse=True)
-def library() -> None:
-    """Skip without the library."""
-    try:
-        library_path()
-    except SetupError as error:
-        pytest.skip(error.message)
 
 
 def _bound(model: ir.Model) -> ir.Model:

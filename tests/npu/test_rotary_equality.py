@@ -9,14 +9,7 @@ import pytest
 
 import qdqtool.npu
 from qdqtool.targets.loading import load_target
-from tests.npu.equality import (
-    ARITHMETICS,
-    Unit,
-    assert_operators_equal,
-    assert_provider_equals,
-    generator,
-    on_arithmetic,
-)
+from tests.npu.equality import ARITHMETICS, Unit, Units, generator
 from tests.npu.units_movement import WIDTHS, WideBuilder
 from tests.npu.units_rotary import CASES
 
@@ -26,10 +19,13 @@ SEEDS = 6
 NAMES = [pytest.param(case, marks=pytest.mark.newest) if case == "rotary" else case for case in CASES]
 
 
-def unit(case: str, width: str, seed: int, *, pow2: bool) -> Unit:
+def unit(seed: int, pow2: bool, case: str, width: str) -> Unit:
     """A model and a feed, the same ones every time."""
     builder = WideBuilder(generator(seed, case, width), pow2=pow2, types=WIDTHS[width])
     return CASES[case](builder), builder.feeds
+
+
+UNITS = Units(WIDE, unit, SEEDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,15 +37,10 @@ def _registered() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("case", NAMES)
 def test_a_unit_is_computed_as_the_reference_says(case: str, width: str, name: str) -> None:
-    arithmetic, only_pow2 = ARITHMETICS[name]
-    for seed in range(SEEDS):
-        made = unit(case, width, seed, pow2=only_pow2 or seed % 2 == 0)
-        assert_provider_equals(made, on_arithmetic(WIDE, arithmetic), f"seed {seed}")
+    UNITS.on_provider(name, case, width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("case", NAMES)
 def test_the_custom_operators_compute_the_same(case: str, width: str) -> None:
-    target = on_arithmetic(WIDE, ARITHMETICS["half_up"][0])
-    for seed in range(SEEDS):
-        assert_operators_equal(unit(case, width, seed, pow2=seed % 2 == 0), target, f"seed {seed}")
+    UNITS.as_operators(case, width)
