@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.core.annotate import DECODER
+from qdq_passes.core.decoder import DECODER
 from qdq_passes.core.edit import copy_model
 from qdq_passes.core.pipeline import Hook
 from qdq_passes.errors import ModelError, UsageError

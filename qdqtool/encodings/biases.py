@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import ml_dtypes
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import BIAS_INPUT
+from qdq_passes.analysis.channels import BIAS_INPUT
 from qdq_passes.analysis.uses import dtype_of, is_constant, main_nodes, readers
 from qdq_passes.core.annotate import ENCODING
 from qdq_passes.core.bias_encoding import bias_encoding

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.decoder_host import Host
 from qdq_passes.analysis.decoder_io import decoder_io
 from qdq_passes.analysis.position_tables import shortest_table
-from qdq_passes.core.annotate import DECODER
+from qdq_passes.core.decoder import DECODER
 from qdq_passes.core.decoder_edit import canonical_positions
 from qdq_passes.errors import UnsupportedError, UsageError
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
-from qdq_passes.core.annotate import DECODER
-from qdq_passes.core.decoder import CacheTensor, Decoder, MaskInput
+from qdq_passes.core.decoder import DECODER, CacheTensor, Decoder, MaskInput
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.artifacts import canonical_json

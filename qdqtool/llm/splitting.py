@@ -13,8 +13,7 @@ from qdq_passes.analysis.decoder_host import Host
 from qdq_passes.analysis.decoder_io import DecoderIo, decoder_io
 from qdq_passes.analysis.last_rows import gives_one_row
 from qdq_passes.analysis.position_tables import shortest_table
-from qdq_passes.core.annotate import DECODER
-from qdq_passes.core.decoder import CacheTensor, Decoder, Layout, MaskInput
+from qdq_passes.core.decoder import DECODER, CacheTensor, Decoder, Layout, MaskInput
 from qdq_passes.core.decoder_edit import canonical_positions
 from qdq_passes.core.edit import copy_model
 from qdq_passes.core.pipeline import Hook, parse_pipeline, run_pipeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from qdq_passes.analysis.channels import CHANNEL_OPS
-from qdq_passes.analysis.demands import SHARING
+from qdq_passes.analysis.uses import SHARING
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.override import format_overrides
 from qdq_passes.qdq.annotate_encodings import AnnotateEncodings, BiasType

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import SHARING
 from qdq_passes.analysis.macs import macs_in, macs_of
 from qdq_passes.analysis.scopes import layer_of, scope_of
-from qdq_passes.analysis.uses import is_standard, main_nodes
+from qdq_passes.analysis.uses import SHARING, is_standard, main_nodes
 from qdq_passes.core.annotate import FUSED, PART
 from qdq_passes.core.whole_groups import touched_by
 

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import SHARING
 from qdq_passes.analysis.mac_shares import Crossing, boundary_crossings
 from qdq_passes.analysis.macs import MULTIPLYING, macs_of
 from qdq_passes.analysis.operand_widths import EIGHT, OperandWidths
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import all_nodes, all_values, dtype_of, is_standard
+from qdq_passes.analysis.uses import SHARING, all_nodes, all_values, dtype_of, is_standard
 
 from qdqtool.targets.cost import Cost as Speeds
 

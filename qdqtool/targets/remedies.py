@@ -11,8 +11,8 @@ import onnx_ir as ir
 from qdq_passes.analysis.float_causes import FloatCause, float_cause
 from qdq_passes.analysis.hard_sigmoid import is_dpu_hard_sigmoid
 from qdq_passes.analysis.integer_products import is_integer_product
-from qdq_passes.analysis.qdq_ops import is_quantize
-from qdq_passes.analysis.qdq_pairs import encoding_of, float_source
+from qdq_passes.analysis.qdq_ops import float_source, is_quantize
+from qdq_passes.analysis.qdq_pairs import encoding_of
 from qdq_passes.analysis.qoperators import form_of
 from qdq_passes.analysis.shifts import RULES
 from qdq_passes.analysis.units import Unit

@@ -9,7 +9,6 @@ import onnx_ir as ir
 import pytest
 from qdq_passes.analysis.uses import all_nodes, all_values
 from qdq_passes.core.annotate import (
-    ANNOTATIONS,
     DEMAND,
     ENCODING,
     FUSED,
@@ -20,6 +19,7 @@ from qdq_passes.core.annotate import (
     Fused,
     Origin,
     Part,
+    annotations,
     holders,
     read_metadata,
     write_metadata,
@@ -162,6 +162,6 @@ def test_holders_are_everything_once() -> None:
 
 
 def test_keys_are_ours_and_distinct() -> None:
-    keys = [annotation.key for annotation in ANNOTATIONS]
+    keys = [annotation.key for annotation in annotations()]
     assert len(set(keys)) == len(keys)
     assert all(key.startswith("qdqtool.") for key in keys)

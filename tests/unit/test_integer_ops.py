@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnxruntime.quantization import QuantType
-from qdq_passes.analysis.integer_ops import IntegerTensor, float_name, integer_tensors
+from qdq_passes.analysis.integer_ops import IntegerTensor, integer_tensors
 from qdq_passes.analysis.qdq_pairs import encoding_of
+from qdq_passes.core.names import float_name
 from qdq_passes.core.pipeline import run_pipeline
 from qdq_passes.numerics.encoding import Encoding
 

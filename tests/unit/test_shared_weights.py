@@ -10,8 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from qdq_passes.core.annotate import DECODER
-from qdq_passes.core.decoder import Decoder
+from qdq_passes.core.decoder import DECODER, Decoder
 from qdq_passes.core.edit import copy_model
 from qdq_passes.errors import ModelError, UsageError
 

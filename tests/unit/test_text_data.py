@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.core.annotate import DECODER
+from qdq_passes.core.decoder import DECODER
 from qdq_passes.core.select import Selector, select_nodes
 from qdq_passes.errors import UnsupportedError, UsageError
 

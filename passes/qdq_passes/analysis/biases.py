@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.channels import bias_channels
+from qdq_passes.analysis.channels import BIAS_INPUT, bias_channels
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.analysis.qdq_pairs import BIAS_INPUT, Pair, encoding_of, qdq_pairs
+from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, qdq_pairs
 from qdq_passes.analysis.uses import all_nodes, constant_array, dtype_of, is_constant
 from qdq_passes.numerics.encoding import Encoding
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.demands import SHARING
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.analysis.qdq_pairs import encoding_of
-from qdq_passes.analysis.uses import dtype_of, has_body, is_constant, is_standard, only_reader
+from qdq_passes.analysis.uses import SHARING, dtype_of, has_body, is_constant, is_standard, only_reader
 
 #: Activations that layers are fused with: no pair stands between.
 FUSED = ("Clip", "LeakyRelu", "PRelu", "Relu")

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from qdq_passes.analysis.attributes import integer_of
-from qdq_passes.analysis.qdq_pairs import BIAS_INPUT
 from qdq_passes.errors import UsageError
+
+#: Operators and the input that is a bias.
+BIAS_INPUT = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "LayerNormalization": 2, "GroupNormalization": 2}
 
 #: Operators whose second input is a weight with an axis of output channels.
 CHANNEL_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")

@@ -9,15 +9,15 @@ from typing import Literal, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.analysis.channels import BIAS_INPUT
 from qdq_passes.analysis.dpu_factors import is_dpu_factor
 from qdq_passes.analysis.hard_sigmoid import is_dpu_hard_sigmoid
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.qdq_ops import has_pair, is_dequantize
 from qdq_passes.analysis.qdq_opsets import OPSET_OF_HALF
-from qdq_passes.analysis.qdq_pairs import BIAS_INPUT
 from qdq_passes.analysis.uses import (
-    DATA_MOVEMENT,
     FLOAT_TYPES,
     QUANTIZABLE_TYPES,
+    SHARING,
     UNKNOWN_TYPE,
     constant_array,
     dtype_of,
@@ -62,9 +62,6 @@ DATA_OUTPUTS = {
     "ArgMax": 0, "ArgMin": 0, "BatchNormalization": 1, "EmbedLayerNormalization": 1, "LayerNormalization": 1, "MaxPool": 1,
     "TopK": 1,
 }  # fmt: skip
-
-#: Operators whose output takes values of their first input only, so that both share one encoding.
-SHARING = DATA_MOVEMENT | {"MaxPool"}
 
 
 #: A value, what it is, and the node that reads it as which input or (None) writes it.
@@ -329,9 +326,3 @@ def _is_float(value: ir.Value) -> bool:
     """Whether ``value`` is, or may be, a float tensor."""
     dtype = dtype_of(value)
     return dtype is None or dtype in FLOAT_TYPES
-
-
-def has_pair(value: ir.Value) -> bool:
-    """Whether ``value`` is already quantized: a DequantizeLinear writes it, or a QuantizeLinear reads it."""
-    producer = value.producer()
-    return (producer is not None and is_dequantize(producer)) or any(is_quantize(user) for user in value.consumers())

@@ -11,8 +11,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.integer_flow import is_dynamic_quantize
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
 from qdq_passes.analysis.uses import all_nodes, constant_array, is_constant, is_standard
 
 #: What a scale or zero point may be computed with.

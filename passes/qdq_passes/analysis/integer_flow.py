@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
 from qdq_passes.analysis.qoperators import (
     MICROSOFT,
     Parameters,
@@ -31,11 +31,6 @@ MERGES_INTEGERS: dict[str, tuple[int, ...] | None] = {"Concat": None, "Max": Non
 READS_ONLY = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
 #: Domains whose Q and DQ the integers are followed between.
 QDQ_DOMAINS = ("", "ai.onnx", MICROSOFT)
-
-
-def is_dynamic_quantize(node: ir.Node) -> bool:
-    """Whether ``node`` is a DynamicQuantizeLinear."""
-    return is_standard(node, "DynamicQuantizeLinear")
 
 
 def moved_inputs(node: ir.Node) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -10,10 +9,10 @@ from typing import Literal
 import onnx_ir as ir
 
 from qdq_passes.analysis.dynamic_quantization import DynamicGroup, Spread, dynamic_groups
-from qdq_passes.analysis.integer_flow import integer_flow, is_dynamic_quantize, moved_inputs
+from qdq_passes.analysis.integer_flow import integer_flow, moved_inputs
 from qdq_passes.analysis.integer_products import integer_product, is_integer_product
 from qdq_passes.analysis.packed_weights import PackedWeight, is_packed, packed_weight
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
 from qdq_passes.analysis.qdq_pairs import Kind
 from qdq_passes.analysis.qoperators import (
     Parameters,
@@ -25,16 +24,13 @@ from qdq_passes.analysis.qoperators import (
     storage_type,
 )
 from qdq_passes.analysis.uses import all_nodes, is_constant
+from qdq_passes.core.names import float_name
 from qdq_passes.numerics.encoding import Encoding
 
 Style = Literal["qoperator", "integer", "nbits", "dynamic"]
 
 #: Products of com.microsoft that scale their int32 result themselves.
 INTEGER_PRODUCTS = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
-
-#: What tools append to the name of a tensor for its integers: onnxruntime's quantizers (``s1quantized`` for outputs of Split,
-#: ``_Q4`` for packed weights), model builders (``.qweight``) and our own.
-_STORED = re.compile(r"(?<=.)(_?quantized|_QuantizeLinear_Output|_DynamicQuantizeLinear_Output|_Q\d+(G\d+)?)$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +181,6 @@ def _float_name(value: ir.Value, producer: ir.Node | None, readers: tuple[ir.Nod
         original = name.removesuffix("_QuantizeLinear_Input")
         return original if any(is_dequantize(dq) and dq.outputs[0].name == original for dq in readers) else name
     return float_name(value.name or "")
-
-
-def float_name(name: str) -> str:
-    """Name of the float tensor whose integers are called ``name``: ``w_quantized`` → ``w``, ``w_Q4`` → ``w``."""
-    if name.endswith(".qweight"):
-        return name.removesuffix("qweight") + "weight"
-    return _STORED.sub("", name)
 
 
 def _packed(node: ir.Node) -> tuple[ir.Value, IntegerTensor] | None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.demands import SHARING
 from qdq_passes.analysis.macs import MULTIPLYING, macs_of
 from qdq_passes.analysis.operand_widths import EIGHT, OperandWidths
-from qdq_passes.analysis.uses import all_nodes, is_standard
+from qdq_passes.analysis.uses import SHARING, all_nodes, is_standard
 
 #: Bits of the widest operand, at most → the share that it counts for.
 SHARES = {4: "4", 8: "8", 16: "16"}

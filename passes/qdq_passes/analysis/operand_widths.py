@@ -8,11 +8,11 @@ from functools import cached_property
 import onnx_ir as ir
 
 from qdq_passes.analysis.boundaries import FUSED
-from qdq_passes.analysis.demands import CONTROL_INPUTS, SHARING
+from qdq_passes.analysis.demands import CONTROL_INPUTS
 from qdq_passes.analysis.dynamic_quantization import dynamic_groups
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.analysis.qdq_pairs import encoding_of
-from qdq_passes.analysis.uses import FLOAT_TYPES, all_nodes, dtype_of, is_constant, is_standard, only_reader
+from qdq_passes.analysis.uses import FLOAT_TYPES, SHARING, all_nodes, dtype_of, is_constant, is_standard, only_reader
 from qdq_passes.numerics.encoding import integer_format, is_integer_type
 
 #: Width of what is held as a float, of any type: above those of all integers that operands are stored in.

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.demands import SHARING
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.analysis.qdq_pairs import dequantizers, encoding_of, pair_of, pair_with
-from qdq_passes.analysis.uses import all_nodes, is_constant, is_standard
+from qdq_passes.analysis.uses import SHARING, all_nodes, is_constant, is_standard
 from qdq_passes.numerics.encoding import integer_format, is_integer_type
 from qdq_passes.numerics.reencode import is_centered
 

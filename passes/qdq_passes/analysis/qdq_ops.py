@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from qdq_passes.analysis.uses import is_standard
+
 #: Names of a QuantizeLinear and a DequantizeLinear per domain; ``ai.onnx`` is another spelling of the default domain.
 OPERATORS: dict[str, tuple[str, str]] = {
     "": ("QuantizeLinear", "DequantizeLinear"),
@@ -41,3 +43,23 @@ def is_dequantize(node: ir.Node) -> bool:
 def is_quantize_dequantize(node: ir.Node) -> bool:
     """Whether ``node`` is both halves of a pair at once."""
     return (node.domain, node.op_type) in FIX or (node.domain, node.op_type) in BLOCK_FLOAT
+
+
+def float_source(value: ir.Value | None) -> ir.Value | None:
+    """The float value before the pair that writes ``value``; ``value`` itself where no pair does, or one of stored integers."""
+    producer = value.producer() if value is not None else None
+    if producer is None or not is_dequantize(producer) or producer.inputs[0] is None:
+        return value
+    quantizer = producer.inputs[0].producer()
+    return quantizer.inputs[0] if quantizer is not None and is_quantize(quantizer) and quantizer.inputs else value
+
+
+def has_pair(value: ir.Value) -> bool:
+    """Whether ``value`` is already quantized: a DequantizeLinear writes it, or a QuantizeLinear reads it."""
+    producer = value.producer()
+    return (producer is not None and is_dequantize(producer)) or any(is_quantize(user) for user in value.consumers())
+
+
+def is_dynamic_quantize(node: ir.Node) -> bool:
+    """Whether ``node`` is a DynamicQuantizeLinear."""
+    return is_standard(node, "DynamicQuantizeLinear")

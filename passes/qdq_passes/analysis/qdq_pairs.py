@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.analysis.attributes import integer_of
-from qdq_passes.analysis.qdq_ops import FIX, is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.analysis.channels import BIAS_INPUT
+from qdq_passes.analysis.qdq_ops import FIX, float_source, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.analysis.uses import all_nodes, constant_array, dtype_of, is_constant
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.numbers import MANY, Numbers
@@ -35,8 +36,6 @@ __all__ = [
     "qdq_pairs",
 ]
 
-#: Operators and the input that is a bias.
-BIAS_INPUT = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "LayerNormalization": 2, "GroupNormalization": 2}
 
 #: What the converting pair at a boundary of mixed types writes.
 _CONVERTED = re.compile(r"_converted(_\d+)?$")
@@ -131,15 +130,6 @@ def pair_with(half: ir.Node) -> Pair | None:
     """A pair that the Q or DQ ``half`` is in, of a Q the one with its first DQ; None where it is in none."""
     dq = half if is_dequantize(half) else next(iter(dequantizers(half)), None)
     return pair_of(dq) if dq is not None else None
-
-
-def float_source(value: ir.Value | None) -> ir.Value | None:
-    """The float value before the pair that writes ``value``; ``value`` itself where no pair does, or one of stored integers."""
-    producer = value.producer() if value is not None else None
-    if producer is None or not is_dequantize(producer) or producer.inputs[0] is None:
-        return value
-    quantizer = producer.inputs[0].producer()
-    return quantizer.inputs[0] if quantizer is not None and is_quantize(quantizer) and quantizer.inputs else value
 
 
 def half_pairs(model: ir.Model) -> list[Half]:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.fused_layers import AVERAGE_POOLS
 from qdq_passes.analysis.hard_sigmoid import is_dpu_hard_sigmoid
 from qdq_passes.analysis.positions import Positions, factor_input
-from qdq_passes.analysis.qdq_pairs import float_source
+from qdq_passes.analysis.qdq_ops import float_source
 from qdq_passes.analysis.uses import is_standard
 
 Halves = Sequence[ir.Node]

@@ -11,12 +11,13 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from qdq_passes.analysis.channels import BIAS_INPUT
 from qdq_passes.analysis.clips import BOUNDS, clip_bound
 from qdq_passes.analysis.demands import CONTROL_INPUTS
 from qdq_passes.analysis.dpu_factors import scalings
 from qdq_passes.analysis.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS
 from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.qdq_pairs import BIAS_INPUT, encoding_of
+from qdq_passes.analysis.qdq_pairs import encoding_of
 from qdq_passes.analysis.reach import in_order
 from qdq_passes.analysis.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, is_standard, only_reader
 from qdq_passes.numerics.encoding import Encoding

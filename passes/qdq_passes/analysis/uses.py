@@ -17,6 +17,9 @@ DATA_MOVEMENT = frozenset(
     }
 )  # fmt: skip
 
+#: Operators whose output takes values of their first input only, so that both share one encoding.
+SHARING = DATA_MOVEMENT | {"MaxPool"}
+
 FLOAT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 #: Float types that QuantizeLinear takes; float64 is none of them.
 QUANTIZABLE_TYPES = FLOAT_TYPES - {ir.DataType.DOUBLE}

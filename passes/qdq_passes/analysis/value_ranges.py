@@ -8,9 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.analysis.clips import clip_bounds
-from qdq_passes.analysis.demands import SHARING
 from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, is_dequantize, is_quantize
-from qdq_passes.analysis.uses import has_body, is_standard
+from qdq_passes.analysis.uses import SHARING, has_body, is_standard
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.reencode import real_range
 

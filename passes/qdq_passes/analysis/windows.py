@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from qdq_passes.analysis.attributes import integer_of, integers_of
-from qdq_passes.analysis.qdq_pairs import float_source
+from qdq_passes.analysis.qdq_ops import float_source
 from qdq_passes.analysis.uses import constant_array
 
 

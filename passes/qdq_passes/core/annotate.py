@@ -1,19 +1,21 @@
 """Annotations: facts that passes leave on values, nodes and models for later passes.
 
 In memory they are frozen dataclasses in ``meta``; protobuf round trips lose ``meta``, so `write_metadata` puts every
-annotation into ``metadata_props`` as canonical JSON and `read_metadata` takes it back. Each annotation is defined once, here."""
+annotation into ``metadata_props`` as canonical JSON and `read_metadata` takes it back. Each annotation is defined once: here, or
+beside the record it holds (`DECLARED`)."""
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
 from qdq_passes.analysis.uses import all_graphs, all_nodes
-from qdq_passes.core.decoder import Decoder
 from qdq_passes.numerics.encoding import Encoding
 
 T = TypeVar("T")
@@ -201,10 +203,17 @@ SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, lambda data: S
 OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, lambda data: Observed(**data))
 PRECISION: Annotation[Precision] = Annotation("qdqtool.precision", asdict, lambda data: Precision(**data))
 TARGET: Annotation[Placement] = Annotation("qdqtool.target", _placement_json, lambda data: Placement(**data))
-DECODER: Annotation[Decoder] = Annotation("qdqtool.decoder", Decoder.to_json, Decoder.from_json)
 ANNOTATIONS: tuple[Annotation[Any], ...] = (
-    ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, PRECISION, TARGET, DECODER,
+    ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, PRECISION, TARGET,
 )  # fmt: skip
+#: Annotations that a subject declares beside the record they hold: module and name of each.
+DECLARED = (("qdq_passes.core.decoder", "DECODER"),)
+
+
+@cache
+def annotations() -> tuple[Annotation[Any], ...]:
+    """Every kind of annotation there is."""
+    return *ANNOTATIONS, *(getattr(importlib.import_module(module), name) for module, name in DECLARED)
 
 
 def holders(model: ir.Model) -> list[Annotatable]:
@@ -226,9 +235,9 @@ def holders(model: ir.Model) -> list[Annotatable]:
 
 def write_metadata(model: ir.Model) -> int:
     """Write every annotation of ``model`` into ``metadata_props``; returns how many were written."""
-    count = 0
+    count, kinds = 0, annotations()
     for holder in holders(model):
-        for annotation in ANNOTATIONS:
+        for annotation in kinds:
             value = annotation.get(holder)
             if value is not None:
                 text = json.dumps(annotation.to_json(value), sort_keys=True, separators=(",", ":"))
@@ -239,9 +248,9 @@ def write_metadata(model: ir.Model) -> int:
 
 def read_metadata(model: ir.Model, *, keep: bool = False) -> int:
     """Read annotations back from ``metadata_props`` (removing them there unless ``keep``); returns how many were read."""
-    count = 0
+    count, kinds = 0, annotations()
     for holder in holders(model):
-        for annotation in ANNOTATIONS:
+        for annotation in kinds:
             text = holder.metadata_props.get(annotation.key)
             if text is not None:
                 annotation.set(holder, annotation.from_json(json.loads(text)))

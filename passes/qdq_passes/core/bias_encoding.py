@@ -20,8 +20,7 @@ from qdq_passes.analysis.channels import Use, bias_channels
 from qdq_passes.analysis.qdq_pairs import encoding_of, is_dequantize
 from qdq_passes.analysis.uses import constant_array, dtype_of
 from qdq_passes.core.annotate import ENCODING
-from qdq_passes.core.encoding_policy import SMALLEST_SCALE
-from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding
+from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding
 from qdq_passes.numerics.granularity import Granularity
 
 INT32_MAX = 2**31 - 1

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from qdq_passes.core.annotate import Annotation
+
 Layout = Literal["in-place", "slide"]
 Phase = Literal["prefill", "decode"]
 
@@ -120,3 +122,6 @@ class Decoder:
             "cache": tuple(CacheTensor(**tensor) for tensor in data.get("cache", ())),
         }
         return cls(**fields)
+
+
+DECODER: Annotation[Decoder] = Annotation("qdqtool.decoder", Decoder.to_json, Decoder.from_json)

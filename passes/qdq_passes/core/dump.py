@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.scopes import NAME_SCOPES, SCOPE, scope_of
 from qdq_passes.analysis.uses import constant_array
-from qdq_passes.core.annotate import ANNOTATIONS, ENCODING, ORIGIN, Annotatable
+from qdq_passes.core.annotate import ENCODING, ORIGIN, Annotatable, annotations
 
 MAX_SHOWN = 8
 
@@ -148,7 +148,7 @@ def _notes(holder: Annotatable) -> str:
     notes = []
     if isinstance(holder, ir.Node) and (NAME_SCOPES in holder.metadata_props or SCOPE in holder.metadata_props):
         notes.append(f"scope={scope_of(holder)}")
-    for annotation in ANNOTATIONS:
+    for annotation in annotations():
         value = annotation.get(holder)
         if value is None:
             continue

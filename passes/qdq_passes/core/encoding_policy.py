@@ -22,6 +22,7 @@ from qdq_passes.numerics import minmse
 from qdq_passes.numerics.encoding import (
     FLOAT32_MAX,
     FLOAT32_TINY,
+    SMALLEST_SCALE,
     Encoding,
     encoding_of_range,
     encoding_of_weight,
@@ -32,9 +33,6 @@ from qdq_passes.numerics.mapped import encoding_of_large, is_large_file
 from qdq_passes.numerics.override import Override
 from qdq_passes.numerics.pow2 import position_of
 from qdq_passes.numerics.reencode import rounded_up_to
-
-#: Smallest positive number of a float type whose range is below float32's; scales are stored in the tensor's own type.
-SMALLEST_SCALE = {ir.DataType.FLOAT16: 2.0**-24}
 
 _NOTHING_SAID = Override()
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.dpu_factors import scalings
 from qdq_passes.analysis.qdq_opsets import opset_at
 from qdq_passes.analysis.uses import FLOAT_TYPES, readers
-from qdq_passes.core.annotate import ANNOTATIONS, FUSED, Fused
+from qdq_passes.core.annotate import FUSED, Fused, annotations
 from qdq_passes.core.base import Change, skip
 from qdq_passes.core.edit import Namer, graph_of, inherit, make_node, move_annotations, new_constant
 from qdq_passes.core.inference import Inferred
@@ -85,7 +85,7 @@ def put_factor(node: ir.Node, factor: float, dtype: ir.DataType, namer: Namer, f
             graph.outputs[index] = product
     value.name, product.name = inner, name
     move_annotations(value, product)
-    for annotation in ANNOTATIONS:
+    for annotation in annotations():
         annotation.clear(value)
     product.metadata_props.update(value.metadata_props)
     value.metadata_props.clear()

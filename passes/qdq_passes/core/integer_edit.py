@@ -14,12 +14,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.analysis.integer_flow import QDQ_DOMAINS, same
-from qdq_passes.analysis.integer_ops import float_name
 from qdq_passes.analysis.qdq_ops import is_dequantize
 from qdq_passes.analysis.qdq_opsets import OPSET_OF_AXIS, OPSET_OF_HALF
 from qdq_passes.analysis.qoperators import MICROSOFT, Parameters, given, storage_type
 from qdq_passes.analysis.uses import constant_array, is_constant
 from qdq_passes.core.edit import Namer, graph_of, inherit, make_node, new_constant, replace_value
+from qdq_passes.core.names import float_name
 
 #: First opset with QuantizeLinear and DequantizeLinear.
 OPSET_OF_QDQ = 10

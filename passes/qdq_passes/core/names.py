@@ -63,3 +63,15 @@ def substitute_dim(text: str, new: Mapping[str, int | str]) -> int | str:
             else:
                 at += 2
     return parts[0] if len(parts) == 1 and isinstance(parts[0], int) and parts[0] >= 0 else replaced
+
+
+#: What tools append to the name of a tensor for its integers: onnxruntime's quantizers (``s1quantized`` for outputs of Split,
+#: ``_Q4`` for packed weights), model builders (``.qweight``) and our own.
+_STORED = re.compile(r"(?<=.)(_?quantized|_QuantizeLinear_Output|_DynamicQuantizeLinear_Output|_Q\d+(G\d+)?)$")
+
+
+def float_name(name: str) -> str:
+    """Name of the float tensor whose integers are called ``name``: ``w_quantized`` → ``w``, ``w_Q4`` → ``w``."""
+    if name.endswith(".qweight"):
+        return name.removesuffix("qweight") + "weight"
+    return _STORED.sub("", name)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.demands import DATA_OUTPUTS, SHARING, Role
-from qdq_passes.analysis.uses import all_nodes, is_constant, is_standard
+from qdq_passes.analysis.demands import DATA_OUTPUTS, Role
+from qdq_passes.analysis.uses import SHARING, all_nodes, is_constant, is_standard
 from qdq_passes.core.annotate import ENCODING, FUSED, PRECISION, Observed, Precision
 from qdq_passes.numerics.encoding import Encoding, integer_format, parse_dtype
 from qdq_passes.numerics.histogram import Histogram

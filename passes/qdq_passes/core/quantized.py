@@ -8,8 +8,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from qdq_passes.analysis.fused_layers import ACTIVATIONS
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.analysis.qdq_pairs import float_source
+from qdq_passes.analysis.qdq_ops import float_source, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.analysis.uses import is_constant, is_standard
 from qdq_passes.core.annotate import DEMAND, FUSED, ORIGIN
 from qdq_passes.core.base import Change, skip

@@ -21,14 +21,13 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.integer_flow import is_dynamic_quantize
-from qdq_passes.analysis.integer_ops import float_name
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.analysis.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
 from qdq_passes.analysis.reach import Reach, reach
 from qdq_passes.analysis.roles import ROLES, Roles
 from qdq_passes.analysis.scopes import ancestors, layer_of, scope_of
 from qdq_passes.analysis.uses import FLOAT_TYPES, all_nodes, all_values, is_constant, is_standard
 from qdq_passes.core.annotate import ORIGIN
+from qdq_passes.core.names import float_name
 from qdq_passes.errors import UsageError
 
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.qdq_opsets import opset_at
 from qdq_passes.analysis.rotary_angles import Angles, graph_between, rotary_angles, why_foreign, why_mixed
-from qdq_passes.core.annotate import DECODER
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
+from qdq_passes.core.decoder import DECODER
 from qdq_passes.core.edit import replace_value
 from qdq_passes.core.kv_build import Builder, Site
 from qdq_passes.core.kv_edit import drop_chains

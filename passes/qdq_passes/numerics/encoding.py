@@ -17,6 +17,9 @@ from qdq_passes.numerics import pow2
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.numbers import Numbers, compact
 
+#: Smallest positive number of a float type whose range is below float32's; scales are stored in the tensor's own type.
+SMALLEST_SCALE = {ir.DataType.FLOAT16: 2.0**-24}
+
 #: Smallest scale an encoding may have: float32's smallest normal number.
 FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -7,16 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.integer_flow import (
-    QDQ_DOMAINS,
-    READS_ONLY,
-    is_dynamic_quantize,
-    is_per_tensor,
-    moved_inputs,
-    moved_outputs,
-    same,
-)
-from qdq_passes.analysis.qdq_ops import is_quantize
+from qdq_passes.analysis.integer_flow import QDQ_DOMAINS, READS_ONLY, is_per_tensor, moved_inputs, moved_outputs, same
+from qdq_passes.analysis.qdq_ops import is_dynamic_quantize, is_quantize
 from qdq_passes.analysis.qoperators import Parameters, form_of, given, storage_type
 from qdq_passes.analysis.uses import constant_array, is_constant
 from qdq_passes.core.base import Change, skip

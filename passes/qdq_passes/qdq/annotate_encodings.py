@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from qdq_passes.analysis.channels import parse_per_axis
-from qdq_passes.analysis.demands import QUANTIZED_OPS, SHARING, Demands, Rules, demands_of, sharing_outputs
+from qdq_passes.analysis.demands import QUANTIZED_OPS, Demands, Rules, demands_of, sharing_outputs
 from qdq_passes.analysis.rearrange import REARRANGING
-from qdq_passes.analysis.uses import all_values, has_body, is_constant, is_standard, main_nodes
+from qdq_passes.analysis.uses import SHARING, all_values, has_body, is_constant, is_standard, main_nodes
 from qdq_passes.core.annotate import DEMAND, ENCODING, FUSED, OBSERVED, SHARED, STYLE, Demand, Shared, Style
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.core.bias_encoding import bias_encoding, widen_weight

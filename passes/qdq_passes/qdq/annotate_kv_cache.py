@@ -13,11 +13,17 @@ from qdq_passes.analysis.demands import why_not_quantizable
 from qdq_passes.analysis.uses import all_values, dtype_of
 from qdq_passes.core.annotate import DEMAND, ENCODING, OBSERVED, SHARED, Demand, Shared
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
-from qdq_passes.core.encoding_policy import SMALLEST_SCALE
 from qdq_passes.core.observed import Ranges, range_of
 from qdq_passes.core.qdq_checks import OperatorDomain, domain_named
 from qdq_passes.errors import UsageError
-from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding, encoding_of_range, integer_format, parse_dtype
+from qdq_passes.numerics.encoding import (
+    FLOAT32_TINY,
+    SMALLEST_SCALE,
+    Encoding,
+    encoding_of_range,
+    integer_format,
+    parse_dtype,
+)
 
 #: Who demands the encoding of a tensor of the cache.
 KV_CACHE = "kv-cache"

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.demands import has_pair, why_not_quantizable
+from qdq_passes.analysis.demands import why_not_quantizable
+from qdq_passes.analysis.qdq_ops import has_pair
 from qdq_passes.analysis.uses import is_constant
 from qdq_passes.core.annotate import ENCODING, STYLE, Style
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip

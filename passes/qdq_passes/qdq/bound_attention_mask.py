@@ -16,8 +16,9 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.additive_masks import HUGE, MaskedScores, chain_of, masked_scores
 from qdq_passes.analysis.uses import constant_array, is_constant, is_standard
-from qdq_passes.core.annotate import DECODER, OBSERVED, Observed
+from qdq_passes.core.annotate import OBSERVED, Observed
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
+from qdq_passes.core.decoder import DECODER
 from qdq_passes.core.edit import Namer, drop_unread, new_constant
 from qdq_passes.core.encoding_policy import ObservedRange
 from qdq_passes.core.observed import Ranges, range_of

@@ -16,12 +16,11 @@ from qdq_passes.analysis.uses import constant_array, readers
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.bias_edit import Reals, drop_pair, fits, store_bias, values_of
 from qdq_passes.core.edit import Namer, drop_unread
-from qdq_passes.core.encoding_policy import SMALLEST_SCALE
 from qdq_passes.core.encoding_words import change_in_words, words
 from qdq_passes.core.qdq_checks import check_encoding
 from qdq_passes.core.qdq_edit import Use, fresh_base, members, requantize, write_encodings
 from qdq_passes.core.select import ALL, Selector, select
-from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding
+from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding
 from qdq_passes.numerics.quantize import quantize
 from qdq_passes.numerics.reencode import Rule, cover_values, rounded_to
 

@@ -17,7 +17,6 @@ from qdq_passes.analysis.value_ranges import proven_range
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.clip_edit import clips_at_zero, put_relu
 from qdq_passes.core.edit import Namer
-from qdq_passes.core.encoding_policy import SMALLEST_SCALE
 from qdq_passes.core.qdq_reencode import (
     Edit,
     check,
@@ -30,7 +29,14 @@ from qdq_passes.core.qdq_reencode import (
 )
 from qdq_passes.core.select import ALL, Selector
 from qdq_passes.errors import UsageError
-from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding, integer_range, is_integer_type, parse_dtype
+from qdq_passes.numerics.encoding import (
+    FLOAT32_TINY,
+    SMALLEST_SCALE,
+    Encoding,
+    integer_range,
+    is_integer_type,
+    parse_dtype,
+)
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.numerics.reencode import (
     PLAIN_FLOATS,

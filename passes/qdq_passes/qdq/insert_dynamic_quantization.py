@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.demands import CONTROL_INPUTS, has_pair
+from qdq_passes.analysis.demands import CONTROL_INPUTS
 from qdq_passes.analysis.dynamic_quantization import dynamic_groups
-from qdq_passes.analysis.qdq_ops import is_dequantize
+from qdq_passes.analysis.qdq_ops import has_pair, is_dequantize
 from qdq_passes.analysis.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
 from qdq_passes.analysis.qoperators import given
 from qdq_passes.analysis.uses import FLOAT_TYPES, all_values, dtype_of, is_constant, is_standard, readers

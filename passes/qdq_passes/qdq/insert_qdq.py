@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.demands import has_pair
+from qdq_passes.analysis.qdq_ops import has_pair
 from qdq_passes.analysis.qdq_opsets import opset_at
 from qdq_passes.analysis.uses import QUANTIZABLE_TYPES, UNKNOWN_TYPE, all_values, dtype_of, is_constant
 from qdq_passes.core.annotate import ENCODING, OBSERVED, SHARED, STYLE

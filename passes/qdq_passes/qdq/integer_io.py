@@ -11,9 +11,8 @@ import onnx_ir as ir
 from qdq_passes.analysis.decoder_cache import cache_pairs
 from qdq_passes.analysis.qdq_exact import rounding_of
 from qdq_passes.analysis.qdq_pairs import encoding_of, is_dequantize, is_quantize
-from qdq_passes.core.annotate import DECODER
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.decoder import CacheTensor
+from qdq_passes.core.decoder import DECODER, CacheTensor
 from qdq_passes.core.edit import Namer, replace_value
 from qdq_passes.core.select import ALL, Selector, select_values
 from qdq_passes.numerics.encoding import Encoding

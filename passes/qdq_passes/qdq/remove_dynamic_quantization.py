@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.analysis.dynamic_quantization import DynamicGroup, dynamic_groups
-from qdq_passes.analysis.integer_flow import is_dynamic_quantize
+from qdq_passes.analysis.qdq_ops import is_dynamic_quantize
 from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.edit import Namer, bypass, drop_unread, remove

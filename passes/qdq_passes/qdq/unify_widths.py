@@ -14,10 +14,9 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.biases import coupled_biases
 from qdq_passes.analysis.boundaries import Input
-from qdq_passes.analysis.demands import SHARING
 from qdq_passes.analysis.qdq_pairs import half_pairs, qdq_pairs
 from qdq_passes.analysis.units import Operand, Unit, units_of
-from qdq_passes.analysis.uses import constant_array, is_standard
+from qdq_passes.analysis.uses import SHARING, constant_array, is_standard
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.bias_edit import drop_pair_of, follow_biases
 from qdq_passes.core.conversion_edit import SUFFIX, Conversions

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.integer_ops import float_name
 from qdq_passes.analysis.packed_weights import PackedWeight, is_packed, packed_weight
 from qdq_passes.analysis.qdq_opsets import FIRST_OPSET, OPSET_OF_BLOCKS, opset_at
 from qdq_passes.analysis.qoperators import given
 from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_nodes
+from qdq_passes.core.names import float_name
 from qdq_passes.core.select import ALL, Selector, select_operators
 from qdq_passes.errors import UnsupportedError
 
