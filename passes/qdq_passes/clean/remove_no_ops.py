@@ -11,8 +11,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.no_ops import NEUTRAL, passed_on, unmoved
 from qdq_passes.analysis.uses import all_nodes, is_constant, is_standard
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, bypass, drop_unread
-from qdq_passes.core.layer_edit import take_over
+from qdq_passes.core.edit import Namer, bypass, drop_unread, take_over
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx_ir as ir
 
 from qdq_passes.analysis.layers import Array, Layer, channel_constant, why_read_elsewhere
-from qdq_passes.analysis.uses import all_nodes, is_constant, is_standard
+from qdq_passes.analysis.uses import all_nodes, is_standard
 from qdq_passes.core.base import Change, skip
-from qdq_passes.core.edit import Namer, bypass, drop_unread, graph_of, inherit, move_annotations, new_constant
+from qdq_passes.core.edit import (
+    Namer,
+    drop_unread,
+    graph_of,
+    new_constant,
+    take_over,
+)
 
 #: Folds a node into the layer before it: what changed, why it declines, or None where there is nothing to say.
 Fold = Callable[[ir.Node], list[Change] | str | None]
@@ -98,38 +104,3 @@ def set_parameters(
             name = f"{base}_{'weight' if index == 1 else 'bias'}"
             layer.replace_input_with(index, new_constant(graph, namer, name, data, [layer]))
     return changes
-
-
-def take_over(
-    source: ir.Value, node: ir.Node, namer: Namer, because: str, *, stand_for: bool = True, rename: bool = False
-) -> list[Change]:
-    """Remove ``node``; its readers read ``source``, which takes the name of its output where both are in one graph.
-
-    Args:
-        source: a value that ``node`` reads. It keeps its name if it is an input, an output or a constant.
-        node: the node to remove.
-        namer: names of this run.
-        because: the reason.
-        stand_for: whether the producer of ``source`` stands for ``node`` from now on.
-        rename: whether the producer of ``source`` is called like its former output.
-    """
-    producer, target = source.producer(), node.outputs[0]
-    name, former, was_output = target.name, source.name, target.is_graph_output()
-    parameters = list(node.inputs)
-    takes_name = producer is not None and source.graph is node.graph and not (
-        source.is_graph_output() or is_constant(source) or not name
-    )  # fmt: skip
-    if stand_for and producer is not None:
-        inherit(producer, [producer, node])
-    changes = [bypass(node, namer, because, source=source)]
-    if takes_name and not was_output:
-        source.name = name
-        source.type = source.type or target.type
-        source.shape = source.shape if source.shape is not None else target.shape
-        move_annotations(target, source)
-    if takes_name and former:
-        namer.release(former)
-        if rename and producer is not None and producer.name != former:
-            changes.append(Change("rename", former, f"was {producer.name}"))
-            producer.name = namer.fresh(former)
-    return [*changes, *drop_unread(parameters)]

@@ -15,8 +15,8 @@ from qdq_passes.analysis.layers import LAYERS, Array, Layer, as_layer, joined_la
 from qdq_passes.analysis.qdq_opsets import opset_at
 from qdq_passes.analysis.uses import all_nodes, constant_array, is_standard
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.layer_edit import fold_readers, set_parameters, take_over
+from qdq_passes.core.edit import Namer, take_over
+from qdq_passes.core.layer_edit import fold_readers, set_parameters
 
 
 @dataclass(frozen=True)
