@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from qdq_passes.core.traps.table import ALWAYS, OF_TARGETS
+from qdq_passes.npu.traps.table import ALWAYS, OF_TARGETS
 
 from qdqtool.cli.main import run
 

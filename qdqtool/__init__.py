@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import qdq_passes  # noqa: F401  (defers sympy; must run before anything imports onnx_ir)
 
 if TYPE_CHECKING:
-    from qdq_passes.core.pipeline import run_pipeline
-    from qdq_passes.core.surgeon import from_gs, to_gs
+    from qdq_passes.pipeline.pipeline import run_pipeline
+    from qdq_passes.surgeon.bridge import from_gs, to_gs
 
     from qdqtool.api import (
         analyze,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         simulate,
         split,
     )
-    from qdqtool.io.load import load
-    from qdqtool.io.save import save
+    from qdqtool.io.models.load import load
+    from qdqtool.io.models.save import save
 
 _WHERE = {
     "analyze": "qdqtool.api",
@@ -38,19 +38,19 @@ _WHERE = {
     "compile": "qdqtool.api",
     "convert_encodings": "qdqtool.api",
     "export_encodings": "qdqtool.api",
-    "from_gs": "qdq_passes.core.surgeon",
+    "from_gs": "qdq_passes.surgeon.bridge",
     "generate": "qdqtool.api",
     "import_encodings": "qdqtool.api",
-    "load": "qdqtool.io.load",
+    "load": "qdqtool.io.models.load",
     "lower": "qdqtool.api",
     "mixed_precision": "qdqtool.api",
     "quantize": "qdqtool.api",
-    "run_pipeline": "qdq_passes.core.pipeline",
-    "save": "qdqtool.io.save",
+    "run_pipeline": "qdq_passes.pipeline.pipeline",
+    "save": "qdqtool.io.models.save",
     "sensitivity": "qdqtool.api",
     "simulate": "qdqtool.api",
     "split": "qdqtool.api",
-    "to_gs": "qdq_passes.core.surgeon",
+    "to_gs": "qdq_passes.surgeon.bridge",
 }
 
 __all__ = [

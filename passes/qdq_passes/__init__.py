@@ -11,10 +11,10 @@ import qdq_passes._lazy_sympy  # noqa: F401  (must run before anything imports o
 
 if TYPE_CHECKING:
     from qdq_passes.core.base import Change, Keeps, Pass, skip
-    from qdq_passes.core.dump import dump
-    from qdq_passes.core.pipeline import Hook, Pipeline, parse_pipeline, run_pipeline
-    from qdq_passes.core.surgeon import from_gs, surgeon_pass, to_gs
-    from qdq_passes.core.verify import verify
+    from qdq_passes.graph.dump import dump
+    from qdq_passes.pipeline.pipeline import Hook, Pipeline, parse_pipeline, run_pipeline
+    from qdq_passes.surgeon.bridge import from_gs, surgeon_pass, to_gs
+    from qdq_passes.verification.rules import verify
 
 _WHERE = {
     "Change": "base",

@@ -10,10 +10,10 @@ from qdqtool.api.comparing import compare
 from qdqtool.api.quantizing import DEFAULT_PRESET, Quantized, planned, planned_for, quantize
 from qdqtool.api.texts import is_text
 from qdqtool.api.ticking import Warn
-from qdqtool.io.feeds import Feeds
-from qdqtool.io.load import load
-from qdqtool.io.save import save
-from qdqtool.io.working import opened, provenance_of, refuse_errors
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.models.load import load
+from qdqtool.io.models.save import save
+from qdqtool.io.models.working import opened, provenance_of, refuse_errors
 
 if TYPE_CHECKING:
     from qdqtool.api.linting import lint
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from qdqtool.api.quantizing_decoders import QuantizedFolder, planned_for_folder
     from qdqtool.api.ranking import sensitivity
     from qdqtool.encodings.verbs import convert_encodings, export_encodings, import_encodings
-    from qdqtool.llm.folders import split
-    from qdqtool.llm.running import generate
+    from qdqtool.llm.folder.folders import split
+    from qdqtool.llm.run.running import generate
     from qdqtool.npu.analyzing import analyze
     from qdqtool.npu.simulate import simulate
     from qdqtool.npu.verbs import compile, lower  # noqa: A004  (the verb is called what the command is called)
@@ -33,13 +33,13 @@ _ELSEWHERE = {
     **dict.fromkeys(("convert_encodings", "export_encodings", "import_encodings"), "qdqtool.encodings.verbs"),
     **dict.fromkeys(("compile", "lower"), "qdqtool.npu.verbs"),
     "analyze": "qdqtool.npu.analyzing",
-    "generate": "qdqtool.llm.running",
+    "generate": "qdqtool.llm.run.running",
     "lint": "qdqtool.api.linting",
     "memory_plan": "qdqtool.api.memory_planning",
     "mixed_precision": "qdqtool.api.mixing",
     "sensitivity": "qdqtool.api.ranking",
     **dict.fromkeys(("QuantizedFolder", "planned_for_folder"), "qdqtool.api.quantizing_decoders"),
-    "split": "qdqtool.llm.folders",
+    "split": "qdqtool.llm.folder.folders",
     "simulate": "qdqtool.npu.simulate",
 }
 

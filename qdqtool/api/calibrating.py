@@ -10,17 +10,17 @@ import onnx_ir as ir
 
 from qdqtool.api.texts import with_texts
 from qdqtool.api.ticking import Warn, pass_on, stage
-from qdqtool.calibrate.cluster import open_workers
 from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import FeedSpec, open_feeds
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.load import load
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.working import ModelOrPath
+from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.load import load
+from qdqtool.io.models.working import ModelOrPath
 from qdqtool.quantization.calibrating import collect_finite
 from qdqtool.runtime.taps import float_tensors
+from qdqtool.workers.cluster import open_workers
 
 
 def calibrate(

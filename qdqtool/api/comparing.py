@@ -19,13 +19,13 @@ from qdqtool.comparison.dumps import DIVERGES_DB, DumpComparison, compare_dumps
 from qdqtool.comparison.local import compare_local
 from qdqtool.comparison.local_report import LocalComparison
 from qdqtool.comparison.report import Comparison
-from qdqtool.io.dumps import dumps_in
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import FeedSpec, open_feeds
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.load import load
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.working import ModelOrPath
+from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.dumps import dumps_in
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.load import load
+from qdqtool.io.models.working import ModelOrPath
 
 Mode = Literal["cumulative", "local"]
 #: Named input of pipelines that recover accuracy.

@@ -18,17 +18,17 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.api.ticking import Warn
-from qdqtool.calibrate.cluster import Workers
 from qdqtool.calibrate.observer import Option, Range, checked_options, extremes
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.seen import NotFiniteError, Part, Seen
-from qdqtool.calibrate.shared_model import SharedModel
-from qdqtool.io.feed_spec import Array
-from qdqtool.io.progress import Progress
-from qdqtool.llm.calibration import Windows
-from qdqtool.llm.manifest import StaticModel, read_manifest
+from qdqtool.io.feeds.spec import Array
+from qdqtool.io.files.progress import Progress
+from qdqtool.llm.folder.manifest import StaticModel, read_manifest
+from qdqtool.llm.run.calibration import Windows
 from qdqtool.quantization.calibrating import exclude_options
 from qdqtool.runtime.taps import Taps
+from qdqtool.workers.cluster import Workers
+from qdqtool.workers.shared_model import SharedModel
 
 
 @dataclass(frozen=True)

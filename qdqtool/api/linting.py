@@ -6,22 +6,22 @@ import os
 from collections.abc import Sequence
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import half_pairs, qdq_pairs
-from qdq_passes.core.edit import copy_model
 from qdq_passes.core.findings import Finding
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.qdq.look.pairs import half_pairs, qdq_pairs
 
 from qdqtool.api.quantizing import planned
 from qdqtool.api.texts import with_texts
 from qdqtool.api.ticking import Warn, pass_on, stage
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import FeedSpec, open_feeds
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.load import load
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.working import ModelOrPath
+from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.load import load
+from qdqtool.io.models.working import ModelOrPath
+from qdqtool.lints.observing import facts_of_float, facts_of_quantized
+from qdqtool.lints.table import find_lints
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.lints.observing import facts_of_float, facts_of_quantized
-from qdqtool.quantization.lints.table import find_lints
 
 #: Whose grids a float model is looked at on.
 PRESET = "xint8"

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import get_args
 
 import onnx_ir as ir
-from qdq_passes.core.pipeline import run_pipeline
 from qdq_passes.errors import UsageError
+from qdq_passes.pipeline.pipeline import run_pipeline
 
-from qdqtool.io.load import load
-from qdqtool.io.working import ModelOrPath, opened
-from qdqtool.llm.devices import Arrangement
-from qdqtool.llm.manifest import MANIFEST, read_manifest
+from qdqtool.io.models.load import load
+from qdqtool.io.models.working import ModelOrPath, opened
+from qdqtool.llm.folder.manifest import MANIFEST, read_manifest
+from qdqtool.llm.run.devices import Arrangement
 from qdqtool.npu.arranging import linear_arrangement
 from qdqtool.npu.memory import GraphMemory, MemoryPlan, graph_memory, plan_of
 from qdqtool.targets.loading import load_target

@@ -13,23 +13,23 @@ from qdqtool.api.quantizing import DEFAULT_PRESET, Quantized, quantize
 from qdqtool.api.replaying import defaults_of
 from qdqtool.api.searching import Job, close_journal, open_journal
 from qdqtool.api.ticking import Warn
-from qdqtool.calibrate.cluster import open_workers
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.atomic import refuse_existing
-from qdqtool.io.feeds import FeedSpec
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.working import ModelOrPath, opened
+from qdqtool.io.feeds.feeds import FeedSpec
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.files.atomic import refuse_existing
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.working import ModelOrPath, opened
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.allowed_precisions import allowed_precisions
-from qdqtool.quantization.measuring import Measurements, Setting
-from qdqtool.quantization.mixed_precision import Mixed
-from qdqtool.quantization.movers import movers
-from qdqtool.quantization.precision_search import Search
-from qdqtool.quantization.recipe import OptionValue, Recipe
-from qdqtool.quantization.variants import RAISED
+from qdqtool.search.allowed_precisions import allowed_precisions
+from qdqtool.search.measuring import Measurements, Setting
+from qdqtool.search.mixed_precision import Mixed
+from qdqtool.search.movers import movers
+from qdqtool.search.precision_search import Search
+from qdqtool.search.recipe import OptionValue, Recipe
+from qdqtool.search.variants import RAISED
+from qdqtool.workers.cluster import open_workers
 
 #: What nodes may be raised to unless it is said.
 TYPES = ("int16", "fp16", "float")
@@ -93,7 +93,7 @@ def mixed_precision(
         data: calibration samples in any form of ``--data``.
         output: where to write the quantized model; not written where the bound cannot be met.
         min_sqnr: bound on the SQNR of the worst output, in dB.
-        metric: with ``min_metric``, what judges; see `qdqtool.quantization.metrics`.
+        metric: with ``min_metric``, what judges; see `qdqtool.search.metrics`.
         min_metric: bound on the figure of ``metric``.
         types: what nodes may be raised to: ``int16``, ``fp16``, ``bf16``, ``float``.
         preset: name, file or `Preset`.

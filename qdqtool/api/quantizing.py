@@ -9,26 +9,25 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
-from qdq_passes.core.pipeline import Hook, run_pipeline
-from qdq_passes.core.verify import verify
 from qdq_passes.errors import QdqError
+from qdq_passes.pipeline.pipeline import Hook, run_pipeline
+from qdq_passes.verification.rules import verify
 
 from qdqtool.api.replaying import replay
 from qdqtool.api.texts import is_folder, is_text, with_texts
 from qdqtool.api.ticking import Warn, pass_on, stage
-from qdqtool.calibrate.cluster import open_workers
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.report import Comparison
-from qdqtool.io.artifacts import write_json
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import FeedSpec, open_feeds
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.provenance import Provenance
-from qdqtool.io.save import refuse_own_data, save
-from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors
+from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.artifacts import write_json
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.provenance import Provenance
+from qdqtool.io.models.save import refuse_own_data, save
+from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.presets.recovery import Alpha, Clips
@@ -38,10 +37,11 @@ from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, sqnr_samples
 from qdqtool.quantization.options import NAMES, KvCache, LmHead, Options
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
-from qdqtool.quantization.recipe import Recipe
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.refusals import grouped, target_refusals
+from qdqtool.search.recipe import Recipe
 from qdqtool.targets.loading import load_target
+from qdqtool.workers.cluster import open_workers
 
 #: What is quantized to where nothing is said.
 DEFAULT_PRESET = "xint8"
@@ -183,7 +183,7 @@ def quantize(
         round_weights: round weights so that their errors compensate each other, see `round-weights`.
         correct_bias: give biases what rounding the weights took from the mean of each output, see `correct-bias`.
         extra_options: options of onnxruntime's and of the Vitis AI quantizer by their names, ``{"per_channel": True}``; see
-            `qdqtool.quantization.extra_options`.
+            `qdqtool.foreign.extra_options`.
         statistics: statistics of the layers' inputs found before, for these four, instead of collecting them.
         save_statistics: where to write those that were used (.npz).
         tokenizer: a tokenizer.json, or a folder with one, for a text; by default beside the model.

@@ -9,28 +9,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.core.decoder import DECODER
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.pipeline import Hook
+from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.pipeline.pipeline import Hook
 
 from qdqtool.api.folder_calibration import calibrate_folder
 from qdqtool.api.folder_recovery import needs_statistics, recover_folder
 from qdqtool.api.quantizing import Quantized
 from qdqtool.api.texts import is_text
 from qdqtool.api.ticking import Warn, pass_on, stage
-from qdqtool.calibrate.cluster import open_workers
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.io.artifacts import sha256_of_json, write_json
-from qdqtool.io.feeds import FeedSpec
-from qdqtool.io.load import load
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.read import read_text
-from qdqtool.io.working import provenance_of
-from qdqtool.llm.damage import refuse_damaged
-from qdqtool.llm.manifest import Manifest, read_manifest
-from qdqtool.llm.rewriting import refuse_output, write_graphs
-from qdqtool.llm.tokenizing import Tokenizer
+from qdqtool.io.feeds.feeds import FeedSpec
+from qdqtool.io.files.artifacts import sha256_of_json, write_json
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.read import read_text
+from qdqtool.io.models.load import load
+from qdqtool.io.models.working import provenance_of
+from qdqtool.llm.folder.damage import refuse_damaged
+from qdqtool.llm.folder.manifest import Manifest, read_manifest
+from qdqtool.llm.folder.rewriting import refuse_output, write_graphs
+from qdqtool.llm.folder.tokenizing import Tokenizer
 from qdqtool.quantization.angles import without_angles
 from qdqtool.quantization.observing import observed_names
 from qdqtool.quantization.plan import RANGES, Plan
@@ -41,6 +40,7 @@ from qdqtool.quantization.shared_encodings import disagreements, with_one_mask
 from qdqtool.quantization.shared_names import share_names
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
+from qdqtool.workers.cluster import open_workers
 
 
 @dataclass(frozen=True, kw_only=True)

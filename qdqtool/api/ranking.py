@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from qdqtool.api.quantizing import DEFAULT_PRESET
 from qdqtool.api.searching import Job, close_journal, open_journal
 from qdqtool.api.ticking import Warn, stage
-from qdqtool.calibrate.cluster import open_workers
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.artifacts import write_json
-from qdqtool.io.atomic import refuse_existing, write_whole
-from qdqtool.io.feeds import FeedSpec
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.working import ModelOrPath, opened
+from qdqtool.io.feeds.feeds import FeedSpec
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.files.artifacts import write_json
+from qdqtool.io.files.atomic import refuse_existing, write_whole
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.working import ModelOrPath, opened
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.measuring import Measurements
-from qdqtool.quantization.movers import By
-from qdqtool.quantization.sensitivity import Mode, Sensitivity, sensitivity_of
-from qdqtool.quantization.sensitivity_plot import sensitivity_svg
+from qdqtool.search.measuring import Measurements
+from qdqtool.search.movers import By
+from qdqtool.search.sensitivity import Mode, Sensitivity, sensitivity_of
+from qdqtool.search.sensitivity_plot import sensitivity_svg
+from qdqtool.workers.cluster import open_workers
 
 
 def sensitivity(
@@ -62,7 +62,7 @@ def sensitivity(
         output: where to write the result as JSON. What was measured so far stands beside it, in ``OUTPUT.partial``.
         preset: name, file or `Preset`.
         target: target whose operator list is quantized.
-        metric: ``sqnr``, ``cosine``, ``accuracy``, or ``module:function``; see `qdqtool.quantization.metrics`.
+        metric: ``sqnr``, ``cosine``, ``accuracy``, or ``module:function``; see `qdqtool.search.metrics`.
         by: what is measured together: a node (with what is fused with it), layer, scope or operator type.
         mode: which of the two.
         select: selectors of the nodes to measure.

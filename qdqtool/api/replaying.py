@@ -11,10 +11,10 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
 from qdqtool.calibrate.fingerprint import model_sha256
-from qdqtool.io.working import opened
+from qdqtool.io.models.working import opened
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.recipe import Recipe
+from qdqtool.search.recipe import Recipe
 
 if TYPE_CHECKING:
     from qdqtool.api.quantizing import Quantized

@@ -14,26 +14,26 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.api.texts import is_text, with_texts
 from qdqtool.api.ticking import Warn, pass_on, stage
-from qdqtool.calibrate.cluster import Workers
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import FeedSpec, open_feeds
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.journal import Journal
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.working import ModelOrPath
+from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.journal import Journal
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.working import ModelOrPath
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import sqnr_samples
-from qdqtool.quantization.measuring import Setting, set_up
-from qdqtool.quantization.metrics import Metric, open_metric
 from qdqtool.quantization.options import Options
-from qdqtool.quantization.precision_cost import Prices
 from qdqtool.quantization.recovery import Recovering
-from qdqtool.quantization.variants import Scheme
+from qdqtool.search.measuring import Setting, set_up
+from qdqtool.search.metrics import Metric, open_metric
+from qdqtool.search.precision_cost import Prices
+from qdqtool.search.variants import Scheme
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
+from qdqtool.workers.cluster import Workers
 
 #: What is put behind the name of an output for the file that an interrupted run leaves.
 PARTIAL = ".partial"

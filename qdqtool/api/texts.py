@@ -6,9 +6,9 @@ import os
 
 import onnx_ir as ir
 
-from qdqtool.io.feeds import TEXT_SUFFIXES, FeedSpec
-from qdqtool.io.working import ModelOrPath
-from qdqtool.llm.decoder_feeds import TextFeeds
+from qdqtool.io.feeds.feeds import TEXT_SUFFIXES, FeedSpec
+from qdqtool.io.models.working import ModelOrPath
+from qdqtool.llm.run.decoder_feeds import TextFeeds
 
 
 def is_text(data: FeedSpec | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from qdqtool.io.progress import Progress, StageProgress
+from qdqtool.io.files.progress import Progress, StageProgress
 
 Warn = Callable[[str], None]
 

@@ -15,9 +15,9 @@ from qdq_passes.errors import ModelError, QdqError, UsageError
 
 from qdqtool.calibrate.observer import METHODS, Array
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.io.artifacts import read_json, sha256_of_file, sha256_of_json, write_json
-from qdqtool.io.feed_hash import EMPTY, add_feed
-from qdqtool.io.feeds import Feeds
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.files.artifacts import read_json, sha256_of_file, sha256_of_json, write_json
 from qdqtool.runtime.session import version
 
 #: Raised when the same samples give other ranges than before.
@@ -77,7 +77,7 @@ class RangesCache:
 
 
 def data_sha256(feeds: Iterable[Mapping[str, Array]]) -> str:
-    """The fingerprint of all feeds in order, see `qdqtool.io.feed_hash`; reads them.
+    """The fingerprint of all feeds in order, see `qdqtool.io.feeds.hashes`; reads them.
 
     Raises:
         UsageError: they can be read only once.

@@ -9,15 +9,15 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
 from qdqtool.calibrate.cache import RangesCache, cache_key, data_sha256
-from qdqtool.calibrate.cluster import InProcess, Workers
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.calibrate.observer import Array, Option, checked_options
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.seen import Seen
 from qdqtool.calibrate.shards import parts
-from qdqtool.io.feeds import Feeds
-from qdqtool.io.progress import Progress
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
+from qdqtool.workers.cluster import InProcess, Workers
 
 #: Told (number of the sample, from 0; the graph outputs of it by name).
 Watch = Callable[[int, Mapping[str, Array]], None]

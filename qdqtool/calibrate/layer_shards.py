@@ -13,15 +13,15 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
-from qdqtool.calibrate.cluster import InProcess, Workers
 from qdqtool.calibrate.layer_sums import MEMORY, Wanted, collect_statistics, layers_together
 from qdqtool.calibrate.observer import Array
-from qdqtool.calibrate.shared_model import SharedModel
 from qdqtool.calibrate.statistics import Entries, Statistics, known_of_both
-from qdqtool.io.array_store import writing_arrays
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import Feeds, Opening
-from qdqtool.io.progress import Progress
+from qdqtool.io.feeds.array_store import writing_arrays
+from qdqtool.io.feeds.feeds import Feeds, Opening
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.progress import Progress
+from qdqtool.workers.cluster import InProcess, Workers
+from qdqtool.workers.shared_model import SharedModel
 
 Feed = Mapping[str, Array]
 

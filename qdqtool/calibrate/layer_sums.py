@@ -14,19 +14,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.analysis.weighted_layers import WeightedLayer, weighted_layers
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.layer_columns import columns, magnitudes
 from qdq_passes.numerics.layer_form import LayerForm
 from qdq_passes.numerics.moments import LayerStatistics, Moments
 from qdq_passes.numerics.one_thread import one_thread
+from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers
 
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.calibrate.statistics import Entries, Statistics, known_of_both
-from qdqtool.io.array_store import writing_arrays
-from qdqtool.io.feed_hash import EMPTY, add_feed
-from qdqtool.io.feeds import Feeds
-from qdqtool.io.progress import Progress
+from qdqtool.io.feeds.array_store import writing_arrays
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps
 
 Array = npt.NDArray[Any]

@@ -11,8 +11,8 @@ from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdq_passes.numerics.histogram import Histogram
 
 from qdqtool.calibrate.observer import Observer, Option, Range, State, observers
-from qdqtool.io.artifacts import read_json, sha256_of_json, write_json
-from qdqtool.io.feed_hash import join
+from qdqtool.io.feeds.hashes import join
+from qdqtool.io.files.artifacts import read_json, sha256_of_json, write_json
 
 KIND, VERSION = "ranges", 1
 #: Where a histogram stands: in the state of a method that keeps one, else beside it.
@@ -32,7 +32,7 @@ class Ranges:
         statistics: per tensor the state of the histogram that was kept though the method keeps none.
         unobserved: tensors that were asked for and never held a value (zero elements in every sample).
         model_sha256: fingerprint of the model, see `qdqtool.calibrate.fingerprint`; empty when unknown.
-        data_sha256: fingerprint of the feeds, see `qdqtool.io.feed_hash`; empty when unknown.
+        data_sha256: fingerprint of the feeds, see `qdqtool.io.feeds.hashes`; empty when unknown.
     """
 
     method: str

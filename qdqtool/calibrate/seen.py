@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.errors import ModelError, QdqError, UsageError
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import all_nodes
 from qdq_passes.numerics.histogram import Histogram
 
 from qdqtool.calibrate.observer import Array, Observer, Option, extremes, observers
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.io.feed_hash import EMPTY, add_feed, join
-from qdqtool.io.feed_spec import is_float
+from qdqtool.io.feeds.hashes import EMPTY, add_feed, join
+from qdqtool.io.feeds.spec import is_float
 
 
 class NotFiniteError(ModelError):
@@ -36,7 +36,7 @@ class Part:
         observers: per tensor.
         beside: histograms kept beside them.
         samples: how many.
-        data: fingerprint of the feeds, see `qdqtool.io.feed_hash`.
+        data: fingerprint of the feeds, see `qdqtool.io.feeds.hashes`.
     """
 
     observers: Mapping[str, Observer]

@@ -15,14 +15,14 @@ import onnx_ir as ir
 from qdq_passes.errors import SetupError
 
 from qdqtool.calibrate.cache import method_sha256
-from qdqtool.calibrate.cluster import Workers
 from qdqtool.calibrate.observer import Array, Option
 from qdqtool.calibrate.seen import Part, Seen
-from qdqtool.calibrate.shared_model import SharedModel
-from qdqtool.io.feed_slices import Slices
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import Feeds, Opening
+from qdqtool.io.feeds.feeds import Feeds, Opening
+from qdqtool.io.feeds.slices import Slices
+from qdqtool.io.feeds.spec import input_specs
 from qdqtool.runtime.taps import Taps
+from qdqtool.workers.cluster import Workers
+from qdqtool.workers.shared_model import SharedModel
 
 Feed = Mapping[str, Array]
 

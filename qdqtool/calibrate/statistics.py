@@ -16,9 +16,9 @@ import numpy.typing as npt
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.moments import LayerStatistics, merged
 
-from qdqtool.io.array_store import ArrayFile, ArrayWriter, hash_of, writing_arrays
-from qdqtool.io.artifacts import sha256_of_json
-from qdqtool.io.feed_hash import join
+from qdqtool.io.feeds.array_store import ArrayFile, ArrayWriter, hash_of, writing_arrays
+from qdqtool.io.feeds.hashes import join
+from qdqtool.io.files.artifacts import sha256_of_json
 
 Array = npt.NDArray[np.generic]
 KIND, VERSION = "statistics", 1
@@ -32,7 +32,7 @@ class Statistics:
         layers: layer's node name → what was seen; a file's are read when they are asked for.
         samples: number of feeds.
         model_sha256: fingerprint of the model that ran.
-        data_sha256: fingerprint of the feeds, see `qdqtool.io.feed_hash`.
+        data_sha256: fingerprint of the feeds, see `qdqtool.io.feeds.hashes`.
         sha256: hex SHA-256 of all that the layers hold.
     """
 

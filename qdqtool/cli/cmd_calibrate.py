@@ -108,13 +108,13 @@ def _calibrate(out: Out, model: str, data: str, texts: tuple[str, ...], allow_em
     from qdq_passes.errors import UsageError
 
     from qdqtool import api
-    from qdqtool.io.load import load
+    from qdqtool.io.models.load import load
     from qdqtool.runtime.taps import float_tensors
 
     graph = load(model)
     tensors = None
     if texts:
-        from qdq_passes.core.select import Selector, select
+        from qdq_passes.select.selectors import Selector, select
 
         names = {v.name for v in select(graph, Selector.of(*texts), allow_empty=allow_empty).values}
         tensors = [name for name in float_tensors(graph) if name in names]

@@ -35,7 +35,7 @@ def check(out: Out, model: str, target: str | None, no_runtime: bool, baseline: 
     graph. Traps, which integer backends fall into silently, are warnings and notes; they change no exit code. Nor do lints:
     with --data, where the values of a model do not suit its grids (a Concat of unlike branches, a steep function, dead slices).
     """
-    from qdqtool.io.versions import loadable_in
+    from qdqtool.io.models.versions import loadable_in
     from qdqtool.targets.loading import load_target
 
     chip = load_target(target) if target is not None else None
@@ -72,8 +72,8 @@ def _findings(path: str, graph: ir.Model, chip: Target | None, no_runtime: bool)
 
 def _folder(out: Out, folder: str, chip: Target | None, no_runtime: bool) -> list[dict[str, Any]]:
     """Findings of a folder that `split` wrote: files against the hashes of the manifest, then graph by graph."""
-    from qdqtool.llm.damage import verify_folder
-    from qdqtool.llm.manifest import read_manifest
+    from qdqtool.llm.folder.damage import verify_folder
+    from qdqtool.llm.folder.manifest import read_manifest
 
     with out.progress("hashing") as tick:
         damaged = verify_folder(folder, progress=lambda done, total: tick("hashing", done, total))
@@ -89,7 +89,7 @@ def _folder(out: Out, folder: str, chip: Target | None, no_runtime: bool) -> lis
 
 
 def _verifier(graph: ir.Model) -> list[dict[str, Any]]:
-    from qdq_passes.core.verify import verify
+    from qdq_passes.verification.rules import verify
 
     return [f.to_json() for f in verify(graph)]
 
@@ -97,9 +97,9 @@ def _verifier(graph: ir.Model) -> list[dict[str, Any]]:
 def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
     """onnx.checker. What it rejects only for an operator of onnxruntime, our verifier has noted; onnxruntime decides about it."""
     import onnx.checker
-    from qdq_passes.analysis.uses import all_nodes
+    from qdq_passes.graph.uses import all_nodes
 
-    from qdqtool.io.parse import read_model
+    from qdqtool.io.models.parse import read_model
 
     is_text = os.path.splitext(path)[1].lower() in (".onnxtxt", ".json", ".textproto", ".prototxt", ".pbtxt")
     try:
@@ -150,7 +150,7 @@ def _known(path: str) -> set[tuple[str, str]]:
 
     from qdq_passes.errors import UsageError
 
-    from qdqtool.io.read import read_text
+    from qdqtool.io.files.read import read_text
 
     try:
         findings = json.loads(read_text(path))["findings"]

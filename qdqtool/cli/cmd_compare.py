@@ -123,7 +123,7 @@ def _stored(path: str) -> dict[str, float | None]:
 
     from qdq_passes.errors import UsageError
 
-    from qdqtool.io.read import read_text
+    from qdqtool.io.files.read import read_text
 
     try:
         outputs = _judged(json.loads(read_text(path)))

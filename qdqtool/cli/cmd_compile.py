@@ -26,7 +26,7 @@ def compile(out: Out, model: str, output: str, overwrite: bool, **options: Any) 
     from qdqtool import api
     from qdqtool.cli.compiling import show_lowered
     from qdqtool.cli.saving import refuse_output
-    from qdqtool.io.hooks import Reproducer
+    from qdqtool.io.models.hooks import Reproducer
 
     refuse_output(output, overwrite, model)
     with out.progress("compiling"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qdqtool.io.progress import StageProgress
+    from qdqtool.io.files.progress import StageProgress
 
 #: What the int8 model is made for, and how many images the slow reference checks it on.
 TARGET, CHECKED = "vitis_xint8", 32
@@ -97,7 +97,7 @@ def _on_npu(
     path: str, images: npt.NDArray[np.float32], labels: npt.NDArray[np.integer], tick: StageProgress
 ) -> dict[str, Any]:
     """Run the int8 model on the simulated NPU: accuracy on all images, agreement with the reference on some."""
-    from qdq_passes.core.pipeline import run_pipeline
+    from qdq_passes.pipeline.pipeline import run_pipeline
 
     from qdqtool import api
     from qdqtool.npu.devices import simulated_npu
@@ -143,7 +143,7 @@ def _npu_words(npu: dict[str, Any], images: int) -> str:
 
 def _copy(paths: list[Path], folder: str, overwrite: bool) -> None:
     """Copy the bundled files into ``folder``."""
-    from qdqtool.io.atomic import write_whole
+    from qdqtool.io.files.atomic import write_whole
 
     for path in paths:
         write_whole(os.path.join(folder, path.name), path.read_bytes(), overwrite=overwrite)

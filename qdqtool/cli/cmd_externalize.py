@@ -24,7 +24,7 @@ def externalize(
     out: Out, model: str, output: str, overwrite: bool, no_provenance: bool, threshold: int, inline: bool
 ) -> None:
     """Move the tensors of MODEL into a data file beside OUTPUT (or back with --inline); nothing else changes."""
-    from qdq_passes.core.pipeline import Pipeline
+    from qdq_passes.pipeline.pipeline import Pipeline
 
     from qdqtool.cli.saving import run_and_save, show_report
 

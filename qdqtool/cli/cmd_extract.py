@@ -28,8 +28,8 @@ def extract(
 ) -> None:
     """Cut the part of MODEL between values out as a model of its own."""
     from qdq_passes.clean.extract_subgraph import ExtractSubgraph
-    from qdq_passes.core.pipeline import Pipeline
     from qdq_passes.errors import UsageError
+    from qdq_passes.pipeline.pipeline import Pipeline
 
     from qdqtool.cli.saving import run_and_save, show_report
 

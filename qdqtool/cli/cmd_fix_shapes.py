@@ -24,8 +24,8 @@ def fix_shapes(
 ) -> None:
     """Make dynamic dimensions static, and infer the shapes that follow."""
     from qdq_passes.clean.fix_shapes import FixShapes
-    from qdq_passes.core.pipeline import Pipeline
     from qdq_passes.errors import UsageError
+    from qdq_passes.pipeline.pipeline import Pipeline
 
     from qdqtool.cli.saving import run_and_save, show_report
 

@@ -15,7 +15,7 @@ from qdqtool.cli.render import Out, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qdqtool.llm.talk import Generated, Talk
+    from qdqtool.llm.run.talk import Generated, Talk
 
 
 @command()
@@ -64,8 +64,8 @@ def generate(
 
     The text goes to stdout as it comes; how long it took to stderr. Without a tokenizer.json in DIR tokens are shown as numbers.
     """
-    from qdqtool.llm.devices import names_plain
-    from qdqtool.llm.running import generate as run
+    from qdqtool.llm.run.devices import names_plain
+    from qdqtool.llm.run.running import generate as run
 
     ends = None if eos is None else [] if eos == "none" else _ids("--eos", eos)
     common = {"eos": ends, "cache": not no_cache, **options}
@@ -108,9 +108,9 @@ def _talk(
     """Turns until the input ends. What does not fit is told, and the next line may."""
     from qdq_passes.errors import UsageError
 
-    from qdqtool.llm.sampling import Sampling
-    from qdqtool.llm.session import Session
-    from qdqtool.llm.talk import Talk
+    from qdqtool.llm.run.sampling import Sampling
+    from qdqtool.llm.run.session import Session
+    from qdqtool.llm.run.talk import Talk
 
     how = {key: options.pop(key) for key in ("temperature", "top_k", "top_p")}
     devices = {key: options.pop(key) for key in DEVICE_OPTIONS}

@@ -35,8 +35,8 @@ def describe(model: ir.Model) -> dict[str, Any]:
     """What `inspect` says, JSON-ready. Parameters are elements of initializers and Constants; bytes as stored."""
     from collections import Counter
 
-    from qdq_passes.analysis.qdq_pairs import is_dequantize, is_quantize, qdq_pairs
-    from qdq_passes.analysis.uses import all_nodes
+    from qdq_passes.graph.uses import all_nodes
+    from qdq_passes.qdq.look.pairs import is_dequantize, is_quantize, qdq_pairs
 
     nodes = all_nodes(model)
     ops = Counter(f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
@@ -74,9 +74,9 @@ def describe(model: ir.Model) -> dict[str, Any]:
 
 def _decoder(model: ir.Model) -> dict[str, Any]:
     """Where the KV cache of a decoder is, and what its other inputs and outputs are for; empty for any other model."""
-    from qdq_passes.analysis.decoder_io import decoder_io
-    from qdq_passes.core.pipeline import run_pipeline
+    from qdq_passes.decoder.look.io import decoder_io
     from qdq_passes.errors import UnsupportedError
+    from qdq_passes.pipeline.pipeline import run_pipeline
 
     opened = run_pipeline(model, "inline-functions", copy=True).model if model.functions else model
     try:
@@ -120,7 +120,7 @@ def _has_tensor(node: ir.Node) -> bool:
 
 def _coverage(nodes: list[ir.Node]) -> float:
     """Share of the linear and convolutional nodes whose first two inputs are dequantized values, 0..1."""
-    from qdq_passes.analysis.qdq_pairs import is_dequantize
+    from qdq_passes.qdq.look.pairs import is_dequantize
 
     linear = [n for n in nodes if n.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
     dequantized = [

@@ -22,9 +22,9 @@ def _passes() -> list[dict[str, Any]]:
     import dataclasses
     import inspect
 
-    from qdq_passes.core.option_types import describe, field_type, to_text
     from qdq_passes.core.registry import PASSES
-    from qdq_passes.core.select import ALL, NONE
+    from qdq_passes.pipeline.option_types import describe, field_type, to_text
+    from qdq_passes.select.selectors import ALL, NONE
 
     found = []
 
@@ -105,7 +105,7 @@ def _first_line(text: str) -> str:
 
 
 def _namings() -> list[dict[str, Any]]:
-    from qdqtool.llm.naming import NAMINGS, load_naming
+    from qdqtool.llm.plan.naming import NAMINGS, load_naming
 
     found = []
     for name, entry in NAMINGS.entries().items():
@@ -121,7 +121,7 @@ def _namings() -> list[dict[str, Any]]:
 def _devices() -> list[dict[str, Any]]:
     import inspect
 
-    from qdqtool.llm.devices import DEVICES
+    from qdqtool.llm.run.devices import DEVICES
 
     return [
         {

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @allow_empty_option
 def match(out: Out, model: str, selectors: tuple[str, ...], allow_empty: bool) -> None:
     """Show the nodes and tensors of MODEL that selectors hit, before they are used anywhere."""
-    from qdq_passes.analysis.scopes import scope_of
-    from qdq_passes.core.select import Selector, select
+    from qdq_passes.graph.scopes import scope_of
+    from qdq_passes.select.selectors import Selector, select
 
     graph = load_model(model)
     hit = select(graph, Selector.of(*selectors), allow_empty=allow_empty)

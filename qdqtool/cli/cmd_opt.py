@@ -62,13 +62,13 @@ def opt(
     **images: Any,
 ) -> None:
     """Run a pipeline of passes on MODEL."""
-    from qdq_passes.core.hooks import StopAfter
-    from qdq_passes.core.pipeline import Pipeline
+    from qdq_passes.pipeline.hooks import StopAfter
+    from qdq_passes.pipeline.pipeline import Pipeline
 
     from qdqtool.cli.named import named_inputs
     from qdqtool.cli.saving import refuse_output, run_and_save, script_of, show_report
-    from qdqtool.io.artifacts import sha256_of_file
-    from qdqtool.io.hooks import DumpEach
+    from qdqtool.io.files.artifacts import sha256_of_file
+    from qdqtool.io.models.hooks import DumpEach
     from qdqtool.targets.loading import load_target
 
     refuse_output(output, overwrite, model, ranges, encodings, statistics, check_data, text.removeprefix("@"))
@@ -97,9 +97,9 @@ def opt(
 
 
 def _numeric_check(model: str, data: str, samples: int, **options: Any) -> NumericCheck:
-    from qdqtool.io.feed_spec import input_specs
-    from qdqtool.io.feeds import open_feeds
-    from qdqtool.io.load import load
+    from qdqtool.io.feeds.feeds import open_feeds
+    from qdqtool.io.feeds.spec import input_specs
+    from qdqtool.io.models.load import load
     from qdqtool.runtime.hooks import NumericCheck
 
     feeds = open_feeds(data, input_specs(load(model)), samples=samples, **options)

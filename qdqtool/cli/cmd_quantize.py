@@ -86,8 +86,8 @@ def quantize(
 
     from qdqtool import api
     from qdqtool.cli.saving import refuse_output
-    from qdqtool.io.hooks import Reproducer
-    from qdqtool.quantization.extra_options import read_extra_options
+    from qdqtool.foreign.extra_options import read_extra_options
+    from qdqtool.io.models.hooks import Reproducer
 
     options["image"] = image_settings(options)
     options["extra_options"] = read_extra_options(options["extra_options"])
@@ -139,7 +139,7 @@ def _planned(out: Out, model: str, options: dict[str, Any]) -> Plan:
 
     if options["recipe"]:
         from qdqtool.api.replaying import laid_under
-        from qdqtool.quantization.recipe import Recipe
+        from qdqtool.search.recipe import Recipe
 
         options = laid_under(api.quantize, Recipe.read(options["recipe"]), options)
     job = _unready(options)

@@ -28,8 +28,8 @@ def rename(
 ) -> None:
     """Rename values (inputs and outputs included), nodes or symbolic dimensions."""
     from qdq_passes.clean.rename import Rename
-    from qdq_passes.core.pipeline import Pipeline
     from qdq_passes.errors import UsageError
+    from qdq_passes.pipeline.pipeline import Pipeline
 
     from qdqtool.cli.saving import run_and_save, show_report
 

@@ -14,7 +14,7 @@ from qdqtool.cli.verification import lengths, show_verification, tolerance_optio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qdqtool.llm.folders import SplitFolder
+    from qdqtool.llm.folder.folders import SplitFolder
 
 #: Between the two names of a tensor of the cache.
 ARROW = " → "
@@ -129,8 +129,8 @@ def split(
 ) -> int:
     """Split the decoder MODEL into static prefill and decode graphs that share one weight file."""
     from qdqtool import api
-    from qdqtool.llm.planning import PLANNED, planned, planned_for
-    from qdqtool.llm.verifying import refuse_tolerance, verify_split
+    from qdqtool.llm.plan.planning import PLANNED, planned, planned_for
+    from qdqtool.llm.run.verifying import refuse_tolerance, verify_split
 
     if options["specializations"] is not None:
         _refuse_both("specializations", SHAPES)

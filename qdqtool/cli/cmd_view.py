@@ -27,7 +27,7 @@ def view(out: Out, model: str, port: int, no_browser: bool, once: bool) -> None:
     """Open MODEL in Netron, with scales and annotations of Q/DQ as metadata; served on 127.0.0.1 until interrupted."""
     import netron
 
-    from qdqtool.io.display import write_for_viewer
+    from qdqtool.io.models.display import write_for_viewer
 
     logging.getLogger("netron").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="qdqtool-view-") as folder:

@@ -10,10 +10,10 @@ import click
 from qdqtool.cli.render import plural, say, table
 
 if TYPE_CHECKING:
-    from qdq_passes.core.placed import PlacedUnit
+    from qdq_passes.npu.units.placed import PlacedUnit
 
-    from qdqtool.llm.placement import GraphPlacement
-    from qdqtool.llm.talk import Generated
+    from qdqtool.llm.run.placement import GraphPlacement
+    from qdqtool.llm.run.talk import Generated
 
 F = TypeVar("F", bound=Callable[..., Any])
 

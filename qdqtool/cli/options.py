@@ -16,7 +16,7 @@ from qdqtool.cli.render import Out
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from qdqtool.io.images import ImageOptions
+    from qdqtool.io.feeds.images import ImageOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -215,7 +215,7 @@ def image_settings(options: dict[str, Any]) -> ImageOptions | None:
     given = {key: value for key, value in given.items() if value is not None}
     if not given:
         return None
-    from qdqtool.io.images import Fit, ImageOptions, Layout, Order
+    from qdqtool.io.feeds.images import Fit, ImageOptions, Layout, Order
 
     read: dict[str, Callable[[Any], Any]] = {
         "size": _size,
@@ -245,6 +245,6 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 def load_model(path: str) -> ir.Model:
     """Load a model for a command."""
-    from qdqtool.io.load import load
+    from qdqtool.io.models.load import load
 
     return load(path)

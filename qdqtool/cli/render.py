@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from qdqtool.io.progress import StageProgress
+    from qdqtool.io.files.progress import StageProgress
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Out:
 
             text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
             if self.json_out:
-                from qdqtool.io.atomic import write_whole
+                from qdqtool.io.files.atomic import write_whole
 
                 write_whole(self.json_out, (text + "\n").encode())
             if self.as_json:

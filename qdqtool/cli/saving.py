@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from qdq_passes.core.hooks import QuietHook
+from qdq_passes.pipeline.hooks import QuietHook
 
 from qdqtool.cli.options import refuse_inputs
 from qdqtool.cli.render import Out, plural, say
@@ -15,11 +15,11 @@ from qdqtool.cli.render import Out, plural, say
 if TYPE_CHECKING:
     import onnx_ir as ir
     from qdq_passes.core.base import Pass
-    from qdq_passes.core.pipeline import Hook, Pipeline, Report
+    from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report
 
-    from qdqtool.io.edit_script import Script
-    from qdqtool.io.named_inputs import NamedInputs
-    from qdqtool.io.progress import StageProgress
+    from qdqtool.io.files.edit_script import Script
+    from qdqtool.io.files.named_inputs import NamedInputs
+    from qdqtool.io.files.progress import StageProgress
     from qdqtool.targets.target import Target
 
 
@@ -63,7 +63,7 @@ def refuse_output(output: str, overwrite: bool, *inputs: str | None) -> None:
     Raises:
         UsageError: either of the two, or it is a folder.
     """
-    from qdqtool.io.atomic import refuse_existing
+    from qdqtool.io.files.atomic import refuse_existing
 
     refuse_inputs(output, inputs)
     refuse_existing(output, overwrite=overwrite)
@@ -101,7 +101,7 @@ def run_and_save(
         target: what ``@target`` is bound to.
         hooks: hooks besides those for verification and the reproducer.
         allow_findings: save although the model has errors that it came with.
-        external: as for `qdqtool.io.save.save`, and ``threshold``, ``annotations`` too.
+        external: as for `qdqtool.io.models.save.save`, and ``threshold``, ``annotations`` too.
         verify_each: verify after every pass, so that an error names the pass.
         reproducer: folder for the reproducer; ``<output>.reproducer`` by default.
         record: edit script that the passes are appended to.
@@ -111,15 +111,15 @@ def run_and_save(
             ``allow_findings`` deals with them.
         VerifyError: the pipeline made an error that was not there: a bug of a pass.
     """
-    from qdq_passes.core.hooks import VerifyEach
-    from qdq_passes.core.pipeline import parse_pipeline
-    from qdq_passes.core.verify import verify
+    from qdq_passes.pipeline.hooks import VerifyEach
+    from qdq_passes.pipeline.pipeline import parse_pipeline
+    from qdq_passes.verification.rules import verify
 
     from qdqtool import api
-    from qdqtool.io.artifacts import sha256_of_file
-    from qdqtool.io.edit_script import append_script, refuse_append
-    from qdqtool.io.hooks import Reproducer
-    from qdqtool.io.save import THRESHOLD, refuse_own_data, save
+    from qdqtool.io.files.artifacts import sha256_of_file
+    from qdqtool.io.files.edit_script import append_script, refuse_append
+    from qdqtool.io.models.hooks import Reproducer
+    from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
     from qdqtool.runtime.computing import RUNTIME, compute
 
     steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
@@ -190,9 +190,9 @@ def stored_bytes(path: str) -> int:
     """Bytes of a model in files: its own, and the data files it refers to."""
     import onnx_ir as ir
 
-    from qdqtool.io.load import load
-    from qdqtool.io.read import holds
-    from qdqtool.io.slots import slots
+    from qdqtool.io.files.read import holds
+    from qdqtool.io.models.load import load
+    from qdqtool.io.models.slots import slots
 
     if not holds(path, b"location"):  # the key of every reference to a data file: no need to parse
         return os.path.getsize(path)
@@ -203,8 +203,8 @@ def stored_bytes(path: str) -> int:
 
 def script_of(text: str) -> Script:
     """``-p TEXT`` or ``-p @FILE``: pipeline text, or a TOML edit script with ``[[pass]]`` tables and ``[inputs]``."""
-    from qdq_passes.core.pipeline import parse_pipeline
+    from qdq_passes.pipeline.pipeline import parse_pipeline
 
-    from qdqtool.io.edit_script import Script, read_script
+    from qdqtool.io.files.edit_script import Script, read_script
 
     return read_script(text[1:]) if text.startswith("@") else Script(passes=parse_pipeline(text).passes)

@@ -9,7 +9,7 @@ import click
 from qdqtool.cli.render import say, table
 
 if TYPE_CHECKING:
-    from qdqtool.llm.verifying import Verification
+    from qdqtool.llm.run.verifying import Verification
 
 tolerance_option = click.option(
     "--tolerance",

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import Pair, qdq_pairs
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.agreement import Accumulator, worst_first
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
 from qdqtool.comparison.report import Compared, Comparison
-from qdqtool.io.feeds import Feeds
-from qdqtool.io.progress import Progress
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
 
 Array = npt.NDArray[Any]

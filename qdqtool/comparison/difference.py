@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.places import places
-from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, qdq_pairs
-from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.names import UNNAMED
+from qdq_passes.graph.places import places
+from qdq_passes.graph.uses import constant_array
 from qdq_passes.numerics.encoding import nested
 from qdq_passes.numerics.quantize import dequantize
+from qdq_passes.qdq.look.pairs import Pair, encoding_of, qdq_pairs
 
 #: Elements up to which an initializer's values are shown instead of its hash.
 SHOWN = 8

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import half_pairs, qdq_pairs
+from qdq_passes.qdq.look.pairs import half_pairs, qdq_pairs
 
 #: What boards put behind a name, by and by taken off until something fits.
 _ENDS = re.compile(

@@ -16,9 +16,9 @@ from qdq_passes.numerics.encoding import Encoding
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
 from qdqtool.comparison.dump_names import Names, names_of
 from qdqtool.comparison.dump_values import Layout, read_dump
-from qdqtool.io.dumps import Dump
-from qdqtool.io.feeds import Feeds
-from qdqtool.io.progress import Progress
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.files.dumps import Dump
+from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
 
 Array = npt.NDArray[Any]
@@ -133,7 +133,7 @@ def compare_dumps(
     Args:
         a: the reference.
         b: the model that the board runs: its pairs say what dumped integers stand for; else those of ``a`` do.
-        dumps: dumped tensors of each sample, from `qdqtool.io.dumps.dumps_in`.
+        dumps: dumped tensors of each sample, from `qdqtool.io.files.dumps.dumps_in`.
         feeds: feeds of ``a``, in the order of the dumps; as many are read as there are dumps.
         layout: of the dumps.
         diverges_below: dB below which a tensor diverges.

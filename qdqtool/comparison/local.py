@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.analysis.uses import all_values, is_constant
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.pipeline import run_pipeline
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.uses import all_values, is_constant
 from qdq_passes.numerics.agreement import Accumulator, worst_first
+from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.local_report import Causes, LocalComparison, LocalNode
 from qdqtool.comparison.region_model import CAUSES, Cause, Recipe, RegionModel, bounds_of
 from qdqtool.comparison.regions import Region, Shapes, regions_of
 from qdqtool.comparison.replaying import Replayed, replay
-from qdqtool.io.feeds import Feeds
-from qdqtool.io.progress import Progress
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.session import Session, open_session
 from qdqtool.runtime.taps import Taps, float_tensors
 

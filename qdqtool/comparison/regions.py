@@ -10,12 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.analysis.qdq_pairs import Pair, dequantizers, half_pairs, pair_of
-from qdq_passes.analysis.reach import values_read
-from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.analysis.uses import FLOAT_TYPES, dtype_of, is_constant, is_standard
-from qdq_passes.core.whole_groups import is_inside_whole
+from qdq_passes.encode.edit.whole_groups import is_inside_whole
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.reach import values_read
+from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_constant, is_standard
+from qdq_passes.npu.units.units import Unit, units_of
+from qdq_passes.qdq.look.pairs import Pair, dequantizers, half_pairs, pair_of
 
 #: Shapes by tensor: a number or a name per dimension; None where the rank is not known.
 Shapes = Mapping[str, tuple[int | str | None, ...] | None]

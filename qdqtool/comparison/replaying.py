@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import qdq_pairs
 from qdq_passes.core.base import Pass
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.pipeline import Pipeline, parse_pipeline
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import ModelError, QdqError
+from qdq_passes.graph.edit import copy_model
 from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_range, is_integer_type
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
+from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.regions import is_conversion
-from qdqtool.io.provenance import history
+from qdqtool.io.models.provenance import history
 from qdqtool.runtime.computing import RUNTIME, compute
 
 #: Family of the passes that move scales by powers of two so that shifts are in reach or operands are aligned.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
-from qdq_passes.analysis.uses import is_constant
+from qdq_passes.graph.uses import is_constant
 
 from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.placing import Values

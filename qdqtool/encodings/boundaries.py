@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import qdq_pairs
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.pipeline import run_pipeline
 from qdq_passes.errors import QdqError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.encodings.entries import Encodings
 from qdqtool.encodings.gathering import Gathered

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 import onnx_ir as ir
-from qdq_passes.analysis.uses import is_constant
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.calibrate.observer import Range

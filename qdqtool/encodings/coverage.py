@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import QUANTIZED_OPS, Demands, Role, demands_of
-from qdq_passes.analysis.uses import main_nodes
-from qdq_passes.core.annotate import FUSED
+from qdq_passes.encode.annotate_encodings import is_inside_group
+from qdq_passes.encode.look.demands import QUANTIZED_OPS, Demands, Role, demands_of
 from qdq_passes.fuse.fuse_conv_activation import FuseConvActivation
-from qdq_passes.qdq.annotate_encodings import is_inside_group
+from qdq_passes.graph.annotate import FUSED
+from qdq_passes.graph.uses import main_nodes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
-from qdq_passes.analysis.uses import is_constant
 from qdq_passes.errors import QdqError, UnsupportedError
+from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 
 from qdqtool.encodings.boundaries import UNCONVERTED, unconverted_tensors

@@ -13,8 +13,8 @@ from qdqtool.encodings.formats import read_document, write_document
 from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.placing import Values
 from qdqtool.encodings.reading import made_of, of_range
-from qdqtool.io import documents
-from qdqtool.io.artifacts import sha256_of_json
+from qdqtool.io.files import documents
+from qdqtool.io.files.artifacts import sha256_of_json
 
 __all__ = ["bound", "read_encodings", "read_names", "sha256_of", "values_by_name", "write_encodings"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.demands import Role, sharing_outputs
-from qdq_passes.analysis.uses import constant_array
+from qdq_passes.encode.look.demands import Role, sharing_outputs
+from qdq_passes.graph.uses import constant_array
 from qdq_passes.numerics.encoding import Encoding, encoding_of_range, encoding_of_weight
 
 from qdqtool.calibrate.observer import Range

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import why_not_quantizable
-from qdq_passes.analysis.qdq_ops import has_pair
-from qdq_passes.analysis.uses import is_constant
+from qdq_passes.encode.look.demands import why_not_quantizable
+from qdq_passes.graph.operators.qdq_ops import has_pair
+from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.encodings.alignment import Alignment

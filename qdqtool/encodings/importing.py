@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_ops import is_dequantize
-from qdq_passes.analysis.qdq_pairs import qdq_pairs
-from qdq_passes.analysis.uses import dtype_of
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.pipeline import run_pipeline
-from qdq_passes.core.qdq_checks import check_encoding
-from qdq_passes.core.qdq_edit import insert_pairs
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.operators.qdq_ops import is_dequantize
+from qdq_passes.graph.uses import dtype_of
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.qdq.edit.checks import check_encoding
+from qdq_passes.qdq.edit.pairs import insert_pairs
+from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.encodings.alignment import Alignment
 from qdqtool.encodings.boundaries import convert_boundaries, has_unconverted

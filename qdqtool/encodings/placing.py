@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.analysis.uses import constant_array, is_constant, is_standard
-from qdq_passes.core.inference import static_shape
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
+from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.uses import constant_array, is_constant, is_standard
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.granularity import Granularity
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_ops import OPERATORS
-from qdq_passes.analysis.uses import all_nodes, all_values, constant_array, dtype_of, is_constant
-from qdq_passes.core.edit import Namer, drop_unread, insert_after, make_node, new_constant, put_first
-from qdq_passes.core.integers import integers_of
-from qdq_passes.core.qdq_checks import check_encoding
-from qdq_passes.core.qdq_edit import encoding_attributes, neighbour
+from qdq_passes.graph.edit import Namer, drop_unread, insert_after, make_node, new_constant, put_first
+from qdq_passes.graph.operators.qdq_ops import OPERATORS
+from qdq_passes.graph.uses import all_nodes, all_values, constant_array, dtype_of, is_constant
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize
+from qdq_passes.qdq.edit.checks import check_encoding
+from qdq_passes.qdq.edit.integers import integers_of
+from qdq_passes.qdq.edit.pairs import encoding_attributes, neighbour
 
 from qdqtool.encodings.hints import NodeHint, PairHint, Reader, TensorHint
 

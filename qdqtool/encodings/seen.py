@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import Half, Pair, encoding_of
-from qdq_passes.analysis.uses import constant_array
-from qdq_passes.core.qdq_edit import encoding_attributes
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.uses import constant_array
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.edit.pairs import encoding_attributes
+from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of
 
 from qdqtool.encodings.entries import Lpbq
 from qdqtool.encodings.hints import NodeHint

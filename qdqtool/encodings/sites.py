@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_ops import OPERATORS, is_dequantize, is_quantize
-from qdq_passes.analysis.qdq_pairs import Half, half_pairs, qdq_pairs
-from qdq_passes.analysis.uses import all_nodes, constant_array
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_dequantize, is_quantize
+from qdq_passes.graph.uses import all_nodes, constant_array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import quantize
+from qdq_passes.qdq.look.pairs import Half, half_pairs, qdq_pairs
 from qdq_passes.qdq.remove_qdq import RemoveQdq
 
 from qdqtool.encodings.entries import Lpbq

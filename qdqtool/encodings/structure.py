@@ -15,8 +15,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-from qdq_passes.analysis.uses import is_constant
-from qdq_passes.core.inference import static_shape
+from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.uses import is_constant
 
 #: Smallest distance up to which surroundings must agree.
 MIN_RADIUS = 2

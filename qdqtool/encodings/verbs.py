@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import qdq_pairs
-from qdq_passes.core.verify import verify
+from qdq_passes.qdq.look.pairs import qdq_pairs
+from qdq_passes.verification.rules import verify
 
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.observer import Range
@@ -24,13 +24,13 @@ from qdqtool.encodings.importing import Imported, put_in
 from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.placing import place
 from qdqtool.encodings.sites import take_out
-from qdqtool.io import documents
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import FeedSpec, open_feeds
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.save import refuse_own_data, save
-from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
+from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files import documents
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.save import refuse_own_data, save
+from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
 
 Path = str | os.PathLike[str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qdqtool.llm.session import Session
+    from qdqtool.llm.run.session import Session
 
 __all__ = ["Session"]
 
@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
     """`Session`, loaded when first used: importing the package is cheap."""
     if name != "Session":
         raise AttributeError(f"module 'qdqtool.llm' has no attribute {name!r}")
-    from qdqtool.llm.session import Session
+    from qdqtool.llm.run.session import Session
 
     globals()[name] = Session
     return Session

@@ -8,20 +8,20 @@ import os
 from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
-from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.core.annotate import TARGET
 from qdq_passes.core.findings import Finding, is_at_least
-from qdq_passes.core.partitions import NOT_SIMULATED, not_simulated, partitions
-from qdq_passes.core.pipeline import run_pipeline
-from qdq_passes.core.placements import placements
-from qdq_passes.core.verdict import VERDICT_KINDS, Boundary
-from qdq_passes.core.verify import verify
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.annotate import TARGET
+from qdq_passes.npu.partitions.partitions import NOT_SIMULATED, not_simulated, partitions
+from qdq_passes.npu.partitions.placements import placements
+from qdq_passes.npu.units.units import Unit, units_of
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, Boundary
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.verification.rules import verify
 
-from qdqtool.io.atomic import refuse_existing
-from qdqtool.io.read import read_text
-from qdqtool.io.save import save
-from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
+from qdqtool.io.files.atomic import refuse_existing
+from qdqtool.io.files.read import read_text
+from qdqtool.io.models.save import save
+from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
 from qdqtool.npu.arranging import linear_arrangement
 from qdqtool.npu.broken_rules import broken_rules
 from qdqtool.npu.compiled import refuse_compiled

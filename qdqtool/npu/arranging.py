@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-from qdq_passes.analysis.roles import Roles
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import main_nodes
-from qdq_passes.analysis.weighted_layers import WeightedLayer, weighted_layer
-from qdq_passes.core.verdict import Verdict
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.uses import main_nodes
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import Verdict
+from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
+from qdq_passes.roles.roles import Roles
 
 from qdqtool.targets.target import Target
 

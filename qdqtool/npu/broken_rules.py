@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qdq_passes.analysis.units import Unit
-from qdq_passes.core.verdict import VERDICT_KINDS, Verdict
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, Verdict
 
 from qdqtool.npu.figures import counts, op_of
 from qdqtool.npu.report import BrokenRule, group_of

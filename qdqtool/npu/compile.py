@@ -11,16 +11,16 @@ from typing import Any
 
 import onnx_ir as ir
 from qdq_passes.analysis.program_operators import DOMAIN
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import all_values, is_standard, main_nodes
-from qdq_passes.core.annotate import TARGET, Placement
-from qdq_passes.core.edit import Namer, copy_model, drop_unused_domains
-from qdq_passes.core.partitions import Partitioning
-from qdq_passes.core.pipeline import Hook, run_pipeline
-from qdq_passes.core.placements import placements
-from qdq_passes.core.verdict import Boundary, Verdict
+from qdq_passes.graph.annotate import TARGET, Placement
+from qdq_passes.graph.edit import Namer, copy_model, drop_unused_domains
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import all_values, is_standard, main_nodes
+from qdq_passes.npu.partitions.partitions import Partitioning
+from qdq_passes.npu.partitions.placements import placements
+from qdq_passes.npu.units.verdict import Boundary, Verdict
+from qdq_passes.pipeline.pipeline import Hook, run_pipeline
 
-from qdqtool.io.versions import IR_VERSION
+from qdqtool.io.models.versions import IR_VERSION
 from qdqtool.npu.compiled import refuse_compiled
 from qdqtool.npu.payload import Header
 from qdqtool.npu.programs import CONTEXT_DOMAIN, payload_of, program_of, put_context

@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 import onnx_ir as ir
 from qdq_passes.analysis.program_operators import DOMAIN
-from qdq_passes.analysis.uses import main_nodes
 from qdq_passes.core.findings import Finding
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.graph.uses import main_nodes
 
-from qdqtool.io.context_files import payload_bytes
-from qdqtool.io.load import SOURCE
+from qdqtool.io.models.context_files import payload_bytes
+from qdqtool.io.models.load import SOURCE
 from qdqtool.npu.library import library_path
 from qdqtool.npu.payload import Header, read_payload, refuse_stale, staleness
 from qdqtool.npu.programs import is_context

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.core.verdict import Boundary
 from qdq_passes.errors import SetupError, UsageError
+from qdq_passes.npu.units.verdict import Boundary
 
 import qdqtool.npu
 from qdqtool.npu.library import NAME

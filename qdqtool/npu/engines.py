@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.partitions import Partitioning
-from qdq_passes.core.pipeline import run_pipeline
-from qdq_passes.core.placed import CPU, PlacedUnit
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.npu.partitions.partitions import Partitioning
+from qdq_passes.npu.units.placed import CPU, PlacedUnit
+from qdq_passes.npu.units.units import Unit, units_of
+from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.estimate import estimate
 from qdqtool.npu.figures import counts

@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.partitions import Partition, bytes_of
-from qdq_passes.analysis.units import Unit
-from qdq_passes.core.partitions import Partitioning
-from qdq_passes.core.verdict import Verdict
+from qdq_passes.npu.partitions.partitions import Partitioning
+from qdq_passes.npu.units.partition_graph import Partition, bytes_of
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import Verdict
 
 from qdqtool.npu.estimated import Assumption, Estimate, NodeEstimate, PartitionEstimate
 from qdqtool.npu.work import Work, work_of

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from qdq_passes.analysis.macs import macs_in
-from qdq_passes.analysis.partitions import Partition, bytes_of, weight_bytes
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.scopes import scope_of
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import dtype_of, is_standard
-from qdq_passes.core.annotate import Placement
-from qdq_passes.core.partitions import Partitioning
+from qdq_passes.graph.annotate import Placement
+from qdq_passes.graph.operators.macs import macs_in
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.scopes import scope_of
+from qdq_passes.graph.uses import dtype_of, is_standard
+from qdq_passes.npu.partitions.partitions import Partitioning
+from qdq_passes.npu.units.partition_graph import Partition, bytes_of, weight_bytes
+from qdq_passes.npu.units.units import Unit
 
 from qdqtool.npu.report import After, Crossing, NodeReport, PartitionReport
 

@@ -17,21 +17,21 @@ import onnx_ir as ir
 from qdq_passes.analysis.computable import why_not_computable
 from qdq_passes.analysis.plans.operands import stored_integers
 from qdq_passes.analysis.program_operators import why_no_kernel
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.qdq_pairs import encoding_of
-from qdq_passes.analysis.units import operands_of, units_of
-from qdq_passes.analysis.uses import constant_array, is_standard, main_nodes
-from qdq_passes.core.annotate import TARGET, Placement
-from qdq_passes.core.edit import Namer, new_constant, put_first
-from qdq_passes.core.inference import infer_shapes
-from qdq_passes.core.partitions import Partitioning, partition_for
-from qdq_passes.core.pipeline import run_pipeline
-from qdq_passes.core.qdq_edit import dequantize_node, insert_pairs, parameters
 from qdq_passes.core.toml_registry import SUFFIX
-from qdq_passes.core.verdict import Boundary, VerdictKind
 from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.graph.annotate import TARGET, Placement
+from qdq_passes.graph.edit import Namer, new_constant, put_first
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.shapes.inference import infer_shapes
+from qdq_passes.graph.uses import constant_array, is_standard, main_nodes
+from qdq_passes.npu.partitions.partitions import Partitioning, partition_for
+from qdq_passes.npu.units.units import operands_of, units_of
+from qdq_passes.npu.units.verdict import Boundary, VerdictKind
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import quantize
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.qdq.edit.pairs import dequantize_node, insert_pairs, parameters
+from qdq_passes.qdq.look.pairs import encoding_of
 
 from qdqtool.npu.compile import LOWER, header_of, is_operator, nothing_runs, reasons_of
 from qdqtool.npu.payload import Header, refuse_stale

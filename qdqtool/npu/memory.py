@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.decoder_io import DecoderIo, decoder_io
-from qdq_passes.analysis.decoder_parts import chosen_cuts
-from qdq_passes.analysis.partitions import Partition, bytes_of, stored_weights
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import readers
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.partitions import partition_for
-from qdq_passes.core.pipeline import run_pipeline
+from qdq_passes.decoder.look.io import DecoderIo, decoder_io
+from qdq_passes.decoder.look.parts import chosen_cuts
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import readers
+from qdq_passes.npu.partitions.partitions import partition_for
+from qdq_passes.npu.units.partition_graph import Partition, bytes_of, stored_weights
+from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.work import Work, work_of
 from qdqtool.targets.target import Target

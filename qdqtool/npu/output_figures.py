@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import encoding_of, is_dequantize
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.agreement import Accumulator
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.look.pairs import encoding_of, is_dequantize
 
 from qdqtool.npu.simulated import OutputFigures
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 from qdq_passes.analysis.program_operators import DOMAIN, VERSION, why_no_kernel
-from qdq_passes.core.edit import Namer, drop_unread, graph_of, inherit, move_annotations, remove
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.edit import Namer, drop_unread, graph_of, inherit, move_annotations, remove
 
-from qdqtool.io.context_files import CACHE
-from qdqtool.io.serialize import serialize, to_bytes
-from qdqtool.io.versions import IR_VERSION
+from qdqtool.io.models.context_files import CACHE
+from qdqtool.io.models.serialize import serialize, to_bytes
+from qdqtool.io.models.versions import IR_VERSION
 from qdqtool.npu.payload import Header, write_payload
 from qdqtool.runtime.provider import PROVIDER
 

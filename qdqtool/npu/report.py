@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
-from qdq_passes.core.annotate import Placement
 from qdq_passes.core.findings import Finding
-from qdq_passes.core.placed import CPU
-from qdq_passes.core.verdict import VERDICT_KINDS, VerdictKind
+from qdq_passes.graph.annotate import Placement
+from qdq_passes.npu.units.placed import CPU
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
 from qdqtool.npu.memory import MemoryPlan
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.core.partitions import Partitioning
 from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.npu.partitions.partitions import Partitioning
 
-from qdqtool.io.feeds import Feeds
-from qdqtool.io.progress import StageProgress
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.files.progress import StageProgress
 from qdqtool.npu.devices import Device
 from qdqtool.npu.estimated import Estimate
 from qdqtool.npu.output_figures import Figures

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.core.partitions import Partitioning
-from qdq_passes.core.pipeline import run_pipeline
 from qdq_passes.errors import UsageError
+from qdq_passes.npu.partitions.partitions import Partitioning
+from qdq_passes.npu.reference.run import run_reference
 from qdq_passes.numerics.arithmetic import Arithmetic
-from qdq_passes.numerics.reference import run_reference
+from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.output_figures import by_position
 from qdqtool.runtime.node_runs import NodeRuns

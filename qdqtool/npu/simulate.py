@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from qdq_passes.analysis.program_operators import DOMAIN
 from qdq_passes.clean.fix_shapes import FixShapes
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.partitions import Partitioning, partition_for
-from qdq_passes.core.pipeline import Pipeline, run_pipeline
-from qdq_passes.core.verdict import Boundary
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.npu.partitions.partitions import Partitioning, partition_for
+from qdq_passes.npu.units.verdict import Boundary
+from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
 
-from qdqtool.io.atomic import refuse_existing, write_whole
-from qdqtool.io.feed_spec import input_specs
-from qdqtool.io.feeds import FeedSpec, open_feeds
-from qdqtool.io.images import ImageOptions
-from qdqtool.io.npz_write import joined, write_npz
-from qdqtool.io.progress import StageProgress
-from qdqtool.io.working import ModelOrPath, opened, repair
+from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.images import ImageOptions
+from qdqtool.io.feeds.npz_write import joined, write_npz
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.atomic import refuse_existing, write_whole
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.npu.compiled import headers, refuse_stale_programs
 from qdqtool.npu.devices import Device, is_simulated_npu, other_provider, simulated_npu
 from qdqtool.npu.estimate import estimate

@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
-from qdq_passes.core.pipeline import Hook
-from qdq_passes.core.verdict import Boundary
-from qdq_passes.core.verify import verify
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.npu.units.verdict import Boundary
+from qdq_passes.pipeline.pipeline import Hook
+from qdq_passes.verification.rules import verify
 
-from qdqtool.io.atomic import refuse_existing
-from qdqtool.io.context_files import move_payloads_out
-from qdqtool.io.save import refuse_own_data, save
-from qdqtool.io.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
+from qdqtool.io.files.atomic import refuse_existing
+from qdqtool.io.models.context_files import move_payloads_out
+from qdqtool.io.models.save import refuse_own_data, save
+from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
 from qdqtool.npu import compile as compiling
 from qdqtool.npu.compile import Lowered, nothing_runs
 from qdqtool.npu.compiled import refuse_compiled

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.analysis.attributes import integer_of
-from qdq_passes.analysis.fused_products import Products, fused_product, is_attention
-from qdq_passes.analysis.units import Operand, Result, Unit
-from qdq_passes.analysis.windows import kernel_of
+from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.operators.fused_products import Products, fused_product, is_attention
+from qdq_passes.graph.operators.windows import kernel_of
+from qdq_passes.npu.units.units import Operand, Result, Unit
 
 #: Element operations for each element read: reductions look at all of them.
 PER_INPUT = {"GlobalAveragePool": 1, "ReduceMean": 1, "ReduceMax": 1, "ReduceMin": 1, "ReduceSum": 1}

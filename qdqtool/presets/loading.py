@@ -7,17 +7,17 @@ import os
 import re
 from collections.abc import Mapping
 
-from qdq_passes.analysis.channels import parse_per_axis
 from qdq_passes.core.base import Named, Pass
-from qdq_passes.core.encoding_policy import check_min_scale
-from qdq_passes.core.pipeline_text import make_pass, parse_passes
-from qdq_passes.core.select import Selector
 from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
 from qdq_passes.core.toml_table import Scalar, TomlTable
-from qdq_passes.core.weight_types import parse_weight_types
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.edit.encoding_policy import check_min_scale
+from qdq_passes.encode.edit.weight_types import parse_weight_types
 from qdq_passes.errors import UnsupportedError, UsageError
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.graph.operators.channels import parse_per_axis
+from qdq_passes.pipeline.text import make_pass, parse_passes
 from qdq_passes.qdq.insert_qdq import InsertQdq
+from qdq_passes.select.selectors import Selector
 
 from qdqtool.presets.extending import EXTENDS, extended
 from qdqtool.presets.precision import KINDS, precision_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qdq_passes.core.select import Selector
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.select.selectors import Selector
 
 #: Precisions, as options and tables call them: float types; activations of 8 or 16 bit, with the signedness of the preset. Of
 #: what a preset says of a node or value the first holds.

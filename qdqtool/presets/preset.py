@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from qdq_passes.core.base import Pass
-from qdq_passes.core.pipeline_text import format_pass
-from qdq_passes.core.select import NONE, Selector
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.pipeline.text import format_pass
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
+from qdq_passes.select.selectors import NONE, Selector
 
 from qdqtool.presets.precision import NO_RULES, PrecisionRules
 from qdqtool.presets.recovery import NO_RECOVERY, Recovery

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from qdq_passes.core.select import Selector, select_nodes
+from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool.quantization.plan import Plan
 

@@ -17,16 +17,16 @@ from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_opsets import FIRST_OPSET
 from qdq_passes.clean.convert_opset import ConvertOpset
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.pipeline import Pipeline
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.pipeline.pipeline import Pipeline
 
-from qdqtool.io.python_objects import import_object
-from qdqtool.quantization.option_values import to_type
+from qdqtool.foreign.option_values import to_type
+from qdqtool.io.files.python_objects import import_object
 
 #: What the user writes, a name or the function itself.
 Annotator: TypeAlias = "str | Callable[[ir.Model], Mapping[str, Mapping[str, object]]]"

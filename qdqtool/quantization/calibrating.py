@@ -16,13 +16,13 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
 
-from qdqtool.calibrate.cluster import Workers
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.seen import NotFiniteError
-from qdqtool.io.progress import Progress
-from qdqtool.quantization.literals import literal
+from qdqtool.foreign.literals import literal
+from qdqtool.io.files.progress import Progress
+from qdqtool.workers.cluster import Workers
 
 #: Magnitude from which 8-bit steps are 256 and more: no activation that an 8-bit grid serves, but what masks are made of
 #: (−65504, −1e9, −3.4e38).

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
-from qdq_passes.analysis.cache_values import CacheValues, cache_values
-from qdq_passes.analysis.channels import CHANNEL_OPS, weight_axis
-from qdq_passes.analysis.uses import is_constant
 from qdq_passes.core.base import Named, Pass
-from qdq_passes.core.edit import copy_model
-from qdq_passes.core.pipeline import Pipeline
-from qdq_passes.core.pipeline_text import make_pass
-from qdq_passes.core.select import Selector, select_nodes
+from qdq_passes.decoder.annotate_kv_cache import AnnotateKvCache
+from qdq_passes.decoder.bound_attention_mask import BoundAttentionMask
+from qdq_passes.decoder.look.cache_values import CacheValues, cache_values
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.operators.channels import CHANNEL_OPS, weight_axis
+from qdq_passes.graph.uses import is_constant
 from qdq_passes.legalize.finite_masks import FiniteMasks
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
-from qdq_passes.qdq.annotate_kv_cache import AnnotateKvCache
-from qdq_passes.qdq.bound_attention_mask import BoundAttentionMask
+from qdq_passes.pipeline.pipeline import Pipeline
+from qdq_passes.pipeline.text import make_pass
+from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool.calibrate.observer import Range
 from qdqtool.presets.preset import Preset

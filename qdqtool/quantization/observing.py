@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import Demands
-from qdq_passes.core.select import select_nodes
-from qdq_passes.qdq.annotate_encodings import is_inside_group, touching
+from qdq_passes.encode.annotate_encodings import is_inside_group, touching
+from qdq_passes.encode.look.demands import Demands
+from qdq_passes.select.selectors import select_nodes
 
 from qdqtool.quantization.decoder_passes import cache_names
 from qdqtool.quantization.plan import Plan

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from qdq_passes.errors import UsageError
 
+from qdqtool.foreign.extra_options import ExtraOptions, parse_extra_options
 from qdqtool.presets.recovery import NO_RECOVERY, Recovery
 from qdqtool.quantization.annotating import Annotator
-from qdqtool.quantization.extra_options import ExtraOptions, parse_extra_options
 
 KvCache = Literal["float", "int8", "uint8"]
 LmHead = Literal["preset", "float", "int8"]

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
-from qdq_passes.core.pipeline import Pipeline, parse_pipeline
-from qdq_passes.core.pipeline_text import make_pass
-from qdq_passes.core.select import ALL, NONE, Selector
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
-from qdq_passes.qdq.set_precision import SetPrecision
+from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
+from qdq_passes.pipeline.text import make_pass
+from qdq_passes.select.selectors import ALL, NONE, Selector
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
+from qdqtool.foreign.contradictions import Asked
+from qdqtool.foreign.laying_over import lay_over
+from qdqtool.foreign.literals import literal
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
-from qdqtool.quantization.contradictions import Asked
 from qdqtool.quantization.decoder_passes import (
     decoder_recovery,
     float_head,
@@ -27,8 +29,6 @@ from qdqtool.quantization.decoder_passes import (
     with_decoder_passes,
     with_finite_masks,
 )
-from qdqtool.quantization.laying_over import lay_over
-from qdqtool.quantization.literals import literal
 from qdqtool.quantization.options import Options
 from qdqtool.quantization.per_axis import with_per_axis
 from qdqtool.quantization.precision import precision_passes, with_precision, without

@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_opsets import FIRST_OPSET, OPSET_OF_HALF
-from qdq_passes.analysis.uses import all_values
 from qdq_passes.clean.convert_opset import ConvertOpset
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Pass
-from qdq_passes.core.pipeline import Pipeline
-from qdq_passes.core.pipeline_text import make_pass
-from qdq_passes.core.select import Selector, select
+from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET, OPSET_OF_HALF
+from qdq_passes.graph.uses import all_values
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
-from qdq_passes.qdq.convert_precision import ConvertPrecision
-from qdq_passes.qdq.set_precision import SetPrecision
+from qdq_passes.pipeline.pipeline import Pipeline
+from qdq_passes.pipeline.text import make_pass
+from qdq_passes.precision.convert_precision import ConvertPrecision
+from qdq_passes.select.selectors import Selector, select
 
 from qdqtool.presets.precision import KINDS, PrecisionRules, Rules
 from qdqtool.presets.preset import Preset

@@ -9,30 +9,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.demands import Demands
-from qdq_passes.analysis.mac_shares import boundary_crossings, mac_shares
-from qdq_passes.analysis.qdq_pairs import qdq_pairs
-from qdq_passes.analysis.uses import all_values, has_body, main_nodes
-from qdq_passes.core.annotate import DEMAND, PRECISION
 from qdq_passes.core.base import Change
-from qdq_passes.core.hooks import VerifyEach
-from qdq_passes.core.pipeline import Hook, PassReport, Pipeline, Report
-from qdq_passes.core.precision import FLOATS, in_words
-from qdq_passes.core.select import NONE, Selector, select_nodes
+from qdq_passes.encode.annotate_encodings import STAYS_FLOAT, AnnotateEncodings
+from qdq_passes.encode.convert_bias import ConvertBias
+from qdq_passes.encode.edit.precision import FLOATS, in_words
+from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.annotate import DEMAND, PRECISION
+from qdq_passes.graph.uses import all_values, has_body, main_nodes
 from qdq_passes.numerics.override import parse_overrides
-from qdq_passes.qdq.annotate_encodings import STAYS_FLOAT, AnnotateEncodings
-from qdq_passes.qdq.convert_bias import ConvertBias
-from qdq_passes.qdq.convert_boundaries import ConvertBoundaries
+from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
+from qdq_passes.precision.convert_boundaries import ConvertBoundaries
+from qdq_passes.precision.look.mac_shares import boundary_crossings, mac_shares
+from qdq_passes.qdq.look.pairs import qdq_pairs
+from qdq_passes.select.selectors import NONE, Selector, select_nodes
 
-from qdqtool.calibrate.cluster import Workers
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.progress import Progress
+from qdqtool.io.files.progress import Progress
+from qdqtool.lints.warning import concat_warnings
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
 from qdqtool.quantization.decoder_passes import has_infinite_masks, masks, unbounded
-from qdqtool.quantization.lints.warning import concat_warnings
 from qdqtool.quantization.observing import observed_names, quantized_activations
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
@@ -41,6 +40,7 @@ from qdqtool.quantization.tensor_report import TensorReport, constants_of, tenso
 from qdqtool.runtime.computing import RUNTIME, compute
 from qdqtool.targets.facts import op_type_of
 from qdqtool.targets.remedies import REPLACED
+from qdqtool.workers.cluster import Workers
 
 #: Family of the passes that make of operators what a target computes.
 _OF_TARGETS = "legalize"

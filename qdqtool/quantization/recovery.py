@@ -16,26 +16,26 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import onnx_ir as ir
-from qdq_passes.analysis.channel_flow import CUTS_OFF
 from qdq_passes.core.base import Named, Pass
-from qdq_passes.core.pipeline import Hook, PassReport, Pipeline
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.narrow_weights import NarrowWeights
 from qdq_passes.errors import UsageError
-from qdq_passes.qdq.annotate_encodings import AnnotateEncodings
+from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
-from qdq_passes.qdq.narrow_weights import NarrowWeights
 from qdq_passes.recover.correct_bias import CorrectBias
 from qdq_passes.recover.equalize_layers import EqualizeLayers
+from qdq_passes.recover.look.channel_flow import CUTS_OFF
 from qdq_passes.recover.round_weights import RoundWeights
 from qdq_passes.recover.smooth_activations import SmoothActivations
 
-from qdqtool.calibrate.cluster import InProcess, Workers
 from qdqtool.calibrate.layer_shards import share_statistics
 from qdqtool.calibrate.layer_sums import Wanted, moment_bytes
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.array_store import scratch_file
-from qdqtool.io.progress import StageProgress
+from qdqtool.io.feeds.array_store import scratch_file
+from qdqtool.io.files.progress import StageProgress
 from qdqtool.presets.recovery import Recovery
+from qdqtool.workers.cluster import InProcess, Workers
 
 #: Named input that holds what was seen of the layers' inputs.
 STATISTICS = "statistics"

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterable
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import Kind, qdq_pairs
-from qdq_passes.analysis.shifts import violations
-from qdq_passes.analysis.uses import all_values, main_nodes
-from qdq_passes.core.annotate import DEMAND
+from qdq_passes.graph.annotate import DEMAND
+from qdq_passes.graph.uses import all_values, main_nodes
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.look.pairs import Kind, qdq_pairs
+from qdq_passes.refine.look.shifts import violations
 
 from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target

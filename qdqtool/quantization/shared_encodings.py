@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import Kind, qdq_pairs
-from qdq_passes.core.pipeline import Pipeline
+from qdq_passes.decoder.bound_attention_mask import BoundAttentionMask
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.qdq.bound_attention_mask import BoundAttentionMask
+from qdq_passes.pipeline.pipeline import Pipeline
+from qdq_passes.qdq.look.pairs import Kind, qdq_pairs
 
 from qdqtool.calibrate.observer import Range
 from qdqtool.quantization.plan import Plan

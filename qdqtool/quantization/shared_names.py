@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Mapping
 
 import onnx_ir as ir
-from qdq_passes.analysis.uses import DATA_MOVEMENT, constant_array, is_constant, main_nodes
-from qdq_passes.core.edit import Namer
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, is_constant, main_nodes
 
 #: What the shape of a run decides about: it is looked through, as a graph of one token has less of it.
 _MOVES = DATA_MOVEMENT | {"Cast", "GatherElements", "GatherND"}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 
-from qdqtool.io.feed_spec import Dims, format_shape
+from qdqtool.io.feeds.spec import Dims, format_shape
 from qdqtool.runtime.refusals import failure, refusal
 from qdqtool.runtime.session import Session, _from_ort_value, _is_raw, _onnxruntime, _to_ort_value, version
 

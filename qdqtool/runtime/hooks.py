@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.base import Change, Pass, is_modified
-from qdq_passes.core.pipeline_text import format_pass
 from qdq_passes.errors import CheckError, QdqError, UnsupportedError, VerifyError
+from qdq_passes.graph.uses import all_nodes
+from qdq_passes.pipeline.text import format_pass
 
 from qdqtool.runtime.session import open_session
 

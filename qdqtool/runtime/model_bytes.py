@@ -13,8 +13,8 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from qdqtool.io import serialize
-from qdqtool.io.slots import Slot, put, slots
+from qdqtool.io.models import serialize
+from qdqtool.io.models.slots import Slot, put, slots
 
 #: Bytes of weights in memory above which the large ones are handed over as arrays.
 INLINE_LIMIT = 1 << 20

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-from qdq_passes.analysis.uses import constant_array
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.numerics.reference import captured_values
+from qdq_passes.graph.uses import constant_array
+from qdq_passes.npu.reference.run import captured_values
 
-from qdqtool.io.load import model_of
+from qdqtool.io.models.load import model_of
 from qdqtool.runtime.session import Session, open_session
 
 Array = npt.NDArray[Any]

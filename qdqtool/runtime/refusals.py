@@ -6,7 +6,7 @@ import re
 
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 
-from qdqtool.io.versions import OPSET
+from qdqtool.io.models.versions import OPSET
 
 _STATUS = re.compile(r"^\s*\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _SOURCE = re.compile(r"/\S+\.(?:cc|cpp|h|hpp):\d+ .*?\)(?: const)?\s+")

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, SetupError, UsageError
 
-from qdqtool.io.feed_spec import Dims, InputSpec, format_shape
+from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
 from qdqtool.runtime.refusals import failure, refusal
 
@@ -178,7 +178,7 @@ def prepared(
     """What a session is made of, on any provider: the bytes, onnxruntime's options, and the large weights beside them, which
     must live as long as the session. Arguments as in `open_session`."""
     if not isinstance(model, ir.Model):
-        from qdqtool.io.load import load
+        from qdqtool.io.models.load import load
 
         model = load(model)
     ort = _onnxruntime()

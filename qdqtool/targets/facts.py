@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from qdq_passes.analysis.biases import ROUNDINGS, product_at
-from qdq_passes.analysis.clips import clip_bounds
-from qdq_passes.analysis.float_causes import why_not_quantized
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import is_standard
+from qdq_passes.graph.operators.clips import clip_bounds
+from qdq_passes.graph.uses import is_standard
+from qdq_passes.npu.units.float_causes import why_not_quantized
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.qdq.look.biases import ROUNDINGS, product_at
 
 from qdqtool.targets.expression import Vocabulary
 from qdqtool.targets.mends import encodings_alike, pair_before_tail, types_alike

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterable
 
 import onnx_ir as ir
-from qdq_passes.analysis.shifts import violations
 from qdq_passes.core.findings import LEVELS, Finding
-from qdq_passes.core.traps.table import ALWAYS, find_traps
+from qdq_passes.npu.traps.table import ALWAYS, find_traps
+from qdq_passes.refine.look.shifts import violations
 
 from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from qdq_passes.core.pipeline import Pipeline, parse_pipeline
 from qdq_passes.core.registry import PASSES
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
+from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.targets.words import operators_of
 

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 from qdq_passes.core.toml_registry import SUFFIX, TomlFile, TomlRegistry
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.core.verdict import Boundary, Policy
+from qdq_passes.npu.units.verdict import Boundary, Policy
 
 from qdqtool.targets.legalization import legalization_of
 from qdqtool.targets.loading_parts import (

@@ -8,11 +8,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
-from qdq_passes.analysis.shifts import ShiftLimits
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.core.traps.rule import TrapRule
-from qdq_passes.core.traps.table import ALWAYS, OF_TARGETS
+from qdq_passes.npu.traps.rule import TrapRule
+from qdq_passes.npu.traps.table import ALWAYS, OF_TARGETS
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.refine.look.shifts import ShiftLimits
 
 from qdqtool.targets.cost import Confidence, Cost, Figure, Memory
 from qdqtool.targets.rules import Engine

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast, get_args
 
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.core.verdict import VERDICT_KINDS, VerdictKind
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
 from qdqtool.targets.expression import Expression, Template
 from qdqtool.targets.facts import vocabulary

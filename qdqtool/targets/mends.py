@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.qdq_pairs import pair_of
-from qdq_passes.analysis.units import Unit
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.look.pairs import pair_of
 
 
 def selected(name: str | None) -> str:

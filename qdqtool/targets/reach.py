@@ -1,12 +1,12 @@
-"""Whether a target shifts between the positions of one unit (`qdq_passes.analysis.shifts`)."""
+"""Whether a target shifts between the positions of one unit (`qdq_passes.refine.look.shifts`)."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
-from qdq_passes.analysis.shifts import RULES, ShiftLimits, Violation
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import is_standard
+from qdq_passes.graph.uses import is_standard
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.refine.look.shifts import RULES, ShiftLimits, Violation
 
 from qdqtool.targets.facts import UnitFacts
 
@@ -23,7 +23,7 @@ def out_of_reach(unit: Unit, limits: ShiftLimits) -> Violation | None:
 
 
 class _UnitPlaces:
-    """Positions of a unit's operands and of its first result; a `qdq_passes.analysis.shifts.Places`."""
+    """Positions of a unit's operands and of its first result; a `qdq_passes.refine.look.shifts.Places`."""
 
     def __init__(self, unit: Unit) -> None:
         self.reference = False

@@ -8,17 +8,17 @@ import re
 import shlex
 
 import onnx_ir as ir
-from qdq_passes.analysis.float_causes import FloatCause, float_cause
-from qdq_passes.analysis.hard_sigmoid import is_dpu_hard_sigmoid
-from qdq_passes.analysis.integer_products import is_integer_product
-from qdq_passes.analysis.qdq_ops import float_source, is_quantize
-from qdq_passes.analysis.qdq_pairs import encoding_of
-from qdq_passes.analysis.qoperators import form_of
-from qdq_passes.analysis.shifts import RULES
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import is_standard, readers
-from qdq_passes.core.fusion import SINCE
-from qdq_passes.core.partitions import WAYS_OUT
+from qdq_passes.fuse.edit.fusion import SINCE
+from qdq_passes.graph.operators.hard_sigmoid import is_dpu_hard_sigmoid
+from qdq_passes.graph.operators.qdq_ops import float_source, is_quantize
+from qdq_passes.graph.operators.qoperators import form_of
+from qdq_passes.graph.uses import is_standard, readers
+from qdq_passes.integers.look.integer_products import is_integer_product
+from qdq_passes.npu.partitions.partitions import WAYS_OUT
+from qdq_passes.npu.units.float_causes import FloatCause, float_cause
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.qdq.look.pairs import encoding_of
+from qdq_passes.refine.look.shifts import RULES
 
 from qdqtool.targets.mends import first_value, options_of, pair_before_tail, selected
 from qdqtool.targets.surroundings import operator_of_pieces

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import onnx_ir as ir
-from qdq_passes.analysis.grids import middle
-from qdq_passes.analysis.units import BIAS_INPUTS
-from qdq_passes.core.verdict import VerdictKind
+from qdq_passes.npu.units.units import BIAS_INPUTS
+from qdq_passes.npu.units.verdict import VerdictKind
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.granularity import PER_TENSOR
+from qdq_passes.qdq.look.grids import middle
 
 from qdqtool.targets.expression import Expression, Template
 from qdqtool.targets.facts import UnitFacts

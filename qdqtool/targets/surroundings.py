@@ -8,10 +8,10 @@ MatMul → Mul, Add → Softmax → MatMul     an attention, of so many heads an
 from __future__ import annotations
 
 import onnx_ir as ir
-from qdq_passes.analysis.linears import Linear, linear_of
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import is_constant, is_standard, readers
-from qdq_passes.core.fusion import SINCE
+from qdq_passes.fuse.edit.fusion import SINCE
+from qdq_passes.graph.operators.linears import Linear, linear_of
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import is_constant, is_standard, readers
 
 #: Nodes of a group, at most.
 GROUP = 16

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from qdq_passes.analysis.shifts import ShiftLimits, Violation
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import FLOAT_TYPES
 from qdq_passes.core.names import kebab_case
-from qdq_passes.core.traps.rule import TrapRule
-from qdq_passes.core.verdict import Boundary, Policy, Verdict, VerdictKind
+from qdq_passes.graph.uses import FLOAT_TYPES
+from qdq_passes.npu.traps.rule import TrapRule
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import Boundary, Policy, Verdict, VerdictKind
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.refine.look.shifts import ShiftLimits, Violation
 
 from qdqtool.targets import remedies
 from qdqtool.targets.conversions import conversions
@@ -77,7 +77,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """An NPU. It is a `qdq_passes.core.verdict.TargetRules`.
+    """An NPU. It is a `qdq_passes.npu.units.verdict.TargetRules`.
 
     Args:
         name: the name of its file: ``generic_int8``.

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.analysis.biases import constant_shape
-from qdq_passes.analysis.grids import middle
-from qdq_passes.analysis.qdq_pairs import dequantizers, is_quantize
-from qdq_passes.analysis.units import Operand, OperandKind, Result
-from qdq_passes.analysis.uses import FLOAT_TYPES, constant_array, dtype_of
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of
+from qdq_passes.npu.units.units import Operand, OperandKind, Result
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
+from qdq_passes.qdq.look.biases import constant_shape
+from qdq_passes.qdq.look.grids import middle
+from qdq_passes.qdq.look.pairs import dequantizers, is_quantize
 
 #: Constants of so many elements at most are read for ``values``: axes, shapes, bounds.
 READABLE = 64
@@ -22,7 +22,7 @@ class TensorFacts:
     """What is known of an operand or a result. What is not known is None.
 
     Fields:
-        kind: activation, weight, bias, constant, control, float, absent (`qdq_passes.analysis.units.OperandKind`); of a result
+        kind: activation, weight, bias, constant, control, float, absent (`qdq_passes.npu.units.units.OperandKind`); of a result
             activation, or float, or control where it is no float.
         dtype: storage type where it is quantized, else element type: ``uint8``, ``float``, ``int64``.
         bits, signed: of that type; signed is None for floats.

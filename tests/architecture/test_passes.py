@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from qdq_passes.core.base import Keeps, Named, Pass
 from qdq_passes.core.names import camel_case
-from qdq_passes.core.option_types import describe, field_type
 from qdq_passes.core.registry import PASSES
+from qdq_passes.pipeline.option_types import describe, field_type
 
 SECTIONS = ("Graph:", "Requires:", "Keeps:", "Skips:")
 FAMILIES = PASSES.packages

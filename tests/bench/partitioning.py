@@ -6,9 +6,9 @@ import statistics
 import time
 
 import onnx_ir as ir
-from qdq_passes.analysis.units import units_of
-from qdq_passes.core.partitions import partitions
-from qdq_passes.core.verdict import Verdict
+from qdq_passes.npu.partitions.partitions import partitions
+from qdq_passes.npu.units.units import units_of
+from qdq_passes.npu.units.verdict import Verdict
 
 from tests.bench.measure import Result
 from tests.bench.verifying import LAYERS, chain

@@ -94,7 +94,7 @@ def equalizing() -> None:
 
 def smoothing() -> None:
     """The trained llama with outliers that inject-outliers made: the share of the lost decibels that is not won back."""
-    from qdq_passes.core.pipeline import run_pipeline
+    from qdq_passes.pipeline.pipeline import run_pipeline
 
     import qdqtool
 

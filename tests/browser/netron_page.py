@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.unit.cli_helpers import command_line, environment
+from tests.cases.cli_helpers import command_line, environment
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route

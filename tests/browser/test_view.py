@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.browser.netron_page import NetronPage, browser_path, opened, screenshots, served, started
-from tests.unit.cli_helpers import CALIB, DIGITS, cli, write
+from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

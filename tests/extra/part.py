@@ -68,9 +68,9 @@ def _sources() -> str:
 #: Tests that another onnxruntime tells nothing new of: verdicts, the library's kernels by themselves, how much accuracy quantizing
 #: costs, and pages, whose commands have tests of their own.
 ONCE = (
-    "tests/npu/test_kernels_others.py", "tests/npu/test_kernels_products.py", "tests/npu/test_operator_names.py",
-    "tests/unit/test_docs.py", "tests/unit/test_mixed_precision.py", "tests/unit/test_precision_goals.py",
-    "tests/unit/test_sensitivity.py", "tests/unit/test_suggestions.py", "tests/unit/test_xint8_quality.py",
+    "tests/npu/test_kernels_others.py", "tests/npu/test_kernels_products.py", "tests/npu/equality/test_operator_names.py",
+    "tests/unit/docs/test_docs.py", "tests/unit/search/test_mixed_precision.py", "tests/unit/search/test_precision_goals.py",
+    "tests/unit/search/test_sensitivity.py", "tests/unit/targets/test_suggestions.py", "tests/unit/quantization/test_xint8_quality.py",
 )  # fmt: skip
 
 

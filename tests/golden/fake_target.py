@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from qdq_passes.analysis.float_causes import why_not_quantized
-from qdq_passes.analysis.units import Unit
-from qdq_passes.core.verdict import Boundary, Policy, Verdict
+from qdq_passes.npu.units.float_causes import why_not_quantized
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import Boundary, Policy, Verdict
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 
@@ -18,7 +18,7 @@ def _typed(word: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeTarget:
-    """A `qdq_passes.core.verdict.TargetRules`.
+    """A `qdq_passes.npu.units.verdict.TargetRules`.
 
     Args:
         takes: operator types that it computes on integers; all where empty.

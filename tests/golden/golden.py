@@ -33,14 +33,14 @@ from filecheck.finput import FInput
 from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser, pattern_for_opts
-from qdq_passes.analysis.scopes import SCOPE
-from qdq_passes.analysis.uses import all_nodes
-from qdq_passes.core.hooks import VerifyEach
-from qdq_passes.core.pipeline import Report, run_pipeline
+from qdq_passes.graph.scopes import SCOPE
+from qdq_passes.graph.uses import all_nodes
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.moments import LayerStatistics
+from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.pipeline.pipeline import Report, run_pipeline
 
-from qdqtool.io.load import model_of
+from qdqtool.io.models.load import model_of
 from tests.golden.fake_target import FakeTarget
 
 FOLDER = Path(__file__).parent

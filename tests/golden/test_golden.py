@@ -8,16 +8,16 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.scopes import SCOPE
-from qdq_passes.analysis.uses import all_nodes, all_values
-from qdq_passes.core.annotate import DEMAND, Demand, write_metadata
-from qdq_passes.core.dump import dump
-from qdq_passes.core.pipeline import parse_pipeline, run_pipeline
 from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import QdqError
+from qdq_passes.graph.annotate import DEMAND, Demand, write_metadata
+from qdq_passes.graph.dump import dump
+from qdq_passes.graph.scopes import SCOPE
+from qdq_passes.graph.uses import all_nodes, all_values
+from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
-from qdqtool.io.load import model_of
-from qdqtool.io.serialize import serialize
+from qdqtool.io.models.load import model_of
+from qdqtool.io.models.serialize import serialize
 from tests.golden.golden import FOLDER, Golden, cases, filecheck
 from tests.golden.numerics import differences, outputs_of
 

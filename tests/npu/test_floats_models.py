@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.core.partitions import partition_for
-from qdq_passes.core.pipeline import run_pipeline
+from qdq_passes.npu.partitions.partitions import partition_for
 from qdq_passes.numerics.arithmetic import Precision
+from qdq_passes.pipeline.pipeline import run_pipeline
+from tests.npu.equality.equality.units_floats import FloatBuilder
 
 import qdqtool.npu
-from qdqtool.io.load import load
+from qdqtool.io.models.load import load
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.npu.runs import reference_run
 from qdqtool.runtime import provider
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-from tests.npu.units_floats import FloatBuilder
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 LLAMA = (

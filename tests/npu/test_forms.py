@@ -17,8 +17,8 @@ from qdq_passes.numerics.quantize import dequantize
 import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
-from tests.unit.lowering import TakesAll
-from tests.unit.qdq_units import SHIFT, Unit, pow2
+from tests.cases.lowering import TakesAll
+from tests.cases.qdq_units import SHIFT, Unit, pow2
 
 ARITHMETICS = (
     Arithmetic(),

@@ -12,7 +12,7 @@ import qdqtool.npu
 from qdqtool.runtime import provider
 from qdqtool.runtime.plugin import assignment
 from qdqtool.runtime.session import open_session
-from tests.unit.test_cli_edits import llama_feed
+from tests.unit.cli.test_cli_edits import llama_feed
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Float samples; random data calibrate them well enough to ask where nodes run.

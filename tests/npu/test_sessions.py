@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnxruntime as ort
 import pytest
-from qdq_passes.numerics.reference import run_reference
+from qdq_passes.npu.reference.run import run_reference
 
-from qdqtool.io.serialize import serialize
+from qdqtool.io.models.serialize import serialize
 from qdqtool.runtime.provider import open_session
 from qdqtool.targets.loading import load_target
+from tests.cases.small_models import model as model_of
 from tests.npu.small_programs import context_model, devices, equal, feed, mixed, python, session, succeeds
-from tests.unit.small_models import model as model_of
 
 START = "from tests.npu.small_programs import *\nimport gc, os\n"
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from qdqtool.io.load import model_of
+from qdqtool.io.models.load import model_of
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
 

@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 
-from qdq_passes.core.annotate import write_metadata
-from qdq_passes.core.dump import dump
+from qdq_passes.graph.annotate import write_metadata
+from qdq_passes.graph.dump import dump
 
-from qdqtool.io.serialize import serialize, to_bytes
+from qdqtool.io.models.serialize import serialize, to_bytes
 from tests.golden.golden import cases
 
 #: Passes whose results may hang on the order in which Python walks a set of nodes.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from qdq_passes.analysis.dynamic_quantization import dynamic_groups
-from qdq_passes.core.dump import dump
-from qdq_passes.core.hooks import VerifyEach
-from qdq_passes.core.pipeline import run_pipeline
+from qdq_passes.graph.dump import dump
+from qdq_passes.integers.look.dynamic_quantization import dynamic_groups
+from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.pipeline.pipeline import run_pipeline
 
 from tests.golden.numerics import outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts

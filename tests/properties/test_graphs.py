@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from qdq_passes.analysis.uses import all_values
-from qdq_passes.core.dump import dump
-from qdq_passes.core.pipeline import parse_pipeline, run_pipeline
+from qdq_passes.graph.dump import dump
+from qdq_passes.graph.uses import all_values
+from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
-from qdqtool.io.serialize import serialize, to_bytes
+from qdqtool.io.models.serialize import serialize, to_bytes
 from tests.golden.numerics import differences, outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts
 

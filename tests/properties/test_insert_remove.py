@@ -8,15 +8,15 @@ import numpy as np
 import onnx_ir as ir
 from hypothesis import given
 from hypothesis import strategies as st
-from qdq_passes.analysis.qdq_rows import qdq_rows
-from qdq_passes.analysis.uses import all_values, constant_array, dtype_of, is_constant
-from qdq_passes.core.annotate import ENCODING, STYLE, Style
-from qdq_passes.core.dump import dump
-from qdq_passes.core.pipeline import run_pipeline
-from qdq_passes.core.verify import verify
+from qdq_passes.graph.annotate import ENCODING, STYLE, Style
+from qdq_passes.graph.dump import dump
+from qdq_passes.graph.uses import all_values, constant_array, dtype_of, is_constant
+from qdq_passes.integers.look.rows import qdq_rows
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.verification.rules import verify
 
 from tests.golden.numerics import outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts

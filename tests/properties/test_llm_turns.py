@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.llm import Session
-from tests.unit.tiny_decoder import TOLERANCE, VOCABULARY, Form, folder, teacher_forced
+from tests.cases.tiny_decoder import TOLERANCE, VOCABULARY, Form, folder, teacher_forced
 
 #: Graphs with gaps: contexts that are no multiples of the lengths, one without a graph of one token.
 SHAPES = [(1, 7, 11), (1, 3, 11), (1, 1, 26), (1, 7, 26), (1, 5, 40)]

@@ -16,12 +16,12 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from qdq_passes.core import registry
 from qdq_passes.core.base import Named, Pass
-from qdq_passes.core.option_types import field_type
-from qdq_passes.core.pipeline import Pipeline, parse_pipeline
-from qdq_passes.core.pipeline_text import PipelineSyntaxError, format_pass, make_pass
 from qdq_passes.core.registry import PASSES
-from qdq_passes.core.select import Selector
 from qdq_passes.errors import UsageError
+from qdq_passes.pipeline.option_types import field_type
+from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
+from qdq_passes.pipeline.text import PipelineSyntaxError, format_pass, make_pass
+from qdq_passes.select.selectors import Selector
 
 from tests.properties.graphs import DETERMINISTIC
 
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qdq_passes.core.base import Named, Pass
-from qdq_passes.core.select import ALL, Selector
+from qdq_passes.select.selectors import ALL, Selector
 
 
 class Colour(enum.Enum):

@@ -9,12 +9,12 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from qdq_passes.analysis.qdq_exact import Rounding, on_grid
-from qdq_passes.core.dump import dump
-from qdq_passes.core.hooks import VerifyEach
-from qdq_passes.core.pipeline import run_pipeline
+from qdq_passes.graph.dump import dump
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.quantize import dequantize, quantize
+from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.qdq.look.exact import Rounding, on_grid
 
 from tests.golden.numerics import outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse

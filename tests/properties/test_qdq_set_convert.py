@@ -11,14 +11,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from qdq_passes.analysis.biases import coupled_biases, product_at
-from qdq_passes.analysis.qdq_pairs import Pair, encoding_of, qdq_pairs
-from qdq_passes.analysis.uses import all_values, constant_array
-from qdq_passes.core.dump import dump
-from qdq_passes.core.hooks import VerifyEach
-from qdq_passes.core.pipeline import run_pipeline
+from qdq_passes.graph.dump import dump
+from qdq_passes.graph.uses import all_values, constant_array
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.quantize import dequantize
+from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.qdq.look.biases import coupled_biases, product_at
+from qdq_passes.qdq.look.pairs import Pair, encoding_of, qdq_pairs
 
 from tests.golden.numerics import outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qdq_passes.core.edit import make_node
+from qdq_passes.graph.edit import make_node
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize

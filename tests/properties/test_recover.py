@@ -9,14 +9,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 from hypothesis import given
 from hypothesis import strategies as st
-from qdq_passes.core.edit import set_constant
-from qdq_passes.core.pipeline import run_pipeline
-from qdq_passes.numerics.channel_factors import BOUND
+from qdq_passes.graph.edit import set_constant
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.recover.look.channel_factors import BOUND
 
 from qdqtool.calibrate.layer_sums import collect_statistics
 from qdqtool.runtime.session import open_session
+from tests.cases.small_models import model
 from tests.properties.graphs import DETERMINISTIC
-from tests.unit.small_models import model
 
 Array = npt.NDArray[Any]
 

@@ -9,11 +9,11 @@ import onnx_ir as ir
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from qdq_passes import dump, run_pipeline
-from qdq_passes.analysis.shifts import violations
-from qdq_passes.core.hooks import VerifyEach
+from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.refine.look.shifts import violations
 
+from tests.cases.positioned import places_of, positioned
 from tests.properties.graphs import DETERMINISTIC
-from tests.unit.positioned import places_of, positioned
 
 PROFILE = settings(DETERMINISTIC, max_examples=60)
 

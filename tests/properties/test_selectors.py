@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qdq_passes.analysis.uses import all_nodes, all_values
-from qdq_passes.core.select import Selection, Selector, select
+from qdq_passes.graph.uses import all_nodes, all_values
+from qdq_passes.select.selectors import Selection, Selector, select
 
 from tests.properties.graphs import DETERMINISTIC, parse, texts
 

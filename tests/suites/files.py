@@ -6,9 +6,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from qdqtool.io import serialize
-from qdqtool.io.load import load
-from qdqtool.io.save import save
+from qdqtool.io.models import serialize
+from qdqtool.io.models.load import load
+from qdqtool.io.models.save import save
 
 
 def loaded(path: Path) -> ir.Model:

@@ -10,10 +10,10 @@ from typing import Literal
 
 import onnx
 import onnx_ir as ir
-from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.base import EXACT, Keeps
-from qdq_passes.core.verify import Finding, new_errors, verify
 from qdq_passes.errors import QdqError, UnsupportedError
+from qdq_passes.graph.uses import all_nodes
+from qdq_passes.verification.rules import Finding, new_errors, verify
 
 from tests.suites.agree import difference
 from tests.suites.cases import Case

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Keeps
-from qdq_passes.core.pipeline import Pipeline, bind, parse_pipeline
 from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.pipeline.pipeline import Pipeline, bind, parse_pipeline
 
 from tests.golden.fake_target import FakeTarget
 

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.pipeline import Pipeline
 from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.pipeline.pipeline import Pipeline
 
 from tests.suites import harness, steps
 from tests.suites.agree import difference

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.core.verdict import VERDICT_KINDS, Verdict, VerdictKind
+from qdq_passes.npu.units.units import Unit, units_of
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, Verdict, VerdictKind
 
 from qdqtool.targets.loading import load_target
+from tests.cases.suggested import complaint
 from tests.suites.qnn_cases import cases
-from tests.unit.suggested import complaint
 
 DATA = Path(__file__).parent.parent / "data" / "qnn_htp_verdicts.json"
 #: Of 916 cells as many must agree.

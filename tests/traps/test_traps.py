@@ -19,14 +19,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from qdq_passes.core.findings import Finding
-from qdq_passes.core.traps.rule import TrapRule
-from qdq_passes.core.traps.table import ALWAYS, OF_TARGETS, find_traps
-from qdq_passes.core.verify import RULES, verify
+from qdq_passes.npu.traps.rule import TrapRule
+from qdq_passes.npu.traps.table import ALWAYS, OF_TARGETS, find_traps
+from qdq_passes.verification.rules import RULES, verify
 
-from qdqtool.io.load import load, model_of
+from qdqtool.io.models.load import load, model_of
 from qdqtool.targets.loading import load_target
-from tests.unit.cli_helpers import CALIB, DIGITS, SAMPLES, cli
-from tests.unit.small_models import model
+from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+from tests.cases.small_models import model
 
 FOLDER = Path(__file__).parent
 IDS = {rule.name(): rule for rule in ALWAYS} | dict.fromkeys(OF_TARGETS)

@@ -20,9 +20,9 @@ from qdq_passes.analysis.plans.resizing import interpolates, resampling, resized
 from qdq_passes.analysis.plans.rotary import is_rotary, rotary
 from qdq_passes.analysis.plans.softmax import softmax
 from qdq_passes.analysis.plans.tables import is_function, lookup
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import constant_array, is_standard
 from qdq_passes.errors import QdqError
+from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 #: What a unit is lowered as: by the pass ``lower-<family>``.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from qdq_passes.analysis.plans.floats import float_plan
 from qdq_passes.analysis.plans.operands import NotComputable
-from qdq_passes.analysis.units import Unit
 from qdq_passes.errors import QdqError
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

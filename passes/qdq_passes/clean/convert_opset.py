@@ -9,11 +9,11 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, all_values, is_standard
+from qdq_passes.clean.edit.wrap import quiet
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.edit import Namer, copy_model, inherit
-from qdq_passes.core.wrap import quiet
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.edit import Namer, copy_model, inherit
+from qdq_passes.graph.uses import all_nodes, all_values, is_standard
 
 #: Oldest IR version that may import each default-domain opset, from onnx's release table (docs/Versioning.md).
 IR_OF_OPSET = {15: 8, 19: 9, 21: 10, 23: 11, 24: 12, 25: 12, 26: 13, 27: 13, 28: 14}

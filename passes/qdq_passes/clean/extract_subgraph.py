@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, all_values
+from qdq_passes.clean.edit.wrap import remove_unused_functions
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.edit import RUN_SORT
-from qdq_passes.core.inference import infer_shapes
-from qdq_passes.core.wrap import remove_unused_functions
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.graph.edit import RUN_SORT
+from qdq_passes.graph.shapes.inference import infer_shapes
+from qdq_passes.graph.uses import all_nodes, all_values
 
 
 @dataclass(frozen=True)

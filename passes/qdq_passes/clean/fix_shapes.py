@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_values
+from qdq_passes.clean.edit.wrap import changes_of
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.inference import infer_shapes
 from qdq_passes.core.names import split_assignment, substitute_dim
-from qdq_passes.core.wrap import changes_of
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.shapes.inference import infer_shapes
+from qdq_passes.graph.uses import all_values
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import DATA_MOVEMENT, FLOAT_TYPES, all_nodes, is_constant, is_standard
+from qdq_passes.clean.edit.wrap import changes_of, quiet
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.edit import Namer, drop_unread, make_node, replace_nodes
-from qdq_passes.core.inference import static_shape
-from qdq_passes.core.wrap import changes_of, quiet
+from qdq_passes.graph.edit import Namer, drop_unread, make_node, replace_nodes
+from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.uses import DATA_MOVEMENT, FLOAT_TYPES, all_nodes, is_constant, is_standard
 
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 #: Float operators that only place or pick elements, so that folding them is bit-exact.

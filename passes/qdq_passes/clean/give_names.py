@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_nodes, graph_likes
 from qdq_passes.core import names
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.edit import Namer
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.uses import all_nodes, graph_likes
 
 
 @dataclass(frozen=True)

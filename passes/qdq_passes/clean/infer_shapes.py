@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes.clean.edit.wrap import changes_of
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.inference import infer_shapes
-from qdq_passes.core.wrap import changes_of
+from qdq_passes.graph.shapes.inference import infer_shapes
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import ClassVar
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from qdq_passes.analysis.scopes import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
-from qdq_passes.analysis.uses import all_nodes
+from qdq_passes.clean.edit.wrap import changes_of, remove_unused_functions
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.wrap import changes_of, remove_unused_functions
+from qdq_passes.graph.scopes import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
+from qdq_passes.graph.uses import all_nodes
 
 #: Set on calls while they are inlined: onnx_ir copies a call's metadata to the nodes of its body.
 _CALL = "qdqtool.call"

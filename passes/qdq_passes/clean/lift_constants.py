@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import constant_array, is_standard
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import move_annotations
+from qdq_passes.graph.edit import move_annotations
+from qdq_passes.graph.uses import constant_array, is_standard
 
 #: First IR version in which an initializer need not be an input as well.
 IR_OF_PLAIN_INITIALIZERS = 4

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.layers import concat_axis
-from qdq_passes.analysis.uses import all_nodes, is_standard, only_reader
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import inherit, remove
+from qdq_passes.graph.edit import inherit, remove
+from qdq_passes.graph.operators.layers import concat_axis
+from qdq_passes.graph.uses import all_nodes, is_standard, only_reader
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdq_passes.core.base import EXACT, Change, skip
-from qdq_passes.core.surgeon_edit import SurgeonGraph, SurgeonNode, all_graphs, bypass, is_op, is_output, remove
-from qdq_passes.core.surgeon_pass import surgeon_pass
+from qdq_passes.surgeon.edit import SurgeonGraph, SurgeonNode, all_graphs, bypass, is_op, is_output, remove
+from qdq_passes.surgeon.surgeon_pass import surgeon_pass
 
 
 @surgeon_pass(keeps=EXACT, ops=("Transpose",))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from qdq_passes.core.base import EXACT, Change, skip
-from qdq_passes.core.surgeon_edit import (
+from qdq_passes.surgeon.edit import (
     SurgeonGraph,
     SurgeonNode,
     all_graphs,
@@ -16,7 +16,7 @@ from qdq_passes.core.surgeon_edit import (
     is_output,
     remove,
 )
-from qdq_passes.core.surgeon_pass import surgeon_pass
+from qdq_passes.surgeon.surgeon_pass import surgeon_pass
 
 
 @surgeon_pass(keeps=EXACT, ops=("Identity", "Dropout"))

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.no_ops import NEUTRAL, passed_on, unmoved
-from qdq_passes.analysis.uses import all_nodes, is_constant, is_standard
+from qdq_passes.clean.look.no_ops import NEUTRAL, passed_on, unmoved
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, bypass, drop_unread, take_over
+from qdq_passes.graph.edit import Namer, bypass, drop_unread, take_over
+from qdq_passes.graph.uses import all_nodes, is_constant, is_standard
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import GraphLike, all_nodes, all_values, graph_likes
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.core.names import split_assignment, substitute_dim
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.uses import GraphLike, all_nodes, all_values, graph_likes
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import ClassVar
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from qdq_passes.clean.edit.wrap import changes_of
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.wrap import changes_of
 from qdq_passes.errors import ModelError
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import all_graphs, readers
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, own_initializer
-from qdq_passes.core.select import ALL, Selector, select_values
+from qdq_passes.graph.edit import Namer, own_initializer
+from qdq_passes.graph.uses import all_graphs, readers
+from qdq_passes.select.selectors import ALL, Selector, select_values
 
 
 @dataclass(frozen=True)

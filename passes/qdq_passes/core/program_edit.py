@@ -16,12 +16,9 @@ import onnx_ir as ir
 from qdq_passes.analysis.plans.operands import same, step, stored_integers, zero
 from qdq_passes.analysis.plans.tables import requantized
 from qdq_passes.analysis.program_operators import DOMAIN, VERSION
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.units import Operand, Result, Unit
-from qdq_passes.analysis.uses import FLOAT_TYPES, is_standard
-from qdq_passes.core.annotate import TARGET
 from qdq_passes.core.base import Change
-from qdq_passes.core.edit import (
+from qdq_passes.graph.annotate import TARGET
+from qdq_passes.graph.edit import (
     Namer,
     drop_unread,
     graph_of,
@@ -31,6 +28,9 @@ from qdq_passes.core.edit import (
     new_constant,
     remove,
 )
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import FLOAT_TYPES, is_standard
+from qdq_passes.npu.units.units import Operand, Result, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding, is_wide
 

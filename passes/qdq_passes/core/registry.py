@@ -255,9 +255,9 @@ PASSES = FolderRegistry(
         "qdq_passes.legalize",
         "qdq_passes.qdq",
         "qdq_passes.refine",
-        "qdq_passes.partition",
+        "qdq_passes.npu",
         "qdq_passes.lower",
-        "qdq_passes.llm",
+        "qdq_passes.decoder",
         "qdq_passes.recover",
     ),
 )

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.arithmetic import LOOSE, Product, Sum, agree, behind, expand, outcomes, product
-from qdq_passes.analysis.closures import nodes_between
 from qdq_passes.core.base import Keeps
-from qdq_passes.core.fusion import CLOSE, Match, closed_group, why_not_float32
+from qdq_passes.fuse.edit.fusion import CLOSE, Match, closed_group, why_not_float32
+from qdq_passes.graph.closures import nodes_between
+from qdq_passes.graph.operators.arithmetic import LOOSE, Product, Sum, agree, behind, expand, outcomes, product
 
 BOUNDED = Keeps(
     "bounded",

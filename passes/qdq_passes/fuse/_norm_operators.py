@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.arithmetic import passes_on
-from qdq_passes.analysis.uses import UNKNOWN_TYPE, constant_array
 from qdq_passes.core.base import Keeps
-from qdq_passes.core.fusion import Match, types_of
 from qdq_passes.fuse._norms import Norm, normalization_of, shape_of
+from qdq_passes.fuse.edit.fusion import Match, types_of
+from qdq_passes.graph.operators.arithmetic import passes_on
+from qdq_passes.graph.uses import UNKNOWN_TYPE, constant_array
 
 BOUNDED = Keeps(
     "bounded",

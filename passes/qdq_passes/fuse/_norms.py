@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.arithmetic import (
+from qdq_passes.fuse.edit.fusion import closed_group
+from qdq_passes.graph.closures import nodes_between
+from qdq_passes.graph.operators.arithmetic import (
     ONE,
     Product,
     Sum,
@@ -19,10 +21,8 @@ from qdq_passes.analysis.arithmetic import (
     scalar_of,
     without_casts,
 )
-from qdq_passes.analysis.closures import nodes_between
-from qdq_passes.analysis.reductions import Reduction, rank_of, reduction_of
-from qdq_passes.analysis.uses import constant_array, is_constant, is_standard
-from qdq_passes.core.fusion import closed_group
+from qdq_passes.graph.operators.reductions import Reduction, rank_of, reduction_of
+from qdq_passes.graph.uses import constant_array, is_constant, is_standard
 
 #: Operators that take a square root.
 ROOTS = ("Sqrt", "Pow")

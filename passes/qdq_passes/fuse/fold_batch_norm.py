@@ -9,14 +9,14 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import float_of
-from qdq_passes.analysis.batch_norms import DEFAULT_EPSILON, normalizes_by_input
-from qdq_passes.analysis.layers import LAYERS, Array, Layer, as_layer, joined_layers, why_read_elsewhere
-from qdq_passes.analysis.qdq_opsets import opset_at
-from qdq_passes.analysis.uses import all_nodes, constant_array, is_standard
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.edit import Namer, take_over
-from qdq_passes.core.layer_edit import fold_readers, set_parameters
+from qdq_passes.fuse.edit.layers import fold_readers, set_parameters
+from qdq_passes.graph.attributes import float_of
+from qdq_passes.graph.edit import Namer, take_over
+from qdq_passes.graph.operators.batch_norms import DEFAULT_EPSILON, normalizes_by_input
+from qdq_passes.graph.operators.layers import LAYERS, Array, Layer, as_layer, joined_layers, why_read_elsewhere
+from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.uses import all_nodes, constant_array, is_standard
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.layers import Array, Layer
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.layer_edit import fold_channel_constants
+from qdq_passes.fuse.edit.layers import fold_channel_constants
+from qdq_passes.graph.operators.layers import Array, Layer
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
-from qdq_passes.analysis.qdq_opsets import opset_at
-from qdq_passes.analysis.uses import is_standard, main_nodes, only_reader
-from qdq_passes.core.annotate import FUSED, PART, Fused
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.select import ALL, Selector, select_nodes
+from qdq_passes.graph.annotate import FUSED, PART, Fused
+from qdq_passes.graph.operators.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
+from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.uses import is_standard, main_nodes, only_reader
+from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 #: From this opset on onnxruntime does not load an int8 pair before a MaxPool and none behind it: the pair it puts there keeps
 #: an ``output_dtype`` of INT8 when it turns the integers into uint8 (seen in 1.31.1, on x86).

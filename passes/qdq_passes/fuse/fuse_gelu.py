@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.arithmetic import Sum, agree, product
-from qdq_passes.analysis.uses import is_standard
 from qdq_passes.core.base import Change, Keeps
-from qdq_passes.core.fusion import FusionPass, Match, fuse
 from qdq_passes.fuse._gates import BOUNDED, gate_match
+from qdq_passes.fuse.edit.fusion import FusionPass, Match, fuse
+from qdq_passes.graph.operators.arithmetic import Sum, agree, product
+from qdq_passes.graph.uses import is_standard
 
 #: x/√2, the argument of erf; x·√(2/π)·(1 + 0.044715·x²), that of tanh (Hendrycks & Gimpel, arXiv 1606.08415).
 OF_ERF: Sum = {product(x=1): math.sqrt(0.5)}

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.layers import Array, why_read_elsewhere
-from qdq_passes.analysis.uses import all_nodes, constant_array, is_constant, is_standard
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_nodes
+from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_nodes
+from qdq_passes.graph.operators.layers import Array, why_read_elsewhere
+from qdq_passes.graph.uses import all_nodes, constant_array, is_constant, is_standard
 
 Dims = list[int | ir.SymbolicDim]
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.arithmetic import ONE, Sum, agree, outcomes, product
-from qdq_passes.analysis.uses import is_standard
 from qdq_passes.core.base import Change, Keeps
-from qdq_passes.core.fusion import FusionPass, Match, fuse
 from qdq_passes.fuse._gates import BOUNDED, gate_match
+from qdq_passes.fuse.edit.fusion import FusionPass, Match, fuse
+from qdq_passes.graph.operators.arithmetic import ONE, Sum, agree, outcomes, product
+from qdq_passes.graph.uses import is_standard
 
 X = product(x=1)
 

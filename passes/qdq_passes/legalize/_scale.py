@@ -10,10 +10,10 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Pass, skip
-from qdq_passes.core.factor_edit import ConstantForm, Factors
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.quantized import Operators, operators_of
-from qdq_passes.core.select import ALL, Selector
+from qdq_passes.encode.look.quantized import Operators, operators_of
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.legalize.edit.factors import ConstantForm, Factors
+from qdq_passes.select.selectors import ALL, Selector
 
 
 @dataclass(frozen=True)

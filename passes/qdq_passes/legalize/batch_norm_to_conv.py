@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import float_of, integer_of
-from qdq_passes.analysis.batch_norms import DEFAULT_EPSILON, normalizes_by_input
-from qdq_passes.analysis.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
-from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_constant
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.select import ALL, Selector, nodes_of_types
+from qdq_passes.graph.attributes import float_of, integer_of
+from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant
+from qdq_passes.graph.operators.batch_norms import DEFAULT_EPSILON, normalizes_by_input
+from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import constant_array
+from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 BOUNDED = Keeps(
     "bounded",

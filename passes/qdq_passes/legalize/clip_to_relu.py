@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.clips import clip_bound
-from qdq_passes.analysis.qdq_opsets import opset_at
-from qdq_passes.analysis.uses import FLOAT_TYPES
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import drop_unread
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.select import ALL, Selector, nodes_of_types
+from qdq_passes.graph.edit import drop_unread
+from qdq_passes.graph.operators.clips import clip_bound
+from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import FLOAT_TYPES
+from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 #: First opset whose Relu takes integers.
 OPSET_OF_INTEGERS = 14

@@ -13,19 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import text_of
-from qdq_passes.analysis.einsums import Contraction, Dim, Turn, contraction
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.qdq_pairs import encoding_of
-from qdq_passes.analysis.uses import constant_array, dtype_of, only_reader
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import drop_unread, remove
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.kv_build import Builder, Site
-from qdq_passes.core.kv_replace import take_place
-from qdq_passes.core.qdq_edit import insert_pairs
-from qdq_passes.core.select import ALL, Selector, nodes_of_types
+from qdq_passes.graph.attributes import text_of
+from qdq_passes.graph.build import Builder, Site, take_place
+from qdq_passes.graph.edit import drop_unread, remove
+from qdq_passes.graph.operators.einsums import Contraction, Dim, Turn, contraction
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import constant_array, dtype_of, only_reader
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.edit.pairs import insert_pairs
+from qdq_passes.qdq.look.pairs import encoding_of
+from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 #: Whose QuantizeLinear and DequantizeLinear it can make.
 _DOMAINS = ("", "ai.onnx", "com.microsoft")

@@ -13,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import DATA_MOVEMENT, FLOAT_TYPES, constant_array, dtype_of, is_standard, main_nodes
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.decoder import HIDDEN, HIDDEN_FLOAT16
-from qdq_passes.core.edit import Namer, drop_unread, new_constant
+from qdq_passes.decoder.look.record import HIDDEN, HIDDEN_FLOAT16
+from qdq_passes.graph.edit import Namer, drop_unread, new_constant
+from qdq_passes.graph.uses import DATA_MOVEMENT, FLOAT_TYPES, constant_array, dtype_of, is_standard, main_nodes
 
 #: What stands between a mask, or scores, and their Softmax.
 _BETWEEN = DATA_MOVEMENT | {"Add", "Cast", "Where"}

@@ -11,15 +11,15 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.channels_first import Facts, members
-from qdq_passes.analysis.linears import Linear, linear_of
-from qdq_passes.analysis.uses import all_graph_likes
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.channels_first import ChannelsFirst
-from qdq_passes.core.conv_weights import ConvWeights
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.kv_build import Builder
-from qdq_passes.core.select import ALL, Selector, select_operators
+from qdq_passes.graph.build import Builder
+from qdq_passes.graph.operators.linears import Linear, linear_of
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import all_graph_likes
+from qdq_passes.legalize.edit.channels_first import ChannelsFirst
+from qdq_passes.legalize.edit.conv_weights import ConvWeights
+from qdq_passes.legalize.look.channels_first import Facts, members
+from qdq_passes.select.selectors import ALL, Selector, select_operators
 
 
 @dataclass(frozen=True)

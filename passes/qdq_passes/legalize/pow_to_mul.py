@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import FLOAT_TYPES, constant_array
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, make_node, replace_nodes
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.select import ALL, Selector, nodes_of_types
+from qdq_passes.graph.edit import Namer, drop_unread, make_node, replace_nodes
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array
+from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 #: Exponent → how often x is multiplied.
 _FACTORS = {2.0: 2, 3.0: 3}

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import integer_of
-from qdq_passes.analysis.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
-from qdq_passes.analysis.uses import FLOAT_TYPES
-from qdq_passes.analysis.windows import averaged_axes, written_axes
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import drop_unread
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.select import ALL, Selector, nodes_of_types
+from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.edit import drop_unread
+from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
+from qdq_passes.graph.operators.windows import averaged_axes, written_axes
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import FLOAT_TYPES
+from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.clips import BOUNDS, Bound, clip_bound, clip_bounds
-from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.observed import Ranges
-from qdq_passes.core.qdq_edit import write_constant
-from qdq_passes.core.quantized import Operators, operators_of
-from qdq_passes.core.replacement_prices import Numbers, replacement_price
-from qdq_passes.core.select import ALL, Selector
+from qdq_passes.encode.look.observed import Ranges
+from qdq_passes.encode.look.quantized import Operators, operators_of
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.operators.clips import BOUNDS, Bound, clip_bound, clip_bounds
+from qdq_passes.graph.uses import constant_array
+from qdq_passes.legalize.edit.replacement_prices import Numbers, replacement_price
 from qdq_passes.numerics.dpu import CLIP_RANGE
+from qdq_passes.qdq.edit.pairs import write_constant
+from qdq_passes.select.selectors import ALL, Selector
 
 Bounds = tuple[float | None, float | None]
 

@@ -11,12 +11,12 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.core.observed import Ranges
-from qdq_passes.core.quantized import Operators, operators_of
-from qdq_passes.core.replacement_prices import replacement_price
-from qdq_passes.core.select import ALL, Selector
+from qdq_passes.encode.look.observed import Ranges
+from qdq_passes.encode.look.quantized import Operators, operators_of
+from qdq_passes.legalize.edit.replacement_prices import replacement_price
 from qdq_passes.numerics.dpu import LEAKY_RELU_STEP, leaky_relu, rounded_slope
 from qdq_passes.numerics.price import in_db, sqnr_of_rescaled
+from qdq_passes.select.selectors import ALL, Selector
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import integer_of
-from qdq_passes.analysis.qdq_opsets import opset_at
-from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, graph_of, hand_over, make_node, move_annotations, remove
-from qdq_passes.core.factor_edit import ConstantForm, make_constant
-from qdq_passes.core.inference import Inferred
-from qdq_passes.core.select import ALL, Selector, nodes_of_types
+from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, move_annotations, remove
+from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import constant_array
+from qdq_passes.legalize.edit.factors import ConstantForm, make_constant
+from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 #: First opset whose Slice takes its bounds as inputs, not as attributes.
 OPSET_OF_INPUTS = 10

@@ -13,12 +13,12 @@ from qdq_passes.analysis.computable import FAMILIES, family_of
 from qdq_passes.analysis.plans.operands import NotComputable, step, zero
 from qdq_passes.analysis.plans.products import Scaling
 from qdq_passes.analysis.plans.tails import Tail
-from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.core.annotate import TARGET
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.core.program_edit import Replacement, Surgery
-from qdq_passes.core.verdict import TargetRules
 from qdq_passes.errors import QdqError
+from qdq_passes.graph.annotate import TARGET
+from qdq_passes.npu.units.units import Unit, units_of
+from qdq_passes.npu.units.verdict import TargetRules
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 

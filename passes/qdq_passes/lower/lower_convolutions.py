@@ -11,10 +11,10 @@ import numpy as np
 
 from qdq_passes.analysis.plans.operands import zero
 from qdq_passes.analysis.plans.products import convolution
-from qdq_passes.analysis.units import Unit
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes, scaling_inputs
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

@@ -10,14 +10,14 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.einsums import Dim, Turn
 from qdq_passes.analysis.plans.einsums import einsum
 from qdq_passes.analysis.plans.operands import zero
 from qdq_passes.analysis.plans.tails import Tail
-from qdq_passes.analysis.units import Operand, Unit
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of, bytes_of
+from qdq_passes.graph.operators.einsums import Dim, Turn
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes, scaling_inputs
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

@@ -14,11 +14,11 @@ import onnx_ir as ir
 from qdq_passes.analysis.plans.elementwise import Elementwise, elementwise
 from qdq_passes.analysis.plans.operands import step, zero
 from qdq_passes.analysis.plans.quotients import extreme, quotient
-from qdq_passes.analysis.units import Unit
-from qdq_passes.analysis.uses import is_standard
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
+from qdq_passes.graph.uses import is_standard
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import is_wide
 

@@ -12,11 +12,11 @@ import onnx_ir as ir
 from qdq_passes.analysis.plans.float_steps import Constant, Made, Source, Step
 from qdq_passes.analysis.plans.floats import float_plan
 from qdq_passes.analysis.program_operators import DOMAIN
-from qdq_passes.analysis.units import Unit, units_of
-from qdq_passes.core.annotate import TARGET
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
+from qdq_passes.graph.annotate import TARGET
 from qdq_passes.lower._lowering import Lowering
+from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

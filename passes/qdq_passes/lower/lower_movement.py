@@ -8,17 +8,17 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import integer_of
 from qdq_passes.analysis.plans.movement import Movement, movement, padding, rearrangement
 from qdq_passes.analysis.plans.operands import same, stored_integers, zero
 from qdq_passes.analysis.plans.resizing import interpolates, resized
 from qdq_passes.analysis.plans.tables import brought
-from qdq_passes.analysis.units import Operand, Unit
-from qdq_passes.analysis.uses import constant_array, is_standard
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
+from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.uses import constant_array, is_standard
 from qdq_passes.lower._lowering import Lowering
 from qdq_passes.lower._resampling import resampled
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 from qdq_passes.analysis.plans.norms import norm
 from qdq_passes.analysis.plans.operands import step, zero
 from qdq_passes.analysis.plans.tails import Tail
-from qdq_passes.analysis.units import Unit
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

@@ -14,10 +14,10 @@ import onnx_ir as ir
 from qdq_passes.analysis.plans.blocked_products import BlockedProduct, blocked_product, is_blocked
 from qdq_passes.analysis.plans.operands import zero
 from qdq_passes.analysis.plans.products import matrix_product
-from qdq_passes.analysis.units import Operand, Unit
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of, bytes_of
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes, scaling_inputs
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

@@ -14,10 +14,10 @@ import onnx_ir as ir
 from qdq_passes.analysis.plans.operands import step, zero
 from qdq_passes.analysis.plans.rotary import Rotary, rotary
 from qdq_passes.analysis.plans.tails import Tail
-from qdq_passes.analysis.units import Operand, Unit
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qdq_passes.analysis.plans.softmax import softmax
-from qdq_passes.analysis.units import Unit
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

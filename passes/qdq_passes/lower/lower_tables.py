@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from qdq_passes.analysis.plans.operands import same
 from qdq_passes.analysis.plans.tables import lookup
-from qdq_passes.analysis.units import Unit
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement
 from qdq_passes.lower._lowering import Lowering
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 

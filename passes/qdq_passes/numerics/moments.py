@@ -1,7 +1,7 @@
 """Moments of what a layer multiplies: E[x] and E[x·xᵀ] over the vectors of all samples, and the largest magnitudes.
 
 The products of one strip are float32 (2^-24 of the largest each, of float64 data float64), their sum over strips is float64:
-of N strips the error is about 2^-24·√N of what one strip has, far below the damping that `numerics.rounding` adds. What is
+of N strips the error is about 2^-24·√N of what one strip has, far below the damping that `recover.look.rounding` adds. What is
 kept of E[x·xᵀ] is float32: half the memory, 2^-24 of each entry."""
 
 from __future__ import annotations

@@ -8,12 +8,11 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_ops import is_quantize_dequantize
-from qdq_passes.analysis.qdq_opsets import imports_at
-from qdq_passes.analysis.qdq_pairs import Half, Pair, encoding_of
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unused_domains
-from qdq_passes.core.qdq_domains import (
+from qdq_passes.graph.edit import Namer, drop_unused_domains
+from qdq_passes.graph.operators.qdq_ops import is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_opsets import imports_at
+from qdq_passes.qdq.edit.domains import (
     expand,
     fuse,
     move,
@@ -22,8 +21,9 @@ from qdq_passes.core.qdq_domains import (
     refuse_expansion,
     why_not_fixed,
 )
-from qdq_passes.core.qdq_reencode import nodes_of, targets
-from qdq_passes.core.select import ALL, Selector
+from qdq_passes.qdq.edit.reencode import nodes_of, targets
+from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of
+from qdq_passes.select.selectors import ALL, Selector
 
 VITIS = "com.vai.quantize"
 

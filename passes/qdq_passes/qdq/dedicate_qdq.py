@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_pairs import Pair, dequantizers, is_named, pair_of, qdq_pairs
-from qdq_passes.analysis.uses import constant_array
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, graph_of, new_constant
-from qdq_passes.core.qdq_move import copy_half
-from qdq_passes.core.select import ALL, Selector, select
+from qdq_passes.graph.edit import Namer, graph_of, new_constant
+from qdq_passes.graph.uses import constant_array
+from qdq_passes.qdq.edit.move import copy_half
+from qdq_passes.qdq.look.pairs import Pair, dequantizers, is_named, pair_of, qdq_pairs
+from qdq_passes.select.selectors import ALL, Selector, select
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """fold-qdq
 
 DQ then Q with equal encodings gives back the integers it was given: round((q − z)·s / s) + z = q. For types of up to 16 bits in
-float32 this is proved in `analysis.qdq_exact` (the error stays below 2^-6 of a step) as long as no (q − z)·s is infinite; in
+float32 this is proved in `qdq.look.exact` (the error stays below 2^-6 of a step) as long as no (q − z)·s is infinite; in
 float16 and bfloat16 it is tried for every integer of the type; of int32 it is false (a float32 has 24 bits): such nodes stay."""
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.nesting import nesting_of
-from qdq_passes.analysis.qdq_exact import rounding_of, why_not_cancelled
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.analysis.qdq_pairs import dequantizers
-from qdq_passes.analysis.uses import all_nodes
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, remove, replace_value
-from qdq_passes.core.qdq_share import adopt_axis, is_unread, merge_twins
-from qdq_passes.core.select import ALL, Selector, select
+from qdq_passes.graph.edit import Namer, drop_unread, remove, replace_value
+from qdq_passes.graph.nesting import nesting_of
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.uses import all_nodes
+from qdq_passes.qdq.edit.share import adopt_axis, is_unread, merge_twins
+from qdq_passes.qdq.look.exact import rounding_of, why_not_cancelled
+from qdq_passes.qdq.look.pairs import dequantizers
+from qdq_passes.select.selectors import ALL, Selector, select
 
 
 @dataclass(frozen=True)

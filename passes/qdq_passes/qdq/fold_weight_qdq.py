@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_pairs import encoding_of, is_dequantize, is_quantize
-from qdq_passes.analysis.uses import all_nodes, constant_array
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, drop_unread, graph_of, new_constant, remove
-from qdq_passes.core.select import ALL, Selector, select_values
+from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant, remove
+from qdq_passes.graph.uses import all_nodes, constant_array
 from qdq_passes.numerics.encoding import is_integer_type
 from qdq_passes.numerics.quantize import quantize
+from qdq_passes.qdq.look.pairs import encoding_of, is_dequantize, is_quantize
+from qdq_passes.select.selectors import ALL, Selector, select_values
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.uses import FLOAT_TYPES, all_nodes, constant_array, dtype_of, is_constant, is_standard, readers
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer, own_initializer, set_constant
-from qdq_passes.core.select import ALL, Selector, select_nodes
+from qdq_passes.graph.edit import Namer, own_initializer, set_constant
+from qdq_passes.graph.uses import FLOAT_TYPES, all_nodes, constant_array, dtype_of, is_constant, is_standard, readers
+from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 #: Norms and where their per-channel gain and bias stand; the channel axis is the last one, or 1 for BatchNormalization.
 GAIN_AND_BIAS = {

@@ -9,8 +9,8 @@ satisfies Op(F(a), F(b), …) = F(Op(a, b, …)), bit for bit:
 - Per-axis F works on slices along an axis; the axis moves along where it can be followed.
 - Where a tensor on the way is already rounded by the same F nothing is added, F(F(x)) = F(x).
 
-The conditions in full and the operators stand in `analysis.qdq_commute`, the arithmetic in `analysis.qdq_exact`, axes in
-`analysis.qdq_axes`."""
+The conditions in full and the operators stand in `qdq.look.commute`, the arithmetic in `qdq.look.exact`, axes in
+`qdq.look.axes`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.nesting import Nesting, nesting_of
-from qdq_passes.analysis.qdq_moves import arriving, leaving, plan_down, plan_up, reads_shape_only
-from qdq_passes.analysis.qdq_pairs import Pair, half_pairs, is_named, pair_of, qdq_pairs
-from qdq_passes.analysis.uses import all_nodes, is_constant
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.qdq_move import move_down, move_up
-from qdq_passes.core.qdq_share import merge_twins
-from qdq_passes.core.select import ALL, Selector, select
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.nesting import Nesting, nesting_of
+from qdq_passes.graph.uses import all_nodes, is_constant
+from qdq_passes.qdq.edit.move import move_down, move_up
+from qdq_passes.qdq.edit.share import merge_twins
+from qdq_passes.qdq.look.moves import arriving, leaving, plan_down, plan_up, reads_shape_only
+from qdq_passes.qdq.look.pairs import Pair, half_pairs, is_named, pair_of, qdq_pairs
+from qdq_passes.select.selectors import ALL, Selector, select
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_ops import OPERATORS
-from qdq_passes.analysis.qdq_pairs import Half, Pair, encoding_of, half_pairs, is_named, is_quantize, qdq_pairs
-from qdq_passes.analysis.uses import constant_array, dtype_of
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.display import forget_tensors
-from qdq_passes.core.edit import (
+from qdq_passes.errors import ModelError
+from qdq_passes.graph.edit import (
     Namer,
     bypass,
     drop_unread,
@@ -25,11 +22,14 @@ from qdq_passes.core.edit import (
     remove,
     replace_value,
 )
-from qdq_passes.core.integers import remember_integers
-from qdq_passes.core.select import ALL, Selector, select
-from qdq_passes.errors import ModelError
+from qdq_passes.graph.operators.qdq_ops import OPERATORS
+from qdq_passes.graph.uses import constant_array, dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize, quantize
+from qdq_passes.qdq.edit.display import forget_tensors
+from qdq_passes.qdq.edit.integers import remember_integers
+from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of, half_pairs, is_named, is_quantize, qdq_pairs
+from qdq_passes.select.selectors import ALL, Selector, select
 
 #: Float initializers made of stored integers, so that two DequantizeLinear of one tensor give one.
 Made = dict[tuple[ir.Value, Encoding, np.dtype[Any]], ir.Value]

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_pairs import is_named, qdq_pairs
-from qdq_passes.analysis.value_ranges import is_clamped_at_zero
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.core.clip_edit import put_relu
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.select import ALL, Selector, select
+from qdq_passes.graph.edit import Namer
+from qdq_passes.qdq.edit.clips import put_relu
+from qdq_passes.qdq.look.pairs import is_named, qdq_pairs
+from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
+from qdq_passes.select.selectors import ALL, Selector, select
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_pairs import Pair
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.qdq_reencode import Edit, reencode, settled, targets, why_not_editable
-from qdq_passes.core.select import ALL, Selector
+from qdq_passes.graph.edit import Namer
 from qdq_passes.numerics import pow2
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
+from qdq_passes.qdq.edit.reencode import Edit, reencode, settled, targets, why_not_editable
+from qdq_passes.qdq.look.pairs import Pair
+from qdq_passes.select.selectors import ALL, Selector
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.explicit import check_numbers, explicit_encoding
-from qdq_passes.core.qdq_reencode import (
+from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import Namer
+from qdq_passes.numerics.encoding import Encoding, parse_dtype
+from qdq_passes.qdq.edit.explicit import check_numbers, explicit_encoding
+from qdq_passes.qdq.edit.reencode import (
     Edit,
     Target,
     check,
@@ -24,9 +26,7 @@ from qdq_passes.core.qdq_reencode import (
     with_sharing,
     without_pair,
 )
-from qdq_passes.core.select import ALL, Selector
-from qdq_passes.errors import UsageError
-from qdq_passes.numerics.encoding import Encoding, parse_dtype
+from qdq_passes.select.selectors import ALL, Selector
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.nesting import nesting_of
-from qdq_passes.analysis.qdq_pairs import dequantizers, is_named, qdq_pairs
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.qdq_share import merge_twins, share_parameters
-from qdq_passes.core.select import ALL, Selector, select
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.nesting import nesting_of
+from qdq_passes.qdq.edit.share import merge_twins, share_parameters
+from qdq_passes.qdq.look.pairs import dequantizers, is_named, qdq_pairs
+from qdq_passes.select.selectors import ALL, Selector, select
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.channel_flow import Flow, factors_at, flow_from, largest_at
-from qdq_passes.analysis.channel_sources import Source, is_norm, largest, source_at
-from qdq_passes.analysis.channel_steps import Sizes
-from qdq_passes.analysis.uses import constant_array, main_nodes
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.core.channel_edit import KnownSizes, scale_channels
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.relu_edit import unbound
-from qdq_passes.core.select import ALL, Selector, select_nodes
-from qdq_passes.numerics.channel_factors import BOUND, Factors, Reals, equalizing, rounded
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.uses import constant_array, main_nodes
+from qdq_passes.qdq.edit.relus import unbound
+from qdq_passes.recover.edit.channels import KnownSizes, scale_channels
+from qdq_passes.recover.look.channel_factors import BOUND, Factors, Reals, equalizing, rounded
+from qdq_passes.recover.look.channel_flow import Flow, factors_at, flow_from, largest_at
+from qdq_passes.recover.look.channel_sources import Source, is_norm, largest, source_at
+from qdq_passes.recover.look.channel_steps import Sizes
+from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 #: Largest change of a factor, in powers of two, at which a sweep is the last.
 SETTLED = 2.0**-6

@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.uses import readers
-from qdq_passes.analysis.weighted_layers import WeightedLayer, weighted_layers
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.qdq_edit import write_constant
-from qdq_passes.core.select import ALL, Selector, select_nodes
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import readers
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.quantize import dequantize, quantize
-from qdq_passes.numerics.rounding import Grid, quadratic_error, round_rows
+from qdq_passes.qdq.edit.pairs import write_constant
+from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers
+from qdq_passes.recover.look.rounding import Grid, quadratic_error, round_rows
+from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 Array = npt.NDArray[Any]
 LayersSeen = Mapping[str, LayerStatistics]
@@ -34,7 +34,7 @@ class RoundWeights(Pass):
 
     Over inputs x of second moments H = E[x·xᵀ] a row w rounded to v costs E[((w − v)·x)²] = (w − v)·H·(w − v)ᵀ. Column by
     column v is rounded with what the errors before it leave to make up for, then column by column anew
-    (`qdq_passes.numerics.rounding` has the mathematics); a row for which that is no better than rounding to the nearest is
+    (`qdq_passes.recover.look.rounding` has the mathematics); a row for which that is no better than rounding to the nearest is
     rounded to the nearest. Weights of a convolution [M, C/g, k…] have rows of C/g·Πk numbers, one H a group.
 
     Graph: ``w → QuantizeLinear → DequantizeLinear → Conv``: unchanged; w holds numbers of the pair's grid, which

@@ -9,17 +9,17 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.channel_flow import Flow, flow_from, largest_at
-from qdq_passes.analysis.channel_sources import Source, is_norm, source_at
-from qdq_passes.analysis.channel_steps import Sizes
-from qdq_passes.analysis.uses import constant_array, main_nodes
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
-from qdq_passes.core.channel_edit import KnownSizes, scale_channels
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.select import ALL, Selector, select_nodes
 from qdq_passes.errors import UsageError
-from qdq_passes.numerics.channel_factors import BOUND, Factors, Reals, rounded, smoothing
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.uses import constant_array, main_nodes
 from qdq_passes.numerics.moments import LayerStatistics
+from qdq_passes.recover.edit.channels import KnownSizes, scale_channels
+from qdq_passes.recover.look.channel_factors import BOUND, Factors, Reals, rounded, smoothing
+from qdq_passes.recover.look.channel_flow import Flow, flow_from, largest_at
+from qdq_passes.recover.look.channel_sources import Source, is_norm, source_at
+from qdq_passes.recover.look.channel_steps import Sizes
+from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 LayersSeen = Mapping[str, LayerStatistics]
 

@@ -8,16 +8,16 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.position_groups import tensor_of
-from qdq_passes.analysis.positions import Positions
-from qdq_passes.analysis.shifts import RULES
 from qdq_passes.core.base import Change, skip
-from qdq_passes.core.edit import Namer
-from qdq_passes.core.encoding_words import change_in_words, words
-from qdq_passes.core.qdq_reencode import Edit, Target, nodes_of, reencode, settled, targets
-from qdq_passes.core.select import ALL
+from qdq_passes.graph.edit import Namer
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.edit.encoding_words import change_in_words, words
+from qdq_passes.qdq.edit.reencode import Edit, Target, nodes_of, reencode, settled, targets
 from qdq_passes.refine._run import Step
+from qdq_passes.refine.look.position_groups import tensor_of
+from qdq_passes.refine.look.positions import Positions
+from qdq_passes.refine.look.shifts import RULES
+from qdq_passes.select.selectors import ALL
 
 #: Which side of an operator the encoding comes from.
 Side = Literal["input", "output"]

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.position_groups import tensor_of
-from qdq_passes.analysis.positions import Positions
-from qdq_passes.analysis.shifts import RULES, Rule, ShiftLimits, Violation, violations_at
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.core.move_prices import MovePrices
-from qdq_passes.core.observed import Ranges
-from qdq_passes.core.scale_edit import Stored, write_positions
+from qdq_passes.encode.look.observed import Ranges
 from qdq_passes.numerics.encoding import integer_format
+from qdq_passes.refine.edit.move_prices import MovePrices
+from qdq_passes.refine.edit.scales import Stored, write_positions
+from qdq_passes.refine.look.position_groups import tensor_of
+from qdq_passes.refine.look.positions import Positions
+from qdq_passes.refine.look.shifts import RULES, Rule, ShiftLimits, Violation, violations_at
 
 #: Names of tensors shown that move along.
 SHOWN = 3

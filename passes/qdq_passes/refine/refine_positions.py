@@ -10,11 +10,11 @@ from typing import ClassVar, Literal, get_args
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.shifts import RULES
 from qdq_passes.core.base import Change, Keeps, Named, Pass
-from qdq_passes.core.observed import Ranges
-from qdq_passes.core.scale_edit import Stored
+from qdq_passes.encode.look.observed import Ranges
 from qdq_passes.refine._run import refine
+from qdq_passes.refine.edit.scales import Stored
+from qdq_passes.refine.look.shifts import RULES
 
 StepName = Literal[
     "align-concat", "align-pool", "align-pad", "align-slice", "adjust-shift-read", "adjust-shift-write", "adjust-shift-cut",

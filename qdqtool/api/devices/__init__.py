@@ -1,1 +1,1 @@
-"""Devices that run language models; one file each, found by `qdqtool.llm.devices.DEVICES`."""
+"""Devices that run language models; one file each, found by `qdqtool.llm.run.devices.DEVICES`."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from qdq_passes.core.placed import CPU
+from qdq_passes.npu.units.placed import CPU
 
-from qdqtool.io.load import load
-from qdqtool.llm.devices import DeviceOptions, OpenedPart, Piece, Stage
-from qdqtool.llm.manifest import StaticModel
-from qdqtool.llm.placement import GraphPlacement
+from qdqtool.io.models.load import load
+from qdqtool.llm.folder.manifest import StaticModel
+from qdqtool.llm.run.devices import DeviceOptions, OpenedPart, Piece, Stage
+from qdqtool.llm.run.placement import GraphPlacement
 from qdqtool.npu.engines import all_on_cpu
 from qdqtool.runtime.bound import open_file
 from qdqtool.targets.loading import load_target

@@ -6,17 +6,17 @@ import os
 from collections import Counter
 
 import onnx_ir as ir
-from qdq_passes.core.partitions import partition_for
-from qdq_passes.core.pipeline import run_pipeline
-from qdq_passes.core.placed import CPU
 from qdq_passes.errors import UsageError
+from qdq_passes.npu.partitions.partitions import partition_for
+from qdq_passes.npu.units.placed import CPU
+from qdq_passes.pipeline.pipeline import run_pipeline
 
 import qdqtool.npu
-from qdqtool.io.load import load
-from qdqtool.llm.devices import DeviceOptions, OpenedPart, Piece, Stage
-from qdqtool.llm.manifest import StaticModel
-from qdqtool.llm.placement import GraphPlacement
-from qdqtool.llm.stages import StageGraph, cut_stages
+from qdqtool.io.models.load import load
+from qdqtool.llm.folder.manifest import StaticModel
+from qdqtool.llm.run.devices import DeviceOptions, OpenedPart, Piece, Stage
+from qdqtool.llm.run.placement import GraphPlacement
+from qdqtool.llm.run.stages import StageGraph, cut_stages
 from qdqtool.npu.arranging import linear_arrangement
 from qdqtool.npu.compile import compile_partitions
 from qdqtool.npu.engines import GraphTimes, times_in

@@ -37,7 +37,7 @@ def perplexity(out: Out, model: str, data: str, no_verify: bool, **options: Any)
 
     A window runs from an empty cache; its own first token is not scored, and no token is scored twice.
     """
-    from qdqtool.llm.perplexity import perplexity as measure
+    from qdqtool.llm.run.perplexity import perplexity as measure
 
     with out.progress("windows") as tick:
         found = measure(

@@ -38,7 +38,7 @@ def verify(out: Out, folder: str, model: str, **options: Any) -> int:
     Every batch size, context and prefill length there is runs random texts, graph optimization disabled on both sides. Exit 1
     where logits differ by more than the tolerance; the first layer whose cache differs is named.
     """
-    from qdqtool.llm.verifying import verify_split
+    from qdqtool.llm.run.verifying import verify_split
 
     with out.progress("verifying") as tick:
         found = verify_split(folder, model, progress=lambda done, total: tick("verifying", done, total), **options)

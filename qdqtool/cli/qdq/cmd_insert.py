@@ -12,7 +12,7 @@ from qdqtool.cli.qdq.editing import Step, boundaries_option, edit_options, optio
 from qdqtool.cli.render import Out
 
 if TYPE_CHECKING:
-    from qdq_passes.core.pipeline import Report
+    from qdq_passes.pipeline.pipeline import Report
 
 
 @command(name="insert")

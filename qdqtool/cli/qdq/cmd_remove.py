@@ -68,8 +68,8 @@ def remove(
 
 def _warn_of_clamping(out: Out, model: str) -> None:
     """Say where the removal takes away what a Relu did."""
-    from qdq_passes.analysis.qdq_pairs import qdq_pairs
-    from qdq_passes.analysis.value_ranges import is_clamped_at_zero
+    from qdq_passes.qdq.look.pairs import qdq_pairs
+    from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
 
     clamped = list(dict.fromkeys(pair.tensor for pair in qdq_pairs(load_model(model)) if is_clamped_at_zero(pair)))
     if clamped:

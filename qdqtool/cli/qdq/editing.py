@@ -54,9 +54,9 @@ def optionally_selected(out: Out, model: str, select: tuple[str, ...], *, allow_
         return {}
     if not allow_empty:
         return {"select": list(select)}
-    from qdq_passes.core.select import NONE, Selector
-    from qdq_passes.core.select import select as evaluate
     from qdq_passes.errors import UsageError
+    from qdq_passes.select.selectors import NONE, Selector
+    from qdq_passes.select.selectors import select as evaluate
 
     graph, kept = load_model(model), []
     for text in select:
@@ -73,13 +73,13 @@ def run_edit(out: Out, model: str, steps: Sequence[Step], **saving: Any) -> Save
 
     ``saving``: the options of `edit_options`, and of `run_and_save`.
     """
-    from qdq_passes.analysis.uses import all_nodes, all_values
-    from qdq_passes.core.display import is_described
-    from qdq_passes.core.pipeline import Pipeline, parse_pipeline
-    from qdq_passes.core.pipeline_text import make_pass
+    from qdq_passes.graph.uses import all_nodes, all_values
+    from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
+    from qdq_passes.pipeline.text import make_pass
+    from qdq_passes.qdq.edit.display import is_described
 
     from qdqtool.cli.saving import run_and_save, show_report
-    from qdqtool.io.working import repair_warnings, repairs_of
+    from qdqtool.io.models.working import repair_warnings, repairs_of
 
     output = saving.pop("output")
     graph = load_model(model)

@@ -22,8 +22,8 @@ NAMED = 3
 def first_steps(model: str) -> list[Step]:
     """What to run first: ``inline-functions``, where a local function quantizes with a scale, or stored integers, that it is
     called with; ``infer-shapes``, where an operator with channels last is told no rank."""
-    from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-    from qdq_passes.analysis.uses import all_nodes
+    from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+    from qdq_passes.graph.uses import all_nodes
 
     graph = load_model(model)
     flat = [n for n in all_nodes(graph) if "channels_last" in n.attributes]
@@ -45,9 +45,9 @@ def plan(model: str, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[lis
 
     Afterwards names of tensors select: an operator may be another one by then, as MatMul for MatMulInteger.
     """
-    from qdq_passes.analysis.dynamic_quantization import dynamic_groups
-    from qdq_passes.analysis.qdq_rows import qdq_rows
-    from qdq_passes.core.select import Selector, select
+    from qdq_passes.integers.look.dynamic_quantization import dynamic_groups
+    from qdq_passes.integers.look.rows import qdq_rows
+    from qdq_passes.select.selectors import Selector, select
 
     graph = load_model(model)
     hit = select(graph, Selector.of(*chosen["select"]), allow_empty=True)
@@ -93,15 +93,15 @@ def warn_of_rest(out: Out, saved: Saved, *, everything: bool, keep_weights: bool
 
 def _quantized_nodes(model: ir.Model, *, keep_weights: bool) -> list[ir.Node]:
     """The nodes that quantize, dequantize or compute on integers; with ``keep_weights`` without those of weights alone."""
-    from qdq_passes.analysis.integer_flow import is_dynamic_quantize
-    from qdq_passes.analysis.integer_ops import INTEGER_PRODUCTS
-    from qdq_passes.analysis.integer_products import is_integer_product
-    from qdq_passes.analysis.packed_weights import is_packed
-    from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-    from qdq_passes.analysis.qoperators import form_of, is_recurrent
-    from qdq_passes.analysis.uses import all_nodes
-    from qdq_passes.core.select import is_weight_of
-    from qdq_passes.qdq.convert_qoperators import NOT_CONVERTED
+    from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+    from qdq_passes.graph.operators.qoperators import form_of, is_recurrent
+    from qdq_passes.graph.uses import all_nodes
+    from qdq_passes.integers.convert_qoperators import NOT_CONVERTED
+    from qdq_passes.integers.look.integer_flow import is_dynamic_quantize
+    from qdq_passes.integers.look.integer_ops import INTEGER_PRODUCTS
+    from qdq_passes.integers.look.integer_products import is_integer_product
+    from qdq_passes.integers.look.packed_weights import is_packed
+    from qdq_passes.select.selectors import is_weight_of
 
     found = []
     for node in all_nodes(model):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
-from qdq_passes.analysis.uses import is_constant
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 
 from qdqtool.encodings.biases import WITH_BIAS, product_encodings

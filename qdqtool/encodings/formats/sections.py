@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from qdq_passes.analysis.uses import is_constant
+from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 
 from qdqtool.encodings.entries import Encodings, Entry, Json, Lpbq, Role, Unplaced

@@ -1,6 +1,6 @@
 """Plans of matrix products whose weight has a scale per block of its depth.
 
-t = Σ_g float32(Σ_{k in g}(x − z_x)(w − z_w[g, n]))·scale[g, n] + b, in float32 and in order, see `numerics.reference_blocks`;
+t = Σ_g float32(Σ_{k in g}(x − z_x)(w − z_w[g, n]))·scale[g, n] + b, in float32 and in order, see `npu.reference.blocks`;
 then y = round(t / s_y) + z_y, whatever the arithmetic requantizes with: no multiplier is shared by sums of different scales."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qdq_passes.analysis.plans.operands import (
 )
 from qdq_passes.analysis.plans.products import matrices
 from qdq_passes.analysis.plans.tails import Tail, tail_of
-from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding, integer_range
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from qdq_passes.analysis.attributes import text_of
-from qdq_passes.analysis.einsums import Contraction, Dim, contraction
 from qdq_passes.analysis.plans.operands import (
     DATA,
     WEIGHTS,
@@ -25,7 +23,9 @@ from qdq_passes.analysis.plans.operands import (
     zero,
 )
 from qdq_passes.analysis.plans.products import Scaling, scaling_of
-from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.graph.attributes import text_of
+from qdq_passes.graph.operators.einsums import Contraction, Dim, contraction
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 

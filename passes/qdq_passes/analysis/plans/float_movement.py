@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import text_of
 from qdq_passes.analysis.plans.float_elementwise import type_of
 from qdq_passes.analysis.plans.float_steps import Constant, Made, Source, Steps
 from qdq_passes.analysis.plans.movement import JOINING, MOVING, check_carried, padding_with, rearrangement
 from qdq_passes.analysis.plans.operands import NotComputable
 from qdq_passes.analysis.plans.resizing import resized, taps_of
-from qdq_passes.numerics.floats import rounded
+from qdq_passes.graph.attributes import text_of
+from qdq_passes.npu.formulas.floats import rounded
 
 Handler = Callable[[Steps, ir.Node], list[Source]]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import float_of, integer_of, integers_of
 from qdq_passes.analysis.plans.float_elementwise import type_of
 from qdq_passes.analysis.plans.float_steps import Attributes, Constant, Source, Steps, constant_of
 from qdq_passes.analysis.plans.operands import NotComputable, no_other_output
 from qdq_passes.analysis.plans.softmax import softmax_axis
 from qdq_passes.analysis.plans.windows import window_of
-from qdq_passes.numerics.floats import batch_norm_factors
+from qdq_passes.graph.attributes import float_of, integer_of, integers_of
+from qdq_passes.npu.formulas.floats import batch_norm_factors
 
 Handler = Callable[[Steps, ir.Node], list[Source]]
 

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.analysis.plans.operands import DATA, NotComputable, constant_floats, no_references, opset_of, shape_of
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.qdq_pairs import encoding_of
-from qdq_passes.analysis.units import Operand, Unit, operands_of
-from qdq_passes.analysis.uses import dtype_of
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import dtype_of
+from qdq_passes.npu.formulas.floats import TYPES, rounded
+from qdq_passes.npu.units.units import Operand, Unit, operands_of
 from qdq_passes.numerics.arithmetic import Arithmetic, Precision
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.numerics.floats import TYPES, rounded
+from qdq_passes.qdq.look.pairs import encoding_of
 
 #: Types of floats that kernels read and write.
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

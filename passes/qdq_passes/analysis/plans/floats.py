@@ -23,7 +23,7 @@ from qdq_passes.analysis.plans.float_steps import (
     quantizers_of,
 )
 from qdq_passes.analysis.plans.operands import NotComputable
-from qdq_passes.analysis.units import Unit
+from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 

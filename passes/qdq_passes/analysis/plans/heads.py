@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import float_of, integer_of
 from qdq_passes.analysis.plans.operands import NotComputable, check_index, rank_of, sizes_of
-from qdq_passes.analysis.units import Operand
-from qdq_passes.analysis.uses import constant_array
+from qdq_passes.graph.attributes import float_of, integer_of
+from qdq_passes.graph.uses import constant_array
+from qdq_passes.npu.units.units import Operand
 
 CONTRIB = "com.microsoft"
 

@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import integer_of, integers_of, text_of
-from qdq_passes.analysis.pads import Padding, padding_of
 from qdq_passes.analysis.plans.operands import (
     DATA,
     WEIGHTS,
@@ -34,11 +32,13 @@ from qdq_passes.analysis.plans.operands import (
 from qdq_passes.analysis.plans.tables import brought
 from qdq_passes.analysis.plans.windows import Window, window_of
 from qdq_passes.analysis.program_operators import why_no_kernel
-from qdq_passes.analysis.units import Operand, Unit
-from qdq_passes.analysis.uses import is_constant
+from qdq_passes.graph.attributes import integer_of, integers_of, text_of
+from qdq_passes.graph.operators.pads import Padding, padding_of
+from qdq_passes.graph.uses import is_constant
+from qdq_passes.npu.formulas.functions import quantized
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding, is_wide
-from qdq_passes.numerics.functions import quantized
 
 #: Operators that stay what they are, and the inputs of each that steer it and decide shapes.
 MOVING = {

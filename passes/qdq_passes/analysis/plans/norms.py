@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import float_of, integer_of
 from qdq_passes.analysis.plans.operands import (
     NotComputable,
     constant_floats,
@@ -29,7 +28,8 @@ from qdq_passes.analysis.plans.operands import (
     source,
     target,
 )
-from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.graph.attributes import float_of, integer_of
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.encoding import Encoding
 
 #: What is computed so.

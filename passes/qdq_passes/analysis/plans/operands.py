@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.analysis.qdq_pairs import encoding_of
-from qdq_passes.analysis.units import Operand, Result, Unit
-from qdq_passes.analysis.uses import constant_array, dtype_of
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.npu.units.units import Operand, Result, Unit
 from qdq_passes.numerics.encoding import Encoding, is_wide
 from qdq_passes.numerics.quantize import dequantize, quantize
+from qdq_passes.qdq.look.pairs import encoding_of
 
 #: Types of the integers that kernels compute on: of data that flow, and of constants, whose 4 bits a program holds in bytes.
 DATA = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdq_passes.analysis.attributes import float_of, integer_of, integers_of
 from qdq_passes.analysis.plans.operands import (
     DATA,
     WEIGHTS,
@@ -32,7 +31,8 @@ from qdq_passes.analysis.plans.operands import (
 )
 from qdq_passes.analysis.plans.tails import Tail, tail_of
 from qdq_passes.analysis.plans.windows import Window, window_of
-from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.graph.attributes import float_of, integer_of, integers_of
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.requantize import AccumulatorBias, Multiplier, accumulator_bias, multiplier_of, real_multiplier

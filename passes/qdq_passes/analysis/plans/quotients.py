@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from qdq_passes.analysis.plans.operands import NotComputable, as_float32, source, step, target
 from qdq_passes.analysis.plans.products import multiplier
 from qdq_passes.analysis.plans.tails import Tail, tail_of
-from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.requantize import Multiplier, real_multiplier

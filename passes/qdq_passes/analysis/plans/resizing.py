@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import float_of, integer_of, integers_of, text_of
 from qdq_passes.analysis.plans.operands import (
     MOST_OF_ADDENDS,
     NotComputable,
@@ -24,14 +23,15 @@ from qdq_passes.analysis.plans.operands import (
     target,
 )
 from qdq_passes.analysis.plans.products import multiplier
-from qdq_passes.analysis.units import Operand, Unit
-from qdq_passes.analysis.uses import constant_array, is_standard
 from qdq_passes.errors import QdqError
+from qdq_passes.graph.attributes import float_of, integer_of, integers_of, text_of
+from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.npu.formulas.interpolation import WEIGHT_BITS, Taps, resize_taps
+from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indices
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.numerics.interpolation import WEIGHT_BITS, Taps, resize_taps
 from qdq_passes.numerics.requantize import Multiplier, real_multiplier
-from qdq_passes.numerics.resize import BEFORE_OPSET_11, resize_nearest_indices
 
 #: Coordinates that depend on nothing but the sizes.
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")

@@ -20,7 +20,7 @@ from qdq_passes.analysis.plans.operands import (
     step,
     target,
 )
-from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.requantize import Addition, addition

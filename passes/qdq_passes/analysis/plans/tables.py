@@ -20,10 +20,10 @@ from qdq_passes.analysis.plans.operands import (
     source,
     target,
 )
-from qdq_passes.analysis.units import Operand, Unit
+from qdq_passes.npu.formulas.functions import Function, chained, dequantized, function_of, quantized, table
+from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding, is_wide
-from qdq_passes.numerics.functions import Function, chained, dequantized, function_of, quantized, table
 
 #: Tables that are kept for the next graph, of 128 KiB at most unless they have channels.
 TABLES = 256

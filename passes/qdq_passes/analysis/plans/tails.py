@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.analysis.attributes import float_of
-from qdq_passes.analysis.clips import clip_bounds
 from qdq_passes.analysis.plans.operands import NotComputable, constant_floats, no_references
-from qdq_passes.analysis.uses import constant_array, is_standard
+from qdq_passes.graph.attributes import float_of
+from qdq_passes.graph.operators.clips import clip_bounds
+from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.npu.formulas.functions import quantized, slope_axis
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.numerics.functions import quantized, slope_axis
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,0 +1,1 @@
+"""Passes that take attention operators apart."""

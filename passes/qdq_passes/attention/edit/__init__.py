@@ -1,0 +1,1 @@
+"""Surgery on attention operators: pieces in their place."""

@@ -1,0 +1,204 @@
+"""Attention and MultiHeadAttention in standard operators; what several nodes of one model have in common is made once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import onnx_ir as ir
+
+from qdq_passes.attention.edit.attention import attend, bias_of, causal, merge_heads, repeat_heads, split_heads
+from qdq_passes.attention.look.dot_product import DotProduct, attention, multi_head
+from qdq_passes.attention.look.group_query import last_size
+from qdq_passes.graph.build import Builder, Once, Site, key_of_length, size_of
+from qdq_passes.graph.shapes.inference import Inferred
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """N heads of queries, M of keys, D elements in each of these, E in each of the values."""
+
+    heads: int
+    shared: int
+    key: int
+    value: int
+
+
+def sizes_of(found: DotProduct, inferred: Inferred) -> Sizes | str:
+    """The sizes of heads, or why they are not known."""
+
+    def of(value: ir.Value, flat: bool, heads: int, past: ir.Value | None) -> tuple[int, int] | None:
+        last, first = inferred.sizes(value, [-1]), None if flat else inferred.sizes(value, [1])
+        width = last[0] if last else last_size(value)
+        count = heads if flat else (first[0] if first else heads)
+        if width is None and past is not None and (known := inferred.sizes(past, [3])):
+            width = known[0] * (count if flat else 1)
+        return (count, width // count if flat else width) if width and count else None
+
+    query = of(found.query, found.flat, found.heads, None)
+    key = of(found.key, found.flat_key, found.shared, found.past_key)
+    value = of(found.value, found.flat_key, found.shared, found.past_value)
+    if query is None and key is not None and found.heads:
+        query = (found.heads, key[1])
+    if query is None or key is None or value is None:
+        return "the number or the size of its heads is unknown; run infer-shapes first"
+    if key[0] != value[0] or query[0] % key[0] or query[1] != key[1]:
+        return f"{query[0]} heads of queries, {key[0]} of keys, {value[0]} of values"
+    return Sizes(query[0], key[0], query[1], value[1])
+
+
+class Parts:
+    """Queries, keys, values and masks of one attention, made before it.
+
+    Args:
+        site: where.
+        node: the attention.
+        found: what it computes.
+        sizes: its sizes.
+        once: what was made for others.
+    """
+
+    def __init__(self, site: Site, node: ir.Node, found: DotProduct, sizes: Sizes, once: Once) -> None:
+        self.site, self.found, self.sizes = site, found, sizes
+        self._once = once
+        past = found.past_key
+        self._query, self._key_axis = (1 if found.flat else 2), (1 if found.flat_key else 2)
+        present = node.outputs[1] if len(node.outputs) > 1 else None
+        length = key_of_length(past, present, found.query, self._query)
+        self._key = (
+            site.graph,
+            *length,
+            None if past is not None else size_of(found.key, self._key_axis),
+            found.lengths,
+        )
+
+    def heads(self) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Queries [B, N, S, D]; keys and values with the past before them, [B, M, T, …]."""
+        found, sizes, site = self.found, self.sizes, self.site
+        query, key, value = self._projected()
+        if found.flat:
+            query = split_heads(site, query, sizes.heads, sizes.key)
+        if found.flat_key:
+            key, value = (
+                split_heads(site, key, sizes.shared, sizes.key),
+                split_heads(site, value, sizes.shared, sizes.value),
+            )
+        if found.past_key is not None and found.past_value is not None:
+            key = site("Concat", found.past_key, key, name="PresentKey", axis=2)
+            value = site("Concat", found.past_value, value, name="PresentValue", axis=2)
+        return query, key, value
+
+    def _projected(self) -> tuple[ir.Value, ir.Value, ir.Value]:
+        found, sizes, site = self.found, self.sizes, self.site
+        if found.projection is None:
+            return found.query, found.key, found.value
+        ends = np.cumsum([0, sizes.heads * sizes.key, sizes.shared * sizes.key, sizes.shared * sizes.value]).tolist()
+        parts = [site.slice(found.projection, 0, start, end) for start, end in pairwise(ends)]
+        query, key, value = (
+            site("Add", x, part, name="Biased")
+            for x, part in zip((found.query, found.key, found.value), parts, strict=True)
+        )
+        return query, key, value
+
+    def seen(self) -> ir.Value | None:
+        """Which keys the attention shows by itself, boolean, to be broadcast to [B, N, S, T]; None where it shows all."""
+        found = self.found
+        if not found.causal and found.lengths is None:
+            return None
+        return self._once(("seen", found.causal, found.window, *self._key), self._seen)
+
+    def _seen(self) -> ir.Value:
+        site, found = self.site, self.found
+        length = site.dim(found.query, self._query)
+        keys, rows = site.dim(found.key, self._key_axis), site.arange(length)
+        if found.past_key is not None:
+            past = site.dim(found.past_key, 2)
+            rows, keys = site("Add", rows, past, name="Rows"), site("Add", past, keys, name="Total")
+        columns = site.arange(keys)
+        if found.lengths is None:
+            return causal(site, site.unsqueeze(rows, 1), columns, _window(found))
+        lengths = site.unsqueeze(found.lengths, 1, 2, 3)
+        real = site("Less", columns, lengths)
+        if not found.causal:
+            return real
+        rows = site("Add", site.unsqueeze(rows, 1), site("Sub", lengths, length), name="Rows")
+        return site("And", causal(site, rows, columns, _window(found)), real)
+
+    def biases(self) -> tuple[list[ir.Value], bool]:
+        """The biases of the scores, and whether a row may see nothing."""
+        site, found = self.site, self.found
+        guard = found.padding is None and (found.mask is not None or found.lengths is not None)
+        low = -math.inf if guard else None
+        biases = []
+        if found.padding is not None:
+            shown = site.cast(found.padding, ir.DataType.BOOL)
+            rank = found.padding.shape.rank() if found.padding.shape is not None else 2
+            shown = site.unsqueeze(shown, 1, 2) if rank == 2 else site.unsqueeze(shown, 1)
+            biases.append(bias_of(site, shown, found.dtype, found.hidden))
+        if found.mask is not None:
+            mask = found.mask
+            key = ("bias", mask, found.dtype, site.graph)
+            biases.append(
+                mask if not found.is_boolean else self._once(key, lambda: bias_of(site, mask, found.dtype, low))
+            )
+        seen = self.seen()
+        if seen is not None:
+            biases.append(
+                self._once(("seen bias", seen, low, found.dtype), lambda: bias_of(site, seen, found.dtype, low))
+            )
+        return biases, guard
+
+    def result(self) -> list[ir.Value]:
+        """The outputs: y as the attention has it, present key, present value."""
+        site, found, sizes = self.site, self.found, self.sizes
+        query, key, value = self.heads()
+        biases, guard = self.biases()
+        groups = sizes.heads // sizes.shared
+        y = attend(
+            site, query, repeat_heads(site, key, sizes.heads, groups, sizes.key),
+            repeat_heads(site, value, sizes.heads, groups, sizes.value),
+            scale=found.scale or 1 / math.sqrt(sizes.key), dtype=found.dtype, biases=biases, softcap=found.softcap, guard=guard,
+            softmax=found.softmax,
+        )  # fmt: skip
+        return [merge_heads(site, y, sizes.heads * sizes.value) if found.flat else y, key, value]
+
+
+def _window(found: DotProduct) -> int:
+    return 0 if found.window is None else found.window + 1
+
+
+def attention_parts(builder: Builder, node: ir.Node, inferred: Inferred, once: Once) -> Parts | str:
+    """The parts of ``node``, Attention of onnx; or why its pieces are not known to compute the same."""
+    query, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
+    rank = None if query is None else inferred.rank(query)
+    found = attention(node, rank, None if mask is None else inferred.dtype(mask))
+    if isinstance(found, str):
+        return found
+    if inferred.dtype(found.query) == ir.DataType.BFLOAT16:
+        return "computes in bfloat16, of which each step would round by 2^-9"
+    covered, total = _covered(found, inferred)
+    if covered is not None and total is not None and covered not in (1, total):
+        return f"its mask covers {covered} of {total} keys"
+    sizes = sizes_of(found, inferred)
+    return sizes if isinstance(sizes, str) else Parts(builder.at(node), node, found, sizes, once)
+
+
+def _covered(found: DotProduct, inferred: Inferred) -> tuple[int | None, int | None]:
+    """How many keys the mask is for, and how many there are; None where the sizes do not tell."""
+    mask = None if found.mask is None else inferred.sizes(found.mask, [-1])
+    keys = inferred.sizes(found.key, [1 if found.flat_key else 2])
+    past = [0] if found.past_key is None else inferred.sizes(found.past_key, [2])
+    return (mask[0] if mask else None), (keys[0] + past[0] if keys and past else None)
+
+
+def multi_head_parts(builder: Builder, node: ir.Node, inferred: Inferred, once: Once) -> Parts | str:
+    """The parts of ``node``, MultiHeadAttention of com.microsoft; or why its pieces are not known to compute the same."""
+    given = [*node.inputs, *[None] * 5]
+    ranks = tuple(None if value is None else inferred.rank(value) for value in (given[0], given[1], given[4]))
+    found = multi_head(node, (ranks[0], ranks[1], ranks[2]))
+    if isinstance(found, str):
+        return found
+    sizes = sizes_of(found, inferred)
+    return sizes if isinstance(sizes, str) else Parts(builder.at(node), node, found, sizes, once)

@@ -1,0 +1,1 @@
+"""Running a pass of a library as one of ours."""

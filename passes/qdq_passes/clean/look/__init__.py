@@ -1,0 +1,1 @@
+"""Queries on nodes that change nothing."""

@@ -1,0 +1,1 @@
+"""Passes that make static graphs of decoders."""

@@ -1,0 +1,1 @@
+"""Queries on decoders: cache, masks, positions, logits."""

@@ -1,0 +1,202 @@
+"""Where a decoder's positions come from: values that are past + 0…S-1 (+ c), in any shape, and tables cut by the past.
+
+An input of positions is one source; others are a Range from the size of the cache, a sum over the mask, a ``cache_position``.
+Under a static size of the cache those would become constants, and every token would be rotated alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from qdq_passes.decoder.look.entries import leading_to, reaches_back, side_entries
+from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
+from qdq_passes.decoder.look.rows import Positioned, Spread, fits_rows, spreads
+from qdq_passes.graph.operators.kinds import kind_of
+from qdq_passes.graph.uses import is_standard
+
+#: The input of positions is told the truth and this much more, another one each probe: what follows it differs from what follows
+#: the cache.
+_SHIFTS = (4, 1, 2)
+#: Let axes of size 1 come and go.
+_UNIT_AXES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthRead:
+    """A comparison with how many tokens there are in all, which chooses what positions become.
+
+    Args:
+        node: the comparison.
+        index: its input that is that number.
+        offset: what the number is more than the tokens.
+        dtype: element type of the number.
+    """
+
+    node: ir.Node
+    index: int
+    offset: int
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionPlan:
+    """What is to be derived from positions.
+
+    Args:
+        values: the values, producers first.
+        lengths: comparisons with the number of tokens.
+        per_row: whether each row of a batch may have positions of its own.
+        spreads: inputs at which rows are set apart that ``values`` then hold one behind the other; empty where they need not.
+    """
+
+    values: tuple[Positioned, ...]
+    lengths: tuple[LengthRead, ...]
+    per_row: bool
+    spreads: tuple[Spread, ...] = ()
+
+
+def position_plan(host: Host, given: ir.Value | None) -> PositionPlan:
+    """What of the decoder follows the size of the cache or an input other than ``given``, positions int64 [batch, sequence]."""
+    entries = side_entries(host)
+    leading = leading_to(host, entries)
+    probes = _probes(host, given, leading)
+    found = list(_candidates(host, given, leading, probes))
+    chosen = _chosen(host, found, entries)
+    lengths = tuple(_lengths(host, leading, probes))
+    if not chosen or (batch_of(host) > 1 and fits_rows(host, chosen, entries)):
+        return PositionPlan(values=tuple(chosen), lengths=lengths, per_row=True)
+    first = _first(host, found)
+    apart = spreads(host, first, entries) if batch_of(host) > 1 else None
+    return PositionPlan(values=tuple(first), lengths=lengths, per_row=bool(apart), spreads=tuple(apart or ()))
+
+
+def _probes(host: Host, given: ir.Value | None, wanted: Collection[ir.Value]) -> list[tuple[Sizes, Probed]]:
+    """Probes of ``wanted`` in which ``given`` is not what the size of the cache suggests."""
+    past, new = fixed_sizes(host)
+    sizes = list(dict.fromkeys(Sizes(past=past or p, new=new or n) for p, n in ((3, 5), (5, 3), (4, 7))))
+    shifts = _SHIFTS if given is not None else (0, 0, 0)
+    told = [np.arange(s.past, s.total)[None] + shift for s, shift in zip(sizes, shifts, strict=False)]
+    return [(s, host.probe(s, positions=rows, wanted=wanted)) for s, rows in zip(sizes, told, strict=True)]
+
+
+def _candidates(
+    host: Host, given: ir.Value | None, leading: Collection[ir.Value], probes: Sequence[tuple[Sizes, Probed]]
+) -> Iterator[Positioned]:
+    tables: dict[ir.Value, Positioned] = {}
+    for value in _ordered(host, leading):
+        if value is given:
+            continue
+        found = _as_positions(value, probes) or _as_rows(host, value, probes) or _as_rows_again(value, tables, probes)
+        if found is not None:
+            tables[value] = found
+            yield found
+
+
+def _ordered(host: Host, values: Collection[ir.Value]) -> list[ir.Value]:
+    """``values``, inputs first, then producers first."""
+    inputs = [v for v in host.model.graph.inputs if v in values]
+    return [*inputs, *(v for node in host.nodes for v in node.outputs if v in values)]
+
+
+def _as_positions(value: ir.Value, probes: Sequence[tuple[Sizes, Probed]]) -> Positioned | None:
+    """``value`` if it is past + 0…S-1 + c along one axis in all ``probes``."""
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    for sizes, found in probes:
+        array = found.arrays.get(value)
+        if array is None or array.dtype.kind not in "iuf" or array.shape.count(sizes.new) != 1:
+            return None
+        axis = array.shape.index(sizes.new)
+        spread = np.moveaxis(array.astype(np.float64), axis, -1)
+        offset = spread - np.arange(sizes.past, sizes.total)
+        first = float(offset.flat[0])
+        if first != int(first) or not np.all(offset == first):
+            return None
+        seen.add((int(first), tuple(-1 if a == axis else size for a, size in enumerate(array.shape))))
+    if len(seen) != 1:
+        return None
+    offset_, shape = seen.pop()
+    return Positioned(value=value, offset=offset_, shape=shape, dtype=_dtype(value, probes))
+
+
+def _dtype(value: ir.Value, probes: Sequence[tuple[Sizes, Probed]]) -> ir.DataType:
+    found = probes[0][1]
+    return found.specs[value].dtype or ir.DataType.from_numpy(found.arrays[value].dtype)
+
+
+def _as_rows(host: Host, value: ir.Value, probes: Sequence[tuple[Sizes, Probed]]) -> Positioned | None:
+    """``value`` if it is a Slice, past … past + S, of a constant table."""
+    node = value.producer()
+    if node is None or not is_standard(node, "Slice") or (table := node.inputs[0]) is None or table in host.dynamic:
+        return None
+    axes: set[tuple[int, tuple[int, ...]]] = set()
+    for sizes, found in probes:
+        array, rows = found.arrays.get(value), found.arrays.get(table)
+        if array is None or rows is None or array.ndim != rows.ndim or array.shape.count(sizes.new) < 1:
+            return None
+        axis = next((a for a in range(array.ndim) if array.shape[a] != rows.shape[a]), -1)
+        if axis < 0 or not np.array_equal(array, np.take(rows, range(sizes.past, sizes.total), axis=axis, mode="clip")):
+            return None
+        axes.add((axis, tuple(-1 if a == axis else size for a, size in enumerate(array.shape))))
+    if len(axes) != 1:
+        return None
+    axis, shape = axes.pop()
+    return Positioned(value=value, shape=shape, dtype=_dtype(value, probes), table=table, axis=axis)
+
+
+def _as_rows_again(
+    value: ir.Value, found: Mapping[ir.Value, Positioned], probes: Sequence[tuple[Sizes, Probed]]
+) -> Positioned | None:
+    """``value`` if it is one of ``found`` that holds rows of a table, with other axes of size 1."""
+    node = value.producer()
+    source = found.get(node.inputs[0]) if node is not None and node.inputs and node.inputs[0] is not None else None
+    if node is None or source is None or source.table is None or kind_of(node) not in _UNIT_AXES:
+        return None
+    shapes = set()
+    for sizes, probed in probes:
+        array, rows = probed.arrays.get(value), probed.arrays[source.value]
+        if array is None or array.dtype != rows.dtype or array.shape.count(sizes.new) < 1:
+            return None
+        wanted = [size for size in source.shape if size != 1]
+        shape = tuple(array.shape)
+        axis = next((a for a, size in enumerate(shape) if size != 1), 0) + wanted.index(-1)
+        marked = tuple(-1 if a == axis else size for a, size in enumerate(shape))
+        if [size for size in marked if size != 1] != wanted or not np.array_equal(array.ravel(), rows.ravel()):
+            return None
+        shapes.add(marked)
+    return replace(source, value=value, shape=shapes.pop()) if len(shapes) == 1 else None
+
+
+def _first(host: Host, found: Sequence[Positioned]) -> list[Positioned]:
+    """Those of ``found`` that no other of them leads to."""
+    values = {p.value for p in found}
+    return [p for p in found if not reaches_back(p.value, values - {p.value})]
+
+
+def _chosen(host: Host, found: Sequence[Positioned], entries: Sequence[tuple[ir.Node, int]]) -> list[Positioned]:
+    """The first of two dimensions on each path, which may have rows; on paths without one the first of any shape."""
+    rows = _first(host, [p for p in found if p.can_have_rows])
+    stops = {p.value for p in rows}
+    left = leading_to(host, entries, stops=stops)
+    others = [p for p in found if not p.can_have_rows and p.value in left and not reaches_back(p.value, stops)]
+    return [p for p in found if p in rows or p in _first(host, others)]
+
+
+def _lengths(
+    host: Host, leading: Mapping[ir.Value, None], probes: Sequence[tuple[Sizes, Probed]]
+) -> Iterator[LengthRead]:
+    """Comparisons with the number of tokens that choose between what leads to tokens."""
+    for node in host.nodes:
+        if kind_of(node) not in _COMPARISONS or not any(v in leading for v in node.outputs):
+            continue
+        for index, value in enumerate(node.inputs):
+            offsets = set()
+            for sizes, found in probes:
+                array = found.arrays.get(value) if value is not None and host.is_host(value) else None
+                offsets.add(float(array.flat[0]) - sizes.total if array is not None and array.size == 1 else None)
+            offset = offsets.pop() if len(offsets) == 1 else None
+            if value is not None and offset is not None and offset == int(offset):
+                yield LengthRead(node=node, index=index, offset=int(offset), dtype=_dtype(value, probes))

@@ -1,0 +1,127 @@
+"""What a static decoder graph is, as its runner must know it: the record that `split` leaves on each graph and in the
+manifest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from qdq_passes.graph.annotate import Annotation
+
+Layout = Literal["in-place", "slide"]
+Phase = Literal["prefill", "decode"]
+
+#: What is added to the score of a key that is not seen. Finite: a row that sees no key stays a row of numbers.
+HIDDEN = -1e9
+#: The same in float16, whose numbers end at 65504: -2^15 plus a score is finite for |score| < 2^15 - 32, and beside a seen key
+#: the hidden one has weight exp(-2^15 + 2·|score|), which is 0 (below 2^-25, the least that rounds to a number) for
+#: |score| ≤ 16375.
+HIDDEN_FLOAT16 = -32768.0
+
+#: Fields of a mask, and of a tensor of the cache, that are left out of the JSON form where they are 0.
+_OF_MASKS, _OF_INTEGERS = ("hidden",), ("scale", "zero_point")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheTensor:
+    """One tensor of the KV cache of a static graph.
+
+    In place: past and present are [B, H, C, D]; present is past with the S new rows written at the positions of the tokens.
+    Slide: past is [B, H, C-S, D], its rows right-aligned; present is the S new rows, [B, H, S, D].
+
+    Args:
+        past: name of the graph input.
+        present: name of the graph output.
+        layer: number of the layer, from 0.
+        part: ``"key"`` or ``"value"``; ``"both"`` of a state that holds all keys, then all values.
+        axis: axis of the sequence.
+        layers: how many layers have their part in it, in place alone: [layers·B, H, C, D], or twice that of both parts.
+        scale: of a cache of integers, which stand for (q - zero_point)·scale, in past and in present; 0 where it is float.
+        zero_point: the integer that stands for 0, which a slot holds that no token has written.
+    """
+
+    past: str
+    present: str
+    layer: int
+    part: Literal["key", "value", "both"]
+    axis: int
+    layers: int = 1
+    scale: float = 0.0
+    zero_point: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskInput:
+    """A mask that the host makes: float [B, 1, S, C], 0 where query q sees key slot k, else ``hidden``.
+
+    In place, p(q) being the position of query q: k ≤ p(q), and k > p(q) - window where there is a window.
+    Slide: query q stands in slot C-S+q; k ≤ C-S+q, k > C-S+q - window, and slot k holds a token: k ≥ C - (tokens so far).
+
+    Args:
+        name: name of the graph input.
+        window: how many keys a query sees at most, itself included; 0 for all before it.
+        hidden: what stands where a key is not seen; 0 for `HIDDEN`, -1e9 (float16: -2^15).
+    """
+
+    name: str
+    window: int = 0
+    hidden: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """On the main graph of a static decoder: what its inputs and outputs are for.
+
+    Args:
+        layout: where the cache is updated: in place on the device, or by the host that slides it.
+        phase: ``prefill`` for graphs of several tokens, ``decode`` for one.
+        batch_size: rows, B.
+        seq_len: tokens of one run, S.
+        ctx_len: slots of the cache, C.
+        ids: input, int64 [B, S].
+        logits: output, [B, 1, V], or [B, S, V] where ``last_index`` is empty.
+        positions: input, int64 [B, S]: the true index of each token, contiguous; in place it is the slot written to as well.
+            Empty where ``index`` or ``last_slot`` stands in its place.
+        index: input, int64 [B]: how many tokens the cache holds before this run; positions are index + 0…S-1. Mostly empty.
+        last_slot: input, int32 [1, 1]: position of the last row of this run (onnxruntime-genai's ``past_seq_len``). Mostly empty.
+        total: input, int32 [1]: the context length, not read by the graph's arithmetic (onnxruntime-genai). Mostly empty.
+        last_index: input, int64 [B]: the row of the last real token of this run, 0…S-1; empty when all logits come out.
+        masks: the masks that the host makes; none where the graph makes them of the positions.
+        cache: the tensors of the cache, by layer, key before value.
+    """
+
+    layout: Layout
+    phase: Phase
+    batch_size: int
+    seq_len: int
+    ctx_len: int
+    ids: str
+    logits: str
+    positions: str = ""
+    index: str = ""
+    last_slot: str = ""
+    total: str = ""
+    last_index: str = ""
+    masks: tuple[MaskInput, ...] = ()
+    cache: tuple[CacheTensor, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; empty fields are left out."""
+        data = {key: value for key, value in asdict(self).items() if value not in ("", ())}
+        for key, fields in (("masks", _OF_MASKS), ("cache", _OF_INTEGERS)):
+            if key in data:
+                data[key] = [{k: v for k, v in each.items() if v or k not in fields} for each in data[key]]
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Decoder:
+        """What `to_json` gave."""
+        fields = {
+            **data,
+            "masks": tuple(MaskInput(**mask) for mask in data.get("masks", ())),
+            "cache": tuple(CacheTensor(**tensor) for tensor in data.get("cache", ())),
+        }
+        return cls(**fields)
+
+
+DECODER: Annotation[Decoder] = Annotation("qdqtool.decoder", Decoder.to_json, Decoder.from_json)

@@ -1,0 +1,1 @@
+"""Passes that decide who gets which encoding."""

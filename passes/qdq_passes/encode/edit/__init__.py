@@ -1,0 +1,1 @@
+"""The policy of encodings, and surgery on what it decides."""

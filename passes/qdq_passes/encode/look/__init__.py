@@ -1,0 +1,1 @@
+"""Queries: who demands an encoding, and what is known of its values."""

@@ -1,0 +1,1 @@
+"""Surgery on groups of nodes that become one."""

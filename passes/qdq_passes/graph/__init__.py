@@ -1,0 +1,1 @@
+"""One's way through a graph: who uses a value, scopes, places, annotations, edits."""

@@ -1,0 +1,1 @@
+"""Values of nodes that can be computed without a runtime."""

@@ -1,0 +1,162 @@
+"""One node at a time: its outputs of arrays by onnx's reference implementation, its output shapes by onnx's shape inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - bfloat16 arrays of numpy
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.operators.kinds import DOMAINS, kind_of
+from qdq_passes.graph.reach import values_read
+
+Array = npt.NDArray[Any]
+
+#: Operators without a schema of onnx whose outputs all have the shape of their first input.
+_SAME_SHAPE = frozenset(
+    {
+        "BiasGelu", "FastGelu", "Gelu", "MoE", "QMoE", "QuickGelu", "RotaryEmbedding", "SimplifiedLayerNormalization",
+        "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+    }
+)  # fmt: skip
+#: Operators that write into their first input: its shape is theirs, whatever they write.
+_INTO_FIRST = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
+#: Elements of an operand up to which shape inference may look at it: shapes, axes, bounds.
+SHOWN = 64
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is known of a value without its elements.
+
+    Args:
+        dtype: element type, None when unknown.
+        shape: its sizes.
+    """
+
+    dtype: ir.DataType | None
+    shape: tuple[int, ...]
+
+
+@dataclass
+class NodeEvaluator:
+    """Evaluates nodes of ``model``; what it builds for a node is kept for the next time."""
+
+    model: ir.Model
+    _built: dict[ir.Node, tuple[ReferenceEvaluator, list[ir.Value], list[str]]] = field(default_factory=dict)
+    _protos: dict[ir.Node, onnx.NodeProto] = field(default_factory=dict)
+
+    def arrays(self, node: ir.Node, known: Mapping[ir.Value, Array]) -> list[Array] | str:
+        """The outputs of ``node``; in words why there are none, where onnx has no such operator or it fails on what is known."""
+        try:
+            evaluator, sources, names = self._evaluator(node)
+            with np.errstate(all="ignore"):
+                found = evaluator.run(None, {value.name or "": known[value] for value in sources})
+        except Exception as error:  # noqa: BLE001 - numpy's and the operators' own errors alike: the shapes do not fit
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        arrays = dict(zip(names, found, strict=True))
+        return [np.asarray(arrays[v.name]) if v.name in arrays else np.zeros(0) for v in node.outputs]
+
+    def _evaluator(self, node: ir.Node) -> tuple[ReferenceEvaluator, list[ir.Value], list[str]]:
+        if node not in self._built:
+            if node.domain not in ("", "ai.onnx"):
+                raise NotImplementedError(f"onnx has no {node.domain}::{node.op_type}")
+            sources = list(dict.fromkeys(values_read(node)))
+            names = [value.name for value in node.outputs if value.name]
+            graph = onnx.GraphProto(name="node", node=[self._proto(node)])
+            graph.input.extend(onnx.ValueInfoProto(name=value.name) for value in sources)
+            graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+            opset = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 1))
+            made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+            self._built[node] = ReferenceEvaluator(made), sources, names
+        return self._built[node]
+
+    def _proto(self, node: ir.Node) -> onnx.NodeProto:
+        if node not in self._protos:
+            self._protos[node] = ir.to_proto(node)
+        return self._protos[node]
+
+    def specs(
+        self, node: ir.Node, known: Mapping[ir.Value, Spec], arrays: Mapping[ir.Value, Array]
+    ) -> list[Spec | None]:
+        """What is known of the outputs of ``node``, whose inputs have the ``known`` shapes and, some of them, ``arrays``."""
+        nothing: list[Spec | None] = [None] * len(node.outputs)
+        inputs = [value for value in node.inputs if value is not None]
+        opset = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 1))
+        if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, max_inclusive_version=opset):
+            return _contributed(node, known) or nothing
+        if kind_of(node) in _INTO_FIRST and inputs[0] in known:
+            return [known[inputs[0]]]
+        if any(value not in known for value in inputs):
+            return nothing
+        types = {value.name or "": _type(known[value]) for value in inputs}
+        data = {
+            value.name or "": onnx.numpy_helper.from_array(np.ascontiguousarray(arrays[value]))
+            for value in inputs
+            if value in arrays and arrays[value].size <= SHOWN
+        }
+        schema = onnx.defs.get_schema(node.op_type, opset)
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, self._proto(node), types, data, opset_imports=[onnx.helper.make_opsetid("", opset)]
+            )
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, KeyError, ValueError):
+            return nothing
+        return [_spec(found.get(value.name or "")) for value in node.outputs]
+
+
+def _type(spec: Spec) -> onnx.TypeProto:
+    dtype = spec.dtype if spec.dtype is not None else ir.DataType.FLOAT
+    return onnx.helper.make_tensor_type_proto(int(dtype), spec.shape)
+
+
+def _spec(proto: onnx.TypeProto | None) -> Spec | None:
+    if proto is None or not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
+        return None
+    dims = proto.tensor_type.shape.dim
+    if not all(dim.HasField("dim_value") for dim in dims):
+        return None
+    return Spec(ir.DataType(proto.tensor_type.elem_type), tuple(dim.dim_value for dim in dims))
+
+
+def _contributed(node: ir.Node, known: Mapping[ir.Value, Spec]) -> list[Spec | None] | None:
+    """Outputs of operators that onnx has no schema of: norms, activations, rotations, products."""
+    first = known.get(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    if node.domain not in DOMAINS or first is None:
+        return None
+    if node.op_type in _SAME_SHAPE:
+        return [first] * len(node.outputs)
+    if node.op_type in ("MatMulBnb4", "MatMulNBits"):
+        return [Spec(first.dtype, (*first.shape[:-1], integer_of(node, "N", 0)))]
+    second, third = (known.get(v) if v is not None else None for v in (*node.inputs, None, None)[1:3])
+    if node.op_type == "GatherBlockQuantized" and second is not None:
+        axis = integer_of(node, "gather_axis", 0) % len(first.shape)
+        per_byte = 8 // integer_of(node, "bits", 4) if first.dtype == ir.DataType.UINT8 else 1
+        dims = (*first.shape[:-1], first.shape[-1] * per_byte)
+        return [Spec(third.dtype if third is not None else None, (*dims[:axis], *second.shape, *dims[axis + 1 :]))]
+    if node.op_type in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat") and second is not None:
+        return [Spec(third.dtype if third is not None else None, (*first.shape[:-1], second.shape[-1]))]
+    if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+        floats = second.dtype if second is not None else None
+        integers = third.dtype if third is not None else ir.DataType.UINT8
+        return [Spec(floats if node.op_type == "DequantizeLinear" else integers, first.shape)]
+    if node.op_type in ("FusedMatMul", "TransposeMatMul") and second is not None:
+        a = _swapped(first.shape) if integer_of(node, "transA", 0) else first.shape
+        b = _swapped(second.shape) if integer_of(node, "transB", 0) else second.shape
+        if len(a) < 2 or len(b) < 2 or integer_of(node, "transBatchA", 0) or integer_of(node, "transBatchB", 0):
+            return None
+        return [Spec(first.dtype, (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))]
+    if kind_of(node) == "MultiHeadAttention" and len(node.inputs) > 2 and len(first.shape) == 3:
+        return [first, *[None] * (len(node.outputs) - 1)]
+    return None
+
+
+def _swapped(shape: Sequence[int]) -> tuple[int, ...]:
+    return (*shape[:-2], *shape[-2:][::-1])

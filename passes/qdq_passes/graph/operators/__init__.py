@@ -1,0 +1,1 @@
+"""What operators are: their kinds, inputs, attributes and axes."""

@@ -1,0 +1,65 @@
+"""The operators that quantize and dequantize, of every tool: what they are called and where.
+
+All take (x, scale, zero_point) and the attributes axis and block_size. A FixNeuron is both halves in one node: bit_width bits
+at position pos, y = clip(round(x·2^pos), −2^(b−1), 2^(b−1) − 1)·2^−pos. Block floats (BFP, MX) round without an integer grid."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from qdq_passes.graph.uses import is_standard
+
+#: Names of a QuantizeLinear and a DequantizeLinear per domain; ``ai.onnx`` is another spelling of the default domain.
+OPERATORS: dict[str, tuple[str, str]] = {
+    "": ("QuantizeLinear", "DequantizeLinear"),
+    "ai.onnx": ("QuantizeLinear", "DequantizeLinear"),
+    "com.microsoft": ("QuantizeLinear", "DequantizeLinear"),
+    "com.amd.quark": ("ExtendedQuantizeLinear", "ExtendedDequantizeLinear"),
+    "com.vai.quantize": ("VitisQuantizeLinear", "VitisDequantizeLinear"),
+}
+
+QUANTIZE = frozenset((domain, names[0]) for domain, names in OPERATORS.items())
+DEQUANTIZE = frozenset((domain, names[1]) for domain, names in OPERATORS.items())
+
+#: Both halves in one node, on an integer grid.
+FIX = frozenset({("com.vai.quantize", "FixNeuron"), ("ai.onnx.contrib", "FixNeuron")})
+#: Both halves in one node, on no integer grid.
+BLOCK_FLOAT = frozenset(
+    {("com.vai.quantize", "BFPFixNeuron"), ("com.vai.quantize", "MXFixNeuron"),
+     ("com.amd.quark", "BFPQuantizeDequantize"), ("com.amd.quark", "MXQuantizeDequantize")}
+)  # fmt: skip
+
+
+def is_quantize(node: ir.Node) -> bool:
+    """Whether ``node`` is a QuantizeLinear, of any domain."""
+    return (node.domain, node.op_type) in QUANTIZE
+
+
+def is_dequantize(node: ir.Node) -> bool:
+    """Whether ``node`` is a DequantizeLinear, of any domain."""
+    return (node.domain, node.op_type) in DEQUANTIZE
+
+
+def is_quantize_dequantize(node: ir.Node) -> bool:
+    """Whether ``node`` is both halves of a pair at once."""
+    return (node.domain, node.op_type) in FIX or (node.domain, node.op_type) in BLOCK_FLOAT
+
+
+def float_source(value: ir.Value | None) -> ir.Value | None:
+    """The float value before the pair that writes ``value``; ``value`` itself where no pair does, or one of stored integers."""
+    producer = value.producer() if value is not None else None
+    if producer is None or not is_dequantize(producer) or producer.inputs[0] is None:
+        return value
+    quantizer = producer.inputs[0].producer()
+    return quantizer.inputs[0] if quantizer is not None and is_quantize(quantizer) and quantizer.inputs else value
+
+
+def has_pair(value: ir.Value) -> bool:
+    """Whether ``value`` is already quantized: a DequantizeLinear writes it, or a QuantizeLinear reads it."""
+    producer = value.producer()
+    return (producer is not None and is_dequantize(producer)) or any(is_quantize(user) for user in value.consumers())
+
+
+def is_dynamic_quantize(node: ir.Node) -> bool:
+    """Whether ``node`` is a DynamicQuantizeLinear."""
+    return is_standard(node, "DynamicQuantizeLinear")

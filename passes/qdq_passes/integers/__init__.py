@@ -1,0 +1,1 @@
+"""Passes on integers outside of QDQ pairs: QOperators, dynamic quantization, packed weights."""

@@ -1,0 +1,1 @@
+"""Surgery on integers outside of QDQ pairs."""

@@ -1,0 +1,1 @@
+"""Queries on integers outside of QDQ pairs."""

@@ -1,0 +1,1 @@
+"""Surgery that gives operators another form."""

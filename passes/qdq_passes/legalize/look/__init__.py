@@ -1,0 +1,1 @@
+"""Queries on operators that a target has in another form."""

@@ -1,0 +1,1 @@
+"""Formulas of functions and interpolations that programs compute."""

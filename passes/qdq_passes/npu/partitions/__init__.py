@@ -1,0 +1,1 @@
+"""Partitions: which nodes run together on the NPU."""

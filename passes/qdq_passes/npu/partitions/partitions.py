@@ -1,0 +1,266 @@
+"""Who runs what: verdicts on units, what a target's policy makes of them, and the partitions that are left for the NPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import onnx_ir as ir
+
+from qdq_passes.analysis.computable import why_not_computable, why_not_moved
+from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, main_nodes
+from qdq_passes.npu.units.partition_graph import Partition, compute_nodes, group_units, make_partitions
+from qdq_passes.npu.units.placed import CPU
+from qdq_passes.npu.units.unit_graph import UnitGraph, unit_graph
+from qdq_passes.npu.units.units import Unit, units_of
+from qdq_passes.npu.units.verdict import Boundary, Policy, TargetRules, Verdict
+
+#: Rule of what a target takes and the simulated NPU does not compute.
+NOT_SIMULATED = "not-simulated"
+#: What leaves no body, by the operator that holds it.
+WAYS_OUT = {
+    "If": "where its condition is constant, `qdqtool simplify` leaves one branch; else nothing in qdqtool takes the If away: "
+    "export each branch as a model of its own",
+    "Loop": "nothing in qdqtool unrolls a Loop: unroll it where the model is exported",
+    "Scan": "nothing in qdqtool unrolls a Scan: unroll it where the model is exported",
+}
+#: What may be done about a body of another operator.
+NO_WAY_OUT = "nothing in qdqtool takes the body away: export the model without it"
+#: Types of integers that stand for data; shapes and indices are wider.
+_DATA_INTEGERS = frozenset({ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Partitioning:
+    """Who runs what.
+
+    Args:
+        units: the units of the main graph.
+        verdicts: what becomes of each, in the same order, after policy and group size; not of nodes beside them.
+        partitions: what the NPU runs, in an order in which they can be run one after the other.
+        inner: nodes in bodies of control flow; they run where their If or Loop does.
+    """
+
+    units: tuple[Unit, ...]
+    verdicts: tuple[Verdict, ...]
+    partitions: tuple[Partition, ...]
+    inner: Mapping[ir.Node, Verdict]
+
+    @cached_property
+    def partition_of(self) -> dict[ir.Node, Partition]:
+        """Node → its partition; nodes on the CPU are missing."""
+        return {node: partition for partition in self.partitions for node in partition.nodes}
+
+    @cached_property
+    def verdict_of(self) -> dict[ir.Node, Verdict]:
+        """Node of a unit, or of a body → its verdict; Q and DQ nodes beside them have none."""
+        of_units = {
+            node: verdict
+            for unit, verdict in zip(self.units, self.verdicts, strict=True)
+            for node in unit.nodes
+        }  # fmt: skip
+        return {**of_units, **self.inner}
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes that cross the edges of partitions in one inference, each time they do."""
+        return sum(partition.boundary_bytes for partition in self.partitions)
+
+
+def partitions(
+    model: ir.Model,
+    units: Sequence[Unit],
+    verdicts: Sequence[Verdict],
+    policy: Policy,
+    boundary: Boundary,
+    minimum_group: int = 1,
+    lacking: Mapping[Unit, str] | None = None,
+    *,
+    join_siblings: bool = False,
+) -> Partitioning:
+    """Partition the main graph of ``model``.
+
+    Args:
+        model: the model; If, Loop and Scan are declined, and their bodies with them.
+        units: all its units, from `units_of`.
+        verdicts: what the target says to each.
+        policy: what one unsupported unit costs beside itself.
+        boundary: where the Q and DQ nodes at float ends of the graph run.
+        minimum_group: fewest compute nodes of a partition.
+        lacking: units that run on the CPU although the target takes them, and why (`not_simulated`): they keep the kind of their
+            verdict, and cost nothing but themselves.
+        join_siblings: whether groups that wait for the same operators are one partition.
+    """
+    graph = unit_graph(model, units)
+    judged = {unit: _of_holder(unit, verdict) for unit, verdict in zip(units, verdicts, strict=True)}
+    settled = _settle(graph, judged, policy)
+    for unit, why in (lacking or {}).items():
+        if settled[unit].is_npu:
+            settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why)
+    taken = {unit for unit, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU}
+    groups = []
+    for members in group_units(graph, taken, join_siblings=join_siblings):
+        if compute_nodes(members) >= max(minimum_group, 1):
+            groups.append(members)
+        else:
+            settled |= dict.fromkeys(members, _too_small(graph, members, settled, minimum_group))
+    engines = {unit: verdict.engine for unit, verdict in settled.items()}
+    return Partitioning(
+        units=tuple(units),
+        verdicts=tuple(settled[unit] for unit in units),
+        partitions=tuple(make_partitions(model, graph, groups, engines, ends_inside=boundary == "npu")),
+        inner=_inner(model),
+    )
+
+
+def partition_for(
+    model: ir.Model, target: TargetRules, boundary: Boundary | None = None, *, simulated: bool = True
+) -> Partitioning:
+    """Partition the main graph of ``model`` for ``target``.
+
+    Args:
+        model: the model, with inferred shapes.
+        target: the target.
+        boundary: where the Q and DQ nodes at float ends of the graph run, where not as the target says.
+        simulated: as on the simulated NPU, which leaves to the CPU what it has no kernel for.
+    """
+    units = units_of(model)
+    verdicts = [target.judge(unit) for unit in units]
+    lacking = not_simulated(units, verdicts, target) if simulated else {}
+    return partitions(
+        model, units, verdicts, target.policy, boundary or target.boundary, target.minimum_group, lacking,
+        join_siblings=target.join_siblings,
+    )  # fmt: skip
+
+
+def not_simulated(units: Sequence[Unit], verdicts: Sequence[Verdict], target: TargetRules) -> dict[Unit, str]:
+    """The units that ``target`` takes and the simulated NPU does not compute, and why, in words."""
+    found: dict[Unit, str] = {}
+    for unit, verdict in zip(units, verdicts, strict=True):
+        if verdict.is_npu:
+            in_float = verdict.kind == "npu-float"
+            if unit.is_compute or in_float:
+                why = why_not_computable(unit, target.arithmetic, in_float=in_float)
+            else:
+                why = why_not_moved(unit)
+            if why is not None:
+                found[unit] = f"is not simulated: {why}"
+    return found
+
+
+def _of_holder(unit: Unit, verdict: Verdict) -> Verdict:
+    """``verdict``, but no NPU computes what has bodies."""
+    if not verdict.is_npu or not has_body(unit.core):
+        return verdict
+    way_out = WAYS_OUT.get(unit.core.op_type, NO_WAY_OUT)
+    return _fallback("inner-graph", "holds bodies, which run on the CPU", way_out)
+
+
+def _too_small(graph: UnitGraph, members: Sequence[Unit], settled: Mapping[Unit, Verdict], minimum: int) -> Verdict:
+    count = compute_nodes(members)
+    if not count:
+        return _no_data(members)
+    reason = f"would be in a partition of {count} operator{'s' if count > 1 else ''}, fewer than {minimum}"
+    beside = next((unit for unit in _beside(graph, set(members)) if not settled[unit].is_npu), None)
+    if beside is None:
+        return _fallback("minimum-group", reason, "nothing to mend: the model has no more operators for the NPU here")
+    mend = settled[beside].suggestion or settled[beside].reason
+    return _fallback("minimum-group", reason, f"mend {_shown(beside)} beside it, so that they run together: {mend}")
+
+
+def _no_data(members: Sequence[Unit]) -> Verdict:
+    """Of units that no operator on data goes with."""
+    read = [operand.value for unit in members for operand in unit.operands if operand.value is not None]
+    if any(dtype_of(value) in _DATA_INTEGERS for value in read):
+        reason = "moves integers that stand for data, with no pair around that tells how"
+        return _fallback("no-data", reason, "turn integer operators into pairs: `qdqtool qdq convert --qoperators`")
+    reason = "works on shapes and indices alone, with no data that the NPU has"
+    return _fallback("no-data", reason, "nothing to mend: the CPU computes shapes and indices")
+
+
+def _beside(graph: UnitGraph, members: Collection[Unit]) -> Iterator[Unit]:
+    """Units that compute on data beside ``members``: what they read of, then what reads of them."""
+    inside = {number for number, item in enumerate(graph.items) if item in members}
+    read = sorted({other for number in inside for other in graph.before[number]} - inside)
+    behind = [n for n, before in enumerate(graph.before) if n not in inside and not inside.isdisjoint(before)]
+    for number in (*read, *behind):
+        item = graph.items[number]
+        if isinstance(item, Unit) and item.is_compute:
+            yield item
+
+
+def _shown(unit: Unit) -> str:
+    name, op_type = unit.core.name, unit.core.op_type
+    return f"{name} ({op_type})" if name else op_type
+
+
+def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) -> dict[Unit, Verdict]:
+    """Verdicts after ``policy``."""
+    settled = dict(verdicts)
+    if policy == "node":
+        return settled
+    if policy == "whole-model":
+        regions = [[item for item in graph.items if isinstance(item, Unit)]]
+        culprits = [unit for unit in regions[0] if unit.is_compute and not verdicts[unit].is_npu]
+    else:
+        regions = _regions(graph, verdicts)
+        culprits = [unit for region in regions for unit in region if not verdicts[unit].is_npu]
+    guilty = set(culprits)
+    for region in regions:
+        blamed = [unit for unit in region if unit in guilty]
+        for unit in region if blamed else ():
+            if verdicts[unit].is_npu:
+                settled[unit] = _because_of(blamed, verdicts[blamed[0]], policy)
+    return settled
+
+
+def _regions(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> list[list[Unit]]:
+    """Connected sets of units that are quantized, or run on the NPU all the same; others bound them."""
+    region_of: list[int | None] = []
+    merged: list[int] = []
+
+    def root(region: int) -> int:
+        while merged[region] != region:
+            merged[region] = merged[merged[region]]
+            region = merged[region]
+        return region
+
+    for item, before in zip(graph.items, graph.before, strict=True):
+        if not isinstance(item, Unit) or not (item.is_quantized or verdicts[item].is_npu):
+            region_of.append(None)
+            continue
+        around = sorted({root(region) for other in before if (region := region_of[other]) is not None})
+        if not around:
+            merged.append(len(merged))
+            around = [len(merged) - 1]
+        for region in around[1:]:
+            merged[region] = around[0]
+        region_of.append(around[0])
+    found: dict[int, list[Unit]] = {}
+    for item, region in zip(graph.items, region_of, strict=True):
+        if region is not None and isinstance(item, Unit):
+            found.setdefault(root(region), []).append(item)
+    return list(found.values())
+
+
+def _because_of(culprits: Sequence[Unit], verdict: Verdict, policy: Policy) -> Verdict:
+    others = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
+    where = "the model has" if policy == "whole-model" else "is in one region with"
+    reason = f"{where} {_shown(culprits[0])}{others}, which the NPU does not take: {verdict.reason}"
+    return _fallback(policy, reason, verdict.suggestion)
+
+
+def _fallback(rule: str, reason: str, suggestion: str = "") -> Verdict:
+    return Verdict(kind="fallback", engine=CPU, rule=rule, reason=reason, suggestion=suggestion)
+
+
+def _inner(model: ir.Model) -> dict[ir.Node, Verdict]:
+    found: dict[ir.Node, Verdict] = {}
+    for holder in main_nodes(model):
+        bodies = bodies_of(holder)
+        reason = f"is in a body of {holder.name or holder.op_type}, and bodies run on the CPU"
+        verdict = _fallback("inner-graph", reason, WAYS_OUT.get(holder.op_type, NO_WAY_OUT))
+        for graph in bodies:
+            found |= dict.fromkeys(graph.all_nodes(), verdict)
+    return found

@@ -1,0 +1,1 @@
+"""The reference of NPU programs in numpy: the oracle, apart from kernels and lowering on purpose."""

@@ -1,0 +1,48 @@
+"""The operators of the reference, by (domain, operator); those that are not here are functions of one value, or move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from qdq_passes.npu.reference import einsum as reference_einsum
+from qdq_passes.npu.reference import norms, reductions, rotary
+from qdq_passes.npu.reference import resize as resizing
+from qdq_passes.npu.reference.elementwise import added, compared, divided, multiplied
+from qdq_passes.npu.reference.integer_moves import max_pool
+from qdq_passes.npu.reference.node import ReferenceNode
+from qdq_passes.npu.reference.products import product
+from qdq_passes.npu.reference.values import Value
+
+Handler = Callable[[ReferenceNode], Sequence[Value]]
+
+OPERATORS: Mapping[tuple[str, str], Handler] = {
+    ("", "LayerNormalization"): norms.layer_norm,
+    ("", "RMSNormalization"): norms.rms_norm,
+    ("", "SimplifiedLayerNormalization"): norms.rms_norm,
+    ("", "InstanceNormalization"): norms.instance_norm,
+    ("", "GroupNormalization"): norms.group_norm,
+    ("", "LpNormalization"): norms.lp_norm,
+    ("", "Conv"): product,
+    ("", "ConvTranspose"): product,
+    ("", "Gemm"): product,
+    ("", "MatMul"): product,
+    ("", "Add"): added,
+    ("", "Sub"): added,
+    ("", "Mul"): multiplied,
+    ("", "Div"): divided,
+    ("", "Max"): compared,
+    ("", "Min"): compared,
+    ("", "ReduceMax"): reductions.reduced_extreme,
+    ("", "ReduceMin"): reductions.reduced_extreme,
+    ("", "ReduceMean"): reductions.reduced_mean,
+    ("", "ReduceSum"): reductions.reduced_sum,
+    ("", "AveragePool"): reductions.pooled_mean,
+    ("", "GlobalAveragePool"): reductions.pooled_mean,
+    ("", "MaxPool"): max_pool,
+    ("", "GlobalMaxPool"): max_pool,
+    ("", "Softmax"): reductions.softmax,
+    ("", "Einsum"): reference_einsum.einsum,
+    ("", "Resize"): resizing.resize,
+    ("", "RotaryEmbedding"): rotary.rotary_embedding,
+    ("com.microsoft", "RotaryEmbedding"): rotary.contrib_rotary_embedding,
+}

@@ -1,0 +1,209 @@
+"""Traps of single operators. Only where a target lists them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from qdq_passes.core.findings import Level
+from qdq_passes.graph.attributes import integers_of, text_of
+from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_standard
+from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
+from qdq_passes.qdq.look.grids import Grid
+from qdq_passes.qdq.look.seen import Seen, operand
+
+
+@dataclass(frozen=True)
+class SoftmaxSymmetricOutput(TrapRule):
+    """A Softmax that writes int8 with zero point 0: every value comes out 128 steps too low."""
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP, also for power-of-two scales."""
+        for node in seen.nodes:
+            grids = seen.written(node.outputs[0]) if is_standard(node, "Softmax") else []
+            if any(grid.dtype == ir.DataType.INT8 and grid.is_middle for grid in grids):
+                message = "writes int8 with zero point 0: every value comes out 128 steps too low"
+                yield trap(node, message, "its range is 0 to 1: uint8, or int8 with zero point -128, at scale 1/256")
+
+
+@dataclass(frozen=True)
+class ScatterRequantize(TrapRule):
+    """A ScatterElements (or Scatter, its old name) with another scale behind it than before: integers are copied as they are."""
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP for ScatterElements."""
+        for node in seen.nodes:
+            if is_standard(node, "ScatterElements", "Scatter") and (pair := _unlike(seen, node)) is not None:
+                message = f"reads {pair[0]} and writes {pair[1]}: elements it does not replace keep their integers"
+                yield trap(node, message, "give input and output one encoding: qdqtool qdq set")
+
+
+@dataclass(frozen=True)
+class AveragePoolRequantize(TrapRule):
+    """An AveragePool of more than 3×3 with another scale behind it than before: the sums saturate."""
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP: up to 41 steps for 4×4; 2×2, 3×3 and the global pool are right."""
+        for node in seen.nodes:
+            kernel = integers_of(node, "kernel_shape") if is_standard(node, "AveragePool") else []
+            if math.prod(kernel) > 9 and (pair := _unlike(seen, node)) is not None:
+                shown = "×".join(map(str, kernel))
+                message = f"averages {shown} elements from {pair[0]} to {pair[1]}: its sums saturate"
+                yield trap(node, message, "give input and output one encoding (qdqtool qdq set), or pool by 2×2 or 3×3")
+
+
+@dataclass(frozen=True)
+class AveragePoolPadsFloat(TrapRule):
+    """An AveragePool with pads on floats: all outputs are 0."""
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP; quantized it is right."""
+        for node in seen.nodes:
+            if not is_standard(node, "AveragePool") or seen.read(node, 0) is not None:
+                continue
+            source = operand(node, 0)
+            is_padded = any(integers_of(node, "pads")) or text_of(node, "auto_pad", "NOTSET").startswith("SAME")
+            if is_padded and source is not None and (dtype_of(source) or ir.DataType.FLOAT) in FLOAT_TYPES:
+                yield trap(
+                    node, "pads, and reads floats: its outputs are all 0", "quantize it, or write the Pad before it"
+                )
+
+
+@dataclass(frozen=True)
+class ResizeRequantize(TrapRule):
+    """A linear or cubic Resize with another scale behind it than before: it is computed in float."""
+
+    level: ClassVar[Level] = "note"
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP. The power-of-two cells stay on integers for their scales are equal, not for being powers."""
+        for node in seen.nodes:
+            if is_standard(node, "Resize") and text_of(node, "mode", "nearest") != "nearest":
+                pair = _unlike(seen, node)
+                if pair is not None:
+                    message = f"reads {pair[0]} and writes {pair[1]}: it is computed in float"
+                    yield trap(node, message, "give input and output one encoding: qdqtool qdq set")
+
+
+@dataclass(frozen=True)
+class LayerNormParameters(TrapRule):
+    """A quantized LayerNormalization whose gain is no 8-bit weight, or whose bias is not int32: it is computed in float."""
+
+    level: ClassVar[Level] = "note"
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP."""
+        for node in seen.nodes:
+            if not is_standard(node, "LayerNormalization") or seen.read(node, 0) is None:
+                continue
+            gain, bias = seen.read(node, 1), seen.read(node, 2)
+            has_bias = operand(node, 2) is not None
+            if gain is None or gain.bits != 8:
+                what = f"its gain is {gain.dtype.name.lower() if gain is not None else 'float'}"
+            elif has_bias and (bias is None or bias.dtype != ir.DataType.INT32):
+                what = f"its bias is {bias.dtype.name.lower() if bias is not None else 'float'}"
+            else:
+                continue
+            yield trap(node, f"{what}: it is computed in float", "store the gain in 8 bits and the bias as int32")
+
+
+@dataclass(frozen=True)
+class MatmulInt16Narrowed(TrapRule):
+    """A MatMul of two activations of 16 bits: the second is cut down to 8."""
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP: up to 409 steps of 65536."""
+        for node, grids in _products(seen):
+            if all(grid.bits == 16 for grid in grids):
+                message = "multiplies two activations of 16 bits: the second is converted to 8 bits on the way"
+                yield trap(node, message, "narrow it where you can compare: `qdqtool opt -p narrow-second-factors`")
+
+
+@dataclass(frozen=True)
+class SignedMatmulFloat(TrapRule):
+    """A MatMul of two int8 activations: computed by a slow kernel that rounds otherwise."""
+
+    level: ClassVar[Level] = "note"
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """Measured on HTP: ten times slower than uint8, half to even."""
+        for node, grids in _products(seen):
+            if all(grid.dtype == ir.DataType.INT8 for grid in grids):
+                message = "multiplies two int8 activations: a slow kernel that rounds half to even"
+                yield trap(node, message, "convert them: qdqtool qdq convert --dtype uint8")
+
+
+@dataclass(frozen=True)
+class UnreliableOperator(TrapRule):
+    """An operator that computes something else on this backend, for these element types.
+
+    Args:
+        types: standard operators bare, others as domain::type.
+        elements: storage types of what it reads or writes, or float types; any when empty.
+    """
+
+    types: tuple[str, ...]
+    elements: tuple[str, ...] = ()
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """By what it reads first, and writes first."""
+        for node, element in _of_types(seen, self.types, self.elements):
+            message = f"{node.op_type} on {element} computes something else on this target"
+            yield trap(node, message, "write it with other operators, or leave it to the CPU")
+
+
+@dataclass(frozen=True)
+class FloatOperator(TrapRule):
+    """An operator that is taken, but computed in float.
+
+    Args:
+        types: standard operators bare, others as domain::type.
+        elements: storage types of what it reads or writes; any when empty.
+    """
+
+    level: ClassVar[Level] = "note"
+    types: tuple[str, ...]
+    elements: tuple[str, ...] = ()
+
+    def find(self, seen: Seen) -> Iterator[Trap]:
+        """By what it reads first, and writes first; what is float already is not meant."""
+        for node, element in _of_types(seen, self.types, self.elements):
+            if seen.read(node, 0) is not None:
+                yield trap(node, f"{node.op_type} on {element} is computed in float", "write it with other operators")
+
+
+def _unlike(seen: Seen, node: ir.Node) -> tuple[Grid, Grid] | None:
+    """The grid ``node`` reads first and one that it writes, where they differ."""
+    before = seen.read(node, 0)
+    if before is None:
+        return None
+    return next(((before, after) for after in seen.written(node.outputs[0]) if not after.matches(before)), None)
+
+
+def _products(seen: Seen) -> Iterator[tuple[ir.Node, list[Grid]]]:
+    """Every MatMul of two quantized activations, with their grids."""
+    for node in seen.nodes:
+        if is_standard(node, "MatMul") and all(seen.is_activation(node, i) for i in (0, 1)):
+            grids = [grid for i in (0, 1) if (grid := seen.read(node, i)) is not None]
+            if len(grids) == 2:
+                yield node, grids
+
+
+def _of_types(seen: Seen, types: tuple[str, ...], elements: tuple[str, ...]) -> Iterator[tuple[ir.Node, str]]:
+    """Every node of ``types`` that reads or writes one of ``elements``, with the first that it does."""
+    for node in seen.nodes:
+        domain = "" if node.domain in ("", "ai.onnx") else f"{node.domain}::"
+        if f"{domain}{node.op_type}" not in types:
+            continue
+        found = [grid.dtype for grid in [seen.read(node, 0), *seen.written(node.outputs[0])] if grid is not None]
+        source = operand(node, 0)
+        if not found and source is not None and (dtype := dtype_of(source)) is not None:
+            found = [dtype]
+        names = [dtype.name.lower() for dtype in found]
+        element = next((name for name in names if name in elements), None) if elements else (names or ["any type"])[0]
+        if element is not None:
+            yield node, element

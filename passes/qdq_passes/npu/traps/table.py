@@ -1,0 +1,61 @@
+"""The rules there are, and the search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from qdq_passes.core.findings import LEVELS, Finding
+from qdq_passes.npu.traps import angles, biases, groups, layouts, operators, pairs, scales
+from qdq_passes.npu.traps.rule import TrapRule
+from qdq_passes.qdq.look.seen import Seen
+
+#: What is a trap on every backend of integers.
+ALWAYS: tuple[TrapRule, ...] = (
+    biases.BiasScale(),
+    biases.BiasSaturated(),
+    scales.ScaleAlongSummedAxis(),
+    scales.ScaleNoPowerOfTwo(),
+    scales.SubnormalScale(),
+    pairs.MixedWidths(),
+    pairs.MovementRequantizes(),
+    pairs.RequantizedAlone(),
+    pairs.SeveralEncodings(),
+    pairs.ReadBesideItsPair(),
+    pairs.SplitPair(),
+)
+
+#: What a target may list, by id.
+OF_TARGETS: dict[str, type[TrapRule]] = {
+    rule.name(): rule
+    for rule in (
+        operators.SoftmaxSymmetricOutput,
+        groups.ClipAfterPair,
+        groups.SiluInt16,
+        operators.ScatterRequantize,
+        operators.AveragePoolRequantize,
+        operators.AveragePoolPadsFloat,
+        operators.ResizeRequantize,
+        operators.LayerNormParameters,
+        operators.MatmulInt16Narrowed,
+        operators.SignedMatmulFloat,
+        operators.UnreliableOperator,
+        operators.FloatOperator,
+        scales.BlockedUint4ZeroPoint,
+        biases.Int8BiasFloat,
+        groups.ActivationWithoutPair,
+        groups.PairInsideFusedLayer,
+        layouts.PaddedTiles,
+        layouts.CacheSizes,
+        layouts.CachePerLayer,
+        angles.HalfAngles,
+    )
+}
+
+
+def find_traps(model: ir.Model, rules: Iterable[TrapRule] = ALWAYS) -> list[Finding]:
+    """What ``rules`` find in ``model``, bodies and local functions included, warnings first. The model is not changed."""
+    seen = Seen(model)
+    found = [finding for rule in rules for finding in rule.findings(seen)]
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))

@@ -1,0 +1,68 @@
+"""Verdicts: what an NPU makes of a unit, and why. A target gives them; partitioning, lowering and reports read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.numerics.arithmetic import Arithmetic
+
+#: Computed on integers; computed in floating point on the NPU; computed on the CPU; makes the compiler fail. Worst last.
+VerdictKind = Literal["npu-int", "npu-float", "fallback", "refused"]
+VERDICT_KINDS: tuple[VerdictKind, ...] = ("npu-int", "npu-float", "fallback", "refused")
+
+#: What one unsupported node costs: itself; every quantized unit connected with it through units; the whole model.
+Policy = Literal["node", "region", "whole-model"]
+#: Where the QuantizeLinear of a float graph input and the DequantizeLinear of a float graph output run.
+Boundary = Literal["cpu", "npu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What becomes of a unit.
+
+    Args:
+        kind: see `VERDICT_KINDS`.
+        engine: the engine of the target that computes it; ``"CPU"`` for a fallback and a refusal.
+        rule: id of the rule that decided: ``leaky-relu-int8``.
+        reason: in words; empty for a plain ``npu-int``.
+        suggestion: what would mend it, commands in backticks, or that nothing does; empty for a plain ``npu-int``.
+    """
+
+    kind: VerdictKind
+    engine: str
+    rule: str
+    reason: str = ""
+    suggestion: str = ""
+
+    @property
+    def is_npu(self) -> bool:
+        """Whether the NPU computes it."""
+        return self.kind in ("npu-int", "npu-float")
+
+
+class TargetRules(Protocol):
+    """What passes need to know of a target (`qdqtool.targets.Target` is one)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def arithmetic(self) -> Arithmetic: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def boundary(self) -> Boundary: ...
+    @property
+    def minimum_group(self) -> int:
+        """Fewest compute nodes that are worth a partition."""
+        ...
+
+    @property
+    def join_siblings(self) -> bool:
+        """Whether groups of units that wait for the same ones are one partition."""
+        ...
+
+    def judge(self, unit: Unit) -> Verdict:
+        """What becomes of ``unit``."""
+        ...

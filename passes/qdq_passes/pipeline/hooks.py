@@ -1,0 +1,79 @@
+"""Hooks that need nothing from above: verify after each pass, time each pass, stop after N."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from qdq_passes.core.base import Change, Pass, is_modified
+from qdq_passes.errors import VerifyError
+from qdq_passes.pipeline.pipeline import StopPipeline
+from qdq_passes.pipeline.text import format_pass
+from qdq_passes.verification.rules import Finding, new_errors, verify
+
+
+class QuietHook:
+    """A hook that does nothing; the others override what they need."""
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Nothing."""
+
+    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
+        """Nothing."""
+
+    def on_error(self, pass_: Pass, model: ir.Model, error: Exception) -> None:
+        """Nothing."""
+
+
+@dataclass
+class VerifyEach(QuietHook):
+    """Verify after each pass; an error the model did not have before is the pass's fault."""
+
+    known: list[Finding] | None = None
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Remember the errors the input came with."""
+        if self.known is None:
+            self.known = verify(model, minimum="error")
+
+    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
+        """Raise `VerifyError` for the first new error; a pass that changed nothing is not looked at."""
+        if not is_modified(list(changes)):
+            return
+        for finding in new_errors(self.known or [], verify(model, minimum="error")):
+            raise VerifyError(
+                f"pass {format_pass(pass_)} broke the model: {finding.message}", where=finding.where, hint=finding.rule
+            )
+
+
+@dataclass
+class TimePasses(QuietHook):
+    """Wall seconds per pass, in order, in ``seconds``."""
+
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+    _start: float = 0.0
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Start the clock."""
+        self._start = time.perf_counter()
+
+    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
+        """Stop it."""
+        self.seconds.append((format_pass(pass_), time.perf_counter() - self._start))
+
+
+@dataclass
+class StopAfter(QuietHook):
+    """End the run after ``count`` passes."""
+
+    count: int
+    _done: int = 0
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Stop when ``count`` passes ran."""
+        if self._done >= self.count:
+            raise StopPipeline
+        self._done += 1

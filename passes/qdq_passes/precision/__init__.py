@@ -1,0 +1,1 @@
+"""Passes on the precision that nodes compute in."""

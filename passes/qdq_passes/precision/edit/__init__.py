@@ -1,0 +1,1 @@
+"""Surgery at boundaries of precision."""

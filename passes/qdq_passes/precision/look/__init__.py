@@ -1,0 +1,1 @@
+"""Queries: in how many bits operators compute."""

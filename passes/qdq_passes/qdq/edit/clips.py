@@ -1,0 +1,52 @@
+"""Surgery where a pair clips on purpose: quantizers drop the Relu before a pair whose range begins at 0, as that clips alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from qdq_passes.core.base import Change
+from qdq_passes.graph.edit import Namer, insert_after, make_node
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.reencode import real_range
+from qdq_passes.qdq.look.pairs import Pair
+from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
+
+
+def clips_at_zero(pair: Pair, old: Encoding, new: Encoding) -> bool:
+    """Whether ``pair`` cut off what a node writes below 0 and with ``new`` would not."""
+    return is_clamped_at_zero(pair, old) and bool(np.any(real_range(new)[0] < 0))
+
+
+def put_relu(model: ir.Model, pair: Pair, namer: Namer, made: dict[ir.Value, ir.Value]) -> Change:
+    """Put a Relu before the QuantizeLinear of ``pair``: ``t → Q`` → ``t_Relu_Input → Relu → t → Q``.
+
+    Other readers of the float value go on reading what its producer writes; a float graph output keeps its name there.
+
+    Args:
+        model: the model.
+        pair: the pair.
+        namer: names of this run.
+        made: float value → what its Relu writes, of this run: pairs on one value share it.
+    """
+    source, q = pair.source, pair.q
+    assert source is not None
+    assert q is not None
+    if source not in made:
+        made[source] = _relu_behind(model, source, namer)
+    q.replace_input_with(0, made[source])
+    relu = made[source].producer()
+    assert relu is not None
+    return Change("insert", relu.name or "", f"before {q.name}, which cut off what is below 0")
+
+
+def _relu_behind(model: ir.Model, source: ir.Value, namer: Namer) -> ir.Value:
+    name, producer = source.name or "value", source.producer()
+    relu = make_node(
+        "Relu", [source], name=namer.fresh(f"{name}_Relu"), output=namer.fresh(f"{name}_Relu_Output"), like=source,
+        stands_for=[producer] if producer is not None else [],
+    )  # fmt: skip
+    insert_after(model, source, [relu])
+    if not source.is_graph_output():
+        source.name, relu.outputs[0].name = namer.fresh(f"{name}_Relu_Input"), name
+    return relu.outputs[0]

@@ -1,0 +1,1 @@
+"""Queries on channels and the steps between them."""

@@ -1,0 +1,1 @@
+"""Surgery on scales that are powers of two."""

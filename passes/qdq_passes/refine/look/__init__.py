@@ -1,0 +1,1 @@
+"""Queries on positions and shifts."""

@@ -1,0 +1,1 @@
+"""What nodes are for, found by the structure of the graph: attention, norms, MLP, rotary embedding, head."""

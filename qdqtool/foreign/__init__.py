@@ -1,0 +1,1 @@
+"""Options of other tools' quantizers, as options of ours."""

@@ -1,0 +1,130 @@
+"""Many arrays in one ``.npz``, written one at a time and read one at a time: their sum need not fit into memory.
+
+The file appears whole or not at all, the same arrays give the same bytes (no clock), ``numpy.load`` reads it. One member,
+``about``, holds what is said of the arrays as JSON: kind, version, and what the writer adds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.io.files.artifacts import canonical_json
+from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
+
+Array = npt.NDArray[np.generic]
+
+#: Member that says what the others are.
+ABOUT = "about"
+
+
+class ArrayWriter:
+    """Arrays on their way into a file; made by `writing_arrays`."""
+
+    def __init__(self, file: zipfile.ZipFile) -> None:
+        self._file = file
+        self._written: set[str] = set()
+
+    def add(self, array: Array) -> str:
+        """Write ``array``, unless one like it is there; its name, which is its `hash_of`."""
+        name = hash_of(array)
+        if name not in self._written:
+            self._written.add(name)
+            with self._file.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:  # its date is 1980
+                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+        return name
+
+    def about(self, payload: Mapping[str, Any]) -> None:
+        """Write what is said of the arrays; once, last."""
+        text = canonical_json(payload).encode()
+        with self._file.open(zipfile.ZipInfo(f"{ABOUT}.npy"), "w") as member:
+            np.lib.format.write_array(member, np.frombuffer(text, np.uint8), allow_pickle=False)
+
+
+def hash_of(array: Array) -> str:
+    """Hex SHA-256 of type, shape and content of ``array``."""
+    kept = np.ascontiguousarray(array)
+    digest = hashlib.sha256(f"{kept.dtype.str}{list(array.shape)}".encode())
+    digest.update(kept.reshape(-1).view(np.uint8).data if kept.size else b"")
+    return digest.hexdigest()
+
+
+@contextmanager
+def writing_arrays(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[ArrayWriter]:
+    """Write arrays to ``path`` (parents are made); the file is there once the body is done.
+
+    Raises:
+        UsageError: the file exists and ``overwrite`` is off, or the place cannot be written.
+        SetupError: the disk is full.
+    """
+    target = os.path.abspath(os.fspath(path))
+    refuse_existing(target, overwrite=overwrite)
+    with folder_for(target) as folder, writing(target):
+        hidden = HiddenFile(folder, os.path.basename(target))
+        try:
+            with zipfile.ZipFile(hidden.file, "w", allowZip64=True) as file:
+                yield ArrayWriter(file)
+            refuse_existing(target, overwrite=overwrite)
+            hidden.keep_as(target)
+        except BaseException:
+            hidden.discard()
+            raise
+
+
+class ArrayFile:
+    """The arrays of a file, each read when it is asked for.
+
+    Args:
+        path: what `writing_arrays` wrote.
+        kind: what its ``about`` must say.
+        max_version: newest version that is understood.
+
+    Raises:
+        UsageError: there is no such file.
+        ModelError: it is broken, of another kind or a newer version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, kind: str, max_version: int) -> None:
+        self._path, self._kind = os.fspath(path), kind
+        if not os.path.isfile(self._path):
+            raise UsageError("no such file", where=self._path)
+        try:
+            self.about: dict[str, Any] = json.loads(bytes(self.read(ABOUT)).decode())
+        except ValueError as error:
+            raise self._broken(error) from error
+        if self.about.get("kind") != kind:
+            raise ModelError(f"holds {self.about.get('kind')!r}, not {kind}", where=self._path)
+        if int(self.about.get("version", 0)) > max_version:
+            raise ModelError("is of a newer version", where=self._path, hint="update qdqtool")
+
+    def read(self, name: str) -> Array:
+        """The array ``name``.
+
+        Raises:
+            ModelError: it is missing or broken.
+        """
+        try:
+            with zipfile.ZipFile(self._path) as file, file.open(f"{name}.npy") as member:
+                found: Array = np.lib.format.read_array(member, allow_pickle=False)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise self._broken(error) from error
+        return found
+
+    def _broken(self, error: Exception) -> ModelError:
+        return ModelError(f"is no file of {self._kind}: {error}", where=self._path, hint="make it again")
+
+
+@contextmanager
+def scratch_file(suffix: str) -> Iterator[str]:
+    """The name of a file in a folder of its own, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder:
+        yield os.path.join(folder, f"scratch{suffix}")

@@ -1,0 +1,254 @@
+"""Feeds: the sample data that calibration, comparison and checks run a model on, in every form of ``--data``.
+
+Streaming, re-iterable, checked: each feed holds exactly the model's inputs, in their types and shapes, without NaN or Inf."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from qdq_passes.errors import UnsupportedError, UsageError
+
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.feeds.images import SUFFIXES as IMAGE_SUFFIXES
+from qdqtool.io.feeds.images import ImageOptions, image_feeds
+from qdqtool.io.feeds.npz_feeds import SampleArrays
+from qdqtool.io.feeds.sources import DataReader, Source, npz_folder, object_feeds, python_feeds, random_feeds
+from qdqtool.io.feeds.spec import Array, InputSpec, Warn, conform, input_specs
+from qdqtool.io.feeds.stored_array import arrays_in
+
+FORMS = "file.npz, a folder of .npz or of images, a text for a language model, module:function, or random:N[:SEED]"
+#: A text as it stands; what verbs that know language models make feeds of.
+TEXT_SUFFIXES = frozenset({".txt", ".md", ".text"})
+#: Texts inside another format.
+_RECORD_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
+_RANDOM = re.compile(r"random:(?P<count>\d+)(?::(?P<seed>\d+))?")
+_PYTHON = re.compile(r"[^:]+:[A-Za-z_]\w*")
+
+#: What feeds are opened from: a ``--data`` text, a path, arrays by input name, feeds, a data reader, a function giving feeds.
+FeedSpec = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any] | DataReader | Callable[[], Any]
+
+
+class Warnings(list[str]):
+    """Texts in the order they came up, each once; called to add one."""
+
+    def __call__(self, text: str) -> None:
+        if text not in self:
+            self.append(text)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How data were opened that can be opened again, in another process as well: files and random numbers.
+
+    Args:
+        spec: absolute path, or ``random:N:SEED``.
+        samples: take the first so many.
+        image: how images become arrays.
+        is_path: whether ``spec`` is a path.
+    """
+
+    spec: str
+    samples: int | None
+    image: ImageOptions | None
+    is_path: bool
+
+    def open(self, inputs: Sequence[InputSpec]) -> Feeds:
+        """The feeds once more, see `open_feeds`."""
+        return open_feeds(self.spec, inputs, samples=self.samples, image=self.image)
+
+
+class Feeds:
+    """Feeds of one model. Each iteration starts anew and yields dicts of arrays, one at a time.
+
+    Args:
+        source: where they come from.
+        inputs: what the model wants.
+        samples: take the first so many; None takes all.
+        warnings: collects what may be a mistake in the data, while feeds are read.
+        extras: feeds also hold what the data has beside the inputs (labels, boxes), as it is.
+        opening: how another process can open them; None where it cannot.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        inputs: Sequence[InputSpec],
+        *,
+        samples: int | None = None,
+        warnings: Warnings | None = None,
+        extras: bool = False,
+        opening: Opening | None = None,
+    ) -> None:
+        self.opening = opening
+        self._source = source
+        self._samples = samples
+        self._extras = extras
+        self.inputs: tuple[InputSpec, ...] = tuple(inputs)
+        self.warnings = Warnings() if warnings is None else warnings
+
+    @property
+    def count(self) -> int | None:
+        """How many feeds there are; None when only reading tells."""
+        known = [n for n in (self._source.count, self._samples) if n is not None]
+        return min(known) if self._source.count is not None else None
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        found = False
+        for label, raw in itertools.islice(self._source.read(), self._samples):
+            found = True
+            yield self.checked(raw, label)
+        if not found:
+            raise UsageError("the data holds no sample", hint=f"--data takes {FORMS}")
+
+    @property
+    def source(self) -> Source:
+        """Where they come from: feeds that nobody has checked yet, those beyond ``samples`` as well."""
+        return self._source
+
+    def checked(self, raw: Any, label: str) -> dict[str, Array]:
+        """A feed of `source` as the model wants it.
+
+        Args:
+            raw: the feed.
+            label: which it is, for messages.
+
+        Raises:
+            UsageError: it lacks an input, or one does not fit.
+            ModelError: it holds NaN or Inf.
+        """
+        if not isinstance(raw, Mapping):
+            if len(self.inputs) != 1:
+                raise UsageError(f"{label} is a {type(raw).__name__}", hint="yield a dict of arrays by input name")
+            raw = {self.inputs[0].name: raw}
+        missing = [spec.name for spec in self.inputs if spec.name not in raw]
+        if missing:
+            raise UsageError(
+                f"{label} lacks {', '.join(missing)}", hint=f"it has {', '.join(map(str, raw)) or 'nothing'}"
+            )
+        feed = {spec.name: conform(raw[spec.name], spec, label=label, warn=self.warnings) for spec in self.inputs}
+        if self._extras:
+            feed |= {str(name): np.asarray(array) for name, array in raw.items() if name not in feed}
+        return feed
+
+    def sha256(self) -> str:
+        """Fingerprint of all feeds in order (reads them once); see `qdqtool.io.feeds.hashes`."""
+        chain = EMPTY
+        for feed in self:
+            chain = add_feed(chain, feed)
+        return chain
+
+
+def open_feeds(
+    spec: FeedSpec,
+    inputs: Sequence[InputSpec],
+    *,
+    samples: int | None = None,
+    seed: int = 0,
+    image: ImageOptions | None = None,
+    extras: bool = False,
+) -> Feeds:
+    """Open sample data for a model.
+
+    Args:
+        spec: a text as ``--data`` takes it, a path, a dict of arrays (first axis = samples), an iterable of dicts, a
+            function that gives one, or an onnxruntime ``CalibrationDataReader``.
+        inputs: what the model wants, from `input_specs`.
+        samples: take the first so many feeds.
+        seed: for ``random:N`` without a seed of its own.
+        image: how images become arrays; default: `ImageOptions()`.
+        extras: feeds also hold the arrays of the data that are no inputs: labels that a metric judges by. In an ``.npz`` they are
+            cut as the inputs are, see `qdqtool.io.feeds.npz_feeds`.
+
+    Raises:
+        UsageError: no such data, or it does not fit the model.
+        ModelError: a file is broken.
+        SetupError: images without Pillow.
+    """
+    if samples is not None and samples < 1:
+        raise UsageError(f"{samples} samples", hint="--samples takes a number from 1")
+    if isinstance(spec, Feeds):
+        if samples is None and not extras:
+            return spec
+        taken = spec._samples if samples is None else samples
+        opening = None if spec.opening is None or extras else replace(spec.opening, samples=taken)
+        return Feeds(spec._source, inputs, samples=taken, warnings=spec.warnings, extras=extras, opening=opening)
+    warnings = Warnings()
+    source = _source(spec, inputs, warnings, seed, image or ImageOptions(), extras=extras)
+    opening = None if extras else _opening(spec, samples, seed, image)
+    return Feeds(source, inputs, samples=samples, warnings=warnings, extras=extras, opening=opening)
+
+
+def _opening(spec: FeedSpec, samples: int | None, seed: int, image: ImageOptions | None) -> Opening | None:
+    if not isinstance(spec, str | os.PathLike):
+        return None
+    text = os.fspath(spec)
+    drawn = _RANDOM.fullmatch(text)
+    if drawn:
+        return Opening(f"random:{drawn['count']}:{drawn['seed'] or seed}", samples, image, is_path=False)
+    return Opening(os.path.abspath(text), samples, image, is_path=True) if os.path.exists(text) else None
+
+
+def _source(
+    spec: FeedSpec, inputs: Sequence[InputSpec], warn: Warn, seed: int, image: ImageOptions, *, extras: bool
+) -> Source:
+    if isinstance(spec, Mapping):
+        arrays = {str(name): np.asarray(array) for name, array in spec.items()}
+        return _sample_source(SampleArrays(arrays, inputs, where="data", warn=warn, extras=extras))
+    if not isinstance(spec, str | os.PathLike):
+        return object_feeds(spec, where="data")
+    text = os.fspath(spec)
+    drawn = _RANDOM.fullmatch(text)
+    if drawn:
+        warn("random data: ranges and figures say nothing about accuracy")
+        return random_feeds(int(drawn["count"]), int(drawn["seed"] or seed), inputs)
+    path = Path(text)
+    if path.is_dir():
+        return _folder(path, inputs, warn, image, extras=extras)
+    if path.is_file():
+        return _file(path, inputs, warn, extras=extras)
+    if _PYTHON.fullmatch(text):
+        return python_feeds(text)
+    raise UsageError("no such file or folder", where=f"--data {text}", hint=f"--data takes {FORMS}")
+
+
+def _file(path: Path, inputs: Sequence[InputSpec], warn: Warn, *, extras: bool) -> Source:
+    suffix = path.suffix.lower()
+    if suffix in (".npz", ".npy"):
+        arrays = SampleArrays(arrays_in(path), inputs, where=str(path), warn=warn, extras=extras)
+        return _sample_source(arrays)
+    if suffix in TEXT_SUFFIXES:
+        hint = "give it to quantize, calibrate or compare of a decoder, or tokenize it into an .npz of input_ids"
+        raise UnsupportedError("a text is data of language models", where=f"--data {path}", hint=hint)
+    if suffix in _RECORD_SUFFIXES:
+        raise UnsupportedError(
+            "a text inside another format", where=f"--data {path}", hint="write the text itself into a .txt file"
+        )
+    raise UsageError(
+        f"unknown kind of file {suffix or path.name!r}", where=f"--data {path}", hint=f"--data takes {FORMS}"
+    )
+
+
+def _folder(path: Path, inputs: Sequence[InputSpec], warn: Warn, image: ImageOptions, *, extras: bool) -> Source:
+    arrays = sorted(p for p in path.iterdir() if p.suffix.lower() == ".npz")
+    images = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith("."))
+    if bool(arrays) == bool(images):
+        found = "both .npz files and images" if arrays else "neither .npz files nor images"
+        hint = f"images are {', '.join(sorted(IMAGE_SUFFIXES))}"
+        raise UsageError(f"the folder holds {found}", where=f"--data {path}", hint=hint)
+    if arrays:
+        return npz_folder(arrays, inputs, warn, extras=extras)
+    return image_feeds(images, inputs, image, warn)
+
+
+def _sample_source(arrays: SampleArrays) -> Source:
+    return Source(lambda: iter(arrays), arrays.count)
+
+
+__all__ = ["FORMS", "FeedSpec", "Feeds", "ImageOptions", "InputSpec", "Opening", "input_specs", "open_feeds"]

@@ -1,0 +1,91 @@
+"""Versioned JSON artifacts (ranges, encodings, reports): sorted keys, no NaN or Infinity, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.read import read_text
+
+CHUNK = 1 << 20
+
+
+def canonical_json(payload: Any, *, indent: int | None = None) -> str:
+    """``payload`` as JSON with sorted keys; the same value gives the same text everywhere.
+
+    Raises:
+        UsageError: a number is NaN or infinite, or something is no JSON value.
+    """
+    separators = (",", ":") if indent is None else (",", ": ")
+    try:
+        return json.dumps(
+            payload, sort_keys=True, allow_nan=False, ensure_ascii=False, indent=indent, separators=separators
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"cannot be written as JSON: {error}", hint="use null for what is not finite") from error
+
+
+def sha256_of_json(payload: Any) -> str:
+    """Hex SHA-256 of the canonical JSON of ``payload``."""
+    return hashlib.sha256(canonical_json(payload).encode()).hexdigest()
+
+
+def sha256_of_file(path: str | os.PathLike[str]) -> str:
+    """Hex SHA-256 of a file, read in chunks.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error.strerror})", where=os.fspath(path), hint="check the path") from error
+    return digest.hexdigest()
+
+
+def write_json(
+    path: str | os.PathLike[str], *, kind: str, version: int, payload: dict[str, Any], overwrite: bool = True
+) -> None:
+    """Write ``{"format": "qdqtool.<kind>", "version": version, **payload}``, indented, keys sorted.
+
+    Raises:
+        UsageError: the payload holds NaN or Infinity, or the file exists and ``overwrite`` is off.
+    """
+    document = {**payload, "format": f"qdqtool.{kind}", "version": version}
+    write_whole(path, (canonical_json(document, indent=1) + "\n").encode(), overwrite=overwrite)
+
+
+def read_json(path: str | os.PathLike[str], *, kind: str, max_version: int) -> dict[str, Any]:
+    """The payload of an artifact that `write_json` wrote, with its ``version``; ``format`` is taken off.
+
+    Raises:
+        ModelError: missing or unreadable file, no JSON, another kind of artifact, or a version newer than ``max_version``.
+    """
+    where = os.fspath(path)
+    try:
+        document = json.loads(read_text(path), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        message = " ".join(str(error).split()) or "nested too deeply"
+        raise ModelError(f"is not JSON ({message})", where=where, hint="write it again") from error
+    if not isinstance(document, dict) or document.pop("format", None) != f"qdqtool.{kind}":
+        raise ModelError(f"is not a qdqtool.{kind} file", where=where, hint=f"give the file with the {kind}")
+    version = document.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ModelError(f"has the version {version!r}", where=where, hint=f"write the {kind} again")
+    if version > max_version:
+        raise ModelError(
+            f"has version {version}, newer than the {max_version} known here", where=where, hint="update qdqtool"
+        )
+    return document
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,205 @@
+"""Load a model: parse, refuse what cannot be represented, make the graph, give what has no name one.
+
+External data stays on disk and is mapped when a tensor is read."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from qdq_passes.core.names import UNNAMED
+from qdq_passes.errors import ModelError, QdqError, UnsupportedError
+from qdq_passes.graph import annotate
+
+from qdqtool.io.models.context_payloads import payloads_apart, put_back
+from qdqtool.io.models.parse import read_model
+from qdqtool.io.models.proto_rules import check_model
+from qdqtool.io.models.slots import slots
+
+Weight = ir.Tensor[npt.NDArray[Any]]
+
+#: Characters of an error message, and of the place it names.
+LINE = 240
+#: Bytes from which a weight leaves the protobuf at `load`.
+LARGE = 1 << 16
+#: Types that numpy has as they are stored, by number.
+_PLAIN = {
+    kind.value: kind.numpy().newbyteorder("<")
+    for kind in map(
+        ir.DataType.__getitem__, ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64")
+    )
+}
+#: Fields of a tensor that `ir.Tensor` has no place for.
+_MORE = ("segment", "data_location", "doc_string")
+#: In ``model.meta``: absolute path of the file the model was loaded from.
+SOURCE = "qdqtool.source"
+#: In ``model.meta``: the file held annotations of ours, so that saving writes them again.
+ANNOTATED = "qdqtool.annotated"
+#: In ``value.meta`` of an initializer: its file declares its type a second time, in value_info.
+DECLARED = "qdqtool.declared"
+
+
+def load(path: str | os.PathLike[str]) -> ir.Model:
+    """Load the model in the file at ``path``: ``.onnx``, or text as ``.onnxtxt``, ``.json``, ``.textproto``.
+
+    Nodes without a name get one in memory (``Conv_12``, from their operator and place); saving leaves them nameless again.
+    Where the model came from is kept in ``model.meta["qdqtool.source"]``.
+
+    Raises:
+        ModelError: there is no such file, or it is broken: cut off, a value defined twice, a missing tensor, a cycle,
+            external data that is missing, too short, a link, or outside the model's folder.
+        UnsupportedError: it has sparse tensors, maps or training information.
+    """
+    where = os.path.abspath(os.fspath(path))
+    try:
+        return _model_of(read_model(path), os.path.dirname(where), where, is_shared=False)
+    except QdqError as error:
+        given = os.fspath(path)
+        error.where = given if error.where in (None, given) else f"{given}: {_short(error.where)}"
+        error.message = _short(error.message)
+        raise
+
+
+def _short(text: str) -> str:
+    """One line of bounded length: names come from the file, and may hold anything."""
+    line = " ".join(text.split())
+    return line if len(line) <= LINE else f"{line[:LINE]}…"
+
+
+def model_of(proto: onnx.ModelProto, folder: str | None = None, *, source: str | None = None) -> ir.Model:
+    """The model of a parsed protobuf, which it takes over.
+
+    Args:
+        proto: the model; its tensors are not copied.
+        folder: folder its external data lies in; None when it has none.
+        source: file to note as the origin.
+
+    Raises:
+        ModelError: the model is broken.
+        UnsupportedError: it has sparse tensors, maps or training information.
+    """
+    return _model_of(proto, folder, source, is_shared=True)
+
+
+def _model_of(proto: onnx.ModelProto, folder: str | None, source: str | None, *, is_shared: bool) -> ir.Model:
+    """`model_of`; a protobuf that nobody else holds (``is_shared``) is let go of, its large weights become arrays."""
+    tensors = check_model(proto, folder)
+    weights: dict[str, Weight] = {}
+    if not is_shared:
+        proto, weights = _taken_out(proto)
+    with payloads_apart(proto) as payloads:
+        try:
+            model = ir.serde.deserialize_model(proto)
+        except Exception as error:
+            raise _refusal(error) from error
+    put_back(model, payloads)
+    for name, weight in weights.items():
+        model.graph.initializers[name].const_value = weight
+    if tensors.sizes and folder is not None:
+        for slot in slots(model):
+            if isinstance(slot.tensor, ir.ExternalTensor):
+                slot.tensor.base_dir = folder
+    if source is not None:
+        model.meta[SOURCE] = source
+    _plain_domains(model)
+    _remember_declared(proto, model)
+    _read_annotations(model)
+    _name_nodes(model)
+    return model
+
+
+def _taken_out(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """A protobuf without the bytes of large plain weights, which it would copy at every look, and those weights by name."""
+    found: dict[str, Weight] = {}
+    for tensor in proto.graph.initializer:
+        dtype = _PLAIN.get(tensor.data_type)
+        if dtype is None or math.prod(tensor.dims) * dtype.itemsize < LARGE or any(map(tensor.HasField, _MORE)):
+            continue
+        if tensor.HasField("raw_data") and not tensor.external_data and not tensor.metadata_props:
+            array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
+            found[tensor.name] = ir.Tensor(array, name=tensor.name)
+            tensor.ClearField("raw_data")
+    if not found:
+        return proto, found
+    light = onnx.ModelProto()  # the memory of the fields cleared is that of the whole message
+    light.CopyFrom(proto)
+    return light, found
+
+
+def root_cause(error: BaseException) -> tuple[BaseException, str]:
+    """The first of a chain of errors, and what it says, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error, _short(str(error)) or type(error).__name__
+
+
+def _refusal(error: Exception) -> QdqError:
+    cause, text = root_cause(error)
+    if isinstance(cause, NotImplementedError):
+        return UnsupportedError(f"holds something onnx_ir has no form for ({text})", hint="export it without")
+    return ModelError(f"cannot be read as a graph ({text})", hint="check it with onnx.checker")
+
+
+def _plain_domains(model: ir.Model) -> None:
+    """``ai.onnx`` is another spelling of the default domain; onnx_ir writes nodes as ``""``, so the imports follow."""
+    for imports in [model.opset_imports, *(f.opset_imports for f in model.functions.values())]:
+        if "ai.onnx" in imports:
+            imports[""] = imports.pop("ai.onnx")
+
+
+def graph_pairs(proto: onnx.GraphProto, graph: ir.Graph) -> Iterator[tuple[onnx.GraphProto, ir.Graph]]:
+    """(protobuf, graph) of ``graph`` and of every body in it; both have the same nodes in the same order."""
+    yield proto, graph
+    yield from body_pairs(proto.node, graph)
+
+
+def body_pairs(
+    protos: Sequence[onnx.NodeProto], nodes: ir.Graph | ir.Function
+) -> Iterator[tuple[onnx.GraphProto, ir.Graph]]:
+    """(protobuf, graph) of every body of ``nodes``, whose protobufs are ``protos``."""
+    for proto, node in zip(protos, nodes, strict=True):
+        for attribute in proto.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH and not attribute.ref_attr_name:
+                yield from graph_pairs(attribute.g, node.attributes[attribute.name].as_graph())
+            elif attribute.type == onnx.AttributeProto.GRAPHS and not attribute.ref_attr_name:
+                for body, graph in zip(attribute.graphs, node.attributes[attribute.name].as_graphs(), strict=True):
+                    yield from graph_pairs(body, graph)
+
+
+def _remember_declared(proto: onnx.ModelProto, model: ir.Model) -> None:
+    pairs = [*graph_pairs(proto.graph, model.graph)]
+    for function, body in zip(proto.functions, model.functions.values(), strict=True):
+        pairs += body_pairs(function.node, body)
+    for part, scope in pairs:
+        for info in part.value_info:
+            if info.name in scope.initializers:
+                scope.initializers[info.name].meta[DECLARED] = True
+
+
+def _read_annotations(model: ir.Model) -> None:
+    try:
+        if annotate.read_metadata(model):
+            model.meta[ANNOTATED] = True
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"an annotation cannot be read ({error})", hint="remove the qdqtool.* metadata") from error
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """Give each nameless node ``<operator>_<place among all nodes>``, made unique, and mark it with the name it got."""
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    nodes = [node for part in parts for node in part.all_nodes()]
+    taken = {node.name for node in nodes}
+    for place, node in enumerate(nodes):
+        if not node.name:
+            name = f"{node.op_type}_{place}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            node.name = name
+            node.meta[UNNAMED] = name

@@ -1,0 +1,120 @@
+"""Rules on tensors as they stand in the file: known type, sane shape, as many bytes as type and shape say."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import onnx
+import onnx_ir as ir
+from qdq_passes.errors import ModelError, UnsupportedError
+
+from qdqtool.io.models import external
+
+T = onnx.TensorProto
+
+#: Typed field that holds each data type, and the entries per element: complex numbers take two.
+FIELD_OF: dict[int, str] = {
+    **dict.fromkeys((T.FLOAT, T.COMPLEX64), "float_data"),
+    **dict.fromkeys((T.DOUBLE, T.COMPLEX128), "double_data"),
+    **dict.fromkeys((T.UINT32, T.UINT64), "uint64_data"),
+    T.INT64: "int64_data",
+    T.STRING: "string_data",
+}
+FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+KNOWN = frozenset(t.value for t in ir.DataType) - {T.UNDEFINED}
+#: Data types that a typed field holds packed, as the raw bytes are: several elements in a byte, a byte an entry.
+PACKED_BITS = (2, 4)
+DAMAGED = "the file is damaged: fetch or export it again"
+
+
+class TensorRules:
+    """Checks tensors one after the other; files of external data are opened once each.
+
+    Args:
+        folder: the model's folder, below which external data lies; None: the model came from memory, and has none.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder = folder
+        #: Size in bytes of each external data file seen.
+        self.sizes: dict[str, int] = {}
+
+    def check(self, tensor: onnx.TensorProto, where: str) -> None:
+        """Raise `ModelError` for the first thing that is wrong with ``tensor``, of ``where``."""
+        code = tensor.data_type
+        if code not in KNOWN:
+            what = "no data type" if code == T.UNDEFINED else f"the unknown data type {code}"
+            raise ModelError(f"the tensor has {what}", where=where, hint=DAMAGED)
+        if any(d < 0 for d in tensor.dims):
+            raise ModelError(f"the tensor has the shape {list(tensor.dims)[:8]}", where=where, hint=DAMAGED)
+        if tensor.HasField("segment"):
+            raise UnsupportedError("the tensor is cut into segments", where=where, hint="save it in one piece")
+        elements = math.prod(tensor.dims)
+        if tensor.data_location == T.EXTERNAL:
+            self._check_external(tensor, elements, where)
+        else:
+            _check_inline(tensor, elements, where)
+
+    def _check_external(self, tensor: onnx.TensorProto, elements: int, where: str) -> None:
+        if tensor.data_type == T.STRING:
+            raise ModelError("strings cannot be external data", where=where, hint=DAMAGED)
+        extent = external.extent_of(tensor)
+        if self.folder is None:
+            raise ModelError("external data without a folder", where=where, hint="load the model from its file")
+        size = self.sizes.get(extent.location)
+        if size is None:
+            handle = external.open_data(self.folder, extent.location, where)
+            size = self.sizes[extent.location] = os.fstat(handle).st_size
+            os.close(handle)
+        external.check_bounds(extent, bytes_of(tensor.data_type, elements), size, where)
+
+
+def bytes_of(code: int, elements: int) -> int:
+    """Bytes that ``elements`` elements of data type ``code`` take as raw data."""
+    return (elements * ir.DataType(code).bitwidth + 7) // 8
+
+
+def _check_inline(tensor: onnx.TensorProto, elements: int, where: str) -> None:
+    filled = [field for field in FIELDS if len(getattr(tensor, field))]
+    if tensor.HasField("raw_data"):
+        if tensor.data_type == T.STRING:
+            raise ModelError("strings cannot be raw data", where=where, hint=DAMAGED)
+        if filled:
+            raise ModelError(f"the tensor has raw data and {filled[0]}", where=where, hint=DAMAGED)
+        _compare(len(tensor.raw_data), bytes_of(tensor.data_type, elements), "bytes", tensor, where)
+        return
+    field = FIELD_OF.get(tensor.data_type, "int32_data")
+    if filled and filled != [field]:
+        raise ModelError(f"the tensor has {filled[0]} where its type needs {field}", where=where, hint=DAMAGED)
+    expected = elements
+    if tensor.data_type in (T.COMPLEX64, T.COMPLEX128):
+        expected *= 2
+    elif tensor.data_type != T.STRING and ir.DataType(tensor.data_type).bitwidth in PACKED_BITS:
+        expected = bytes_of(tensor.data_type, elements)
+        if len(tensor.int32_data) == elements > expected:
+            _pack(tensor, ir.DataType(tensor.data_type).bitwidth)
+    _compare(len(getattr(tensor, field)), expected, "entries", tensor, where)
+
+
+def _pack(tensor: onnx.TensorProto, bits: int) -> None:
+    """Pack the entries of a tensor of 2 or 4 bits, the first in the lowest bits; `onnx.parser` leaves one per element."""
+    entries, per_byte = list(tensor.int32_data), 8 // bits
+    packed = [
+        sum(
+            (entry & ((1 << bits) - 1)) << (bits * place)
+            for place, entry in enumerate(entries[start : start + per_byte])
+        )
+        for start in range(0, len(entries), per_byte)
+    ]
+    tensor.int32_data[:] = packed
+
+
+def _compare(found: int, expected: int, unit: str, tensor: onnx.TensorProto, where: str) -> None:
+    if found != expected:
+        name = ir.DataType(tensor.data_type).name.lower()
+        raise ModelError(
+            f"the tensor has {found} {unit} of data where {name}{list(tensor.dims)[:8]} needs {expected}",
+            where=where,
+            hint=DAMAGED,
+        )

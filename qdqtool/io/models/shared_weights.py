@@ -1,0 +1,130 @@
+"""Several models in one folder with one data file: equal weights are stored once, whoever reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import onnx_ir as ir
+
+from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
+from qdqtool.io.models.data_file import DataFile, nbytes_of
+from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
+from qdqtool.io.models.save import THRESHOLD, annotated, identity_of, inside, reference_to, refuse_own_data
+from qdqtool.io.models.serialize import serialize, to_bytes
+from qdqtool.io.models.slots import Slot, put, slots
+
+#: The data file is called ``weights.<first 8 of its sha256>.data``.
+STEM = "weights"
+
+
+def save_shared(
+    models: Mapping[str, ir.Model],
+    folder: str | os.PathLike[str],
+    *,
+    threshold: int = THRESHOLD,
+    overwrite: bool = True,
+    provenance: Mapping[str, Provenance] | None = None,
+) -> tuple[str, ...]:
+    """Write ``models`` to ``folder``, their weights to one data file there; the models in memory stay as they are.
+
+    Tensors that are the same place of the same file, or of equal content, are stored once, from a page on where they are that
+    long; weights in files are copied as a stream, a megabyte at a time. All files are written under hidden names and renamed at
+    the end, the data file first: what fails before leaves the folder as it was.
+
+    Args:
+        models: file name → model, with its annotations.
+        folder: made where missing.
+        threshold: bytes from which a tensor goes into the data file; smaller ones stay inside.
+        overwrite: whether existing models may be replaced.
+        provenance: file name → entry to append to the history of that model.
+
+    Returns:
+        The paths of the data file, where there is one, and of the models.
+
+    Raises:
+        ModelError: external data of a model is gone, or a model cannot be written.
+        UsageError: the folder cannot be written, a model exists and ``overwrite`` is off, or is the data file of one of them.
+        UnsupportedError: a model is over 2 GiB without its weights.
+        SetupError: the disk is full.
+    """
+    target = os.path.abspath(os.fspath(folder))
+    paths = {name: os.path.join(target, name) for name in models}
+    for path in paths.values():
+        refuse_existing(path, overwrite=overwrite)
+        for model in models.values():
+            refuse_own_data(model, path)
+    first = next(iter(paths.values()), os.path.join(target, STEM))
+    with folder_for(first), writing(first):
+        hidden: dict[str, HiddenFile] = {}
+        moved, data, file = _write_data(models, target, threshold)
+        try:
+            for name, model in models.items():
+                hidden[name] = HiddenFile(target, name)
+                with put(moved[name]), annotated(model, True), _noted(model, (provenance or {}).get(name)):
+                    hidden[name].file.write(to_bytes(serialize(model)))
+                hidden[name].sync()
+            for name, written in hidden.items():
+                written.keep_as(paths[name])
+        except BaseException:
+            for written in hidden.values():
+                written.discard()
+            if data is not None:
+                data.abandon()
+            raise
+    return (*([os.path.join(target, file)] if file else []), *paths.values())
+
+
+@contextmanager
+def _noted(model: ir.Model, entry: Provenance | None) -> Iterator[None]:
+    """``entry`` in the history of ``model`` for as long as it is written."""
+    before = model.metadata_props.get(PROVENANCE)
+    if entry is not None:
+        model.metadata_props[PROVENANCE] = appended(model.metadata_props, entry)
+    try:
+        yield
+    finally:
+        if entry is not None and before is None:
+            del model.metadata_props[PROVENANCE]
+        elif entry is not None and before is not None:
+            model.metadata_props[PROVENANCE] = before
+
+
+def _write_data(
+    models: Mapping[str, ir.Model], folder: str, threshold: int
+) -> tuple[dict[str, dict[Slot, ir.TensorProtocol]], DataFile | None, str]:
+    """Write the data file; per model what is to stand in its slots instead; the file's name, empty where no weight is large."""
+    moved: dict[str, dict[Slot, ir.TensorProtocol]] = {name: {} for name in models}
+    large: list[tuple[str, Slot, object]] = []
+    extents: dict[object, tuple[int, int]] = {}
+    data = DataFile(folder, STEM)
+    try:
+        for name, model in models.items():
+            for slot in slots(model):
+                tensor = slot.tensor
+                if not slot.attribute and tensor.dtype != ir.DataType.STRING and nbytes_of(tensor) >= threshold:
+                    key = _key(tensor)
+                    large.append((name, slot, key))
+                    if key not in extents:
+                        extents[key] = data.add(tensor)
+                elif isinstance(tensor, ir.ExternalTensor):  # what it refers to lies in another folder
+                    moved[name][slot] = inside(tensor)
+        if not extents:
+            data.abandon()
+            return moved, None, ""
+        file = data.finish()
+    except BaseException:
+        data.abandon()
+        raise
+    for name, slot, key in large:
+        moved[name][slot] = reference_to(slot.tensor, folder, file, *extents[key])
+    return moved, data, file
+
+
+def _key(tensor: ir.TensorProtocol) -> object:
+    """Equal for tensors that are the same bytes: the place in a file, else the content."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return identity_of(tensor)
+    return hashlib.sha256(tensor.tobytes()).digest()

@@ -1,0 +1,128 @@
+"""Branches of a Concat that one grid cannot hold.
+
+The output of a Concat has one scale s for all branches. A branch with values up to m has m/s levels on either side of 0, and s is
+at least M/qmax for the largest branch M:
+
+    levels = qmax · m/M,    of 8 bits fewer than 2^3 where the branches are more than 2^4 apart    (127/16 = 7.9)
+
+A model that has its pairs already may have lost the small branch on the way: where s moved up through a Reshape, what it writes
+is rounded. m is that of the values before the first pair."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from qdq_passes.core.findings import place
+from qdq_passes.graph.evaluate.rearrange import REARRANGING
+from qdq_passes.graph.uses import is_standard
+from qdq_passes.npu.traps.rule import Trap, trap
+from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
+
+from qdqtool.foreign.literals import literal
+from qdqtool.lints import words
+from qdqtool.lints.facts import Facts
+from qdqtool.lints.heads import head_around
+from qdqtool.lints.rule import Lint
+
+#: Operators that write a part of their first input.
+PARTS = ("Gather", "Slice", "Split")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One input of a Concat.
+
+    Args:
+        name: the tensor.
+        reach: its largest absolute value.
+    """
+
+    name: str
+    reach: float
+
+
+@dataclass(frozen=True)
+class ConcatRangeMismatch(Lint):
+    """Branches of a Concat so far apart that its one grid leaves the smallest hardly a level.
+
+    Args:
+        bits: warn where a branch keeps fewer than 2^bits levels on either side of 0. With 3, branches of an 8-bit Concat may be
+            2^4 apart, of a 16-bit one 2^12.
+    """
+
+    bits: int = 3
+
+    def find(self, facts: Facts) -> Iterator[Trap]:
+        """A branch that is 0 throughout loses nothing."""
+        known: dict[ir.Value, float | None] = {}
+        for node in facts.nodes:
+            grid = facts.grid_written(node.outputs[0]) if is_standard(node, "Concat") else None
+            if grid is None or not is_integer_type(grid.dtype):
+                continue
+            branches = sorted(_branches(node, facts, known), key=lambda branch: branch.reach)
+            if len(branches) < 2:
+                continue
+            largest = branches[-1]
+            starved = [b for b in branches if _steps(grid) * b.reach < 2**self.bits * largest.reach]
+            if starved:
+                yield trap(node, _message(starved, largest, grid), _hint(node))
+
+
+def _branches(node: ir.Node, facts: Facts, known: dict[ir.Value, float | None]) -> list[Branch]:
+    found = []
+    for value in node.inputs:
+        source = facts.source(value)
+        if source is not None and (reach := _reach(source, facts, known)):
+            found.append(Branch(facts.name(source), reach))
+    return found
+
+
+def _reach(value: ir.Value, facts: Facts, known: dict[ir.Value, float | None]) -> float | None:
+    """Largest absolute value of what ``value`` holds, seen where it was computed, before any pair; None: nothing was seen."""
+    if value not in known:
+        interval = facts.range_of(value)
+        own = None if interval is None else max(map(abs, interval))
+        known[value] = own  # no value is its own source
+        above = [_reach(source, facts, known) for source in _moved(value, facts, is_dead=own == 0)]
+        seen = [reach for reach in above if reach is not None]
+        known[value] = max(seen) if seen and len(seen) == len(above) else own
+    return known[value]
+
+
+def _moved(value: ir.Value, facts: Facts, *, is_dead: bool) -> list[ir.Value]:
+    """The values whose elements ``value`` holds, all of them; where a grid has made zeros of it, those that it is a part of."""
+    node = value.producer()
+    if node is not None and is_standard(node, "Concat"):
+        inputs = list(node.inputs)
+    elif node is not None and is_standard(node, *REARRANGING, *(PARTS if is_dead else ())):
+        inputs = list(node.inputs[:1])
+    else:
+        inputs = []
+    return [source for v in inputs if (source := facts.source(v)) is not None]
+
+
+def _steps(grid: Encoding) -> float:
+    """Steps from 0 to the end of the grid: those of the symmetric range, whose larger side of 0 a mismatch is measured on."""
+    low, high = integer_range(grid.dtype, symmetric=True)
+    return (high - low) / 2
+
+
+def _message(starved: list[Branch], largest: Branch, grid: Encoding) -> str:
+    least = starved[0]
+    factor, levels = largest.reach / least.reach, least.reach / max(grid.scale)
+    names = words.some([b.name for b in starved])
+    return (
+        f"{names} (up to {least.reach:.3g}) and {largest.name} (up to {largest.reach:.3g}) are {factor:.3g} times apart: on the "
+        f"one grid, {words.grid(grid)}, the smallest has {levels:.2g} levels"
+    )
+
+
+def _hint(node: ir.Node) -> str:
+    head = head_around(node)
+    if head is None:
+        name = shlex.quote(literal(place(node)))
+        return f"quantize with --int16 {name}, or let the branches be scaled alike before they meet"
+    return f"leave the head float: quantize with {head.options}; or cut it off: extract --outputs {shlex.quote(head.outputs)}"

@@ -1,0 +1,154 @@
+"""Facts from data: what a model's tensors hold on samples, by the whole and by slices; one session, one sample at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from qdq_passes.errors import UsageError
+from qdq_passes.graph.uses import is_constant
+from qdq_passes.pipeline.pipeline import Pipeline
+
+from qdqtool.calibrate.observer import Range
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.files.progress import Progress
+from qdqtool.lints.channel_axes import channel_axes
+from qdqtool.lints.facts import Facts, Slices
+from qdqtool.quantization.calibrating import collect_finite, exclude_options
+from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.plan import RANGES, Plan
+from qdqtool.quantization.quantizing import prepare
+from qdqtool.runtime.taps import Taps, float_tensors
+
+Extremes = npt.NDArray[np.float64]
+
+
+def facts_of_float(
+    model: ir.Model,
+    plan: Plan,
+    feeds: Iterable[Mapping[str, Any]] | None,
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Facts:
+    """A float model on the grids that ``plan`` chooses for it, before anything is refined.
+
+    Args:
+        model: the float model; prepared and annotated in place.
+        plan: the quantization it is looked at for.
+        feeds: samples, read twice; None: weights alone are looked at.
+        threads: threads inside an operator.
+        progress: called after each sample of the second reading.
+
+    Raises:
+        ModelError: a tensor holds NaN or Inf.
+    """
+    plan, _ = prepare(model, plan)
+    names = observed_names(model, plan)
+    ranges = Ranges(method=plan.method, samples=0, tensors={name: Range(0.0, 0.0) for name in names})
+    seen = Seen()
+    if feeds is not None and names:
+        ranges = collect_finite(
+            model, feeds, plan.method, names, options=plan.method_options, threads=threads,
+            way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
+        )  # fmt: skip
+        seen = observe(model, {name: name for name in float_tensors(model)}, feeds, threads=threads, progress=progress)
+    passes = plan.materialise.passes
+    until = Pipeline(passes[: passes.index(plan.annotate) + 1])
+    until.run(model, inputs={RANGES: ranges.bound})
+    return Facts(model=model, ranges=seen.ranges, slices=seen.slices)
+
+
+def facts_of_quantized(
+    model: ir.Model,
+    feeds: Iterable[Mapping[str, Any]] | None,
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Facts:
+    """A model with pairs on its own grids, the values being those before each pair; ``feeds`` None: weights alone."""
+    if feeds is None:
+        return Facts(model=model)
+    facts = Facts(model=model)
+    names = {facts.name(v): v.name for node in facts.nodes for v in (*node.outputs, *_sources(facts, node)) if v.name}
+    known = set(float_tensors(model))
+    tapped = {name: source for name, source in names.items() if source in known}
+    seen = observe(model, tapped, feeds, threads=threads, progress=progress)
+    return Facts(model=model, ranges=seen.ranges, slices=seen.slices)
+
+
+@dataclass
+class Seen:
+    """What was seen of tensors so far, by their names in `Facts`."""
+
+    ranges: dict[str, Range] = field(default_factory=dict)
+    slices: dict[str, tuple[Slices, ...]] = field(default_factory=dict)
+    ragged: set[tuple[str, int]] = field(default_factory=set)
+
+    def add(self, name: str, array: npt.NDArray[Any], value: ir.Value) -> None:
+        """Take in one sample of ``value``; one that is not finite everywhere (a mask) counts for nothing."""
+        if not array.size:
+            return
+        values = array.astype(np.float32, copy=False) if array.dtype.kind == "V" else array
+        low, high = float(values.min()), float(values.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            self.ragged |= {(name, axis) for axis in range(values.ndim)}
+            return
+        self.ranges[name] = self.ranges.get(name, Range(low, high)).union(Range(low, high))
+        before = {found.axis: found for found in self.slices.get(name, ())}
+        self.slices[name] = tuple(
+            made
+            for axis in channel_axes(value, values.ndim)
+            if (made := self._slice(name, values, axis, before.get(axis)))
+        )
+
+    def _slice(self, name: str, values: npt.NDArray[Any], axis: int, before: Slices | None) -> Slices | None:
+        others = tuple(i for i in range(values.ndim) if i != axis)
+        low, high = (np.asarray(end(axis=others), np.float64) for end in (values.min, values.max))
+        if before is not None and len(before.low) != len(low):
+            self.ragged.add((name, axis))
+        if (name, axis) in self.ragged:
+            return None
+        if before is not None:
+            low, high = np.minimum(low, before.low), np.maximum(high, before.high)
+        return Slices(axis=axis, low=low, high=high)
+
+
+def observe(
+    model: ir.Model,
+    names: Mapping[str, str],
+    feeds: Iterable[Mapping[str, Any]],
+    *,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Seen:
+    """What the values ``names`` (name in the result → name in ``model``) hold.
+
+    Raises:
+        UsageError: there is no sample.
+    """
+    seen, samples = Seen(), 0
+    total = feeds.count if isinstance(feeds, Feeds) else None
+    taps = Taps(model, names.values(), threads=threads)
+    known = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
+    for feed in feeds:
+        values = taps.run(feed)
+        for name, tapped in names.items():
+            seen.add(name, values[tapped], known[tapped])
+        samples += 1
+        if progress is not None:
+            progress(samples, total)
+    taps.session.close()
+    if not samples:
+        raise UsageError("there is no sample to look at", hint="--data gives the samples")
+    return seen
+
+
+def _sources(facts: Facts, node: ir.Node) -> list[ir.Value]:
+    found = [facts.source(value) for value in node.inputs]
+    return [value for value in found if value is not None and not is_constant(value)]

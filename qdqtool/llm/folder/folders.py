@@ -1,0 +1,307 @@
+"""The public verb `split`: a folder of static graphs, their weights, a manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+from qdq_passes.decoder.look.record import Layout
+from qdq_passes.errors import UsageError
+from qdq_passes.pipeline.pipeline import Hook
+
+from qdqtool.io.files.artifacts import canonical_json
+from qdqtool.io.files.atomic import refuse_existing, write_whole
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.read import read_bytes
+from qdqtool.io.models.shared_weights import save_shared
+from qdqtool.io.models.working import ModelOrPath, opened, repair
+from qdqtool.llm.folder.companions import Companions, companions_of
+from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
+from qdqtool.llm.plan.naming import Naming, load_naming
+from qdqtool.llm.plan.padding import Padding, padding_of
+from qdqtool.llm.plan.parts import parts_of
+from qdqtool.llm.plan.planning import planned
+from qdqtool.llm.plan.specializations import Specialization
+from qdqtool.llm.plan.splitting import MaskForm, Scatter, SplitPlan, StaticGraph, split_model
+
+Warn = Callable[[str], None]
+
+SPECIALIZATIONS = "specializations.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFile:
+    """One graph that was written.
+
+    Args:
+        file: its name in the folder.
+        nodes: of its main graph.
+    """
+
+    file: str
+    nodes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFiles:
+    """A specialization and the files that hold it.
+
+    Args:
+        specialization: its shapes.
+        parts: its graphs, in the order in which they run.
+    """
+
+    specialization: Specialization
+    parts: tuple[GraphFile, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        one = self.specialization
+        return {
+            "name": one.name,
+            "phase": one.phase,
+            "batch_size": one.batch_size,
+            "seq_len": one.seq_len,
+            "ctx_len": one.ctx_len,
+            "model": self.parts[0].file,
+            "parts": [{"model": part.file, "nodes": part.nodes} for part in self.parts],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFolder:
+    """What `split` wrote.
+
+    Args:
+        folder: where.
+        plan: how it was split.
+        roles: (role, name, why) of each input and output of the source.
+        graphs: the graphs.
+        padding: what padding costs, where lengths of prompts were given.
+        weight_bytes: size of the weight file.
+        files: names of all files in the folder.
+    """
+
+    folder: str
+    plan: SplitPlan
+    roles: tuple[tuple[str, str, str], ...]
+    graphs: tuple[GraphFiles, ...]
+    padding: tuple[Padding, ...]
+    weight_bytes: int
+    files: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "folder": self.folder,
+            "layout": self.plan.layout,
+            "roles": [{"role": role, "name": name, "because": why} for role, name, why in self.roles],
+            "specializations": [graph.to_json() for graph in self.graphs],
+            "pipelines": self.plan.pipelines,
+            "padding": [row.to_json() for row in self.padding],
+            "weight_bytes": self.weight_bytes,
+            "files": list(self.files),
+        }
+
+
+def split(
+    model: ModelOrPath,
+    output: str | os.PathLike[str],
+    *,
+    prefill: Sequence[int] = (128,),
+    decode: Sequence[int] = (1,),
+    context: Sequence[int] = (1024,),
+    batch: Sequence[int] = (1,),
+    specializations: str | os.PathLike[str] | Sequence[Specialization] | None = None,
+    layout: Layout = "in-place",
+    scatter: Scatter = "scatter-elements",
+    mask: MaskForm = "input",
+    all_logits: bool = False,
+    decompose: bool = False,
+    tabulate_angles: bool = False,
+    naming: str | os.PathLike[str] = "exported",
+    parts: int | None = None,
+    max_part_bytes: int | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    prompt_lengths: Sequence[int] = (),
+    overwrite: bool = False,
+    hooks: Iterable[Hook] = (),
+    progress: StageProgress | None = None,
+    warn: Warn | None = None,
+) -> SplitFolder:
+    """Split a decoder with a dynamic length into static prefill and decode graphs that share one weight file.
+
+    Args:
+        model: path, or a model in memory (which stays as it is).
+        output: folder to write to: a graph a specialization, ``weights.<sha256>.data``, ``specializations.json``,
+            ``manifest.json``, the tokenizer's files.
+        prefill: tokens of one prefill run, a graph each.
+        decode: tokens of one decode run.
+        context: slots of the KV cache, a bucket each.
+        batch: rows of one run.
+        specializations: file with any list of shapes, or the shapes, instead of the four before.
+        layout: ``in-place``: the graph writes new keys and values into the cache; ``slide``: it gives them out.
+        scatter: operator that writes in place.
+        mask: the attention mask is an ``input``, or is made on the ``graph`` from the positions.
+        all_logits: logits of every position come out.
+        decompose: fused attention, norms and rotary embeddings become standard operators.
+        tabulate_angles: cosines and sines of positions come from a table: angles fit no 16-bit float.
+        naming: profile of the names of inputs and outputs.
+        parts: cut the layers into so many consecutive graphs.
+        max_part_bytes: cut so that weights and cache of a graph take at most so many bytes.
+        tokenizer: folder or file of the tokenizer; by default what lies beside ``model``.
+        prompt_lengths: lengths of prompts whose padding is to be stated.
+        overwrite: replace what an earlier split wrote to ``output``.
+        hooks: pipeline hooks.
+        progress: called with (stage, done, total).
+        warn: called with each warning.
+
+    Raises:
+        UnsupportedError: the model is no decoder with a cache, or cannot be made static without changing its function.
+        UsageError: bad options, or the folder exists.
+    """
+    folder = os.path.abspath(os.fspath(output))
+    profile = load_naming(naming)
+    plan = planned(
+        prefill=prefill, decode=decode, context=context, batch=batch, specializations=specializations, layout=layout,
+        scatter=scatter, mask=mask, all_logits=all_logits, decompose=decompose,
+        tabulate_angles=tabulate_angles, naming=naming,
+    )  # fmt: skip
+    profile.refuse(plan.specializations, in_parts=parts not in (None, 1) or max_part_bytes is not None)
+    if parts is not None and parts < 1:
+        raise UsageError(f"{parts} parts", hint="give at least 1")
+    old = refuse_folder(folder, overwrite=overwrite)
+    source_path = None if isinstance(model, ir.Model) else model
+    beside = companions_of(source_path, tokenizer)
+    waste = padding_of(prompt_lengths, plan.specializations) if prompt_lengths else ()
+    work, source = opened(model)
+    repair(work, warn)
+    done = split_model(work, plan, hooks=hooks, progress=progress, warn=warn)
+    if warn is not None:
+        for text in profile.warnings(done.graphs):
+            warn(text)
+    cut = parts_of(done.graphs, parts=parts, max_bytes=max_part_bytes)
+    if progress is not None:
+        progress("writing", 0, None)
+    made: list[str] = []
+    try:
+        graphs, files, weights = _written(folder, old, profile, source, beside, cut, made)
+    except BaseException:
+        if not old:
+            clear_folder(folder, made)
+        raise
+    return SplitFolder(
+        folder=folder,
+        plan=done.plan,
+        roles=done.roles,
+        graphs=graphs,
+        padding=waste,
+        weight_bytes=sum(os.path.getsize(os.path.join(folder, name)) for name in weights),
+        files=files,
+    )
+
+
+def refuse_folder(folder: str, *, overwrite: bool) -> frozenset[str]:
+    """The files that an earlier split left in ``folder``.
+
+    Raises:
+        UsageError: it is a file, holds a split and ``overwrite`` is off, or holds other things.
+    """
+    if os.path.isfile(folder):
+        raise UsageError("is a file", where=folder, hint="give the name of a folder")
+    if not os.path.isdir(folder) or not os.listdir(folder):
+        return frozenset()
+    manifest = os.path.join(folder, MANIFEST)
+    if not os.path.isfile(manifest):
+        raise UsageError("is a folder with other files", where=folder, hint="give a new or an empty folder")
+    refuse_existing(manifest, overwrite=overwrite)
+    return frozenset((*read_manifest(folder).files, MANIFEST))
+
+
+def clear_folder(folder: str, made: Sequence[str]) -> None:
+    """Take away the files ``made`` by a run that failed, and the folders that are empty then, so that it can be run again."""
+    for name in made:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
+    for path in sorted(
+        {folder, *(os.path.dirname(os.path.join(folder, name)) for name in made)}, key=len, reverse=True
+    ):
+        if os.path.isdir(path) and not os.listdir(path):
+            os.rmdir(path)
+
+
+def _written(
+    folder: str,
+    old: frozenset[str],
+    profile: Naming,
+    source: str,
+    beside: Companions,
+    cut: Sequence[tuple[StaticGraph, Sequence[ir.Model]]],
+    made: list[str],
+) -> tuple[tuple[GraphFiles, ...], tuple[str, ...], tuple[str, ...]]:
+    """Write everything, noting names in ``made``; the manifest comes last, and what an earlier split left is taken away after it.
+
+    Returns:
+        What was made of each specialization, the names of all files, those of the weight files.
+    """
+    models: dict[str, ir.Model] = {}
+    static: list[StaticModel] = []
+    graphs: list[GraphFiles] = []
+    for graph, pieces in cut:
+        named = dict(zip(_file_names(graph, len(pieces)), pieces, strict=True))
+        models |= named
+        parts = tuple(
+            Part(file=file, inputs=_names(p.graph.inputs), outputs=_names(p.graph.outputs)) for file, p in named.items()
+        )
+        static.append(StaticModel(name=graph.specialization.name, parts=parts, decoder=graph.decoder))
+        counts = tuple(GraphFile(file=file, nodes=len(piece.graph)) for file, piece in named.items())
+        graphs.append(GraphFiles(specialization=graph.specialization, parts=counts))
+    saved = save_shared(models, folder)
+    made += [os.path.basename(path) for path in saved]
+    made += [SPECIALIZATIONS, MANIFEST, *profile.files, *(os.path.basename(path) for path in beside.files)]
+    for path in beside.files:
+        write_whole(os.path.join(folder, os.path.basename(path)), read_bytes(path))
+    manifest = Manifest(
+        layout=cut[0][0].decoder.layout,
+        source_sha256=source,
+        models=tuple(static),
+        tokenizer=tuple(os.path.basename(path) for path in beside.files),
+        eos_token_ids=beside.eos_token_ids,
+        bos_token_id=beside.bos_token_id,
+        pad_token_id=beside.pad_token_id,
+    )
+    text = canonical_json([listed(model) for model in static], indent=1) + "\n"
+    write_whole(os.path.join(folder, SPECIALIZATIONS), text.encode())
+    extra = profile.write(folder, manifest, tuple(graph for graph, _ in cut), beside)
+    weights = tuple(os.path.basename(path) for path in saved if path.endswith(".data"))
+    written = write_manifest(folder, manifest, more=[*weights, SPECIALIZATIONS, *extra])
+    for name in sorted(old - set(written.files) - {MANIFEST}):
+        os.unlink(os.path.join(folder, name))
+    return tuple(graphs), (*written.files, MANIFEST), weights
+
+
+def _file_names(graph: StaticGraph, parts: int) -> list[str]:
+    name = graph.specialization.name
+    return [f"{name}.onnx"] if parts == 1 else [f"{name}_part{k + 1}of{parts}.onnx" for k in range(parts)]
+
+
+def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
+    return tuple(value.name or "" for value in values)
+
+
+def listed(model: StaticModel) -> dict[str, Any]:
+    """The entry of ``model`` in specializations.json."""
+    files = [part.file for part in model.parts]
+    return {
+        "name": model.name,
+        "phase": model.phase,
+        "batch_size": model.batch_size,
+        "seq_len": model.seq_len,
+        "ctx_len": model.ctx_len,
+        "model": files[0],
+        **({"parts": files} if len(files) > 1 else {}),
+    }

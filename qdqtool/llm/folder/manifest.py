@@ -1,0 +1,215 @@
+"""DIR/manifest.json: which static graphs a folder holds, what each input is for, and the SHA-256 of every file that is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qdq_passes.decoder.look.record import Decoder, Layout, Phase
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.io.files.artifacts import read_json, sha256_of_file, write_json
+from qdqtool.io.files.progress import Progress
+
+MANIFEST = "manifest.json"
+KIND, VERSION = "decoder", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One graph of a static model; the parts of a model run one after the other.
+
+    Args:
+        file: name of the model file in the folder.
+        inputs: names of its inputs; what an earlier part gives is found by name.
+        outputs: names of its outputs.
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"file": self.file, "inputs": list(self.inputs), "outputs": list(self.outputs)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticModel:
+    """A decoder for fixed lengths.
+
+    Args:
+        name: such as ``prefill_b1_s128_c1024``.
+        parts: its graphs, in the order in which they run; mostly one.
+        decoder: what inputs and outputs are for; the names may be those of any part.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    decoder: Decoder
+
+    @property
+    def phase(self) -> Phase:
+        """For several tokens, or for one."""
+        return self.decoder.phase
+
+    @property
+    def batch_size(self) -> int:
+        """Rows."""
+        return self.decoder.batch_size
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a run."""
+        return self.decoder.seq_len
+
+    @property
+    def ctx_len(self) -> int:
+        """Slots of the cache."""
+        return self.decoder.ctx_len
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the dimensions stand beside the name for whoever reads the file."""
+        return {
+            "name": self.name,
+            "phase": self.phase,
+            "batch_size": self.batch_size,
+            "seq_len": self.seq_len,
+            "ctx_len": self.ctx_len,
+            "parts": [part.to_json() for part in self.parts],
+            "decoder": self.decoder.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What is in a folder of static decoder graphs.
+
+    Args:
+        layout: where the cache is updated, the same in all graphs.
+        source_sha256: of the dynamic model.
+        models: the graphs.
+        files: name → hex SHA-256 of each file that is read, without the manifest.
+        tokenizer: names of the tokenizer's files.
+        eos_token_ids: tokens that end a text.
+        bos_token_id: token that begins one.
+        pad_token_id: token that fills up.
+        quantization: how the graphs were quantized: preset, method, ``ranges_sha256``, ``kv_cache``; empty where they are float.
+    """
+
+    layout: Layout
+    source_sha256: str
+    models: tuple[StaticModel, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: tuple[str, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None
+    pad_token_id: int | None = None
+    quantization: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; what `write_manifest` writes."""
+        return {
+            "layout": self.layout,
+            "source_sha256": self.source_sha256,
+            "models": [model.to_json() for model in self.models],
+            "files": dict(self.files),
+            "tokenizer": list(self.tokenizer),
+            "eos_token_ids": list(self.eos_token_ids),
+            "bos_token_id": self.bos_token_id,
+            "pad_token_id": self.pad_token_id,
+            **({"quantization": dict(self.quantization)} if self.quantization else {}),
+        }
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
+    """The manifest of ``folder``; no other file is opened.
+
+    Raises:
+        UsageError: ``folder`` is a file.
+        ModelError: there is none, or it is damaged.
+    """
+    where = os.path.join(os.fspath(folder), MANIFEST)
+    if os.path.isfile(folder):
+        raise UsageError("is a file", where=os.fspath(folder), hint="give the folder that `qdqtool split` wrote")
+    if os.path.isdir(folder) and not os.path.exists(where):
+        raise ModelError(
+            f"has no {MANIFEST}", where=os.fspath(folder), hint="give the folder that `qdqtool split` wrote"
+        )
+    data = read_json(where, kind=KIND, max_version=VERSION)
+    try:
+        found = _parsed(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"holds what it should not ({error})"
+        raise ModelError(what, where=where, hint="write the folder again with `qdqtool split`") from error
+    if not found.models:
+        raise ModelError("lists no model", where=where, hint="write the folder again with `qdqtool split`")
+    for name in (*found.files, *(part.file for model in found.models for part in model.parts)):
+        if os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
+            raise ModelError(f"names {name!r}, which is not in the folder", where=where, hint="do not run this folder")
+    return found
+
+
+def _parsed(data: dict[str, Any]) -> Manifest:
+    models = [
+        StaticModel(
+            name=str(model["name"]),
+            parts=tuple(
+                Part(file=str(p["file"]), inputs=tuple(p["inputs"]), outputs=tuple(p["outputs"]))
+                for p in model["parts"]
+            ),
+            decoder=Decoder.from_json(model["decoder"]),
+        )
+        for model in data["models"]
+    ]
+    return Manifest(
+        layout=data["layout"],
+        source_sha256=data["source_sha256"],
+        models=tuple(models),
+        files={str(name): str(digest) for name, digest in data["files"].items()},
+        tokenizer=tuple(data.get("tokenizer", ())),
+        eos_token_ids=tuple(int(token) for token in data.get("eos_token_ids", ())),
+        bos_token_id=data.get("bos_token_id"),
+        pad_token_id=data.get("pad_token_id"),
+        quantization={str(key): str(text) for key, text in data.get("quantization", {}).items()},
+    )
+
+
+def write_manifest(
+    folder: str | os.PathLike[str],
+    manifest: Manifest,
+    *,
+    more: Iterable[str] = (),
+    known: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Hash the files of ``folder`` that ``manifest`` names, and write the manifest there.
+
+    Args:
+        folder: where the files are.
+        manifest: its ``files`` are made anew.
+        more: names of the files that are read beside the models and the tokenizer: weights.
+        known: hashes that need not be computed again.
+        progress: told (files done, files in all).
+
+    Returns:
+        The manifest as it was written.
+
+    Raises:
+        ModelError: a file is missing.
+        UsageError: a file is not in the folder.
+    """
+    known = known or {}
+    names = {*(p.file for model in manifest.models for p in model.parts), *manifest.tokenizer, *more}
+    hashes: dict[str, str] = {}
+    for done, name in enumerate(sorted(names)):
+        if os.path.normpath(name) != name or os.path.isabs(name) or name.startswith(os.pardir):
+            raise UsageError("is not in the folder", where=name, hint="copy it there first")
+        hashes[name] = known[name] if name in known else sha256_of_file(os.path.join(folder, name))
+        if progress is not None:
+            progress(done + 1, len(names))
+    written = Manifest(**{**vars(manifest), "files": hashes})
+    write_json(os.path.join(folder, MANIFEST), kind=KIND, version=VERSION, payload=written.to_json())
+    return written

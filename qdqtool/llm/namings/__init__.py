@@ -1,1 +1,0 @@
-"""Naming profiles, one TOML file each; `qdqtool.llm.naming` reads them."""

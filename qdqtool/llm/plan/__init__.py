@@ -1,0 +1,1 @@
+"""What a split will be: shapes, parts, names, schedules."""

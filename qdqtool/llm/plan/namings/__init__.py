@@ -1,0 +1,1 @@
+"""Naming profiles, one TOML file each; `qdqtool.llm.plan.naming` reads them."""

@@ -1,0 +1,135 @@
+"""Schedules: when each task begins on its engine, by the estimate.
+
+Sequential, one task begins when the one before it ends. In order, an engine runs its tasks by chunk and stage, and waits where
+the next one must wait. Out of order it takes, among the tasks that are ready, the one with the longest way to the end behind it
+(list scheduling by critical path), or the one of the earliest chunk: whichever schedule is shorter, and never one that is longer
+than in order. One engine runs one task at a time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from qdqtool.llm.plan.tasks import Task
+
+#: How tasks follow each other, see above. Sequential, a graph is one session; else each stage has its own.
+Policy = Literal["sequential", "in-order", "out-of-order"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Tasks, and when each begins.
+
+    Args:
+        tasks: from `tasks_of`.
+        starts: microseconds, of each.
+        orders: engine → numbers of its tasks, in the order in which it runs them.
+    """
+
+    tasks: tuple[Task, ...]
+    starts: tuple[float, ...]
+    orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def us(self) -> float:
+        """Microseconds until all are done."""
+        return max((start + task.us for start, task in zip(self.starts, self.tasks, strict=True)), default=0.0)
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """Engine → microseconds in which it runs something."""
+        return {engine: sum(self.tasks[n].us for n in numbers) for engine, numbers in self.orders.items()}
+
+
+def scheduled(tasks: Sequence[Task], policy: Policy) -> Schedule:
+    """The schedule of ``tasks``."""
+    if policy == "sequential":
+        return _schedule(
+            tasks, [0.0, *itertools.accumulate(task.us for task in tasks)][: len(tasks)], range(len(tasks))
+        )
+    plain = _in_order(tasks)
+    if policy == "in-order":
+        return plain
+    ranks = _ranks(tasks)
+    choices = [
+        plain,
+        _listed(tasks, lambda task: (-ranks[task.number], task.number)),
+        _listed(tasks, lambda task: (task.number,)),
+    ]
+    return min(choices, key=lambda schedule: schedule.us)
+
+
+def _in_order(tasks: Sequence[Task]) -> Schedule:
+    free: dict[str, float] = {}
+    starts: list[float] = []
+    for task in tasks:
+        ready = max((starts[n] + tasks[n].us for n in task.after), default=0.0)
+        starts.append(max(ready, free.get(task.engine, 0.0)))
+        free[task.engine] = starts[-1] + task.us
+    return _schedule(tasks, starts, range(len(tasks)))
+
+
+def _listed(tasks: Sequence[Task], priority: Callable[[Task], tuple[float, ...]]) -> Schedule:
+    """Each engine takes the ready task of the lowest ``priority`` whenever it has none."""
+    waiting = [len(task.after) for task in tasks]
+    behind = _behind(tasks)
+    starts = [0.0] * len(tasks)
+    begun: list[int] = []
+    ready: dict[str, list[tuple[tuple[float, ...], int]]] = {task.engine: [] for task in tasks}
+    running: list[tuple[float, int]] = []
+    idle = set(ready)
+    for task in tasks:
+        if not task.after:
+            heapq.heappush(ready[task.engine], (priority(task), task.number))
+    clock = 0.0
+    while True:
+        for engine in sorted(idle):
+            if ready[engine]:
+                _, number = heapq.heappop(ready[engine])
+                starts[number] = clock
+                begun.append(number)
+                heapq.heappush(running, (clock + tasks[number].us, number))
+                idle.discard(engine)
+        if not running:
+            return _schedule(tasks, starts, begun)
+        clock = running[0][0]
+        while running and running[0][0] == clock:
+            _, number = heapq.heappop(running)
+            idle.add(tasks[number].engine)
+            for other in behind[number]:
+                waiting[other] -= 1
+                if not waiting[other]:
+                    heapq.heappush(ready[tasks[other].engine], (priority(tasks[other]), other))
+
+
+def _schedule(tasks: Sequence[Task], starts: Sequence[float], begun: Iterable[int]) -> Schedule:
+    """``begun``: the tasks in the order in which they begin, each after all that it waits for, although some take no time."""
+    orders: dict[str, list[int]] = {}
+    for number in begun:
+        orders.setdefault(tasks[number].engine, []).append(number)
+    return Schedule(
+        tasks=tuple(tasks),
+        starts=tuple(starts),
+        orders={engine: tuple(numbers) for engine, numbers in sorted(orders.items())},
+    )
+
+
+def _behind(tasks: Sequence[Task]) -> list[list[int]]:
+    """Of each task, those that wait for it."""
+    found: list[list[int]] = [[] for _ in tasks]
+    for task in tasks:
+        for number in task.after:
+            found[number].append(task.number)
+    return found
+
+
+def _ranks(tasks: Sequence[Task]) -> list[float]:
+    """Of each task, microseconds of the longest way from its beginning to the end."""
+    behind = _behind(tasks)
+    ranks = [0.0] * len(tasks)
+    for task in reversed(tasks):
+        ranks[task.number] = task.us + max((ranks[n] for n in behind[task.number]), default=0.0)
+    return ranks

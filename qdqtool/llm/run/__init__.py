@@ -1,0 +1,1 @@
+"""Running a folder of static decoder graphs."""

@@ -1,0 +1,1 @@
+"""Searches on quantized models: sensitivity, mixed precision, metrics, recipes."""

@@ -1,0 +1,213 @@
+"""Setting up a bench, and measuring many variants on it: in parallel, each once, kept in a journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx_ir as ir
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
+from qdq_passes.select.selectors import NONE
+
+from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.files.artifacts import sha256_of_json
+from qdqtool.io.files.journal import Journal
+from qdqtool.io.files.progress import Progress
+from qdqtool.quantization.calibrating import collect_finite, exclude_options
+from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.plan import Plan
+from qdqtool.quantization.precision import texts_of, wrong
+from qdqtool.quantization.quantizing import Warn, prepare
+from qdqtool.quantization.recovery import Recovering
+from qdqtool.search.metrics import Metric, anywhere
+from qdqtool.search.precision_cost import Prices
+from qdqtool.search.variants import Arrays, Bench, Measured, Point, Scheme, measure, outputs_of
+from qdqtool.workers.cluster import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A bench, and what is known of the model on it.
+
+    Args:
+        bench: what variants are made of.
+        model: the prepared float model.
+        plan: of the plain quantization.
+        floating: figure of the float model.
+        of: what results are of, for a journal: hashes by a name in words.
+    """
+
+    bench: Bench
+    model: ir.Model
+    plan: Plan
+    floating: float | None
+    of: Mapping[str, str]
+
+
+def set_up(
+    model: ir.Model,
+    scheme: Scheme,
+    workers: Workers,
+    *,
+    metric: Metric,
+    judged: Sequence[Arrays],
+    feeds: Iterable[Arrays] | None,
+    recovering: Recovering | None = None,
+    ranges: Ranges | None = None,
+    precisions: Sequence[str] = (),
+    prices: Prices | None = None,
+    allow_empty: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    warn: Warn | None = None,
+) -> Setting:
+    """Prepare and calibrate ``model`` (edited in place) once for all variants.
+
+    Args:
+        model: the float model.
+        scheme: what the variants have in common.
+        workers: who will measure.
+        metric: what judges.
+        judged: samples to judge on.
+        feeds: calibration samples; not needed with ``ranges``.
+        recovering: statistics of the layers' inputs, or what to do with those that are collected.
+        ranges: ranges found before.
+        precisions: that variants will have; the model is prepared for them (16-bit pairs want an opset of their own).
+        prices: of what is not in 8 bit.
+        allow_empty: selectors that match nothing are warned about.
+        cache: folder of ranges found before.
+        progress: called after each calibration sample.
+        warn: told what is likely a mistake.
+
+    Raises:
+        QdqError: as `qdqtool.quantization.quantizing.quantize_model`.
+    """
+    fingerprint = model_sha256(model)
+    floating = run_pipeline(model, "give-names", copy=True).model  # onnxruntime takes no two nodes of one name
+    references = outputs_of(floating, judged)
+    base, most = scheme.plan(), scheme.plan(Point(raised=tuple((p, ("*",)) for p in precisions)))
+    wished = replace(base, prepare=most.prepare, precision=Pipeline())  # every variant says its own precisions
+    chosen, _ = prepare(model, wished, allow_empty=allow_empty, warn=warn)
+    missing = (_selectors(wished) - _selectors(chosen)) | _refused(model, base, allow_empty=allow_empty, warn=warn)
+    overrides = chosen.annotate.overrides if chosen.annotate.overrides != wished.annotate.overrides else None
+    scheme = replace(scheme, missing=tuple(sorted(missing)), overrides=overrides)
+    recovering = recovering or Recovering()
+    recovering.recover(model, chosen.recover, chosen.materialise, feeds=feeds, workers=workers)
+    plain = copy_model(model)
+    scheme.plan().precision.run(plain)
+    names = observed_names(plain, chosen)
+    found = ranges or (None if names else Ranges(method=wished.method, samples=0, tensors={}))
+    if found is None:
+        found = collect_finite(
+            model, feeds or (), wished.method, names, options=wished.method_options, cache=cache, workers=workers,
+            progress=progress,
+            way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
+        )  # fmt: skip
+    bench = Bench(
+        model=workers.share(model),
+        scheme=scheme,
+        ranges=found,
+        inputs=recovering.inputs(chosen.materialise),
+        feeds=tuple(judged),
+        references=tuple(references),
+        metric=anywhere(metric.name),
+        prices=prices or Prices(),
+    )
+    data = EMPTY
+    for feed in judged:
+        data = add_feed(data, feed)
+    return Setting(
+        bench=bench,
+        model=model,
+        plan=chosen,
+        floating=metric.measure(references, judged, references),
+        of={
+            "model": fingerprint,
+            "preset or options": sha256_of_json(
+                [str(scheme.plan().pipeline), chosen.method, dict(chosen.method_options)]
+            ),
+            "calibration": found.sha256,
+            "data": data,
+            "metric": metric.name,
+        },
+    )
+
+
+@dataclass
+class Measurements:
+    """Variants measured so far, each once.
+
+    Args:
+        bench: what they are made of.
+        workers: who measures.
+        journal: keeps the results; None keeps them here alone.
+        known: key of the point → what was measured.
+        points: the points, in the order in which they were asked for.
+    """
+
+    bench: Bench
+    workers: Workers
+    journal: Journal | None = None
+    known: dict[str, Measured] = field(default_factory=dict)
+    points: dict[str, Point] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take over what the journal holds."""
+        for key, result in (self.journal.results if self.journal is not None else {}).items():
+            self.known[key] = Measured.from_json(result)
+
+    def of(self, points: Sequence[Point], progress: Progress | None = None) -> list[Measured]:
+        """What ``points`` are worth, in their order; those that are not known yet are measured now.
+
+        Raises:
+            QdqError: a variant that was made cannot be judged.
+        """
+        wanted = {point.key: point for point in points}
+        self.points |= wanted
+        todo = {key: point for key, point in wanted.items() if key not in self.known}
+        before = len(wanted) - len(todo)
+        ticks = None if progress is None else _shifted(progress, before, len(wanted))
+        results = self.workers.map(measure, self.bench, list(todo.values()), progress=ticks)
+        for key, found in zip(todo, results, strict=True):
+            data = found.to_json()
+            if self.journal is not None:
+                self.journal.add(key, data)
+            self.known[key] = Measured.from_json(data)
+        return [self.known[point.key] for point in points]
+
+
+def _shifted(progress: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: progress(before + done, total)
+
+
+def _selectors(plan: Plan) -> set[str]:
+    annotate = plan.annotate
+    return {text for selector in (annotate.exclude, annotate.only) if selector != NONE for text in selector.texts}
+
+
+def _refused(model: ir.Model, base: Plan, *, allow_empty: bool, warn: Warn | None) -> set[str]:
+    """Selectors of the user's for precisions that match nothing in the prepared ``model``.
+
+    Raises:
+        UsageError: there is one, and ``allow_empty`` is off.
+    """
+    found = set()
+    for text in texts_of(base.precision):
+        error = wrong(model, text)
+        if error is not None and not allow_empty:
+            raise error
+        if error is not None:
+            found.add(text)
+            if warn is not None:
+                warn(str(error))
+    return found
+
+
+def figure_json(figure: float | None) -> Any:
+    """A figure for JSON: rounded to what two machines agree on to the eye; null where nothing differs from the float model."""
+    return None if figure is None else round(figure, 6)

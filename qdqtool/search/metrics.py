@@ -1,0 +1,173 @@
+"""Metrics: what a quantized model is judged by. The protocol of one's own, and those that are built in.
+
+A metric of one's own is ``module:function`` (or ``file.py:function``),
+
+    def top1(outputs, feeds) -> float: ...
+
+    outputs     one dict a sample: output name → array, as the model gives it
+    feeds       one dict a sample: input name → array, and with them what the data holds beside the inputs (labels, boxes)
+    returns     a number, the higher the better
+
+A third parameter, where the function has one, takes the outputs of the float model. Built in, all of them higher is better:
+
+    sqnr        dB of the worst output against the float model, over all samples
+    cosine      −1..1 of the worst output against the float model
+    accuracy    share of samples, 0..1, whose largest value along the last axis of the first output is at the index in ``labels``
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.numerics.agreement import Accumulator, Agreement, worst
+
+from qdqtool.io.files.python_objects import import_object
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+
+#: Array beside the inputs that `accuracy` looks for.
+LABELS = "labels"
+
+
+class Function(Protocol):
+    """A metric as a user writes it."""
+
+    def __call__(self, outputs: list[dict[str, Array]], feeds: list[dict[str, Array]]) -> float:
+        """The figure, the higher the better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric.
+
+    Args:
+        name: as it was asked for: ``sqnr``, ``mine.py:top1``.
+        unit: of its figures: ``dB``, or none.
+        needs_labels: it judges by more than the float model's outputs.
+        function: (outputs, feeds, outputs of the float model) → figure; None where nothing differs from the float model.
+    """
+
+    name: str
+    unit: str
+    needs_labels: bool
+    function: Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float | None]
+
+    def measure(self, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
+        """The figure of a model that gives ``outputs`` for ``feeds``, where the float model gives ``references``.
+
+        Raises:
+            UsageError: the metric fails, or gives no finite number.
+        """
+        try:
+            figure = self.function(outputs, feeds, references)
+        except QdqError:
+            raise
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UsageError(f"the metric fails with {text}", where=f"--metric {self.name}") from error
+        if figure is None:
+            return None
+        try:
+            number = float(figure)
+        except (TypeError, ValueError) as error:
+            hint = "return one number, the higher the better"
+            raise UsageError(
+                f"the metric gives {type(figure).__name__}", where=f"--metric {self.name}", hint=hint
+            ) from error
+        if not math.isfinite(number):
+            raise UsageError(f"the metric gives {number}", where=f"--metric {self.name}", hint="return a finite number")
+        return number
+
+
+def open_metric(name: str) -> Metric:
+    """The metric called ``name``.
+
+    Raises:
+        UsageError: there is no such metric, or it cannot be imported.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    where = f"--metric {name}"
+    if ":" not in name:
+        known = ", ".join(BUILT_IN)
+        raise UsageError("there is no such metric", where=where, hint=f"{known}, or module:function of your own")
+    found = import_object(name, where=where)
+    if not callable(found):
+        raise UsageError(f"is {type(found).__name__}, no function", where=where)
+    takes_references = _parameters(found) >= 3
+
+    def call(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> Any:
+        given = [[dict(one) for one in each] for each in (outputs, feeds, references)]
+        return found(*given) if takes_references else found(*given[:2])
+
+    return Metric(name=name, unit="", needs_labels=True, function=call)
+
+
+def anywhere(name: str) -> str:
+    """``name`` as a process in another folder takes it: the file of ``file.py:function`` with its whole path."""
+    file, colon, function = name.rpartition(":")
+    return f"{os.path.abspath(file)}:{function}" if colon and file.endswith(".py") else name
+
+
+def rank(figure: float | None) -> float:
+    """``figure`` to sort by: None is infinite."""
+    return math.inf if figure is None else figure
+
+
+def _parameters(function: Callable[..., Any]) -> int:
+    """Number of positional parameters that have no default; 2 where it cannot be told."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
+
+
+def _agreements(outputs: Sequence[Arrays], references: Sequence[Arrays]) -> list[Agreement]:
+    """Per output its agreement with the float model over all samples."""
+    totals: dict[str, Accumulator] = {}
+    for tested, reference in zip(outputs, references, strict=True):
+        for name, x in reference.items():
+            totals.setdefault(name, Accumulator()).add(x, tested[name])
+    return [total.result() for total in totals.values()]
+
+
+def _sqnr(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
+    return worst([found.sqnr_db for found in _agreements(outputs, references)])
+
+
+def _cosine(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
+    return min(found.cosine for found in _agreements(outputs, references))
+
+
+def _accuracy(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
+    right = count = 0
+    for output, feed in zip(outputs, feeds, strict=True):
+        if LABELS not in feed:
+            hint = f"give data with an array {LABELS!r}, one integer a sample, as --eval-data or --data"
+            raise UsageError(f"the data holds no {LABELS!r}", where="--metric accuracy", hint=hint)
+        scores, labels = next(iter(output.values())), np.asarray(feed[LABELS])
+        chosen = scores.argmax(axis=-1)
+        if chosen.size != labels.size:
+            sizes = f"{labels.size} for {chosen.size} answers"
+            raise UsageError(f"the numbers of {LABELS} differ: {sizes}", where="--metric accuracy")
+        right += int((chosen.reshape(-1) == labels.reshape(-1)).sum())
+        count += labels.size
+    return right / count
+
+
+BUILT_IN = {
+    "sqnr": Metric(name="sqnr", unit="dB", needs_labels=False, function=_sqnr),
+    "cosine": Metric(name="cosine", unit="", needs_labels=False, function=_cosine),
+    "accuracy": Metric(name="accuracy", unit="", needs_labels=True, function=_accuracy),
+}

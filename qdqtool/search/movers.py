@@ -1,0 +1,201 @@
+"""Movers: nodes that change their precision together, because no pair stands between them or because they compute nothing.
+
+A fused group (a Conv and its Relu, a norm spelt out) moves as one. In a search for precisions what only moves values (Reshape,
+Transpose) goes with the node that computes them, so that the values have one type on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+from qdq_passes.encode.edit.whole_groups import touched_by
+from qdq_passes.graph.annotate import FUSED, PART
+from qdq_passes.graph.operators.macs import macs_in, macs_of
+from qdq_passes.graph.scopes import layer_of, scope_of
+from qdq_passes.graph.uses import SHARING, is_standard, main_nodes
+
+from qdqtool.quantization.plan import Plan
+
+By = Literal["node", "layer", "scope", "type"]
+
+#: What belongs to no layer, or has no scope, by that.
+OUTSIDE = "(none)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mover:
+    """Nodes that change precision together.
+
+    Args:
+        name: of the node that does most of the work: the one that multiplies, else the first.
+        op: its operator type.
+        scope: its module path, empty where nothing tells it.
+        nodes: names of the nodes, in the order of the graph.
+        macs: their multiply-accumulates in one inference.
+    """
+
+    name: str
+    op: str
+    scope: str
+    nodes: tuple[str, ...]
+    macs: int
+
+
+def movers(model: ir.Model, plan: Plan, *, follow: bool = False) -> list[Mover]:
+    """The movers of the prepared ``model`` that ``plan`` quantizes, in the order of the graph.
+
+    Args:
+        model: the model, the passes of ``plan.prepare`` behind it.
+        plan: the plan.
+        follow: what only moves values goes with the node that writes what it reads.
+    """
+    demands = plan.annotate.demands(model)
+    quantized = {name for names in demands.nodes.values() for name in names}
+    found = []
+    for nodes in _together(main_nodes(model), follow=follow):
+        if any(node.name in quantized for node in nodes):
+            found.append(_mover(nodes))
+    return found
+
+
+def merged(found: Sequence[Mover], model: ir.Model, by: By) -> list[Mover]:
+    """``found`` put together by layer, by scope or by operator type; as they are by node."""
+    if by == "node":
+        return list(found)
+    nodes = {node.name or "": node for node in main_nodes(model)}
+    buckets: dict[str, list[Mover]] = {}
+    for mover in found:
+        layer = layer_of(nodes[mover.name])
+        key = {"layer": OUTSIDE if layer is None else str(layer), "scope": mover.scope or OUTSIDE, "type": mover.op}[by]
+        buckets.setdefault(key, []).append(mover)
+    return [union(key, each) for key, each in buckets.items()]
+
+
+def union(name: str, found: Sequence[Mover]) -> Mover:
+    """Several as one, called ``name``."""
+    ops, scopes = {mover.op for mover in found}, {mover.scope for mover in found}
+    return Mover(
+        name=name,
+        op=ops.pop() if len(ops) == 1 else "",
+        scope=scopes.pop() if len(scopes) == 1 else "",
+        nodes=tuple(dict.fromkeys(node for mover in found for node in mover.nodes)),
+        macs=sum(mover.macs for mover in found),
+    )
+
+
+def touching_nodes(found: Sequence[Mover], nodes: Iterable[ir.Node]) -> list[Mover]:
+    """Those of ``found`` that hold one of ``nodes``."""
+    names = {node.name for node in nodes}
+    return [mover for mover in found if names.intersection(mover.nodes)]
+
+
+def tails(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
+    """Per graph output what computes it without multiplying, from the output back to the last layers (a detector's decoding, and
+    the Concat of its boxes and scores); and of that the node that writes the output with those before it, one more each."""
+    by_node = {name: mover for mover in found for name in mover.nodes}
+    made: dict[tuple[Mover, ...], None] = {}
+    for output in model.graph.outputs:
+        near: dict[Mover, None] = {}
+        front = [output.producer()]
+        seen: set[ir.Node] = set()
+        while front:
+            behind: list[ir.Node | None] = []
+            for node in front:
+                if node is None or node in seen or macs_of(node) != 0:
+                    continue
+                seen.add(node)
+                mover = by_node.get(node.name or "")
+                if mover is not None and mover.macs == 0:
+                    near[mover] = None
+                behind += [value.producer() for value in node.inputs if value is not None]
+            if len(near) > 1:
+                made[tuple(mover for mover in found if mover in near)] = None
+            front = behind
+    return list(made)
+
+
+def neighbours(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, Mover]]:
+    """(writer, reader) of the values that one of ``found`` writes and another reads, in the order of the graph."""
+    by_node = {name: mover for mover in found for name in mover.nodes}
+    pairs: dict[tuple[Mover, Mover], None] = {}
+    for node in main_nodes(model):
+        reader = by_node.get(node.name or "")
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            writer = by_node.get(producer.name or "") if producer is not None else None
+            if reader is not None and writer is not None and reader is not writer:
+                pairs[writer, reader] = None
+    return list(pairs)
+
+
+def between(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
+    """What hangs together between layers and does not multiply: the residual stream with its norms, an activation spelt out."""
+    parent = {mover: mover for mover in found if mover.macs == 0}
+
+    def root(mover: Mover) -> Mover:
+        while parent[mover] is not mover:
+            mover = parent[mover]
+        return mover
+
+    for writer, reader in neighbours(model, found):
+        if writer in parent and reader in parent:
+            parent[root(reader)] = root(writer)
+    regions: dict[Mover, list[Mover]] = {}
+    for mover in parent:
+        regions.setdefault(root(mover), []).append(mover)
+    return [tuple(region) for region in regions.values() if len(region) > 1]
+
+
+def alike(found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
+    """All that do not multiply, of one operator type each: the Softmaxes, the norms."""
+    types: dict[str, list[Mover]] = {}
+    for mover in found:
+        if mover.macs == 0:
+            types.setdefault(mover.op, []).append(mover)
+    return [tuple(each) for each in types.values() if len(each) > 1]
+
+
+def _together(nodes: list[ir.Node], *, follow: bool) -> list[list[ir.Node]]:
+    """``nodes`` in groups, in the order of their first node."""
+    parent = {node: node for node in nodes}
+
+    def root(node: ir.Node) -> ir.Node:
+        while parent[node] is not node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    def join(a: ir.Node, b: ir.Node | None) -> None:
+        if a in parent and b is not None and b in parent:
+            parent[root(b)] = root(a)
+
+    parts: dict[str, ir.Node] = {}
+    for node in nodes:
+        part = PART.get(node)
+        if part is not None:
+            join(parts.setdefault(part.of, node), node)
+        for value in node.outputs:
+            if FUSED.get(value) is not None and not value.is_graph_output():
+                for other in touched_by(value):
+                    join(node, other)
+        first = node.inputs[0] if node.inputs else None
+        if follow and is_standard(node, *SHARING) and first is not None:
+            join(node, first.producer())
+    groups: dict[ir.Node, list[ir.Node]] = {}
+    for node in nodes:
+        groups.setdefault(root(node), []).append(node)
+    return list(groups.values())
+
+
+def _mover(nodes: list[ir.Node]) -> Mover:
+    computing = [node for node in nodes if not is_standard(node, *SHARING)] or nodes
+    core = max(computing, key=lambda node: macs_of(node) or 0)  # the first of equals
+    return Mover(
+        name=core.name or core.op_type,
+        op=core.op_type,
+        scope=scope_of(core),
+        nodes=tuple(node.name or node.op_type for node in nodes),
+        macs=macs_in(nodes),
+    )

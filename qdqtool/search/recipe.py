@@ -1,0 +1,195 @@
+"""Recipes: a mix of precisions as a file that a person can read and `quantize --recipe` replays to the same bytes.
+
+format = "qdqtool.recipe"
+version = 1
+preset = "xint8"
+
+[options]            # what else was said, by the names of the command's options
+target = "generic_int8"
+
+[nodes]              # exact names of nodes of the prepared model
+float = ["/head/concat"]
+
+[bound]              # what the search had to reach, and what it reached
+[hashes]             # of the model, and of the ranges it was calibrated to"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qdq_passes.core.toml_table import TomlTable
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.foreign.literals import literal
+from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.read import read_text
+from qdqtool.io.files.toml_write import toml_text
+from qdqtool.search.variants import RAISED
+
+FORMAT, VERSION = "qdqtool.recipe", 1
+
+#: What an option of `quantize` may be, in a recipe.
+OptionValue = str | bool | int | float | tuple[str, ...] | Mapping[str, Any]
+
+
+#: Arguments of `quantize` that a recipe speaks of; the others (where to write, how many threads) are the caller's.
+_NOT_OF_RECIPES = frozenset(
+    {
+        "allow_findings", "cache", "data", "hooks", "image", "jobs", "model", "no_provenance", "output", "overwrite", "progress",
+        "ranges", "recipe", "report", "save_statistics", "statistics", "tokenizer", "warn", "allow_empty", "cluster",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What makes a quantization again.
+
+    Args:
+        preset: name or file of the preset.
+        options: what else is said to `quantize`, by the names of its options; what has its default is not here.
+        nodes: precision → exact names of the nodes that have it.
+        metric: what judged.
+        bound: what the figure had to reach.
+        figure: what it reached; None where nothing differs from the float model.
+        cost: in the unit of `qdqtool.search.precision_cost`.
+        share_8_bit: share of the multiply-accumulates in 8 bit or less, 0 to 1.
+        crossings: tensors held in 8 bit and in something wider.
+        model_sha256: fingerprint of the float model, see `qdqtool.calibrate.fingerprint`.
+        ranges_sha256: of the ranges of the result.
+        preset_sha256: of what the preset says.
+    """
+
+    preset: str
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    metric: str = "sqnr"
+    bound: float = 0.0
+    figure: float | None = None
+    cost: float = 0.0
+    share_8_bit: float = 1.0
+    crossings: int = 0
+    model_sha256: str = ""
+    ranges_sha256: str = ""
+    preset_sha256: str = ""
+
+    @property
+    def selectors(self) -> dict[str, tuple[str, ...]]:
+        """Precision → selectors that match these nodes alone."""
+        return {precision: tuple(map(literal, names)) for precision, names in self.nodes.items()}
+
+    def laid_under(self, said: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of `quantize`: what the recipe says, and what is said beside it.
+
+        Args:
+            said: arguments that were given.
+            defaults: what they are when nobody says anything.
+
+        Raises:
+            UsageError: something is said that contradicts the recipe.
+        """
+        own: dict[str, Any] = {"preset": self.preset, **self.options}
+        for precision, texts in self.selectors.items():
+            own[precision] = (*own.get(precision, ()), *texts)
+        unknown = sorted(set(own) - set(defaults))
+        if unknown:
+            raise UsageError(f"the recipe has the option {unknown[0]!r}, which there is not", hint="update qdqtool")
+        for name, value in said.items():
+            if name not in defaults or name in _NOT_OF_RECIPES or _same(value, defaults[name]):
+                continue
+            if not _same(getattr(value, "name", value) if name == "preset" else value, own.get(name, defaults[name])):
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{option} contradicts the recipe, which {_words(own.get(name))}",
+                    hint=f"leave {option} out, or search again with it",
+                )
+        return {**said, **own}
+
+    def to_toml(self) -> str:
+        """The text of the file; the same recipe gives the same text."""
+        reached: dict[str, Any] = {"metric": self.metric, "bound": self.bound}
+        if self.figure is not None:
+            reached["figure"] = self.figure
+        return toml_text(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "preset": self.preset,
+                "options": dict(sorted(self.options.items())),
+                "nodes": {p: list(self.nodes[p]) for p in RAISED if self.nodes.get(p)},
+                "bound": {
+                    **reached,
+                    "cost": self.cost,
+                    "share_8_bit": round(self.share_8_bit, 6),
+                    "boundary_crossings": self.crossings,
+                },
+                "hashes": {
+                    "model_sha256": self.model_sha256,
+                    "ranges_sha256": self.ranges_sha256,
+                    "preset_sha256": self.preset_sha256,
+                },
+            }
+        )
+
+    def write(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            UsageError: it exists and ``overwrite`` is off.
+        """
+        write_whole(path, self.to_toml().encode(), overwrite=overwrite)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Recipe:
+        """Read a recipe.
+
+        Raises:
+            ModelError: missing, no recipe, a newer version, or a key that is not known.
+        """
+        where = os.fspath(path)
+        try:
+            data = tomllib.loads(read_text(path))
+        except tomllib.TOMLDecodeError as error:
+            raise ModelError(f"is not TOML ({error})", where=where) from error
+        if data.get("format") != FORMAT:
+            raise ModelError("is no recipe", where=where, hint="`qdqtool mixed-precision --recipe FILE` writes one")
+        version = data.get("version")
+        if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION:
+            raise ModelError(f"has version {version!r}, known is {VERSION}", where=where, hint="update qdqtool")
+        keys = ("format", "version", "preset", "options", "nodes", "bound", "hashes")
+        root = TomlTable.of(data, where=where, keys=keys)
+        bound = root.table("bound", "metric", "bound", "figure", "cost", "share_8_bit", "boundary_crossings").data
+        hashes = root.table("hashes", "model_sha256", "ranges_sha256", "preset_sha256").data
+        nodes = root.table("nodes", *RAISED)
+        options = root.data.get("options", {})
+        if not isinstance(options, dict):
+            raise ModelError("'options' is no table", where=where)
+        try:
+            return cls(
+                preset=root.text("preset"),
+                options={k: tuple(v) if isinstance(v, list) else v for k, v in options.items()},
+                nodes={precision: nodes.texts(precision) for precision in RAISED if precision in nodes.data},
+                metric=str(bound.get("metric", "sqnr")),
+                bound=float(bound.get("bound", 0.0)),  # type: ignore[arg-type]
+                figure=None if "figure" not in bound else float(bound["figure"]),  # type: ignore[arg-type]
+                cost=float(bound.get("cost", 0.0)),  # type: ignore[arg-type]
+                share_8_bit=float(bound.get("share_8_bit", 1.0)),  # type: ignore[arg-type]
+                crossings=int(bound.get("boundary_crossings", 0)),  # type: ignore[call-overload]
+                **{name: str(value) for name, value in hashes.items()},
+            )
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"holds something that is no number ({error})", where=where) from error
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two option values say the same: a list and a tuple do, and so do None and nothing in a list or mapping."""
+    a, b = (None if isinstance(v, list | tuple | Mapping) and not v else v for v in (a, b))
+    return (list(a) if isinstance(a, list | tuple) else a) == (list(b) if isinstance(b, list | tuple) else b)
+
+
+def _words(value: Any) -> str:
+    return "says nothing of it" if value is None else f"says {value!r}"

@@ -1,0 +1,220 @@
+"""Variants of one quantization: some nodes alone, or some nodes in another precision; built on the prepared model and judged.
+
+The float model is prepared and calibrated once, and its outputs are computed once. A variant costs a copy of the graph (weights
+are shared), the passes behind calibration, and one run over the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+from qdq_passes.errors import QdqError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.pipeline.pipeline import Pipeline
+
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.foreign.literals import literal
+from qdqtool.io.files.artifacts import sha256_of_json
+from qdqtool.presets.preset import Preset
+from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.options import Options
+from qdqtool.quantization.plan import RANGES, Plan, plan
+from qdqtool.runtime.session import open_session
+from qdqtool.search.metrics import Metric, open_metric
+from qdqtool.search.precision_cost import Cost, Prices, cost_of
+from qdqtool.targets.legalization import Legalization
+from qdqtool.workers.shared_model import SharedModel
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+#: Precisions that a node can be raised to, cheapest first.
+RAISED = ("int16", "fp16", "bf16", "float")
+#: Those of them that a node computes in, rather than stores its values in.
+FLOATS = ("fp16", "bf16", "float")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """What all variants have in common: the arguments of `qdqtool.quantization.plan.plan`.
+
+    Args:
+        preset: the preset.
+        options: what the user says.
+        ops: operator types instead of the preset's.
+        legalization: what the target changes.
+        missing: selectors of the user's that match nothing, and were warned about.
+        overrides: what is said of single tensors, once the user's functions were asked; None where there are none.
+    """
+
+    preset: Preset
+    options: Options = field(default_factory=Options)
+    ops: tuple[str, ...] = ()
+    legalization: Legalization | None = None
+    missing: tuple[str, ...] = ()
+    overrides: str | None = None
+
+    def plan(self, point: Point | None = None) -> Plan:
+        """The plan of a variant."""
+        options = self.options if point is None else point.laid_over(self.options)
+        made = plan(self.preset, options, ops=self.ops, legalization=self.legalization)
+        if self.overrides is not None:
+            annotate = replace(made.annotate, overrides=self.overrides)
+            passes = tuple(annotate if p is made.annotate else p for p in made.materialise.passes)
+            made = replace(made, materialise=Pipeline(passes), annotators=())
+        return made.without(self.missing) if self.missing else made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What tells a variant from the plain quantization, by exact node names of the prepared model.
+
+    Args:
+        raised: (precision, names of the nodes that have it), each precision once, in the order of `RAISED`; names sorted.
+        only: the only nodes that are quantized; None: all that the preset and the user let.
+    """
+
+    raised: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    only: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, precisions: Mapping[str, str]) -> Point:
+        """Of node name → precision."""
+        raised = [(p, tuple(sorted(name for name, its in precisions.items() if its == p))) for p in RAISED]
+        return cls(raised=tuple((p, names) for p, names in raised if names))
+
+    @property
+    def key(self) -> str:
+        """Hex SHA-256 of what it says."""
+        return sha256_of_json(self.to_json())
+
+    @property
+    def precisions(self) -> dict[str, str]:
+        """Node name → precision."""
+        return {name: precision for precision, names in self.raised for name in names}
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready: a list of names a precision."""
+        data: dict[str, Any] = {precision: list(names) for precision, names in self.raised}
+        return data if self.only is None else {**data, "only": list(self.only)}
+
+    def laid_over(self, options: Options) -> Options:
+        """``options`` with this said besides: what the command line would say with selectors of these names."""
+        said: dict[str, Any] = {p: (*getattr(options, p), *map(literal, nodes)) for p, nodes in self.raised}
+        options = replace(options, **said)
+        return options if self.only is None else replace(options, only=tuple(map(literal, self.only)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a variant is worth.
+
+    Args:
+        figure: of the metric; None where nothing differs from the float model.
+        cost: what it costs.
+        reason: why it could not be made, in words; then ``figure`` says nothing. Empty where it could.
+    """
+
+    figure: float | None
+    cost: Cost
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; inverse of `from_json`."""
+        return {"figure": self.figure, **self.cost.to_json(), "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measured:
+        """Read the form that `to_json` writes."""
+        figure = data["figure"]
+        return cls(
+            figure=None if figure is None else float(figure), cost=Cost.from_json(data), reason=str(data["reason"])
+        )
+
+
+_FAILED = Cost(macs={}, crossings=0, bytes=0, total=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What variants are made of and judged by: the context of a worker.
+
+    Args:
+        model: the prepared float model, with its annotations.
+        scheme: what the variants have in common.
+        ranges: of every activation that the plain quantization observes.
+        inputs: what else the passes read by name.
+        feeds: samples to judge on, with what the data holds beside the inputs.
+        references: outputs of the float model for them.
+        metric: name of the metric.
+        prices: of what is not in 8 bit.
+    """
+
+    model: SharedModel
+    scheme: Scheme
+    ranges: Ranges
+    inputs: Mapping[str, Any]
+    feeds: tuple[Arrays, ...]
+    references: tuple[Arrays, ...]
+    metric: str
+    prices: Prices = field(default_factory=Prices)
+
+    @cached_property
+    def prepared(self) -> ir.Model:
+        """The prepared float model; not to be changed."""
+        return self.model.load()
+
+    @cached_property
+    def opened_metric(self) -> Metric:
+        """The metric."""
+        return open_metric(self.metric)
+
+    def build(self, point: Point) -> ir.Model:
+        """The model of a variant, as `quantize` would make it with these nodes named on its command line.
+
+        Raises:
+            QdqError: it cannot be made.
+        """
+        model = copy_model(self.prepared)
+        job = self.scheme.plan(point)
+        job.precision.run(model)
+        job.materialise.run(model, inputs={**self.inputs, RANGES: self._bound(observed_names(model, job))})
+        return model
+
+    def judge(self, model: ir.Model) -> float | None:
+        """The figure of ``model``.
+
+        Raises:
+            QdqError: onnxruntime refuses it, or the metric fails.
+        """
+        return self.opened_metric.measure(outputs_of(model, self.feeds), self.feeds, self.references)
+
+    def _bound(self, names: Sequence[str]) -> dict[str, Any]:
+        """The ranges of ``names`` alone: those that a calibration of this variant would have."""
+        bound = self.ranges.bound
+        return {name: bound[name] for name in names if name in bound}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: the fields, without what was made of them here."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def measure(bench: Bench, point: Point) -> Measured:
+    """Build and judge one variant; one that cannot be made is told by the reason."""
+    try:
+        model = bench.build(point)
+    except QdqError as error:
+        return Measured(figure=None, cost=_FAILED, reason=str(error))
+    return Measured(figure=bench.judge(model), cost=cost_of(model, bench.prices))
+
+
+def outputs_of(model: ir.Model, feeds: Sequence[Arrays]) -> list[Arrays]:
+    """Outputs of ``model`` for each of ``feeds``, of which arrays that are no inputs are left out; one thread."""
+    session = open_session(model)
+    inputs = set(session.input_names)
+    outputs: list[Arrays] = [session.run({k: v for k, v in feed.items() if k in inputs}) for feed in feeds]
+    session.close()
+    return outputs

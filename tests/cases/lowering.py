@@ -1,0 +1,48 @@
+"""Lowering for tests: a target that takes whatever can be computed, and models lowered for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from qdq_passes.analysis.computable import why_not_computable
+from qdq_passes.analysis.program_operators import DOMAIN, STANDARD
+from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import Verdict
+from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.pipeline.pipeline import run_pipeline
+
+from qdqtool.npu.compile import LOWER, preparation
+from tests.golden.fake_target import FakeTarget
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakesAll(FakeTarget):
+    """An NPU that takes what the simulator computes."""
+
+    name: str = "takes_all"
+    version: str = "1"
+    sha256: str = "0" * 64
+
+    def judge(self, unit: Unit) -> Verdict:
+        """By whether there is a plan for it."""
+        why = why_not_computable(unit, self.arithmetic)
+        if why is not None:
+            return Verdict(kind="fallback", engine="CPU", rule="not-computable", reason=why)
+        return Verdict(kind="npu-int", engine="npu", rule="takes")
+
+
+def lowered(model: ir.Model, target: FakeTarget | None = None) -> ir.Model:
+    """A copy of ``model`` lowered for ``target``, verified after each pass."""
+    steps = f"{preparation()},{LOWER}"
+    return run_pipeline(model, steps, inputs={"target": target or TakesAll()}, hooks=[VerifyEach()], copy=True).model
+
+
+def operators(model: ir.Model) -> list[str]:
+    """The operators of the main graph, those of other domains with theirs."""
+    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph]
+
+
+def foreign(model: ir.Model) -> list[str]:
+    """Operators that no program may hold."""
+    return [op for op in operators(model) if op not in STANDARD and not op.startswith(f"{DOMAIN}::")]

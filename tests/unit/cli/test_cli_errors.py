@@ -1,0 +1,227 @@
+"""A user's fault is one line that says what to do, an exit code, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cases.cli_helpers import CALIB, DIGITS, ROOT, cli, write
+
+#: Each command that reads a model, complete but for the model and, where it writes, the output.
+READING = {
+    "inspect": [],
+    "check": [],
+    "match": ["*"],
+    "qdq list": [],
+    "view": ["--once"],
+}
+WRITING = {
+    "opt": ["-p", "sort"],
+    "simplify": [],
+    "extract": ["--outputs", "logits"],
+    "rename": ["--value", "input=x"],
+    "fix-shapes": ["--dim", "N=1"],
+    "convert-opset": ["--opset", "20"],
+    "externalize": [],
+    "qdq insert": ["--select", "tensor:logits", "--scale", "0.5"],
+    "qdq remove": ["--all"],
+    "quantize": ["--data", "random:1"],
+    "calibrate": ["--data", "random:1"],
+}
+
+
+@pytest.mark.parametrize("command", [*READING, *WRITING])
+def test_a_missing_model(command: str, tmp_path: Path) -> None:
+    rest = READING.get(command) or [
+        *WRITING.get(command, []),
+        *(["-o", tmp_path / "o.onnx"] if command in WRITING else []),
+    ]
+    (tmp_path / "digits.onnx").touch()
+    done = cli(*command.split(), tmp_path / "digit.onnx", *rest, code=2)
+    assert done.error.endswith("digit.onnx: no such file; did you mean digits.onnx?")
+    assert done.out == ""
+    assert [p.name for p in tmp_path.iterdir()] == ["digits.onnx"]
+
+
+@pytest.mark.parametrize("command", [*READING, *WRITING])
+def test_a_file_that_is_no_model(command: str, tmp_path: Path) -> None:
+    rest = READING.get(command) or [
+        *WRITING.get(command, []),
+        *(["-o", tmp_path / "o.onnx"] if command in WRITING else []),
+    ]
+    assert "is not an ONNX model" in cli(*command.split(), ROOT / "pyproject.toml", *rest, code=2).error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_an_output_that_exists(command: str, tmp_path: Path) -> None:
+    output = tmp_path / "o.onnx"
+    output.write_bytes(b"precious")
+    done = cli(*command.split(), DIGITS, *WRITING[command], "-o", output, code=2)
+    assert done.error == f"{output}: exists; pass --overwrite"
+    assert output.read_bytes() == b"precious"
+    cli(*command.split(), DIGITS, *WRITING[command], "-o", output, "--overwrite")
+    assert output.read_bytes() != b"precious"
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_the_input_is_never_overwritten(command: str, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(Path(DIGITS).read_bytes())
+    same = tmp_path / "." / "m.onnx"
+    done = cli(*command.split(), model, *WRITING[command], "-o", same, "--overwrite", code=2)
+    assert "is an input" in done.error
+    assert model.read_bytes() == Path(DIGITS).read_bytes()
+
+
+def test_no_input_of_any_kind_is_overwritten(tmp_path: Path) -> None:
+    data = tmp_path / "calib.npz"
+    data.write_bytes(Path(CALIB).read_bytes())
+    ranges = tmp_path / "r.json"
+    cli("calibrate", DIGITS, "--data", data, "-o", ranges)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    quantize = ("quantize", DIGITS, "--overwrite")
+    for command in (
+        (*quantize, "--data", data, "-o", data),
+        (*quantize, "--data", data, "-o", tmp_path / "q.onnx", "--save-ranges", data),
+        (*quantize, "--ranges", ranges, "-o", ranges),
+        (*quantize, "--ranges", ranges, "-o", tmp_path / "q.onnx", "--json-out", ranges),
+        ("calibrate", "--merge", ranges, ranges, "-o", ranges, "--overwrite"),
+        ("calibrate", DIGITS, "--data", data, "-o", data, "--overwrite"),
+        ("inspect", DIGITS, "--json-out", DIGITS),
+        ("opt", DIGITS, "-p", "sort", "--check-data", data, "-o", data, "--overwrite"),
+    ):
+        assert "is an input" in cli(*command, code=2).error
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_missing_folders_are_made(command: str, tmp_path: Path) -> None:
+    output = tmp_path / "a" / "b" / "o.onnx"
+    cli(*command.split(), DIGITS, *WRITING[command], "-o", output)
+    assert output.is_file()
+
+
+def test_an_output_that_is_a_folder(tmp_path: Path) -> None:
+    assert cli("simplify", DIGITS, "-o", tmp_path, code=2).error == f"{tmp_path}: is a folder; give the name of a file"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["quantise"], "unknown command 'quantise'; did you mean 'quantize'?"),
+        (["qdq", "nope"], "unknown qdq command 'nope'; there is convert, dedicate, fold, insert, list, move, remove, set, share"),
+        (["inspect"], "Missing argument 'MODEL'; see `qdqtool inspect --help`"),
+        (["inspect", "MODEL", "--jsn"], "No such option '--jsn'"),
+        (["--path", "/nowhere", "inspect", "MODEL"], "/nowhere: no such folder"),
+        (["opt", "MODEL", "-p", "fold-batch-nrm"], "unknown pass 'fold-batch-nrm'; did you mean 'fold-batch-norm'"),
+        (["opt", "MODEL", "-p", "insert-qdq{weigths=dq}"], "insert-qdq has no option 'weigths'; did you mean weights?"),
+        (["opt", "MODEL", "-p", "insert-qdq{weights=float}"], 'insert-qdq: "float" is no value for weights'),
+        (["opt", "MODEL", "-p", "sort,"], "expected a pass name at column 6"),
+        (["opt", "MODEL", "-p", ""], "the pipeline is empty"),
+        (["opt", "MODEL", "-p", "@nowhere.txt"], "nowhere.txt: no such file"),
+        (["opt", "MODEL", "-p", "annotate-encodings{encodings=@ranges}"], "the pipeline needs @ranges"),
+        (["opt", "MODEL", "-p", "remove-qdq{select=op:Nope}"], "selector 'op:Nope' matches nothing"),
+        (["quantize", "MODEL", "--preset", "xint"], "unknown preset 'xint'; did you mean 'xint8' or 'vint8' or 'xint8-compat'?"),
+        (["quantize", "MODEL", "--preset", "no.toml"], "no.toml"),
+        (["quantize", "MODEL", "--target", "generic"], "unknown target 'generic'; did you mean 'generic_int8'?"),
+        (["quantize", "MODEL", "--method", "minmx", "--data", "random:1"], "unknown method 'minmx'; did you mean 'minmax' or 'pow2-minmse'?"),
+        (["quantize", "MODEL"], "no data to calibrate on; give --data, or --ranges"),
+        (["quantize", "MODEL", "--ranges", "nowhere.json"], "nowhere.json: no such file"),
+        (["quantize", "MODEL", "--data", "random:1", "--exclude", "op:Cnv"], "selector 'op:Cnv' matches nothing; nearest: Conv"),
+        (["quantize", "MODEL", "--data", "random:1", "--only", "op:Cnv"], "selector 'op:Cnv' matches nothing; nearest: Conv"),
+        (["quantize", "MODEL", "--data", "random:1", "--exclude", "*"], "nothing to quantize; --exclude and --only leave no"),
+        (["quantize", "MODEL", "--data", "no.npz"], "--data no.npz: no such file or folder"),
+        (["quantize", "MODEL", "--data", "random:0"], "--data"),
+        (["quantize", "MODEL", "--data", "random:1", "--samples", "0"], "0 is not in the range x>=1"),
+        (["quantize", "MODEL", "--data", "MODEL"], "unknown kind of file '.onnx'"),
+        (["quantize", "MODEL", "--data", "random:1", "--image-size", "big"], "--image-size 'big' is no size"),
+        (["quantize", "MODEL", "--data", "random:1", "--image-mean", "a,b"], "'a,b' is no list of numbers"),
+        (["extract", "MODEL"], "nothing to cut at"),
+        (["extract", "MODEL", "--outputs", "logit"], "no value 'logit' in the main graph; nearest: logits"),
+        (["rename", "MODEL"], "nothing to rename"),
+        (["rename", "MODEL", "--value", "input"], "'input' is no OLD=NEW pair"),
+        (["rename", "MODEL", "--value", "input=logits"], "input: value 'logits' exists already"),
+        (["rename", "MODEL", "--node", "a=b"], "no node 'a'"),
+        (["rename", "MODEL", "--dim", "M=b"], "no dimension 'M'"),
+        (["fix-shapes", "MODEL"], "no shape given"),
+        (["fix-shapes", "MODEL", "--dim", "M=1"], "no dynamic dimension 'M'; there is N"),
+        (["fix-shapes", "MODEL", "--dim", "N=x"], "'x' in 'N=x' is no size"),
+        (["fix-shapes", "MODEL", "--input-shape", "input=1x1x8x9"], "input: dimension 8 is static, 9 was asked for"),
+        (["convert-opset", "MODEL", "--opset", "3"], "3 is not in the range x>=7"),
+        (["qdq", "insert", "MODEL"], "qdq insert: give one of --scale, --ranges"),
+        (["qdq", "insert", "MODEL", "--scale", "1"], "qdq insert: --scale without --select"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--scale", "1"], "qdq insert: give one of"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--asymmetric"], "--scales and --asymmetric go with --ranges"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--dtype", "int16"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--weights", "dq"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--domain", "com.microsoft"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--dynamic", "--dedicated"], "do not go with --dynamic"),
+        (["qdq", "insert", "MODEL", "--ranges", "r", "--per-token"], "--per-token goes with --dynamic"),
+        (["qdq", "insert", "MODEL", "--ranges", "r", "--axis", "0"], "--axis and --block-size go with --scale"),
+        (["qdq", "set", "MODEL", "--all"], "qdq set: nothing to set"),
+        (["qdq", "set", "MODEL", "--all", "--scale", "1", "--nearest"], "--nearest goes with --round-pow2"),
+        (["qdq", "set", "MODEL", "--scale", "1"], "qdq set: give either --select or --all"),
+        (["qdq", "move", "MODEL", "--all"], "qdq move: give either --up or --down"),
+        (["qdq", "move", "MODEL", "--all", "--up", "--down"], "qdq move: give either --up or --down"),
+        (["qdq", "share", "MODEL"], "qdq share: give either --select or --all"),
+        (["qdq", "dedicate", "MODEL", "--all", "--select", "op:Conv"], "qdq dedicate: give either"),
+        (["qdq", "convert", "MODEL", "--per-tensor", "--per-axis"], "qdq convert: give either --per-tensor or"),
+        (["qdq", "convert", "MODEL"], "qdq convert: nothing to convert"),
+        (["qdq", "remove", "MODEL", "--all", "--keep-weights", "--round-weights"], "--keep-weights leaves the pair"),
+        (["qdq", "remove", "MODEL"], "qdq remove: give either --select or --all"),
+        (["qdq", "remove", "MODEL", "--select", "op:Nope"], "selector 'op:Nope' matches nothing"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:
+    words = [DIGITS if word == "MODEL" else word for word in arguments]
+    writes = words[0] not in ("quantise", "inspect") and not words[0].startswith("--") and words[1] != "nope"
+    done = cli(*words, *(["-o", str(tmp_path / "o.onnx")] if writes else []), code=2)
+    assert says in done.error
+    assert done.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["match", DIGITS, "op:Nope"],
+        ["qdq", "list", DIGITS, "--select", "op:Nope"],
+        ["calibrate", DIGITS, "--data", "random:1", "--select", "op:Nope", "--select", "op:Conv", "-o", "O"],
+        ["quantize", DIGITS, "--data", "random:1", "--exclude", "op:Nope", "-o", "O"],
+        ["qdq", "insert", DIGITS, "--scale", "1", "--select", "op:Nope", "--select", "op:Conv", "-o", "O"],
+        ["qdq", "remove", DIGITS, "--select", "op:Nope", "-o", "O"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_allow_empty_turns_an_empty_selector_into_a_warning(arguments: list[str], tmp_path: Path) -> None:
+    words = [str(tmp_path / "o") if word == "O" else word for word in arguments]
+    assert "selector 'op:Nope' matches nothing" in cli(*words, code=2).error
+    done = cli(*words, "--allow-empty")
+    assert done.err.startswith("warning: ") or words[0] in ("qdq", "calibrate")
+
+
+def test_verbose_shows_where_it_came_from(tmp_path: Path) -> None:
+    done = cli("inspect", tmp_path / "no.onnx", "-v", code=2)
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("error: ")
+
+
+def test_what_cannot_be_handled_is_3(tmp_path: Path) -> None:
+    assert "no converter" in cli("convert-opset", DIGITS, "-o", tmp_path / "o.onnx", "--opset", "99", code=3).error
+
+
+def test_a_model_with_errors_is_not_saved_unless_allowed(tmp_path: Path) -> None:
+    """A pair with a negative scale; the rest of the model can be quantized."""
+    model = write(tmp_path / "m.onnx", """
+        g (float[2] x) => (float[2] y) <float s = {-0.5}, int8 z = {0}> {
+          [q] a = QuantizeLinear(x, s, z)  [d] b = DequantizeLinear(a, s, z)  [relu] c = Relu(b)  [neg] y = Sigmoid(c)
+        }""")  # fmt: skip
+    output = tmp_path / "o.onnx"
+    for command in (("opt", model, "-p", "give-names"), ("quantize", model, "--data", "random:1")):
+        assert "has the scale -0.5" in cli(*command, "-o", output, code=2).error
+        assert not output.exists()
+        cli(*command, "-o", output, "--allow-findings")
+        output.unlink()
+    cli("opt", model, "-p", "remove-qdq", "-o", output)

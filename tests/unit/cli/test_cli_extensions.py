@@ -1,0 +1,206 @@
+"""A new pass, preset, target, method or command is one file in a folder: with ``--path``, or in ``QDQTOOL_PATH``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from qdq_passes.core import registry
+
+from tests.cases.cli_helpers import DIGITS, cli, process
+
+FILES = {
+    "passes/drop_relu.py": """
+from dataclasses import dataclass
+from qdqtool.passes import Keeps, Pass
+from qdq_passes.core import edit
+
+@dataclass(frozen=True)
+class DropRelu(Pass):
+    '''Take the first ``count`` Relu nodes out.'''
+    keeps = Keeps("changes", why="negative numbers pass")
+    count: int = 1
+
+    def run(self, model):
+        namer = edit.Namer(model)
+        for node in [n for n in model.graph if n.op_type == "Relu"][: self.count]:
+            yield edit.bypass(node, namer, "as asked")
+""",
+    "presets/my_a8w8.toml": """
+description = "int8, float scales, activations with a zero point"
+[calibration]
+method = "largest-mean"
+[pipeline]
+before = "give-names,fold-batch-norm,sort"
+[encodings]
+scales = "any"
+symmetric = false
+[insert]
+weights = "dq"
+""",
+    "targets/convs_only.toml": """
+description = "an NPU for convolutions"
+version = "1"
+[[op]]
+types = ["Conv"]
+[[op.scheme]]
+activations = ["int8"]
+weights = ["int8"]
+bias = ["int8"]
+""",
+    "methods/largest_mean.py": """
+from qdqtool.calibrate.methods import Array, Observer, Range, State
+
+class LargestMean(Observer):
+    '''Ten times the largest mean magnitude of a sample.'''
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+
+    def observe(self, values: Array, low: float, high: float) -> None:
+        self.mean = max(self.mean, float(abs(values).mean()))
+
+    def merge(self, other) -> None:
+        self.mean = max(self.mean, other.mean)
+
+    def range(self) -> Range:
+        return Range(-10 * self.mean, 10 * self.mean)
+
+    def state(self) -> State:
+        return {"mean": self.mean}
+
+    def restore(self, state: State, found: Range) -> None:
+        self.mean = state["mean"]
+""",
+    "commands/count.py": '''"""Count the nodes of MODEL."""
+
+from qdqtool.cli.options import command, load_model, model_argument
+from qdqtool.cli.render import Out, say
+
+
+@command()
+@model_argument
+def count(out: Out, model: str) -> None:
+    """Count the nodes of MODEL."""
+    nodes = len(list(load_model(model).graph))
+    out.result({"nodes": nodes}, lambda: say(f"{nodes} nodes"))
+
+
+command = count
+''',
+}
+
+
+@pytest.fixture(autouse=True)
+def no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of ``--path`` stay for the life of a process: forget them after each test."""
+    monkeypatch.setattr(registry, "_added", [])
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("mine")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def test_a_pass(mine: str, tmp_path: Path) -> None:
+    done = cli("opt", DIGITS, "--path", mine, "-p", "drop-relu{count=2}", "-o", tmp_path / "o.onnx")
+    assert done.out.splitlines()[0] == "drop-relu{count=2}: 2 changes"
+    assert "Take the first ``count`` Relu nodes out." in cli("--path", mine, "list", "passes", "drop-relu").out
+    near = cli("opt", DIGITS, "--path", mine, "-p", "drop-rleu", "-o", tmp_path / "p.onnx", code=2)
+    assert "did you mean 'drop-relu'" in near.error
+
+
+def test_a_preset_with_a_method(mine: str, tmp_path: Path) -> None:
+    command = ("quantize", DIGITS, "--path", mine, "--preset")
+    report = cli(*command, "my_a8w8", "--data", "random:2", "--json", "-o", tmp_path / "q.onnx").json
+    assert (report["preset"], report["method"]) == ("my_a8w8", "largest-mean")
+    assert "fuse-conv-activation" not in report["pipeline"]
+    assert cli(*command, f"{mine}/presets/my_a8w8.toml", "--print-pipeline").out.strip() == report["pipeline"]
+
+
+def test_a_target(mine: str, tmp_path: Path) -> None:
+    for target in ("convs_only", f"{mine}/targets/convs_only.toml"):
+        command = (
+            "quantize",
+            DIGITS,
+            "--path",
+            mine,
+            "--target",
+            target,
+            "--data",
+            "random:2",
+            "--json",
+            "--overwrite",
+        )
+        assert cli(*command, "-o", tmp_path / "q.onnx").json["quantized_nodes"] == 6
+    assert "an NPU for convolutions" in cli("--path", mine, "list", "targets").out
+
+
+def test_a_method(mine: str, tmp_path: Path) -> None:
+    command = ("calibrate", DIGITS, "--path", mine, "--method", "largest-mean", "--data")
+    cli(*command, "random:2:1", "-o", tmp_path / "a.json")
+    cli(*command, "random:3:2", "-o", tmp_path / "b.json")
+    merge = (
+        "calibrate",
+        "--path",
+        mine,
+        "--merge",
+        tmp_path / "a.json",
+        tmp_path / "b.json",
+        "-o",
+        tmp_path / "m.json",
+    )
+    assert cli(*merge).out == f"25 ranges over 5 samples (largest-mean) in {tmp_path / 'm.json'}\n"
+
+
+def test_a_command(mine: str) -> None:
+    assert cli("--path", mine, "count", DIGITS).out == "24 nodes\n"
+    assert cli("count", DIGITS, "--json").json == {"nodes": 24}
+    assert "Count the nodes of MODEL." in cli("count", "--help").out
+    assert cli("count", "nowhere.onnx", code=2).error == "nowhere.onnx: no such file; check the path"
+    done = process("--path", mine, "--help")
+    assert re.search(r"^ +count +Count the nodes of MODEL\.", done.stdout, re.M)
+
+
+def test_all_of_it_by_the_environment(mine: str, tmp_path: Path) -> None:
+    folders = f"/nowhere:{mine}"
+    done = process(
+        "quantize", DIGITS, "--preset", "my_a8w8", "--target", "convs_only", "--data", "random:2", "-o", tmp_path / "q.onnx",
+        QDQTOOL_PATH=folders,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = process("opt", DIGITS, "-p", "drop-relu", "-o", tmp_path / "o.onnx", QDQTOOL_PATH=folders)
+    assert done.returncode == 0, done.stderr
+    assert process("count", DIGITS, QDQTOOL_PATH=folders).stdout == "24 nodes\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "passes/wrong_name.py",
+            "class Other: pass",
+            "defines no WrongName; the name rule is wrong_name.py = WrongName",
+        ),
+        ("passes/wrong_name.py", "import nonsense_xyz", "cannot be imported: ModuleNotFoundError"),
+        ("passes/sort.py", "class Sort: pass", "passes 'sort' is defined twice"),
+        ("presets/bad.toml", "description = 3", "presets/bad.toml"),
+        ("methods/bad.py", "class Bad: pass", "Bad is no Observer"),
+        ("commands/bad.py", "command = 3", "bad.py: its `command` is no click command"),
+    ],
+)
+def test_faults_of_such_files_are_named(name: str, text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(text)
+    command = {
+        "passes": ["opt", DIGITS, "-p", "wrong-name", "-o", tmp_path / "o"],
+        "presets": ["quantize", DIGITS, "--preset", "bad", "--print-pipeline"],
+        "methods": ["calibrate", DIGITS, "--method", "bad", "--data", "random:1", "-o", tmp_path / "o"],
+        "commands": ["bad", DIGITS],
+    }[name.split("/")[0]]
+    assert says in cli("--path", tmp_path, *command, code=2).error

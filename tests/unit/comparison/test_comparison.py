@@ -1,0 +1,125 @@
+"""Cumulative comparison: what is matched with what, and the figures of outputs, tensors and slices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from qdq_passes.errors import ModelError, UsageError
+
+from qdqtool.comparison.cumulative import compare_models
+from qdqtool.io.feeds.feeds import input_specs, open_feeds
+from tests.cases.small_models import model
+
+Array = npt.NDArray[Any]
+
+FLOAT = "g (float[N,2] x) => (float[N,2] y) { h = Relu(x)  y = Neg(h) }"
+QUANTIZED = """g (float[N,2] x) => (float[N,2] y) <float s = {0.5}, int8 z = {0}> {
+    h = Relu(x)
+    q = QuantizeLinear(h, s, z)
+    d = DequantizeLinear(q, s, z)
+    y = Neg(d)
+}"""
+X = np.array([[1.0, -1.0], [0.75, 3.2]], np.float32)
+
+
+def feeds(*, x: Array = X) -> list[dict[str, Array]]:
+    return [{"x": row[np.newaxis]} for row in x]
+
+
+def test_a_model_agrees_with_itself() -> None:
+    found = compare_models(model(FLOAT), model(FLOAT), feeds())
+    assert found.min_sqnr is None
+    assert found.outputs[0].agreement.is_exact
+    assert [t.name for t in found.tensors] == ["h"]
+    assert found.warnings == ()
+
+
+def test_a_quantized_tensor_is_compared_as_its_consumers_see_it() -> None:
+    found = compare_models(model(FLOAT), model(QUANTIZED), feeds())
+    (h,) = found.tensors
+    assert h.name == "h"
+    assert h.agreement.max_abs == pytest.approx(0.25)  # 0.75 → 1.0: half to even
+    assert h.agreement.lsb == pytest.approx(0.5)
+    assert (
+        h.agreement.sqnr_db
+        == found.min_sqnr
+        == pytest.approx(10 * np.log10((1 + 0.75**2 + 3.2**2) / (0.25**2 + 0.2**2)))
+    )
+    assert found.samples == 2
+
+
+def test_json_has_the_keys_of_the_contract() -> None:
+    data = compare_models(model(FLOAT), model(QUANTIZED), feeds(), per_slice=1).to_json()
+    json.dumps(data, allow_nan=False)
+    assert set(data["outputs"]["y"]) == {"sqnr_db", "max_abs", "cosine", "exact", "slices"}
+    assert {"name", "sqnr_db", "max_abs", "cosine", "exact", "lsb", "slices"} == set(data["tensors"][0])
+    assert [s["index"] for s in data["outputs"]["y"]["slices"]] == [0, 1]
+
+
+def test_tensors_come_worst_first_and_can_be_chosen() -> None:
+    float_text = "g (float[2] x) => (float[2] y) { b = Neg(x)  a = Mul(b, b)  y = Relu(a) }"
+    other = float_text.replace("Neg(x)", "Neg(x2)").replace("{ b", "{ t = Round(x) x2 = Max(x, t) b")
+    x = [{"x": np.array([0.6, 2.0], np.float32)}]
+    found = compare_models(model(float_text), model(other), x)
+    assert [t.name for t in found.tensors] == ["b", "a"]
+    assert [t.name for t in compare_models(model(float_text), model(other), x, tensors=["a"]).tensors] == ["a"]
+    assert compare_models(model(float_text), model(other), x, tensors=[]).tensors == ()
+    with pytest.raises(UsageError, match="not a float tensor of both models: zz"):
+        compare_models(model(float_text), model(other), x, tensors=["zz"])
+
+
+def test_a_quantized_input_is_compared_too() -> None:
+    quantized = """g (float[N,2] x) => (float[N,2] y) <float s = {0.5}, int8 z = {0}> {
+        q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  h = Relu(d)  y = Neg(h) }"""
+    found = compare_models(model(FLOAT), model(quantized), feeds())
+    assert {t.name for t in found.tensors} == {"x", "h"}
+
+
+def test_names_that_differ_are_matched_by_position_with_a_warning() -> None:
+    other = model("g (float[N,2] u) => (float[N,2] v) { h = Relu(u)  v = Neg(h) }")
+    found = compare_models(model(FLOAT), other, feeds())
+    assert [o.name for o in found.outputs] == ["y"]
+    assert found.warnings == (
+        "inputs are matched by position: x with u",
+        "outputs are matched by position: y with v",
+    )
+
+
+def test_models_that_do_not_match_are_refused() -> None:
+    two = model("g (float[N,2] x) => (float[N,2] y, float[N,2] z) { y = Relu(x)  z = Neg(x) }")
+    with pytest.raises(UsageError, match="different outputs: y and y, z"):
+        compare_models(model(FLOAT), two, feeds())
+    turned = model("g (float[N,2] x) => (float y) { h = Relu(x)  y = Transpose(h) }")
+    with pytest.raises(ModelError, match=r"output 'y': shape \[1, 2\] in A, \[2, 1\] in B"):
+        compare_models(model(FLOAT), turned, feeds())
+    with pytest.raises(UsageError, match="no sample"):
+        compare_models(model(FLOAT), model(FLOAT), [])
+
+
+def test_an_inner_tensor_of_another_shape_is_left_out_with_a_warning() -> None:
+    a = model("g (float[1,2] x) => (float[1,2] y) { h = Relu(x)  y = Neg(h) }")
+    b = model("g (float[1,2] x) => (float[1,2] y) { h = Transpose(x)  t = Transpose(h)  r = Relu(t)  y = Neg(r) }")
+    found = compare_models(a, b, [{"x": X[:1]}])
+    assert found.min_sqnr is None
+    assert found.tensors == ()
+    assert found.warnings == ("not compared: tensor 'h': shape [1, 2] in A, [2, 1] in B",)
+
+
+def test_slices_of_an_axis_whose_length_changes_are_left_out() -> None:
+    found = compare_models(model(FLOAT), model(QUANTIZED), [{"x": X}, {"x": X[:1]}], per_slice=0, tensors=[])
+    assert found.outputs[0].slices == ()
+    assert "output 'y' has no slices" in found.warnings[0]
+
+
+def test_progress_knows_the_count_of_feeds() -> None:
+    a = model(FLOAT)
+    seen: list[tuple[int, int | None]] = []
+    data = open_feeds("random:2:7", input_specs(a))
+    found = compare_models(a, model(QUANTIZED), data, progress=lambda done, total: seen.append((done, total)))
+    assert found.warnings == ()  # those of the data stay with the feeds
+    assert "random data" in data.warnings[0]
+    assert seen == [(1, 2), (2, 2)]

@@ -1,0 +1,199 @@
+"""`qdqtool split` as it is used: what is shown, its JSON, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from qdq_passes.errors import UsageError
+
+import qdqtool
+from qdqtool.llm.folder.folders import split
+from qdqtool.llm.plan.padding import padding_of
+from qdqtool.llm.plan.planning import crossed
+from qdqtool.llm.plan.specializations import Specialization
+from tests.cases.cli_helpers import DIGITS, cli
+from tests.unit.llm.test_split_forms import exported, tiny
+
+__all__ = ["tiny"]  # a fixture
+SHAPE = ("--prefill", "4", "--context", "16")
+
+
+def test_what_is_shown(tiny: Path, tmp_path: Path) -> None:
+    done = cli("split", tiny, "-o", tmp_path / "split", *SHAPE, "--verify", "-v", "--prompt-lengths", "3,9")
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["role", "name", "because"] in lines
+    assert ["ids", "input_ids", "ids:", "chooses", "rows", "of", "an", "embedding", "table", "of", "50"] in lines
+    assert ["prefill_b1_s4_c16", "1", "4", "16"] in [line[:4] for line in lines]
+    assert any("padded ÷ real tokens" in line for line in done.out.splitlines())
+    assert f"wrote 5 files to {tmp_path / 'split'}, weights 27.1 KiB" in done.out
+    assert done.out.splitlines()[-1].startswith("equal: at most ")
+    assert cli("split", tiny, "-o", tmp_path / "split", *SHAPE, "--overwrite", "-q").out == ""
+
+
+def test_roles_are_shown_without_being_asked_for(tiny: Path, tmp_path: Path) -> None:
+    """Of the cache the first tensor and the last; `-q` prints nothing, a comparison neither."""
+    shown = cli("split", tiny, "-o", tmp_path / "split", *SHAPE).out.splitlines()
+    rows = [line.split(maxsplit=1) for line in shown[: shown.index("")]]
+    assert rows[:5] == [
+        ["role", "name"],
+        ["ids", "input_ids"],
+        ["mask", "attention_mask"],
+        ["positions", "position_ids"],
+        ["logits", "logits"],
+    ]
+    assert [line.split() for line in shown[5 : shown.index("")]] == [
+        ["key", "of", "layer", "0", "past_key_values.0.key", "→", "present.0.key"],
+        ["…", "2", "more"],
+        ["value", "of", "layer", "1", "past_key_values.1.value", "→", "present.1.value"],
+    ]
+    assert cli("split", tiny, "-o", tmp_path / "quiet", *SHAPE, "--verify", "-q").out == ""
+
+
+def test_json(tiny: Path, tmp_path: Path) -> None:
+    found = cli("split", tiny, "-o", tmp_path / "a", *SHAPE, "--verify", "--prompt-lengths", "3,9", "--json").json
+    assert list(found) == [
+        "folder", "layout", "roles", "specializations", "pipelines", "padding", "weight_bytes", "files", "verification",
+    ]  # fmt: skip
+    assert found["verification"]["passed"] is True
+    assert {row["role"]: row["name"] for row in found["roles"]}["mask"] == "attention_mask"
+    assert [one["name"] for one in found["specializations"]] == ["prefill_b1_s4_c16", "decode_b1_s1_c16"]
+    assert found["specializations"][0]["parts"] == [{"model": "prefill_b1_s4_c16.onnx", "nodes": 57}]
+    assert [(row["padded_tokens"], row["real_tokens"]) for row in found["padding"]] == [
+        (32, 12),
+        (4 + 4 + 4 + 1, 12),
+        (4 + 16, 12),
+    ]
+    printed = cli("split", tiny, "-o", tmp_path / "b", *SHAPE, "--print-pipeline", "--json").json
+    assert printed["pipelines"] == found["pipelines"]
+    assert not (tmp_path / "b").exists()
+
+
+def test_printed_pipelines_replay(tmp_path: Path) -> None:
+    """With `opt -p`, file by file, for a model whose attention keeps its cache itself."""
+    source = exported("llama_genai_int4")
+    texts = cli("split", source, "-o", tmp_path / "x", *SHAPE, "--print-pipeline", "--json").json["pipelines"]
+    split(source, tmp_path / "split", prefill=(4,), context=(16,))
+    cli("opt", source, "-o", tmp_path / "prepared.onnx", "-p", texts.pop("prepare"))
+    for name, text in texts.items():
+        cli("opt", tmp_path / "prepared.onnx", "-o", tmp_path / f"{name}.onnx", "-p", text)
+        same = cli("diff", tmp_path / f"{name}.onnx", tmp_path / "split" / f"{name}.onnx", "--json").json
+        assert same["differences"] == []
+
+
+def test_warnings_of_group_query_attention(tmp_path: Path) -> None:
+    source = exported("llama_genai_int4")
+    common = ("split", source, *SHAPE, "--print-pipeline", "-o", tmp_path / "x")
+    assert "gives out no new rows alone: it is decomposed" in cli(*common, "--layout", "slide").err
+    assert "runs several tokens of one row only: it is decomposed" in cli(*common, "--batch", "2").err
+    assert "scatter-nd is not used; pass --decompose" in cli(*common, "--scatter", "scatter-nd").err
+    assert cli(*common, "--scatter", "scatter-nd", "--decompose").err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "why"),
+    [
+        (["--prefill", "4,x"], 2, "'4,x' is no list of lengths; write 128,512"),
+        (["--prefill", "0"], 2, "'0' is no list of lengths"),
+        (["--context", ""], 2, "'' is no list of lengths"),
+        (["--prefill", "²"], 2, "is no list of lengths"),
+        (["--prefill", "none", "--decode", "none"], 2, "no specialization; give --prefill, --decode and --context"),
+        (["--prefill", "32", "--context", "16"], 2, "no context holds 32 tokens of one run; the largest is 16"),
+        (["--decode", "2"], 2, "a run of 2 tokens is no decode step; give --decode 1, and --prefill 2,128"),
+        (
+            ["--prefill", "4", "--context", "100000000000"],
+            3,
+            "chooses among 64 positions, the context has 100000000000",
+        ),
+        (["--layout", "slide", "--scatter", "scatter-nd"], 2, "scatter-nd writes in place, and the layout is slide"),
+        (["--naming", "nothing"], 2, "unknown naming 'nothing'; see `qdqtool list namings`"),
+        (["--naming", "nothing.toml"], 2, "nothing.toml: no such file"),
+        (["--naming", "genai", "--layout", "slide"], 2, "naming genai takes the layout in-place, not slide"),
+        (["--tolerance", "nan"], 2, "a tolerance of nan; give a number such as 1e-4"),
+        (["--max-part-bytes", "12TB"], 2, "'12TB' is no size; write 4GB, 3500MiB or a number of bytes"),
+        (["--max-part-bytes", "-5"], 2, "is no size of a part"),
+        (["--parts", "0"], 2, "0 is not in the range x>=1"),
+        (
+            ["--specializations", "s.json", "--context", "16"],
+            2,
+            "--specializations lists the shapes: leave out --context",
+        ),
+        (["--tokenizer", "/nothing"], 2, "/nothing: no such file"),
+        ([*SHAPE, "--prompt-lengths", "17"], 2, "a prompt of 17 tokens does not fit 16 slots; give a larger --context"),
+        (["--specializations", "/nothing.json"], 2, "/nothing.json: no such file"),
+        (["--layout", "sideways"], 2, "'sideways' is not one of 'in-place', 'slide'"),
+    ],
+)
+def test_bad_options(options: list[str], code: int, why: str, tiny: Path, tmp_path: Path) -> None:
+    assert why in cli("split", tiny, "-o", tmp_path / "split", *options, code=code).error
+    assert not (tmp_path / "split").exists()
+
+
+def test_bad_models(tiny: Path, tmp_path: Path) -> None:
+    assert "is no decoder with a KV cache" in cli("split", DIGITS, "-o", tmp_path / "a", code=3).error
+    assert "no such file" in cli("split", tmp_path / "nothing.onnx", "-o", tmp_path / "a", code=2).error
+    cli("split", tiny, "-o", tmp_path / "split", *SHAPE)
+    again = cli("split", tmp_path / "split" / "decode_b1_s1_c16.onnx", "-o", tmp_path / "a", *SHAPE, code=3).error
+    assert "input_ids: has the shape [1,1], whose axis 1 would have to be 4" in again
+    assert "is a folder" in cli("split", tmp_path / "split", "-o", tmp_path / "a", code=2).error
+    assert "--overwrite" in cli("split", tiny, "-o", tmp_path / "split", *SHAPE, code=2).error
+    assert "cannot be written" in cli("split", tiny, "-o", "/proc/nothing", *SHAPE, code=2).error
+    assert not (tmp_path / "a").exists()
+
+
+def test_python_says_the_same(tiny: Path, tmp_path: Path) -> None:
+    for options, why in (
+        ({"layout": "sideways"}, "layout 'sideways' is unknown; give in-place or slide"),
+        ({"mask": "none"}, "mask 'none' is unknown; give input or graph"),
+        ({"scatter": "add"}, "scatter 'add' is unknown"),
+        ({"prefill": [0]}, "the sequence length is 0"),
+        ({"context": []}, "no specialization"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            qdqtool.split(str(tiny), tmp_path / "split", **({"prefill": [4], "context": [16]} | options))  # type: ignore[arg-type]
+    stages: list[tuple[str, int, int | None]] = []
+    qdqtool.split(
+        qdqtool.load(str(tiny)),
+        tmp_path / "split",
+        prefill=[4],
+        context=[16],
+        progress=lambda *told: stages.append(told),
+    )
+    assert stages == [("prefill_b1_s4_c16", 0, 2), ("decode_b1_s1_c16", 1, 2), ("writing", 0, None)]
+
+
+def test_shapes_are_crossed() -> None:
+    names = [one.name for one in crossed((8, 4), (1,), (4, 8), (2,))]
+    assert names == ["prefill_b2_s4_c4", "decode_b2_s1_c4", "prefill_b2_s8_c8", "prefill_b2_s4_c8", "decode_b2_s1_c8"]
+    one = Specialization.of(1, 4, 8)
+    with pytest.raises(UsageError, match="two specializations are called 'prefill_b1_s4_c8'"):
+        qdqtool.split("unread.onnx", "unwritten", specializations=[one, one])
+
+
+def test_padding_by_hand() -> None:
+    """A run of S costs 16 + S: behind 128 tokens of 130, a run of 16 (32) is cheaper than two of 1 (34)."""
+    shapes = crossed((16, 64), (1,), (128, 256))
+    maximum, buckets, powers = padding_of([5, 20, 70, 130], shapes)
+    assert (maximum.padded, powers.padded) == (256 * 4, 8 + 32 + 128 + 256)
+    assert buckets.padded == 16 + (16 + 16) + (64 + 16) + (64 + 64 + 16)
+    assert {row.real for row in (maximum, buckets, powers)} == {225}
+    assert maximum.waste == 1024 / 225
+    assert maximum.strategy == "the context, 256"
+    assert buckets.strategy == "chunks of 1, 16, 64"
+    assert padding_of([1, 2, 4], crossed((4,), (1,), (8,)))[2].padded == 1 + 2 + 4
+    assert padding_of([8], [Specialization.of(1, 8, 8), Specialization.of(1, 4, 64)])[1].padded == 8
+    assert padding_of([9], [Specialization.of(1, 8, 8), Specialization.of(1, 4, 64)])[1].padded == 4 + 4 + 4
+    assert json.dumps(maximum.to_json()) == (
+        '{"strategy": "the context, 256", "padded_tokens": 1024, "real_tokens": 225, "waste": 4.551111111111111}'
+    )
+
+
+def test_namings_are_listed() -> None:
+    found = cli("list", "namings", "--json").json["namings"]
+    assert [entry["name"] for entry in found] == ["ane", "cloud-ai", "exported", "genai"]
+    assert all(entry["summary"] for entry in found)
+    text = cli("list", "namings", "cloud-ai").out
+    assert "past: past_{part}.{layer}" in text
+    assert "layout: in-place" in text
+    assert "unknown naming" in cli("list", "namings", "nothing", code=2).error
