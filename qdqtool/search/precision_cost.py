@@ -2,8 +2,8 @@
 
     cost = Σ_t MACs_t · (f_t − 1) + p · bytes                          unit: the time of one multiply-accumulate in 8 bit
 
-MACs_t are the multiply-accumulates whose wider operand has type t (`qdq_passes.precision.look.mac_shares`); one of type t takes f_t
-times as long as one in 8 bit or less. bytes are those of the boundary crossings: a tensor that is held both in 8 bit and in
+MACs_t are the multiply-accumulates whose wider operand has type t (`qdq_passes.precision.look.mac_shares`); one of type t takes
+f_t times as long as one in 8 bit or less. bytes are those of the boundary crossings: a tensor that is held both in 8 bit and in
 something wider is read in the one and written in the other, by the vector unit, as which p multiply-accumulates in 8 bit take as
 long a byte.
 

@@ -211,7 +211,7 @@ DECLARED = (("qdq_passes.decoder.look.record", "DECODER"),)
 
 
 @cache
-def annotations() -> tuple[Annotation[Any], ...]:
+def annotation_kinds() -> tuple[Annotation[Any], ...]:
     """Every kind of annotation there is."""
     return *ANNOTATIONS, *(getattr(importlib.import_module(module), name) for module, name in DECLARED)
 
@@ -235,7 +235,7 @@ def holders(model: ir.Model) -> list[Annotatable]:
 
 def write_metadata(model: ir.Model) -> int:
     """Write every annotation of ``model`` into ``metadata_props``; returns how many were written."""
-    count, kinds = 0, annotations()
+    count, kinds = 0, annotation_kinds()
     for holder in holders(model):
         for annotation in kinds:
             value = annotation.get(holder)
@@ -248,7 +248,7 @@ def write_metadata(model: ir.Model) -> int:
 
 def read_metadata(model: ir.Model, *, keep: bool = False) -> int:
     """Read annotations back from ``metadata_props`` (removing them there unless ``keep``); returns how many were read."""
-    count, kinds = 0, annotations()
+    count, kinds = 0, annotation_kinds()
     for holder in holders(model):
         for annotation in kinds:
             text = holder.metadata_props.get(annotation.key)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.annotate import ENCODING, ORIGIN, Annotatable, annotations
+from qdq_passes.graph.annotate import ENCODING, ORIGIN, Annotatable, annotation_kinds
 from qdq_passes.graph.scopes import NAME_SCOPES, SCOPE, scope_of
 from qdq_passes.graph.uses import constant_array
 
@@ -148,7 +148,7 @@ def _notes(holder: Annotatable) -> str:
     notes = []
     if isinstance(holder, ir.Node) and (NAME_SCOPES in holder.metadata_props or SCOPE in holder.metadata_props):
         notes.append(f"scope={scope_of(holder)}")
-    for annotation in annotations():
+    for annotation in annotation_kinds():
         value = annotation.get(holder)
         if value is None:
             continue

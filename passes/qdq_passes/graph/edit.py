@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change
 from qdq_passes.errors import ModelError, QdqError
-from qdq_passes.graph.annotate import ORIGIN, Origin, annotations
+from qdq_passes.graph.annotate import ORIGIN, Origin, annotation_kinds
 from qdq_passes.graph.scopes import INHERITED_KEYS
 from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, is_constant, is_standard, readers
 
@@ -208,7 +208,7 @@ def hand_over(old: ir.Value, new: ir.Value, namer: Namer) -> None:
 
 def move_annotations(old: ir.Value, new: ir.Value) -> None:
     """Carry annotations of ``old`` over to ``new`` unless ``new`` has its own."""
-    for annotation in annotations():
+    for annotation in annotation_kinds():
         value = annotation.get(old)
         if value is not None and annotation.get(new) is None:
             annotation.set(new, value)

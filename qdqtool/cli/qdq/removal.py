@@ -93,11 +93,10 @@ def warn_of_rest(out: Out, saved: Saved, *, everything: bool, keep_weights: bool
 
 def _quantized_nodes(model: ir.Model, *, keep_weights: bool) -> list[ir.Node]:
     """The nodes that quantize, dequantize or compute on integers; with ``keep_weights`` without those of weights alone."""
-    from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+    from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
     from qdq_passes.graph.operators.qoperators import form_of, is_recurrent
     from qdq_passes.graph.uses import all_nodes
     from qdq_passes.integers.convert_qoperators import NOT_CONVERTED
-    from qdq_passes.integers.look.integer_flow import is_dynamic_quantize
     from qdq_passes.integers.look.integer_ops import INTEGER_PRODUCTS
     from qdq_passes.integers.look.integer_products import is_integer_product
     from qdq_passes.integers.look.packed_weights import is_packed

@@ -184,7 +184,7 @@ def annotated(model: ir.Model, wanted: bool) -> Iterator[None]:
         yield
     finally:
         for holder in annotate.holders(model):
-            for annotation in annotate.annotations():
+            for annotation in annotate.annotation_kinds():
                 holder.metadata_props.pop(annotation.key, None)
 
 

@@ -18,7 +18,7 @@ from qdq_passes.graph.annotate import (
     Fused,
     Origin,
     Part,
-    annotations,
+    annotation_kinds,
     holders,
     read_metadata,
     write_metadata,
@@ -162,6 +162,6 @@ def test_holders_are_everything_once() -> None:
 
 
 def test_keys_are_ours_and_distinct() -> None:
-    keys = [annotation.key for annotation in annotations()]
+    keys = [annotation.key for annotation in annotation_kinds()]
     assert len(set(keys)) == len(keys)
     assert all(key.startswith("qdqtool.") for key in keys)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
 from qdq_passes.encode.look.dpu_factors import scalings
-from qdq_passes.graph.annotate import FUSED, Fused, annotations
+from qdq_passes.graph.annotate import FUSED, Fused, annotation_kinds
 from qdq_passes.graph.edit import Namer, graph_of, inherit, make_node, move_annotations, new_constant
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
@@ -85,7 +85,7 @@ def put_factor(node: ir.Node, factor: float, dtype: ir.DataType, namer: Namer, f
             graph.outputs[index] = product
     value.name, product.name = inner, name
     move_annotations(value, product)
-    for annotation in annotations():
+    for annotation in annotation_kinds():
         annotation.clear(value)
     product.metadata_props.update(value.metadata_props)
     value.metadata_props.clear()
