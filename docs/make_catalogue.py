@@ -12,6 +12,7 @@ from typing import Any
 from qdq_passes.npu.traps.table import ALWAYS, OF_TARGETS
 
 from qdqtool.cli.main import run
+from qdqtool.foreign.options import KNOWN, OPTIONS, table
 
 SHIPPED = ("qdq_passes.", "qdqtool.")
 
@@ -50,7 +51,7 @@ def catalogue() -> str:
     ):
         lines += [f"## {title}", "", "| name | what it is |", "|---|---|"]
         lines += [f"| `{entry['name']}` | {_cell(entry['summary'])} |" for entry in listed(what)] + [""]
-    return "\n".join([*lines, *_traps()])
+    return "\n".join([*lines, *_traps(), *_foreign()])
 
 
 def _traps() -> list[str]:
@@ -59,6 +60,24 @@ def _traps() -> list[str]:
     lines += ["| rule | level | runs | what it finds |", "|---|---|---|---|"]
     rules = [(type(rule), "always") for rule in ALWAYS] + [(rule, "`--target`") for rule in OF_TARGETS.values()]
     return lines + [f"| `{r.name()}` | {r.level} | {when} | {_cell(r.summary())} |" for r, when in rules] + [""]
+
+
+def _foreign() -> list[str]:
+    """Options of other quantizers: what they are here, and why others do nothing."""
+    explained = table("keys")["keys"]
+    here: dict[str, list[str]] = {}
+    for option in OPTIONS.values():
+        name, _, entry = option.fills.partition(".")
+        text = explained.get(option.fills) or explained.get(f"{name}.*") or f"`{name}{{{entry}}}`"
+        here.setdefault(text, []).append(f"`{option.name}`")
+    nothing: dict[str, list[str]] = {}
+    for known_name, known in KNOWN.items():
+        nothing.setdefault(known.why, []).append(f"`{known_name}`")
+    lines = ["## Options of other quantizers", "", "What `--extra-options` takes, and what it is here."]
+    for head, rows in (("here", here), ("why it has no equivalent", nothing)):
+        lines += ["", f"| their option | {head} |", "|---|---|"]
+        lines += [f"| {', '.join(names)} | {_cell(text)} |" for text, names in rows.items()]
+    return [*lines, ""]
 
 
 def _body(text: str) -> list[str]:

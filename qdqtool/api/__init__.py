@@ -9,8 +9,8 @@ from qdqtool.api.calibrating import calibrate
 from qdqtool.api.comparing import compare
 from qdqtool.api.quantizing import DEFAULT_PRESET, Quantized, planned, planned_for, quantize
 from qdqtool.api.texts import is_text
-from qdqtool.api.ticking import Warn
 from qdqtool.io.feeds.feeds import Feeds
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 from qdqtool.io.models.working import opened, provenance_of, refuse_errors

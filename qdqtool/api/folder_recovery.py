@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics, merged
 from qdq_passes.pipeline.pipeline import Hook
 from qdq_passes.qdq.look.weighted_layers import weighted_layers
@@ -15,7 +16,6 @@ from qdq_passes.recover.round_weights import RoundWeights
 
 from qdqtool.calibrate.layer_sums import Wanted, collect_statistics
 from qdqtool.calibrate.statistics import Statistics, combined
-from qdqtool.io.feeds.spec import Array
 from qdqtool.io.files.progress import StageProgress
 from qdqtool.llm.folder.manifest import StaticModel
 from qdqtool.llm.run.calibration import Windows

@@ -12,14 +12,13 @@ from qdq_passes.errors import UsageError
 from qdqtool.api.quantizing import DEFAULT_PRESET, Quantized, quantize
 from qdqtool.api.replaying import defaults_of
 from qdqtool.api.searching import Job, close_journal, open_journal
-from qdqtool.api.ticking import Warn
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.feeds import FeedSpec
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.files.atomic import refuse_existing
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.working import ModelOrPath, opened
 from qdqtool.presets.preset import Preset
 from qdqtool.search.allowed_precisions import allowed_precisions

@@ -15,7 +15,7 @@ from qdq_passes.verification.rules import verify
 
 from qdqtool.api.replaying import replay
 from qdqtool.api.texts import is_folder, is_text, with_texts
-from qdqtool.api.ticking import Warn, pass_on, stage
+from qdqtool.api.ticking import pass_on, stage
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.cumulative import compare_models
@@ -24,7 +24,7 @@ from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import write_json
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
@@ -183,7 +183,7 @@ def quantize(
         round_weights: round weights so that their errors compensate each other, see `round-weights`.
         correct_bias: give biases what rounding the weights took from the mean of each output, see `correct-bias`.
         extra_options: options of onnxruntime's and of the Vitis AI quantizer by their names, ``{"per_channel": True}``; see
-            `qdqtool.foreign.extra_options`.
+            `qdqtool.foreign.options`.
         statistics: statistics of the layers' inputs found before, for these four, instead of collecting them.
         save_statistics: where to write those that were used (.npz).
         tokenizer: a tokenizer.json, or a folder with one, for a text; by default beside the model.

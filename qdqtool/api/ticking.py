@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from qdqtool.io.files.progress import Progress, StageProgress
-
-Warn = Callable[[str], None]
+from qdqtool.io.files.progress import Progress, StageProgress, Warn
 
 
 def stage(progress: StageProgress | None, name: str, count: int | None = None) -> Progress | None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 from qdq_passes.errors import ModelError, QdqError, UsageError
+from qdq_passes.numerics.arrays import Array
 
-from qdqtool.calibrate.observer import METHODS, Array
+from qdqtool.calibrate.observer import METHODS
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.cache import RangesCache, cache_key, data_sha256
 from qdqtool.calibrate.fingerprint import model_sha256
-from qdqtool.calibrate.observer import Array, Option, checked_options
+from qdqtool.calibrate.observer import Option, checked_options
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.seen import Seen
 from qdqtool.calibrate.shards import parts

@@ -6,10 +6,11 @@ from typing import Self
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.histogram import Histogram
 
-from qdqtool.calibrate.observer import Array, Observer, Range, State
+from qdqtool.calibrate.observer import Observer, Range, State
 
 
 class HistogramObserver(Observer):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.layer_sums import MEMORY, Wanted, collect_statistics, layers_together
-from qdqtool.calibrate.observer import Array
 from qdqtool.calibrate.statistics import Entries, Statistics, known_of_both
 from qdqtool.io.feeds.array_store import writing_arrays
 from qdqtool.io.feeds.feeds import Feeds, Opening

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.layer_columns import columns, magnitudes
 from qdq_passes.numerics.layer_form import LayerForm
 from qdq_passes.numerics.moments import LayerStatistics, Moments
@@ -29,7 +29,6 @@ from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps
 
-Array = npt.NDArray[Any]
 #: What is collected of each layer: ``means`` brings the responses along.
 Wanted = Literal["magnitudes", "means", "moments"]
 

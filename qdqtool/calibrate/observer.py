@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.core.registry import FolderRegistry
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.histogram import Histogram
 
 from qdqtool.calibrate.method_options import Option, checked, keywords
 
-Array = npt.NDArray[Any]
 #: JSON-ready statistics of an observer; floats survive exactly.
 State = Mapping[str, Any]
 

@@ -10,9 +10,10 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import all_nodes
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.histogram import Histogram
 
-from qdqtool.calibrate.observer import Array, Observer, Option, extremes, observers
+from qdqtool.calibrate.observer import Observer, Option, extremes, observers
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.hashes import EMPTY, add_feed, join
 from qdqtool.io.feeds.spec import is_float

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import SetupError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.cache import method_sha256
-from qdqtool.calibrate.observer import Array, Option
+from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.seen import Part, Seen
 from qdqtool.io.feeds.feeds import Feeds, Opening
 from qdqtool.io.feeds.slices import Slices

@@ -11,16 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics, merged
 
 from qdqtool.io.feeds.array_store import ArrayFile, ArrayWriter, hash_of, writing_arrays
 from qdqtool.io.feeds.hashes import join
 from qdqtool.io.files.artifacts import sha256_of_json
 
-Array = npt.NDArray[np.generic]
 KIND, VERSION = "statistics", 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from qdq_passes.graph.uses import label
 
 from qdqtool.cli.options import allow_empty_option, command, load_model, model_argument
 from qdqtool.cli.render import Out, plural, say, table
@@ -25,7 +26,7 @@ def match(out: Out, model: str, selectors: tuple[str, ...], allow_empty: bool) -
     graph = load_model(model)
     hit = select(graph, Selector.of(*selectors), allow_empty=allow_empty)
     payload: dict[str, Any] = {
-        "nodes": [n.name or n.op_type for n in hit.nodes],
+        "nodes": [label(n) for n in hit.nodes],
         "tensors": [v.name for v in hit.values],
     }
 

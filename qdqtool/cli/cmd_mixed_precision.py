@@ -47,7 +47,7 @@ def mixed_precision(out: Out, model: str, output: str | None, save_ranges: str |
     """
     from qdqtool import api
     from qdqtool.cli.saving import refuse_output
-    from qdqtool.foreign.extra_options import read_extra_options
+    from qdqtool.foreign.options import read_extra_options
 
     options["image"] = image_settings(options)
     options["extra_options"] = read_extra_options(options["extra_options"])

@@ -86,7 +86,7 @@ def quantize(
 
     from qdqtool import api
     from qdqtool.cli.saving import refuse_output
-    from qdqtool.foreign.extra_options import read_extra_options
+    from qdqtool.foreign.options import read_extra_options
     from qdqtool.io.models.hooks import Reproducer
 
     options["image"] = image_settings(options)

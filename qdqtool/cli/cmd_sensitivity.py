@@ -50,7 +50,7 @@ def sensitivity(out: Out, model: str, output: str | None, **options: Any) -> Non
     """
     from qdqtool import api
     from qdqtool.cli.saving import refuse_output
-    from qdqtool.foreign.extra_options import read_extra_options
+    from qdqtool.foreign.options import read_extra_options
 
     options["image"] = image_settings(options)
     options["extra_options"] = read_extra_options(options["extra_options"])

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.agreement import Accumulator, worst_first
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
@@ -20,8 +20,6 @@ from qdqtool.comparison.report import Compared, Comparison
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
-
-Array = npt.NDArray[Any]
 
 
 @dataclass

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import ModelError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import dequantize
 
-Array = npt.NDArray[Any]
 #: Kinds of numpy's types that may be a tensor's: floats (``V``: of ml_dtypes), integers, truth values.
 NUMBERS = "fViub"
 #: ``nhwc``: dumps of four and five dimensions have their channels last; ``auto``: where only that fits the shape.

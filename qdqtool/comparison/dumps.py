@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.agreement import Accumulator, Agreement, agreement, worst, worst_first
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
@@ -20,8 +20,6 @@ from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.dumps import Dump
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
-
-Array = npt.NDArray[Any]
 
 #: A tensor diverges below so many dB: its noise is a hundredth of its signal.
 DIVERGES_DB = 20.0

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
-from qdq_passes.graph.uses import all_values, is_constant
+from qdq_passes.graph.uses import all_values, is_constant, label
 from qdq_passes.numerics.agreement import Accumulator, worst_first
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.calibrate.ranges import Ranges
@@ -27,8 +27,6 @@ from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.session import Session, open_session
 from qdqtool.runtime.taps import Taps, float_tensors
-
-Array = npt.NDArray[Any]
 
 #: Regions run together until their constants have so many bytes: each of up to seven sessions keeps a copy of them.
 GROUP_BYTES = 128 << 20
@@ -228,7 +226,7 @@ def _groups(model: ir.Model, regions: list[Region]) -> Iterator[list[Region]]:
     sizes: dict[str, int] = {}
     for node in model.graph:
         constants = [v for v in _feeding(node) if v.const_value is not None]
-        sizes[node.name or node.op_type] = sum(v.const_value.nbytes for v in constants if v.const_value is not None)
+        sizes[label(node)] = sum(v.const_value.nbytes for v in constants if v.const_value is not None)
     group, size = list[Region](), 0
     for region in regions:
         own = sum(sizes.get(name, 0) for name in region.nodes)

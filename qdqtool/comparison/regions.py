@@ -13,7 +13,7 @@ import onnx_ir as ir
 from qdq_passes.encode.edit.whole_groups import is_inside_whole
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_constant, is_standard
+from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_constant, is_standard, label
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.qdq.look.pairs import Pair, dequantizers, half_pairs, pair_of
 
@@ -81,7 +81,7 @@ def regions_of(model: ir.Model, known: Shapes) -> Regions:
             found.append(region)
         elif any(_is_float(v) for v in unit.last.outputs):
             absorbed.append((unit, tensor_name(unit.last.outputs[0])))
-    unmatched = [(_name(u.core), _why(u, written, owner, known)) for u, written in absorbed]
+    unmatched = [(label(u.core), _why(u, written, owner, known)) for u, written in absorbed]
     return Regions(regions=found, borders=borders, unmatched=unmatched)
 
 
@@ -117,8 +117,8 @@ def _candidates(model: ir.Model) -> list[ir.Value]:
 
 def _region(model: ir.Model, unit: Unit, results: dict[str, ir.Value], borders: Collection[ir.Value]) -> Region:
     members = _nodes_behind(results, borders)
-    names = tuple(_name(node) for node in model.graph if node in members)
-    return Region(name=_name(unit.core), op=unit.core.op_type, nodes=names, results=results)
+    names = tuple(label(node) for node in model.graph if node in members)
+    return Region(name=label(unit.core), op=unit.core.op_type, nodes=names, results=results)
 
 
 def _nodes_behind(results: Mapping[str, ir.Value], borders: Collection[ir.Value]) -> set[ir.Node]:
@@ -165,7 +165,3 @@ def _is_pairing(node: ir.Node) -> bool:
 def _is_float(value: ir.Value) -> bool:
     dtype = dtype_of(value)
     return dtype is None or dtype in FLOAT_TYPES
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or node.op_type

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.uses import label
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
@@ -55,7 +56,7 @@ def convert_boundaries(job: Gathered) -> bool:
         if before is None or not old or not new or pair.output.name in known:
             continue
         if new.dtype.bitwidth < old.dtype.bitwidth:
-            readers = ", ".join(dict.fromkeys(use.node.name or use.node.op_type for use in pair.output.uses()))
+            readers = ", ".join(dict.fromkeys(label(use.node) for use in pair.output.uses()))
             job.notes.append(
                 f"{before.tensor} is narrowed to {new.dtype.name.lower()} for {readers}; --no-boundaries leaves it"
             )

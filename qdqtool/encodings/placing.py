@@ -9,20 +9,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 from qdq_passes.graph.shapes.inference import static_shape
 from qdq_passes.graph.uses import constant_array, is_constant, is_standard
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.granularity import Granularity
 
 from qdqtool.encodings.entries import Content, Lpbq, Unplaced
 
-Array = npt.NDArray[Any]
 Values = Mapping[str, ir.Value]
 #: (channel axis, block axis)
 Axes = tuple[int, int]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_dequantize, is_quantize
-from qdq_passes.graph.uses import all_nodes, constant_array
+from qdq_passes.graph.uses import all_nodes, constant_array, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import quantize
 from qdq_passes.qdq.look.pairs import Half, half_pairs, qdq_pairs
@@ -145,7 +145,7 @@ def _left(model: ir.Model, reasons: Mapping[str, str]) -> list[tuple[str, str]]:
     names = {name for pair in OPERATORS.values() for name in pair}
     found = []
     for node in all_nodes(model):
-        name = node.name or node.op_type
+        name = label(node)
         if node.op_type in names:
             found.append((name, reasons.get(name, "is half of a pair")))
         elif node.op_type.startswith(WITHOUT_PAIR):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 from qdq_passes.qdq.look.pairs import qdq_pairs
@@ -28,7 +28,7 @@ from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files import documents
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
 
@@ -46,7 +46,7 @@ def export_encodings(
     allow_findings: bool = False,
     overwrite: bool = False,
     no_provenance: bool = False,
-    warn: Callable[[str], None] | None = None,
+    warn: Warn | None = None,
 ) -> Exported:
     """Write the encodings of a QDQ model to a file, and the model without its pairs to another.
 
@@ -103,7 +103,7 @@ def import_encodings(
     no_provenance: bool = False,
     jobs: int = 1,
     progress: StageProgress | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Warn | None = None,
 ) -> Imported:
     """Put the encodings of a file into a float model.
 

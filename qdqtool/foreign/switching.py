@@ -1,4 +1,4 @@
-"""Options of the references that put passes in, leave them out, or change what they do: the pipeline of a preset with them."""
+"""Options of other tools that put passes in, leave them out, or change what they do: the pipeline of a preset with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qdq_passes.legalize.clip_to_relu import ClipToRelu
 from qdq_passes.pipeline.text import make_pass
 from qdq_passes.refine.refine_positions import STEPS, RefinePositions
 
-from qdqtool.foreign.extra_options import ExtraOptions
+from qdqtool.foreign.options import Said, under
 from qdqtool.presets.preset import Preset
 
 #: Passes on the float model that options put in, among those that they stand between in ``xint8``.
@@ -32,43 +32,41 @@ DPU = (
 #: Steps of refine-positions that exist for scales that are no powers of two.
 ALIGNING = tuple(step for step in STEPS if step.startswith("align-"))
 AFTER = (*DPU, *STEPS, "refine-positions", "narrow-weights", "fold-weight-qdq")
-#: The operator between which and its activation RemoveQDQInstanceNorm leaves the pair out.
-NORM = "InstanceNormalization"
 
 
-def passes_before(preset: Preset, extra: ExtraOptions) -> tuple[Pass, ...]:
-    """The passes of ``preset`` on the float model, with the options ``extra``."""
+def passes_before(preset: Preset, said: Said) -> tuple[Pass, ...]:
+    """The passes of ``preset`` on the float model, with the options ``said``."""
     passes = preset.before
-    for name, runs in extra.passes.items():
+    for name, runs in under(said, "before").items():
         passes = _switched(passes, name, runs, BEFORE)
-    if extra.clip6:
+    clip6, concat = said.get("clip-to-relu.clip6"), said.get("fold-batch-norm.concat")
+    if clip6:
         passes = _switched(passes, ClipToRelu.name(), True, BEFORE)
     changed: list[Pass] = []
     for step in passes:
-        if isinstance(step, ClipToRelu) and extra.clip6 is not None:
-            step = dataclasses.replace(step, clip6=extra.clip6)
-        if isinstance(step, FoldBatchNorm) and extra.joined_norms is not None:
-            joined = None if extra.joined_norms != step.reference else extra.joined_norms
-            step = dataclasses.replace(step, concat=joined)
+        if isinstance(step, ClipToRelu) and clip6 is not None:
+            step = dataclasses.replace(step, clip6=clip6)
+        if isinstance(step, FoldBatchNorm) and concat is not None:
+            step = dataclasses.replace(step, concat=concat if concat == step.reference else None)
         changed.append(step)
-    return _fused(changed, extra)
+    return _fused(changed, said)
 
 
-def passes_after(preset: Preset, extra: ExtraOptions, *, power_of_two: bool) -> tuple[Pass, ...]:
-    """The passes of ``preset`` on the pairs, with the options ``extra``.
+def passes_after(preset: Preset, said: Said, *, power_of_two: bool) -> tuple[Pass, ...]:
+    """The passes of ``preset`` on the pairs, with the options ``said``.
 
     Args:
         preset: what holds where nothing is said.
-        extra: what does not contradict ``power_of_two``.
+        said: what does not contradict ``power_of_two``.
         power_of_two: whether scales are powers of two; without, what only the DPU needs is left out.
     """
     if not power_of_two:
         had = preset.annotate.scales == "pow2"
-        return _aligned([p for p in preset.after if not (had and _needs_powers(p))], extra)
+        return _aligned([p for p in preset.after if not (had and _needs_powers(p))], said)
     passes = preset.after
     for name in DPU:
-        passes = _switched(passes, name, _is_simulated(name, extra, passes), AFTER)
-    return _refined(passes, extra)
+        passes = _switched(passes, name, _is_simulated(name, said, passes), AFTER)
+    return _refined(passes, said)
 
 
 def has(passes: Iterable[Pass], name: str) -> bool:
@@ -103,16 +101,19 @@ def _made(name: str) -> Pass:
     return make_pass(name, {"ranges": Named("ranges")} if takes else {})
 
 
-def _fused(passes: Sequence[Pass], extra: ExtraOptions) -> tuple[Pass, ...]:
+def _fused(passes: Sequence[Pass], said: Said) -> tuple[Pass, ...]:
     """Which activations are one with the layer before them."""
-    if True in extra.fused.values() and not has(passes, FuseConvActivation.name()):
+    activations, producers = under(said, "activations"), under(said, "producers")
+    if True in activations.values() and not has(passes, FuseConvActivation.name()):
         passes = _with(passes, FuseConvActivation(activations=(), pools=()), BEFORE)
     found: list[Pass] = []
     for step in passes:
         if isinstance(step, FuseConvActivation):
-            fused = _with_and_without(step.activations, extra.fused)
-            norm = {} if extra.fused_norm is None else {NORM: extra.fused_norm}
-            step = dataclasses.replace(step, activations=fused, producers=_with_and_without(step.producers, norm))
+            step = dataclasses.replace(
+                step,
+                activations=_with_and_without(step.activations, activations),
+                producers=_with_and_without(step.producers, producers),
+            )
             if not (step.activations or step.pools):
                 continue
         found.append(step)
@@ -125,36 +126,33 @@ def _with_and_without(names: Sequence[str], said: Mapping[str, bool]) -> tuple[s
     return tuple(names) if found == set(names) else tuple(sorted(found))
 
 
-def _is_simulated(name: str, extra: ExtraOptions, passes: Sequence[Pass]) -> bool:
-    if extra.dpu is False:
+def _is_simulated(name: str, said: Said, passes: Sequence[Pass]) -> bool:
+    if said.get("dpu") is False:
         return False
-    return extra.dpu_parts.get(name, has(passes, name) or (extra.dpu is True and name != DPU[-1]))
+    return bool(said.get(f"dpu.{name}", has(passes, name) or (said.get("dpu") is True and name != DPU[-1])))
 
 
-def _refined(passes: Sequence[Pass], extra: ExtraOptions) -> tuple[Pass, ...]:
+def _refined(passes: Sequence[Pass], said: Said) -> tuple[Pass, ...]:
     """The steps that run together, and those of them that a preset has alone."""
+    limits, asked = said.get("limits"), under(said, "steps")
     refine = next((p for p in passes if isinstance(p, RefinePositions)), None)
-    steps = set(refine.steps if refine is not None else STEPS if extra.limits else ())
+    steps = set(refine.steps if refine is not None else STEPS if limits else ())
     rest: list[Pass] = []
     for step in passes:
         name = step.name()
-        if name in STEPS and (extra.limits is False or extra.steps.get(name) is False):
+        if name in STEPS and (limits is False or asked.get(name) is False):
             continue
         if name in STEPS and getattr(step, "scales", "pow2") == "any":
             steps.add(name)
         elif step is not refine:
             rest.append(step)
-    steps = (
-        {s for s in STEPS if extra.steps.get(s, s in steps) and not has(rest, s)}
-        if extra.limits is not False
-        else set()
-    )
+    steps = {s for s in STEPS if asked.get(s, s in steps) and not has(rest, s)} if limits is not False else set()
     if not steps:
         return tuple(rest)
     base = refine or _made(RefinePositions.name())
     assert isinstance(base, RefinePositions)
     ordered = tuple(step for step in STEPS if step in steps)
-    new = dataclasses.replace(base, steps=ordered, loops=base.loops if extra.rounds is None else extra.rounds)
+    new = dataclasses.replace(base, steps=ordered, loops=said.get("refine-positions.loops", base.loops))
     return (
         tuple(new if p is refine else p for p in passes if p is refine or p in rest)
         if refine
@@ -162,11 +160,11 @@ def _refined(passes: Sequence[Pass], extra: ExtraOptions) -> tuple[Pass, ...]:
     )
 
 
-def _aligned(passes: Sequence[Pass], extra: ExtraOptions) -> tuple[Pass, ...]:
+def _aligned(passes: Sequence[Pass], said: Said) -> tuple[Pass, ...]:
     """The alignments that are said, each a pass of its own."""
     found = tuple(passes)
     for name in ALIGNING:
-        runs = extra.steps.get(name)
+        runs = said.get(f"steps.{name}")
         if runs is None:
             continue
         found = _switched(found, name, False, AFTER) if not runs else found

@@ -20,8 +20,8 @@ from qdq_passes.graph.evaluate.rearrange import REARRANGING
 from qdq_passes.graph.uses import is_standard
 from qdq_passes.npu.traps.rule import Trap, trap
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
+from qdq_passes.select.selectors import literal
 
-from qdqtool.foreign.literals import literal
 from qdqtool.lints import words
 from qdqtool.lints.facts import Facts
 from qdqtool.lints.heads import head_around

@@ -18,8 +18,8 @@ from qdq_passes.graph.uses import constant_array, is_constant, is_standard
 from qdq_passes.npu.traps.rule import Trap
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import quantize
+from qdq_passes.select.selectors import literal
 
-from qdqtool.foreign.literals import literal
 from qdqtool.lints import words
 from qdqtool.lints.facts import Facts, Slices
 from qdqtool.lints.rule import Lint

@@ -13,9 +13,8 @@ import onnx_ir as ir
 from qdq_passes.graph.operators.macs import MULTIPLYING
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import is_standard
-
-from qdqtool.foreign.literals import literal
+from qdq_passes.graph.uses import is_standard, label
+from qdq_passes.select.selectors import literal
 
 #: Layers that a hint names one by one; a head with more of them is rare (three scales of a detector have six).
 MOST_LAYERS = 8
@@ -36,9 +35,7 @@ class Head:
     @property
     def options(self) -> str:
         """The options of ``quantize`` that leave the head float."""
-        return " ".join(
-            f"--exclude {shlex.quote(f'after:{literal(layer.name or layer.op_type)}')}" for layer in self.layers
-        )
+        return " ".join(f"--exclude {shlex.quote(f'after:{literal(label(layer))}')}" for layer in self.layers)
 
     @property
     def outputs(self) -> str:

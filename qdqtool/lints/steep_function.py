@@ -22,8 +22,8 @@ from qdq_passes.npu.formulas.functions import function_of
 from qdq_passes.npu.traps.rule import Trap, trap
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.reencode import real_range
+from qdq_passes.select.selectors import literal
 
-from qdqtool.foreign.literals import literal
 from qdqtool.lints import words
 from qdqtool.lints.facts import Facts
 from qdqtool.lints.rule import Lint

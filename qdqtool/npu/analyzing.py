@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding, is_at_least
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import TARGET
+from qdq_passes.graph.uses import label
 from qdq_passes.npu.partitions.partitions import NOT_SIMULATED, not_simulated, partitions
 from qdq_passes.npu.partitions.placements import placements
 from qdq_passes.npu.units.units import Unit, units_of
@@ -19,6 +20,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
 
 from qdqtool.io.files.atomic import refuse_existing
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.files.read import read_text
 from qdqtool.io.models.save import save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
@@ -32,8 +34,6 @@ from qdqtool.npu.report import Analysis, NodeReport
 from qdqtool.targets.findings import hardened, silent_findings
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-
-Warn = Callable[[str], None]
 
 #: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
 PREPARE = "give-names,infer-shapes"
@@ -139,7 +139,7 @@ def _options(boundary: Boundary | None, *, simulated: bool) -> str:
 def _notes(lacking: Mapping[Unit, str]) -> list[Finding]:
     """What the simulated NPU does not compute although the target takes it."""
     return [
-        Finding("note", NOT_SIMULATED, unit.core.name or unit.core.op_type, f"{why}; `simulate` runs it on the CPU", "")
+        Finding("note", NOT_SIMULATED, label(unit.core), f"{why}; `simulate` runs it on the CPU", "")
         for unit, why in lacking.items()
     ]
 

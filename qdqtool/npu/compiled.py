@@ -9,7 +9,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.program_operators import DOMAIN
 from qdq_passes.core.findings import Finding
 from qdq_passes.errors import QdqError, UsageError
-from qdq_passes.graph.uses import main_nodes
+from qdq_passes.graph.uses import label, main_nodes
 
 from qdqtool.io.models.context_files import payload_bytes
 from qdqtool.io.models.load import SOURCE
@@ -40,7 +40,7 @@ def described(model: ir.Model) -> list[dict[str, str | int]]:
     """The programs in ``model``, JSON-ready: node, what it was compiled for and by, bytes; the error where it cannot be read."""
     found: list[dict[str, str | int]] = []
     for node in contexts(model):
-        entry: dict[str, str | int] = {"node": node.name or node.op_type}
+        entry: dict[str, str | int] = {"node": label(node)}
         try:
             data = payload_bytes(model, node)
             entry |= {**asdict(read_payload(data)[0]), "bytes": len(data)}
@@ -76,7 +76,7 @@ def findings(model: ir.Model, target: Target | None) -> list[Finding]:
     """What is wrong with the programs in ``model``: damaged, missing, or (``stale-program``) not compiled for ``target``."""
     found = []
     for node in contexts(model):
-        name = node.name or node.op_type
+        name = label(node)
         try:
             header = read_payload(payload_bytes(model, node), where=name)[0]
         except QdqError as error:

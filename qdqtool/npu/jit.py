@@ -23,7 +23,7 @@ from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.edit import Namer, new_constant, put_first
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.shapes.inference import infer_shapes
-from qdq_passes.graph.uses import constant_array, is_standard, main_nodes
+from qdq_passes.graph.uses import constant_array, is_standard, label, main_nodes
 from qdq_passes.npu.partitions.partitions import Partitioning, partition_for
 from qdq_passes.npu.units.units import operands_of, units_of
 from qdq_passes.npu.units.verdict import Boundary, VerdictKind
@@ -164,7 +164,7 @@ def lowered_part(
         in_float = placed is not None and placed.verdict == "npu-float"
         why = why_not_computable(unit, target.arithmetic, in_float=in_float)
         if why is not None and why_no_kernel(unit.core) is not None:
-            raise UnsupportedError(f"cannot be computed in this part of the graph: {why}", where=_name(unit.core))
+            raise UnsupportedError(f"cannot be computed in this part of the graph: {why}", where=label(unit.core))
     program = program_of(part, main_nodes(part), name)
     read = {value.name for value in program.graph.inputs}
     for value in inputs:  # those of pairs that are inside now are read no more, and are inputs of the node all the same
@@ -209,16 +209,12 @@ def _refuse_fallback(model: ir.Model, found: Partitioning, target: Target) -> No
     shown = []
     for node in on_cpu[:SHOWN]:
         verdict = found.verdict_of.get(node)
-        shown.append(f"{_name(node)} ({verdict.reason or verdict.rule if verdict else node.op_type})")
+        shown.append(f"{label(node)} ({verdict.reason or verdict.rule if verdict else node.op_type})")
     more = f" and {len(on_cpu) - SHOWN} more" if len(on_cpu) > SHOWN else ""
     raise UnsupportedError(
         f"{len(on_cpu)} nodes do not run on {target.name}, and the CPU may not run them: {'; '.join(shown)}{more}",
         hint=f"leave {NO_FALLBACK} out, or see `qdqtool analyze`",
     )
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or node.op_type
 
 
 def _kinds(found: Partitioning) -> dict[str, VerdictKind]:

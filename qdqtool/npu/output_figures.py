@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.agreement import Accumulator
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of, is_dequantize
 
 from qdqtool.npu.simulated import OutputFigures
-
-Array = npt.NDArray[Any]
 
 #: (tested, reference) of each pair that is compared; ``base`` stands for the reference or the QDQ model.
 PAIRS = (("npu", "base"), ("npu", "qdq"), ("npu", "float"), ("qdq", "float"))

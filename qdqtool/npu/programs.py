@@ -11,6 +11,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.program_operators import DOMAIN, VERSION, why_no_kernel
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, inherit, move_annotations, remove
+from qdq_passes.graph.uses import label
 
 from qdqtool.io.models.context_files import CACHE
 from qdqtool.io.models.serialize import serialize, to_bytes
@@ -36,7 +37,7 @@ def program_of(model: ir.Model, nodes: Sequence[ir.Node], name: str) -> ir.Model
     for node in nodes:
         why = why_no_kernel(node)
         if why is not None:
-            raise UnsupportedError(f"cannot be part of a program: {why}", where=node.name or node.op_type)
+            raise UnsupportedError(f"cannot be part of a program: {why}", where=label(node))
         for value in node.inputs:
             if value is not None and value not in twins:
                 twins[value] = constants[value] = _constant(value)

@@ -8,13 +8,14 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.npu.partitions.partitions import Partitioning
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import StageProgress
 from qdqtool.npu.devices import Device
 from qdqtool.npu.estimated import Estimate
 from qdqtool.npu.output_figures import Figures
-from qdqtool.npu.runs import Array, Run, Values, float_run, qdq_run, reference_run, session_run
+from qdqtool.npu.runs import Run, Values, float_run, qdq_run, reference_run, session_run
 from qdqtool.npu.simulated import Placement, Simulation
 from qdqtool.targets.target import Target
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.reference.run import run_reference
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.output_figures import by_position
 from qdqtool.runtime.node_runs import NodeRuns
 from qdqtool.runtime.session import Session, open_session
 
-Array = npt.NDArray[Any]
 Values = Mapping[str, Array]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.npz_write import joined, write_npz
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing, write_whole
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.npu.compiled import headers, refuse_stale_programs
 from qdqtool.npu.devices import Device, is_simulated_npu, other_provider, simulated_npu
@@ -36,8 +36,6 @@ from qdqtool.runtime.plugin import assignment
 from qdqtool.targets.findings import unbound_batch
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-
-Warn = Callable[[str], None]
 
 #: Names in a note.
 SHOWN = 3

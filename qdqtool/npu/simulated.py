@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.numerics.agreement import Agreement
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.npu.estimated import Estimate
-
-Array = npt.NDArray[np.generic]
 
 #: Who tells where the nodes run: onnxruntime's assignment info, or our partitioner where onnxruntime does not.
 PlacementSource = Literal["onnxruntime", "partitioner"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
@@ -13,6 +13,7 @@ from qdq_passes.pipeline.pipeline import Hook
 from qdq_passes.verification.rules import verify
 
 from qdqtool.io.files.atomic import refuse_existing
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.models.context_files import move_payloads_out
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
@@ -24,8 +25,6 @@ from qdqtool.targets.loading import load_target
 
 #: Bytes of programs inside of one file: protobuf ends at 2 GiB.
 LIMIT = 3 << 29
-
-Warn = Callable[[str], None]
 
 
 def compile(

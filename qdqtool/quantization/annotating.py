@@ -25,7 +25,7 @@ from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 from qdq_passes.pipeline.pipeline import Pipeline
 
-from qdqtool.foreign.option_values import to_type
+from qdqtool.foreign.values import to_type
 from qdqtool.io.files.python_objects import import_object
 
 #: What the user writes, a name or the function itself.

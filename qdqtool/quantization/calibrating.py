@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.uses import label
+from qdq_passes.select.selectors import literal
 
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.seen import NotFiniteError
-from qdqtool.foreign.literals import literal
 from qdqtool.io.files.progress import Progress
 from qdqtool.workers.cluster import Workers
 
@@ -120,5 +121,5 @@ def exclude_options(model: ir.Model, names: Iterable[str]) -> str:
     nodes: dict[str, None] = {}
     for value in (values[name] for name in names):
         producer = value.producer()
-        nodes |= {node.name or node.op_type: None for node in ([producer] if producer else value.consumers())}
+        nodes |= {label(node): None for node in ([producer] if producer else value.consumers())}
     return " ".join([*(f"--exclude {shlex.quote(literal(name))}" for name in nodes), "--isolate"])

@@ -14,7 +14,7 @@ from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.operators.channels import CHANNEL_OPS, weight_axis
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import is_constant, label
 from qdq_passes.legalize.finite_masks import FiniteMasks
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
@@ -116,7 +116,7 @@ def cache_names(model: ir.Model, materialise: Pipeline) -> list[str]:
     if kept:
         node, reason = kept[0]
         raise UsageError(
-            reason, where=node.name or node.op_type,
+            reason, where=label(node),
             hint="split with --decompose, or leave out --kv-cache",
         )  # fmt: skip
     values = [value for each in found if isinstance(each, CacheValues) for value in each.values]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.foreign.extra_options import ExtraOptions, parse_extra_options
+from qdqtool.foreign.options import Said, parse_extra_options
 from qdqtool.presets.recovery import NO_RECOVERY, Recovery
 from qdqtool.quantization.annotating import Annotator
 
@@ -41,7 +41,7 @@ class Options:
         float: selectors of nodes that stay float.
         switch: switches of the preset to turn on.
         no_switch: switches of the preset to turn off.
-        extra: options of the references.
+        extra: options of other tools.
         recovery: what is done to win back accuracy.
         kv_cache: type of a decoder's cache, ``float`` leaves it.
         lm_head: the last projection: as the ``preset`` says, ``float``, or ``int8`` weights.
@@ -69,7 +69,7 @@ class Options:
     float: tuple[str, ...] = ()
     switch: tuple[str, ...] = ()
     no_switch: tuple[str, ...] = ()
-    extra: ExtraOptions = field(default_factory=ExtraOptions)
+    extra: Said = field(default_factory=dict)
     recovery: Recovery = NO_RECOVERY
     kv_cache: KvCache = "float"
     lm_head: LmHead = "preset"

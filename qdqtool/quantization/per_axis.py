@@ -21,7 +21,7 @@ def with_per_axis(preset: Preset, options: Options) -> Preset:
     An axis that the preset names itself stays.
 
     Raises:
-        UsageError: the preset refuses per-axis weights, or an option of the references contradicts a switch.
+        UsageError: the preset refuses per-axis weights, or an option of another tool contradicts a switch.
     """
     if options.per_axis_conv is None and options.per_axis_linear is None:
         return preset
@@ -37,11 +37,10 @@ def with_per_axis(preset: Preset, options: Options) -> Preset:
                 f"{switch}: {preset.name} has one scale a weight, as {preset.no_per_axis}",
                 hint=f"leave out {switch}, or take another preset (`list presets`)",
             )
-        if options.extra.per_channel is not None and options.extra.per_channel is not wanted:
+        said = options.extra.get("per-channel", wanted)
+        if said is not wanted:
             shown = switch if wanted else switch.replace("--", "--no-")
-            raise UsageError(
-                f"per_channel={str(options.extra.per_channel).lower()} contradicts {shown}", hint="drop one of them"
-            )
+            raise UsageError(f"per_channel={str(said).lower()} contradicts {shown}", hint="drop one of them")
         named = [entry for entry in entries if entry.partition(":")[0] in op_types]
         if wanted:
             entries += [op for op in op_types if op not in {entry.partition(":")[0] for entry in named}]

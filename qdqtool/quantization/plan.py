@@ -14,12 +14,10 @@ from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.pipeline.text import make_pass
-from qdq_passes.select.selectors import ALL, NONE, Selector
+from qdq_passes.select.selectors import ALL, NONE, Selector, literal
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
-from qdqtool.foreign.contradictions import Asked
-from qdqtool.foreign.laying_over import lay_over
-from qdqtool.foreign.literals import literal
+from qdqtool.foreign.apply import lay_over
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.decoder_passes import (
@@ -133,23 +131,23 @@ def plan(
 
     Raises:
         UsageError: an option does not fit.
-        UnsupportedError: what the references do otherwise.
+        UnsupportedError: what other tools do otherwise.
     """
     options = options or Options()
     said = options.extra
-    asked = Asked(
-        method=options.method,
-        weights=options.weights,
-        fuse_layers=options.fuse_layers,
-        keep_sigmoid=options.keep_sigmoid,
-    )
+    asked = {
+        "--method": options.method,
+        "--weights": options.weights,
+        "--no-fuse-layers": not options.fuse_layers,
+        "--keep-sigmoid": options.keep_sigmoid,
+    }
     laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
     before, after = laid.pipeline_text(
         method=options.method,
-        exclude=(*options.exclude, *options.discard, *float_head(options), *said.exclude),
-        only=(*options.only, *said.only),
+        exclude=(*options.exclude, *options.discard, *float_head(options), *said.get("exclude", ())),
+        only=(*options.only, *said.get("only", ())),
         isolate=options.isolate,
-        weights=options.weights or said.stored or preset.insert.weights,
+        weights=options.weights or said.get("insert-qdq.weights", preset.insert.weights),
         fuse_layers=options.fuse_layers,
         keep_sigmoid=options.keep_sigmoid,
     )
@@ -160,11 +158,11 @@ def plan(
     materialise += Pipeline(
         tuple(
             make_pass("convert-boundaries", {"select": [literal(name) for name in names], "dtype": dtype})
-            for dtype, names in said.conversions
+            for dtype, names in said.get("conversions", ())
         )
     )
     if ops:
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if said.ops or said.more_ops else ops
+        taken = tuple(op for op in laid.annotate.ops if op in ops) if "ops" in said or "more-ops" in said else ops
         if not taken:
             raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
         materialise = Pipeline(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from qdq_passes.encode.edit.precision import FLOATS, in_words
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
-from qdq_passes.graph.uses import all_values, has_body, main_nodes
+from qdq_passes.graph.uses import all_values, has_body, label, main_nodes
 from qdq_passes.numerics.override import parse_overrides
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
@@ -27,7 +27,7 @@ from qdq_passes.select.selectors import NONE, Selector, select_nodes
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.files.progress import Progress
+from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.lints.warning import concat_warnings
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
@@ -44,8 +44,6 @@ from qdqtool.workers.cluster import Workers
 
 #: Family of the passes that make of operators what a target computes.
 _OF_TARGETS = "legalize"
-
-Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +185,7 @@ def quantize_model(
             f"leave it float with {exclude_options(model, large)}"
         )
     excluded = [
-        (node.name or node.op_type, reason)
+        (label(node), reason)
         for node in main_nodes(model)
         if (reason := _why_excluded(node, excluded_by_user, wanted, annotate, demands))
     ]

@@ -10,7 +10,7 @@ collects both."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -33,7 +33,7 @@ from qdqtool.calibrate.layer_shards import share_statistics
 from qdqtool.calibrate.layer_sums import Wanted, moment_bytes
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.array_store import scratch_file
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.presets.recovery import Recovery
 from qdqtool.workers.cluster import InProcess, Workers
 
@@ -95,7 +95,7 @@ class Recovering:
     given: Statistics | None = None
     file: str | os.PathLike[str] | None = None
     progress: StageProgress | None = None
-    warn: Callable[[str], None] | None = None
+    warn: Warn | None = None
 
     def __post_init__(self) -> None:
         self._scratch: AbstractContextManager[str] = nullcontext("")

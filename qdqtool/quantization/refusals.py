@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 from qdq_passes.graph.annotate import DEMAND
-from qdq_passes.graph.uses import all_values, main_nodes
+from qdq_passes.graph.uses import all_values, label, main_nodes
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import Kind, qdq_pairs
 from qdq_passes.refine.look.shifts import violations
@@ -28,7 +28,7 @@ def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], .
     read = {pair.source: pair for pair in pairs if pair.q is not None}
     found: dict[tuple[str, str], None] = {}
     for node in main_nodes(model):
-        name = node.name or node.op_type
+        name = label(node)
         if name not in quantized:
             continue
         given: dict[Kind, dict[Encoding, None]] = {"activation": {}, "weight": {}, "bias": {}}
@@ -42,7 +42,7 @@ def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], .
                 found[name, reason] = None
     for violation in violations(model, target.shifts) if target.shifts is not None else ():
         mend = of_shift(violation.node, target.name)
-        found[violation.node.name or violation.node.op_type, f"{violation.because}; {mend}"] = None
+        found[label(violation.node), f"{violation.because}; {mend}"] = None
     return tuple(found)
 
 

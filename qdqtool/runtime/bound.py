@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.spec import Dims, format_shape
 from qdqtool.runtime.refusals import failure, refusal
 from qdqtool.runtime.session import Session, _from_ort_value, _is_raw, _onnxruntime, _to_ort_value, version
-
-Array = npt.NDArray[Any]
 
 
 class Buffer:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.runtime.session import open_session
 
 #: What pipelines call `compute`: ``tabulate-rotary-angles{compute=@runtime}``.
 RUNTIME = "runtime"
-
-Array = npt.NDArray[Any]
 
 
 def compute(model: ir.Model, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.npu.reference.run import captured_values
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.models.load import model_of
 from qdqtool.runtime.session import Session, open_session
-
-Array = npt.NDArray[Any]
 
 
 class NodeRuns:

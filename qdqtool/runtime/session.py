@@ -14,15 +14,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, SetupError, UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
 from qdqtool.runtime.refusals import failure, refusal
-
-Array = npt.NDArray[np.generic]
 
 #: numpy type of each onnxruntime tensor type. The last five have no numpy form in onnxruntime: their bytes are copied.
 _DTYPES: dict[str, Any] = {

@@ -5,14 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.runtime.session import FLOATS, Session, open_session
-
-Array = npt.NDArray[np.generic]
 
 _FLOAT_TYPES = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 

@@ -25,13 +25,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.numerics.agreement import Accumulator, Agreement, worst
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.python_objects import import_object
 
-Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 
 #: Array beside the inputs that `accuracy` looks for.

@@ -14,7 +14,7 @@ from qdq_passes.encode.edit.whole_groups import touched_by
 from qdq_passes.graph.annotate import FUSED, PART
 from qdq_passes.graph.operators.macs import macs_in, macs_of
 from qdq_passes.graph.scopes import layer_of, scope_of
-from qdq_passes.graph.uses import SHARING, is_standard, main_nodes
+from qdq_passes.graph.uses import SHARING, is_standard, label, main_nodes
 
 from qdqtool.quantization.plan import Plan
 
@@ -193,9 +193,9 @@ def _mover(nodes: list[ir.Node]) -> Mover:
     computing = [node for node in nodes if not is_standard(node, *SHARING)] or nodes
     core = max(computing, key=lambda node: macs_of(node) or 0)  # the first of equals
     return Mover(
-        name=core.name or core.op_type,
+        name=label(core),
         op=core.op_type,
         scope=scope_of(core),
-        nodes=tuple(node.name or node.op_type for node in nodes),
+        nodes=tuple(label(node) for node in nodes),
         macs=macs_in(nodes),
     )

@@ -23,8 +23,8 @@ from typing import Any
 
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.select.selectors import literal
 
-from qdqtool.foreign.literals import literal
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text
 from qdqtool.io.files.toml_write import toml_text

@@ -15,9 +15,9 @@ import onnx_ir as ir
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline
+from qdq_passes.select.selectors import literal
 
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.foreign.literals import literal
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.observing import observed_names

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 from qdq_passes.core.findings import LEVELS, Finding
+from qdq_passes.graph.uses import label
 from qdq_passes.npu.traps.table import ALWAYS, find_traps
 from qdq_passes.refine.look.shifts import violations
 
@@ -25,7 +26,7 @@ def silent_findings(model: ir.Model, target: Target | None = None) -> list[Findi
         return found
     return found + [
         Finding(
-            "warning", "shift-out-of-reach", v.node.name or v.node.op_type, f"{v.because} ({v.rule})",
+            "warning", "shift-out-of-reach", label(v.node), f"{v.because} ({v.rule})",
             of_shift(v.node, target.name),
         )
         for v in violations(model, target.shifts)

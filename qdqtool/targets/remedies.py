@@ -12,7 +12,7 @@ from qdq_passes.fuse.edit.fusion import SINCE
 from qdq_passes.graph.operators.hard_sigmoid import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import float_source, is_quantize
 from qdq_passes.graph.operators.qoperators import form_of
-from qdq_passes.graph.uses import is_standard, readers
+from qdq_passes.graph.uses import is_standard, label, readers
 from qdq_passes.integers.look.integer_products import is_integer_product
 from qdq_passes.npu.partitions.partitions import WAYS_OUT
 from qdq_passes.npu.units.float_causes import FloatCause, float_cause
@@ -140,7 +140,7 @@ def of_shift(node: ir.Node, target: str) -> str:
     left = f"leave it float: {again} --exclude {shlex.quote(node.name)}`" if node.name else ""
     sigmoid = _hard_sigmoid_before(node)
     if sigmoid is not None:
-        fixed = f"the output of {sigmoid.name or sigmoid.op_type} before it cannot move so far"
+        fixed = f"the output of {label(sigmoid)} before it cannot move so far"
         kept = f"keep Sigmoid, whose output moves and loses bits: {again} --keep-sigmoid`"
         return f"{fixed}; {f'{left}; or ' if left else ''}{kept}"
     return f"{refined}; where it skips this node, {left}" if left else refined

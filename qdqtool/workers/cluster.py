@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
-from qdqtool.io.files.progress import Progress
+from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.workers.local_workers import LocalWorkers
 from qdqtool.workers.shared_model import SharedModel, share_in_memory
 from qdqtool.workers.task_row import length
@@ -21,7 +21,6 @@ from qdqtool.workers.task_row import length
 C = TypeVar("C")
 T = TypeVar("T")
 R = TypeVar("R")
-Warn = Callable[[str], None]
 
 
 class Workers(Protocol):

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError, SetupError
 
 from qdqtool.io.files.documents import read_document
-from qdqtool.io.files.progress import Progress
+from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.workers.machine import Machine, refuse_others
 from qdqtool.workers.shared_model import SharedFolder, SharedModel
 from qdqtool.workers.task_row import ATTEMPTS, Row, Task
@@ -28,7 +28,6 @@ from qdqtool.workers.worker_tasks import Answer, Desk, Packed
 C = TypeVar("C")
 T = TypeVar("T")
 R = TypeVar("R")
-Warn = Callable[[str], None]
 
 #: Seconds to wait: for the scheduler and a first worker; for a worker to be started anew; between looks at whether there is one.
 PATIENCE, RESTART, GLANCE = 10, 60, 2

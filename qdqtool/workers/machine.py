@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Self
 
 from qdq_passes.errors import ModelError, SetupError
 
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.files.read import read_text
 
 #: Packages whose version must be equal: they compute, or make the bytes.
@@ -36,9 +37,7 @@ class Machine:
         return cls((("Python", python), *((name, _version(name)) for name in PACKAGES)), _cpu())
 
 
-def refuse_others(
-    machines: Mapping[str, Machine], warn: Callable[[str], None] | None, *, here: Machine | None = None
-) -> None:
+def refuse_others(machines: Mapping[str, Machine], warn: Warn | None, *, here: Machine | None = None) -> None:
     """Refuse workers of other versions; warn of other kinds of CPU.
 
     Args:

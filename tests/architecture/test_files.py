@@ -75,7 +75,7 @@ def test_one_command_a_file() -> None:
     assert files <= set(COMMANDS.names())
 
 
-@pytest.mark.parametrize("folder", ["presets", "targets"])
+@pytest.mark.parametrize("folder", ["foreign", "presets", "targets"])
 def test_data_files(folder: str) -> None:
     """Names are what a person types; every number's line has a comment near it that says where it comes from."""
     files = sorted((ROOT / "qdqtool" / folder).glob("*.toml"))

@@ -13,7 +13,7 @@ from qdq_passes.clean.edit.wrap import quiet
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, copy_model, inherit
-from qdq_passes.graph.uses import all_nodes, all_values, is_standard
+from qdq_passes.graph.uses import all_nodes, all_values, is_standard, label
 
 #: Oldest IR version that may import each default-domain opset, from onnx's release table (docs/Versioning.md).
 IR_OF_OPSET = {15: 8, 19: 9, 21: 10, 23: 11, 24: 12, 25: 12, 26: 13, 27: 13, 28: 14}
@@ -69,11 +69,11 @@ class ConvertOpset(Pass):
         for node in all_nodes(model):
             was = old.pop(node.name, None)
             if was is None:
-                yield Change("insert", node.name or node.op_type, f"opset {self.version}")
+                yield Change("insert", label(node), f"opset {self.version}")
             elif (was.op_type, list(was.attributes), len(was.inputs)) != (
                 node.op_type, list(node.attributes), len(node.inputs)
             ):  # fmt: skip
-                yield Change("edit", node.name or node.op_type, f"opset {self.version}")
+                yield Change("edit", label(node), f"opset {self.version}")
         for name in old:
             yield Change("remove", name or "", f"opset {self.version}")
 

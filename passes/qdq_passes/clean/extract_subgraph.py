@@ -14,7 +14,7 @@ from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.edit import RUN_SORT
 from qdq_passes.graph.shapes.inference import infer_shapes
-from qdq_passes.graph.uses import all_nodes, all_values
+from qdq_passes.graph.uses import all_nodes, all_values, label
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ExtractSubgraph(Pass):
                     where=value.name,
                     hint="run infer-shapes, or cut elsewhere",
                 )
-        removed = {node: node.name or node.op_type for node in all_nodes(model)}
+        removed = {node: label(node) for node in all_nodes(model)}
         try:
             part = ir.convenience.extract(graph, starts or list(graph.inputs), ends)
         except ValueError as error:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import move_annotations
-from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.graph.uses import constant_array, is_standard, label
 
 #: First IR version in which an initializer need not be an input as well.
 IR_OF_PLAIN_INITIALIZERS = 4
@@ -43,7 +43,7 @@ class LiftConstants(Pass):
                 elif tensor is None:
                     yield skip(node, "is sparse")
                 else:
-                    yield Change("remove", node.name or node.op_type, f"is the initializer {value.name} now")
+                    yield Change("remove", label(node), f"is the initializer {value.name} now")
                     _lift(graph, node, tensor)
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import inherit, remove
 from qdq_passes.graph.operators.layers import concat_axis
-from qdq_passes.graph.uses import all_nodes, is_standard, only_reader
+from qdq_passes.graph.uses import all_nodes, is_standard, label, only_reader
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MergeConcats(Pass):
                     continue
                 _put_inputs(outer, [*outer.inputs[:index], *inner.inputs, *outer.inputs[index + 1 :]])
                 inherit(outer, [outer, inner])
-                yield Change("edit", outer.name or outer.op_type, f"joins the inputs of {inner.name}")
+                yield Change("edit", label(outer), f"joins the inputs of {inner.name}")
                 yield from remove(inner, f"merged into {outer.name}")
 
 

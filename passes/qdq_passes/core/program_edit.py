@@ -29,7 +29,7 @@ from qdq_passes.graph.edit import (
     remove,
 )
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import FLOAT_TYPES, is_standard
+from qdq_passes.graph.uses import FLOAT_TYPES, is_standard, label
 from qdq_passes.npu.units.units import Operand, Result, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding, is_wide
@@ -103,7 +103,7 @@ class Replacement:
         self._surgery, self._unit = surgery, unit
         self._nodes: list[ir.Node] = []
         named = unit.tail[0] if is_standard(unit.core, "Pad") and unit.tail else unit.core
-        self._named, self._name = named, named.name or named.op_type
+        self._named, self._name = named, label(named)
 
     def integers(self, operand: Operand) -> ir.Value:
         """The integers of ``operand``."""

@@ -58,7 +58,7 @@ class Entry:
         name: as written on the command line.
         origin: where it comes from: a module, a file or ``package:object``.
         load: imports or reads it.
-        file: path of its source, None for entry points.
+        file: path of its source, None for entry points and rows of a table.
     """
 
     name: str
@@ -77,19 +77,24 @@ class Entry:
 
 @dataclass(frozen=True)
 class FolderRegistry:
-    """Python classes, one a file: ``fuse_gelu.py`` holds ``FuseGelu`` and is called ``fuse-gelu``.
+    """Python classes, one a file: ``fuse_gelu.py`` holds ``FuseGelu`` and is called ``fuse-gelu``; or several, in a table.
+
+    A file with a line ``PASSES = {`` holds one: a dictionary from names, written as literals, to classes. Listing reads the names
+    from its text, so that only what is used is imported.
 
     Args:
         kind: folder name below ``--path`` and tail of the entry-point group: ``"passes"``, ``"methods"``, ``"commands"``.
         packages: our own packages that hold the files.
         prefix: file name prefix that is not part of the name (``cmd_``).
         attribute: object to take from the module instead of the class named like the file.
+        table: name of the dictionary of a file that holds a table; None where there are no tables.
     """
 
     kind: str
     packages: tuple[str, ...]
     prefix: str = ""
     attribute: str | None = None
+    table: str | None = None
 
     def entries(self) -> dict[str, Entry]:
         """Everything there is, by name, sorted.
@@ -120,41 +125,69 @@ class FolderRegistry:
 
     def _own(self) -> Iterable[Entry]:
         for package in self.packages:
-            for name, source in _modules(package):
+            for name, source, rows in _modules(package, self.table):
                 if name.startswith(self.prefix) and not name.startswith("_"):
-                    yield self._entry(name, f"{package}.{name}", None, source)
+                    yield from self._entries(name, f"{package}.{name}", None, source, rows)
 
     def _from_folders(self) -> Iterable[Entry]:
         for folder in search_path():
             for file in sorted((folder / self.kind).glob("*.py")):
                 if not file.name.startswith("_"):
-                    yield self._entry(file.stem, str(file), file, str(file))
+                    yield from self._entries(file.stem, str(file), file, str(file), _rows(str(file), self.table))
 
-    def _entry(self, stem: str, origin: str, file: Path | None, source: str | None) -> Entry:
+    def _entries(
+        self, stem: str, origin: str, file: Path | None, source: str | None, rows: tuple[str, ...] | None
+    ) -> Iterable[Entry]:
         name = stem.removeprefix(self.prefix)
-        attribute = self.attribute or camel_case(name)
+        attribute, table = self.attribute or camel_case(name), self.table
+
+        def module() -> Any:
+            return importlib.import_module(origin) if file is None else import_file(file)
 
         def load() -> Any:
-            module = importlib.import_module(origin) if file is None else import_file(file)
             try:
-                return getattr(module, attribute)
+                return getattr(module(), attribute)
             except AttributeError:
                 raise UsageError(
                     f"defines no {attribute}", where=origin, hint=f"the name rule is {stem}.py = {attribute}"
                 ) from None
 
-        return Entry(name.replace("_", "-"), origin, load, source)
+        if table is None or rows is None:
+            return [Entry(name.replace("_", "-"), origin, load, source)]
+
+        def row_loader(row: str) -> Callable[[], Any]:
+            return lambda: getattr(module(), table)[row]
+
+        return [Entry(row, origin, row_loader(row)) for row in rows]
 
 
 @cache
-def _modules(package: str) -> tuple[tuple[str, str | None], ...]:
-    """(name, path of its source where it has one) of the modules of one of our own packages, which do not change while we run."""
+def _modules(package: str, table: str | None) -> tuple[tuple[str, str | None, tuple[str, ...] | None], ...]:
+    """(name, path of its source, `_rows`) of the modules of one of our own packages, which do not change while we run."""
     found = []
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         if not module.ispkg:
             folder = getattr(module.module_finder, "path", None)
-            found.append((module.name, os.path.join(folder, f"{module.name}.py") if folder else None))
+            source = os.path.join(folder, f"{module.name}.py") if folder else None
+            found.append((module.name, source, _rows(source, table)))
     return tuple(found)
+
+
+def _rows(source: str | None, table: str | None) -> tuple[str, ...] | None:
+    """The names in the dictionary ``table`` of a Python file, read from its text; None where it has no such dictionary."""
+    text = b"" if source is None or table is None else _read(source)
+    if source is None or f"\n{table} = {{".encode() not in text:
+        return None
+    import ast
+
+    try:
+        statements = ast.parse(text, source).body
+    except SyntaxError:  # told by whoever loads it
+        return None
+    for node in statements:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and ast.unparse(node.targets[0]) == table:
+            return tuple(ast.literal_eval(key) for key in node.value.keys if key is not None)
+    return None
 
 
 def by_name(kind: str, entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -264,4 +297,5 @@ PASSES = FolderRegistry(
         "qdq_passes.npu",
         "qdq_passes.lower",
     ),
+    table="PASSES",
 )

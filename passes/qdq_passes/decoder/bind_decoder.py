@@ -17,6 +17,7 @@ from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.edit import drop_unread
 from qdq_passes.graph.evaluate.walk import StaticWalk, walk
+from qdq_passes.graph.uses import label
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _unused_results(model: ir.Model) -> Iterator[Change]:
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
             parameters = list(node.inputs)
             model.graph.remove(node, safe=True)
-            yield Change("remove", node.name or node.op_type, "nobody reads it")
+            yield Change("remove", label(node), "nobody reads it")
             yield from drop_unread(parameters)
 
 

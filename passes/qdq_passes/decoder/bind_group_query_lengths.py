@@ -17,7 +17,7 @@ from qdq_passes.decoder.look.updates import numbers, refuse_other_readers
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.build import Builder, drop_chains, drop_input
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import is_constant, label
 
 #: Inputs of com.microsoft GroupQueryAttention.
 SEQLENS, TOTAL, COSINES = 5, 6, 7
@@ -119,4 +119,4 @@ def _bind(pair: CachePair, lengths: ir.Value, total: ir.Value, context: int) -> 
         if integer_of(node, "sliding_window_cache", 0):
             node.attributes.pop("sliding_window_cache")
             because += ", more than its window of keys"
-    yield Change("edit", node.name or node.op_type, because)
+    yield Change("edit", label(node), because)

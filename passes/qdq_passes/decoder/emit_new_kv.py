@@ -15,6 +15,7 @@ from qdq_passes.decoder.look.updates import IN_PLACE, Growth, growth_of, way_out
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, make_node, move_annotations
 from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import label
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class EmitNewKv(Pass):
             growth = growth_of(pair)
             if isinstance(growth, str):
                 raise UnsupportedError(
-                    f"{growth}, so that the new rows do not stand alone", where=pair.update.name or pair.update.op_type,
+                    f"{growth}, so that the new rows do not stand alone", where=label(pair.update),
                     hint="take the in-place layout" if growth == IN_PLACE else way_out(pair),
                 )  # fmt: skip
             growths.append((growth, inferred.sizes(growth.new, [growth.axis])))

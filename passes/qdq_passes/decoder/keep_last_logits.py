@@ -20,7 +20,7 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_value
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.shapes.inference import infer_shapes
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, label
 
 #: Name of the input that tells which row is the last one.
 LAST_INDEX = "last_index"
@@ -130,7 +130,7 @@ def _told(model: ir.Model, io: DecoderIo, length: int) -> Iterator[Change]:
         replace_value(output, value, namer)
         graph_of(node).remove(node, safe=True)
         yield from drop_unread(read)
-        yield Change("replace", node.name or node.op_type, "takes the row that is told, not the last one")
+        yield Change("replace", label(node), "takes the row that is told, not the last one")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.build import Builder, drop_chains, drop_input
 from qdq_passes.graph.edit import bypass, drop_unread, make_node, replace_nodes
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import FLOAT_TYPES, is_standard
+from qdq_passes.graph.uses import FLOAT_TYPES, is_standard, label
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _rewire(masked: Masked, mask: ir.Value, builder: Builder, old: list[ir.Value
                 bypass(edge.node, builder.namer, "its mask is part of another", source=source)
     kind = f"a causal window of {masked.window}" if masked.window else "causal"
     pads = {"honoured": "", "ignored": "; it ignored padding", "none": ""}[masked.padding]
-    return Change("replace", core.name or core.op_type, f"its mask is {kind}{pads}")
+    return Change("replace", label(core), f"its mask is {kind}{pads}")
 
 
 def _add(edge: MaskEdge, mask: ir.Value, builder: Builder) -> None:

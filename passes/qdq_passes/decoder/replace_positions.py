@@ -18,6 +18,7 @@ from qdq_passes.decoder.look.rows import Positioned, Spread
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.build import Builder, Site, drop_chains, drop_input
 from qdq_passes.graph.edit import replace_value
+from qdq_passes.graph.uses import label
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class _Spreader:
         if (value, spread.ones) not in self._made:
             self._made[value, spread.ones] = self._apart(spread, value)
         node.replace_input_with(spread.index, self._made[value, spread.ones])
-        return Change("edit", node.name or node.op_type, f"reads rows of a batch of {self._positions.name}")
+        return Change("edit", label(node), f"reads rows of a batch of {self._positions.name}")
 
     def _apart(self, spread: Spread, value: ir.Value | None) -> ir.Value:
         site = self._builder.at(spread.node, base=f"{spread.node.name}_rows")
@@ -162,7 +163,7 @@ def _measure(builder: Builder, positions: ir.Value, length: LengthRead) -> Chang
     node.replace_input_with(length.index, value)
     return Change(
         "edit",
-        node.name or node.op_type,
+        label(node),
         f"compares with the largest of {positions.name}, not with the size of the cache",
     )
 
@@ -174,5 +175,5 @@ def _refuse_frozen(model: ir.Model) -> None:
         node, value = frozen[0]
         raise UnsupportedError(
             f"reads {value.name}, which follows the size of the cache: under a static one it would be a constant",
-            where=node.name or node.op_type, hint="positions must come from position_ids, a Range from the past, or the mask",
+            where=label(node), hint="positions must come from position_ids, a Range from the past, or the mask",
         )  # fmt: skip

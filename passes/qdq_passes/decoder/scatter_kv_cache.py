@@ -17,6 +17,7 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.build import Builder, attribute_of
 from qdq_passes.graph.edit import drop_unread, make_node, replace_nodes
 from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import label
 
 _OPERATORS = {"scatter-elements": "ScatterElements", "scatter-nd": "ScatterND", "tensor-scatter": "TensorScatter"}
 #: First opset of TensorScatter; that of both others.
@@ -61,7 +62,7 @@ class ScatterKvCache(Pass):
             elif growth == IN_PLACE:
                 yield skip(pair.update, growth)
             else:
-                raise UnsupportedError(growth, where=pair.update.name or pair.update.op_type, hint=way_out(pair))
+                raise UnsupportedError(growth, where=label(pair.update), hint=way_out(pair))
         if not growths:
             return
         first = growths[0][1]

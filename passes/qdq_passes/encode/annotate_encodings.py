@@ -21,7 +21,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, ENCODING, FUSED, OBSERVED, SHARED, STYLE, Demand, Shared, Style
 from qdq_passes.graph.evaluate.rearrange import REARRANGING
 from qdq_passes.graph.operators.channels import parse_per_axis
-from qdq_passes.graph.uses import SHARING, all_values, has_body, is_constant, is_standard, main_nodes
+from qdq_passes.graph.uses import SHARING, all_values, has_body, is_constant, is_standard, label, main_nodes
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
 from qdq_passes.numerics.override import parse_overrides
 from qdq_passes.qdq.edit.bias_encoding import bias_encoding, widen_weight
@@ -355,7 +355,7 @@ def is_inside_group(value: ir.Value, demanding: Collection[str], wanted: Collect
         return False
     if mark.whole:
         return is_inside_whole(value, wanted)
-    return all((node.name or node.op_type) in demanding for node in touched_by(value))
+    return all(label(node) in demanding for node in touched_by(value))
 
 
 def touching(value: ir.Value, nodes: Collection[ir.Node]) -> list[ir.Node]:

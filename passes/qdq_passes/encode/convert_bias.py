@@ -12,11 +12,12 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread
 from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import constant_array, readers
+from qdq_passes.graph.uses import constant_array, label, readers
+from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding
 from qdq_passes.numerics.quantize import quantize
 from qdq_passes.numerics.reencode import Rule, cover_values, rounded_to
-from qdq_passes.qdq.edit.biases import Reals, drop_pair, fits, store_bias, values_of
+from qdq_passes.qdq.edit.biases import drop_pair, fits, store_bias, values_of
 from qdq_passes.qdq.edit.checks import check_encoding
 from qdq_passes.qdq.edit.encoding_words import change_in_words, words
 from qdq_passes.qdq.edit.pairs import Use, fresh_base, members, requantize, write_encodings
@@ -83,7 +84,7 @@ class ConvertBias(Pass):
             return _own_encoding(node, index, pair, data)
         target = product_at(node, index)
         if isinstance(target, Encoding) and not fits(data, target):
-            return f"is beyond what int32 holds at s_x·s_w of {node.name or node.op_type}"
+            return f"is beyond what int32 holds at s_x·s_w of {label(node)}"
         return target
 
 
@@ -95,7 +96,7 @@ def _own_encoding(node: ir.Node, index: int, pair: Pair | None, data: Reals) -> 
     dq = dequantizer_of(node.inputs[1])
     of_weight = encoding_of(dq) if dq is not None else None
     if of_weight is None:
-        return f"the weight of {node.name or node.op_type} has no constant encoding"
+        return f"the weight of {label(node)} has no constant encoding"
     float_type = float_type_of(node, index)
     rule = Rule(
         dtype=ir.DataType.INT8,
@@ -146,6 +147,6 @@ def _write(source: ir.Value, groups: dict[Encoding, list[Use]], namer: Namer) ->
     for new, uses in groups.items():
         name = fresh_base(namer, base)
         store_bias(source, data, new, uses, namer, base=name, domain=_domain(uses[0][0]))
-        layers = ", ".join(dict.fromkeys(node.name or node.op_type for node, _ in uses))
+        layers = ", ".join(dict.fromkeys(label(node) for node, _ in uses))
         yield Change("insert", name, f"{words(new)} for {layers}")
     yield from drop_pair(pair) if pair is not None else drop_unread([source])

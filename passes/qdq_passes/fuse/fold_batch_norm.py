@@ -14,9 +14,10 @@ from qdq_passes.fuse.edit.layers import fold_readers, set_parameters
 from qdq_passes.graph.attributes import float_of
 from qdq_passes.graph.edit import Namer, take_over
 from qdq_passes.graph.operators.batch_norms import DEFAULT_EPSILON, normalizes_by_input
-from qdq_passes.graph.operators.layers import LAYERS, Array, Layer, as_layer, joined_layers, why_read_elsewhere
+from qdq_passes.graph.operators.layers import LAYERS, Layer, as_layer, joined_layers, why_read_elsewhere
 from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import all_nodes, constant_array, is_standard
+from qdq_passes.graph.uses import all_nodes, constant_array, is_standard, label
+from qdq_passes.numerics.arrays import Array
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ class FoldBatchNorm(Pass):
             weight = (layer.weight.astype(wide) * layer.along_outputs(factor[part])).astype(layer.weight.dtype)
             named_after = node if layer.node is source else layer.node
             base = named_after.outputs[0].name or layer.node.name or "folded"
-            changes.append(Change("edit", layer.node.name or layer.node.op_type, f"takes over {node.name}"))
+            changes.append(Change("edit", label(layer.node), f"takes over {node.name}"))
             changes += set_parameters(layer.node, namer, base, weight=weight, bias=bias)
-        because = f"folded into {', '.join(layer.node.name or layer.node.op_type for layer in layers)}"
+        because = f"folded into {', '.join(label(layer.node) for layer in layers)}"
         return changes + take_over(source.outputs[0], node, namer, because, rename=self.reference)
 
 

@@ -14,7 +14,7 @@ from qdq_passes.graph.operators.layers import why_read_elsewhere
 from qdq_passes.graph.operators.pads import AUTO_PAD, added_pads, own_pads, padding_of, windows_start_inside
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.shapes.inference import static_shape
-from qdq_passes.graph.uses import all_nodes, is_standard
+from qdq_passes.graph.uses import all_nodes, is_standard, label
 from qdq_passes.qdq.look.biases import constant_shape
 from qdq_passes.qdq.look.value_ranges import proven_range
 
@@ -132,6 +132,6 @@ def _fold(pad: ir.Node, node: ir.Node, pads: list[int]) -> Iterator[Change]:
         node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
     node.attributes["pads"] = ir.AttrInt64s("pads", pads)
     inherit(node, [node, pad])
-    yield Change("edit", node.name or node.op_type, f"pads {pads}, takes over {pad.name}")
+    yield Change("edit", label(node), f"pads {pads}, takes over {pad.name}")
     yield from remove(pad, f"folded into {node.name}")
     yield from drop_unread(parameters)

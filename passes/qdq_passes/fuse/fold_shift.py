@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.fuse.edit.layers import fold_channel_constants
-from qdq_passes.graph.operators.layers import Array, Layer
+from qdq_passes.graph.operators.layers import Layer
+from qdq_passes.numerics.arrays import Array
 
 
 @dataclass(frozen=True)

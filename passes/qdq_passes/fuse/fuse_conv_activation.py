@@ -12,7 +12,7 @@ from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.annotate import FUSED, PART, Fused
 from qdq_passes.graph.operators.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
 from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import is_standard, main_nodes, only_reader
+from qdq_passes.graph.uses import is_standard, label, main_nodes, only_reader
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 #: From this opset on onnxruntime does not load an int8 pair before a MaxPool and none behind it: the pair it puts there keeps
@@ -64,7 +64,7 @@ class FuseConvActivation(Pass):
                     node, f"onnxruntime loads no MaxPool without a pair behind it from opset {UNREAD_POOL_OPSET} on"
                 )
             elif FUSED.get(value) is None and PART.get(reader) is None:
-                FUSED.set(value, Fused(node.name or node.op_type))
+                FUSED.set(value, Fused(label(node)))
                 yield Change("annotate", value.name or "", f"{node.name} and {reader.name} are one group")
 
     def _followers(self, node: ir.Node) -> tuple[str, ...]:

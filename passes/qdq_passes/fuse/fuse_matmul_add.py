@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_nodes
-from qdq_passes.graph.operators.layers import Array, why_read_elsewhere
+from qdq_passes.graph.operators.layers import why_read_elsewhere
 from qdq_passes.graph.uses import all_nodes, constant_array, is_constant, is_standard
+from qdq_passes.numerics.arrays import Array
 
 Dims = list[int | ir.SymbolicDim]
 

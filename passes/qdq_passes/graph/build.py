@@ -13,7 +13,7 @@ from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, new_constant, remove
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import dtype_of
+from qdq_passes.graph.uses import dtype_of, label
 
 #: First opsets whose Unsqueeze and Squeeze, and whose ReduceMean, take their axes as an input.
 OPSET_OF_AXES, OPSET_OF_MEAN_AXES = 13, 18
@@ -35,7 +35,7 @@ class Builder:
 
     def at(self, anchor: ir.Node, *, base: str | None = None, stands_for: Iterable[ir.Node] = ()) -> Site:
         """Nodes right before ``anchor``, called ``<base>_<operator>`` (base: its name), standing for it or ``stands_for``."""
-        return Site(self, anchor, base or anchor.name or anchor.op_type, tuple(stands_for) or (anchor,))
+        return Site(self, anchor, base or label(anchor), tuple(stands_for) or (anchor,))
 
     def constant(
         self, graph: ir.Graph, data: npt.NDArray[Any], dtype: ir.DataType, base: str, old: ir.Node
@@ -194,7 +194,7 @@ def take_place(node: ir.Node, values: Sequence[ir.Value | None], namer: Namer, b
             hand_over(old, new, namer)
             new.metadata_props.update({**old.metadata_props, **new.metadata_props})
     remove(node, because)
-    return Change("replace", node.name or node.op_type, because)
+    return Change("replace", label(node), because)
 
 
 def drop_chains(values: Iterable[ir.Value | None], because: str = "is no longer read") -> Iterator[Change]:

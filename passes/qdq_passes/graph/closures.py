@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import is_constant, is_standard
+from qdq_passes.graph.uses import is_constant, is_standard, label
 
 #: Operators whose further inputs say along which axes, or into which shape: those are no part of what is computed.
 _STEERED = frozenset(
@@ -49,7 +49,7 @@ def why_not_closed(nodes: Sequence[ir.Node], output: ir.Value) -> str | None:
             return f"{value.name}, which is inside, is a graph output"
         for user in value.consumers():
             if user not in inside and not is_standard(user, "Shape"):
-                return f"{value.name}, which is inside, is read by {user.name or user.op_type} as well"
+                return f"{value.name}, which is inside, is read by {label(user)} as well"
     return None
 
 

@@ -17,7 +17,7 @@ from qdq_passes.core.base import Change
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.graph.annotate import ORIGIN, Origin, annotation_kinds
 from qdq_passes.graph.scopes import INHERITED_KEYS
-from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, is_constant, is_standard, readers
+from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, is_constant, is_standard, label, readers
 
 RUN_SORT = "run the pass sort first"
 
@@ -61,9 +61,7 @@ def graph_of(node: ir.Node) -> ir.Graph:
         QdqError: the node was removed.
     """
     if node.graph is None:
-        raise QdqError(
-            "was already removed from its graph", where=node.name or node.op_type, hint="this is a bug of the pass"
-        )
+        raise QdqError("was already removed from its graph", where=label(node), hint="this is a bug of the pass")
     return node.graph
 
 
@@ -75,7 +73,7 @@ def inherit(new: ir.Node, olds: Iterable[ir.Node]) -> ir.Node:
             if key in old.metadata_props:
                 new.metadata_props.setdefault(key, old.metadata_props[key])
         origin = ORIGIN.get(old)
-        origins.update(dict.fromkeys(origin.nodes if origin else (old.name or old.op_type,)))
+        origins.update(dict.fromkeys(origin.nodes if origin else (label(old),)))
     if origins:
         ORIGIN.set(new, Origin(tuple(origins)))
     return new
@@ -244,10 +242,10 @@ def remove(nodes: ir.Node | Iterable[ir.Node], because: str) -> list[Change]:
         try:
             graph.remove(node, safe=True)
         except ValueError as error:
-            users = sorted({user.name or user.op_type for value in node.outputs for user in value.consumers()})
+            users = sorted({label(user) for value in node.outputs for user in value.consumers()})
             hint = f"by {', '.join(users[:3])}" if users else "as an output of its graph"
             raise QdqError("cannot be removed, it is still read", where=node.name, hint=hint) from error
-        changes.append(Change("remove", node.name or node.op_type, because))
+        changes.append(Change("remove", label(node), because))
     return changes
 
 
@@ -268,7 +266,7 @@ def replace_nodes(olds: Sequence[ir.Node], new: Sequence[ir.Node], namer: Namer,
     hand_over(last.outputs[0], new[-1].outputs[0], namer)
     for node in reversed(olds):
         remove(node, because)
-    return Change("replace", last.name or last.op_type, because)
+    return Change("replace", label(last), because)
 
 
 def drop_unread(values: Iterable[ir.Value | None]) -> list[Change]:

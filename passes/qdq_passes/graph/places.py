@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import GraphLike, graph_likes
+from qdq_passes.graph.uses import GraphLike, graph_likes, label
 
 
 def places(model: ir.Model) -> dict[str, GraphLike]:
@@ -17,9 +17,7 @@ def places(model: ir.Model) -> dict[str, GraphLike]:
         found[path] = graph
         for node in graph:
             for attribute in node.attributes.values():
-                head = (
-                    f"{path}/{node.name or node.op_type}.{attribute.name}" if path else f"{node.name}.{attribute.name}"
-                )
+                head = f"{path}/{label(node)}.{attribute.name}" if path else f"{node.name}.{attribute.name}"
                 for number, body in enumerate(_bodies(attribute)):
                     add(head + (f"[{number}]" if attribute.type == ir.AttributeType.GRAPHS else ""), body)
 

@@ -182,3 +182,8 @@ def bodies_of(node: ir.Node) -> list[ir.Graph]:
 def main_nodes(model: ir.Model) -> list[ir.Node]:
     """Nodes of the main graph, without bodies."""
     return list(model.graph)
+
+
+def label(node: ir.Node) -> str:
+    """What messages call ``node``: its name, or its type where it has none."""
+    return node.name or node.op_type

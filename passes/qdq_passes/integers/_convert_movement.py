@@ -11,7 +11,7 @@ from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import drop_unread, graph_of, new_constant, remove
 from qdq_passes.graph.operators.qdq_ops import is_dynamic_quantize, is_quantize
 from qdq_passes.graph.operators.qoperators import Parameters, form_of, given, storage_type
-from qdq_passes.graph.uses import constant_array, is_constant
+from qdq_passes.graph.uses import constant_array, is_constant, label
 from qdq_passes.integers._layout import max_pool_between_transposes, rank_of
 from qdq_passes.integers.edit.flow import Floats, take_place, why_not
 from qdq_passes.integers.look.integer_flow import (
@@ -50,7 +50,7 @@ def convert_movement(node: ir.Node, floats: Floats, flow: dict[ir.Value, Paramet
         node.replace_input_with(2, _pad_value(node, known[0], floats))
         drop_unread([old_filler])
     moved = moved_outputs(node)
-    yield Change("edit", node.name or node.op_type, "moves floats" if moved else "reads floats")
+    yield Change("edit", label(node), "moves floats" if moved else "reads floats")
     if node.op_type == "NhwcMaxPool":
         pool = max_pool_between_transposes(node, floats)
         old = node.outputs[0]

@@ -18,7 +18,7 @@ from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant
 from qdq_passes.graph.operators.batch_norms import DEFAULT_EPSILON, normalizes_by_input
 from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 BOUNDED = Keeps(
@@ -69,7 +69,7 @@ class BatchNormToConv(Pass):
             assert dtype is not None
             weight, bias = self._folded(node, [array for array in parameters if array is not None])
             _become_conv(node, weight.astype(dtype.numpy()), bias.astype(dtype.numpy()), namer)
-            yield Change("replace", node.name or node.op_type, f"depthwise 1x1 Conv on {len(bias)} channels")
+            yield Change("replace", label(node), f"depthwise 1x1 Conv on {len(bias)} channels")
 
     def _folded(self, node: ir.Node, parameters: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """f and b, both [C], in float32 (float64 for such parameters)."""

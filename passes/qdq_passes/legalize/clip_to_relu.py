@@ -15,7 +15,7 @@ from qdq_passes.graph.edit import drop_unread
 from qdq_passes.graph.operators.clips import clip_bound
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import FLOAT_TYPES
+from qdq_passes.graph.uses import FLOAT_TYPES, label
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 #: First opset whose Relu takes integers.
@@ -59,7 +59,7 @@ class ClipToRelu(Pass):
             node.attributes.clear()
             node.resize_inputs(1)
             drop_unread(bounds)
-            yield Change("replace", node.name or node.op_type, "cuts off what is below 0, and nothing else")
+            yield Change("replace", label(node), "cuts off what is below 0, and nothing else")
 
     def _why_not(self, node: ir.Node, dtype: ir.DataType | None, opset: int) -> str:
         """Why ``node`` is no Relu; empty where it is."""

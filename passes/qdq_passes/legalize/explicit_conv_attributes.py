@@ -13,6 +13,7 @@ from qdq_passes.graph.attributes import integers_of, text_of
 from qdq_passes.graph.operators.pads import AUTO_PAD, EXPLICIT
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import label
 from qdq_passes.numerics.padding import same_total, split_evenly, transposed_total
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
@@ -59,7 +60,7 @@ class ExplicitConvAttributes(Pass):
                 node.attributes["pads"] = ir.AttrInt64s("pads", pads)
                 written.append(f"pads={pads}")
             if written:
-                yield Change("edit", node.name or node.op_type, ", ".join(written))
+                yield Change("edit", label(node), ", ".join(written))
 
 
 def _kernel(node: ir.Node, inferred: Inferred) -> list[int] | str:

@@ -15,7 +15,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.operators.linears import Linear, linear_of
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import all_graph_likes
+from qdq_passes.graph.uses import all_graph_likes, label
 from qdq_passes.legalize.edit.channels_first import ChannelsFirst
 from qdq_passes.legalize.edit.conv_weights import ConvWeights
 from qdq_passes.legalize.look.channels_first import Facts, members
@@ -72,7 +72,7 @@ class LinearToConv(Pass):
                 continue
             chosen = members(graph, linears, facts)
             for linear in linears:
-                yield Change("replace", linear.node.name or linear.node.op_type, "a 1×1 Conv on (B, C, 1, S)")
+                yield Change("replace", label(linear.node), "a 1×1 Conv on (B, C, 1, S)")
             yield from ChannelsFirst(builder, weights, facts).convert(chosen)
         for name, count in weights.copies():
             yield Change("insert", f"{name}_conv", f"{count} bytes beside {name}, which something else reads too")

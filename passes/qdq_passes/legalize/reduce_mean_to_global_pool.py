@@ -14,7 +14,7 @@ from qdq_passes.graph.edit import drop_unread
 from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
 from qdq_passes.graph.operators.windows import averaged_axes, written_axes
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import FLOAT_TYPES
+from qdq_passes.graph.uses import FLOAT_TYPES, label
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 
@@ -55,7 +55,7 @@ class ReduceMeanToGlobalPool(Pass):
             node.attributes.clear()
             node.resize_inputs(1)
             drop_unread(axes)
-            yield Change("replace", node.name or node.op_type, "mean over height and width")
+            yield Change("replace", label(node), "mean over height and width")
 
     def _why_not(self, node: ir.Node, opset: int, inferred: Inferred) -> str:
         """Why ``node`` is no GlobalAveragePool; empty where it is."""

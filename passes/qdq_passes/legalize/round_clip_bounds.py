@@ -15,7 +15,7 @@ from qdq_passes.encode.look.observed import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.clips import BOUNDS, Bound, clip_bound, clip_bounds
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.legalize.edit.replacement_prices import Numbers, replacement_price
 from qdq_passes.numerics.dpu import CLIP_RANGE
 from qdq_passes.qdq.edit.pairs import write_constant
@@ -59,7 +59,7 @@ class RoundClipBounds(Pass):
                     _write(node, which, new, namer)
                     words.append(f"{which} {old:g} → {new:g}")
             if words:
-                yield Change("edit", node.name or node.op_type, ", ".join(words) + self._price(node, before))
+                yield Change("edit", label(node), ", ".join(words) + self._price(node, before))
 
     def _price(self, node: ir.Node, old: Bounds) -> str:
         assert not isinstance(self.ranges, Named)

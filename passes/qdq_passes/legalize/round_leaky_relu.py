@@ -13,6 +13,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.look.observed import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
+from qdq_passes.graph.uses import label
 from qdq_passes.legalize.edit.replacement_prices import replacement_price
 from qdq_passes.numerics.dpu import LEAKY_RELU_STEP, leaky_relu, rounded_slope
 from qdq_passes.numerics.price import in_db, sqnr_of_rescaled
@@ -52,9 +53,7 @@ class RoundLeakyRelu(Pass):
             elif (slope := rounded_slope(alpha.as_float())) != alpha.as_float():
                 node.attributes["alpha"] = ir.AttrFloat32("alpha", slope)
                 words = f"slope {alpha.as_float():.7g} → {round(slope / LEAKY_RELU_STEP)}/256"
-                yield Change(
-                    "edit", node.name or node.op_type, f"{words}, {self._price(node, alpha.as_float(), slope)}"
-                )
+                yield Change("edit", label(node), f"{words}, {self._price(node, alpha.as_float(), slope)}")
 
     def _price(self, node: ir.Node, old: float, new: float) -> str:
         assert not isinstance(self.ranges, Named)

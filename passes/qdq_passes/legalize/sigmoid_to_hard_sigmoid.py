@@ -15,7 +15,7 @@ from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.look.observed import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
-from qdq_passes.graph.uses import dtype_of
+from qdq_passes.graph.uses import dtype_of, label
 from qdq_passes.legalize.edit.replacement_prices import replacement_price
 from qdq_passes.numerics.dpu import HARD_SIGMOID_ALPHA, hard_sigmoid, sigmoid
 from qdq_passes.select.selectors import ALL, Selector
@@ -57,4 +57,4 @@ class SigmoidToHardSigmoid(Pass):
             node.attributes.clear()
             node.attributes["alpha"] = ir.AttrFloat32("alpha", float(np.float32(HARD_SIGMOID_ALPHA)))
             words = "nothing is known of its input" if found is None else str(found)
-            yield Change("replace", node.name or node.op_type, f"Sigmoid → HardSigmoid(1/6, 1/2), {words}")
+            yield Change("replace", label(node), f"Sigmoid → HardSigmoid(1/6, 1/2), {words}")

@@ -17,7 +17,7 @@ from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, move_annotations, remove
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.legalize.edit.factors import ConstantForm, make_constant
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
@@ -60,7 +60,7 @@ class SplitToSlice(Pass):
             parameters = list(node.inputs)
             remove(node, "every output has its Slice")
             drop_unread(parameters)
-            yield Change("replace", node.name or node.op_type, f"{len(sizes)} Slices along axis {axis}, sizes {sizes}")
+            yield Change("replace", label(node), f"{len(sizes)} Slices along axis {axis}, sizes {sizes}")
 
     def _slice(self, node: ir.Node, number: int, bounds: dict[str, int], opset: int, namer: Namer) -> None:
         """Put a Slice before ``node`` that stands for its output ``number``."""

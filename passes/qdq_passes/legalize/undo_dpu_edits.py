@@ -18,7 +18,7 @@ from qdq_passes.graph.edit import Namer, bypass, drop_unread
 from qdq_passes.graph.operators.hard_sigmoid import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.graph.operators.windows import averaged_sizes
-from qdq_passes.graph.uses import all_nodes, is_standard
+from qdq_passes.graph.uses import all_nodes, is_standard, label
 from qdq_passes.numerics.dpu import (
     HARD_SIGMOID_FACTOR,
     LEAKY_RELU_KNOWN,
@@ -82,7 +82,7 @@ class UndoDpuEdits(Pass):
             return
         node.op_type = "Sigmoid"
         node.attributes.clear()
-        yield Change("edit", node.name or node.op_type, "HardSigmoid of the DPU stands for Sigmoid")
+        yield Change("edit", label(node), "HardSigmoid of the DPU stands for Sigmoid")
 
 
 def _pool(node: ir.Node, namer: Namer) -> Iterator[Change]:
@@ -131,4 +131,4 @@ def _leaky_relu(node: ir.Node) -> Iterator[Change]:
         yield skip(node, f"many slopes are rounded to {round(steps)}/256, which one it was cannot be told")
         return
     node.attributes["alpha"] = ir.AttrFloat32("alpha", float(np.float32(known)))
-    yield Change("edit", node.name or node.op_type, f"slope {round(steps)}/256 → {known:g}")
+    yield Change("edit", label(node), f"slope {round(steps)}/256 → {known:g}")

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.graph.annotate import TARGET, Placement
+from qdq_passes.graph.uses import label
 from qdq_passes.npu.partitions.partitions import partition_for
 from qdq_passes.npu.partitions.placements import placements
 from qdq_passes.npu.units.verdict import Boundary, TargetRules
@@ -47,7 +48,7 @@ class AssignTargets(Pass):
         for node, placement in placements(model, found).items():
             if TARGET.get(node) != placement:
                 TARGET.set(node, placement)
-                yield Change("annotate", node.name or node.op_type, _words(placement))
+                yield Change("annotate", label(node), _words(placement))
 
 
 def _words(placement: Placement) -> str:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, graph_of, insert_after, new_constant
-from qdq_passes.graph.uses import SHARING, constant_array, is_standard
+from qdq_passes.graph.uses import SHARING, constant_array, is_standard, label
 from qdq_passes.npu.units.units import Operand, Unit, units_of
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
@@ -125,7 +125,7 @@ def _read_as(
             node.replace_input_with(
                 index, _stored_anew(model, dq, quantize(dequantize(data, old), new), new, conversions)
             )
-            yield Change("edit", node.name or node.op_type, f"reads {dq.outputs[0].name} as {new.dtype.name.lower()}")
+            yield Change("edit", label(node), f"reads {dq.outputs[0].name} as {new.dtype.name.lower()}")
         yield from drop_pair_of(dq)
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qdq_passes.errors import ModelError
+from qdq_passes.numerics.arrays import Array
 
-Array = npt.NDArray[np.generic]
 Sums = npt.NDArray[np.float64]
 
 #: SQNR where the formula gives −inf (JSON has no infinity), and the least that is reported.

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.layer_form import LayerForm
-
-Array = npt.NDArray[Any]
 
 #: Numbers in one strip: 16 MiB as float32.
 STRIP = 1 << 22

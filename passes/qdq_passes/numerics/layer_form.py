@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
+
 #: A convolution, a transposed one, or a matrix product.
 Kind = Literal["conv", "transposed", "product"]
 

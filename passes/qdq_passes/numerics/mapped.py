@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.errors import ModelError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, encoding_of_weight
-
-Array = npt.NDArray[Any]
 
 #: Elements of a piece: 4 MiB of float32.
 PIECE = 1 << 20

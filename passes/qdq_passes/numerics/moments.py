@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Reals = npt.NDArray[np.float64]
+from qdq_passes.numerics.arrays import Array, Reals
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
 
 #: Numbers from which an encoding holds an array: 32 bytes a Python float are felt then.
 MANY = 1 << 14

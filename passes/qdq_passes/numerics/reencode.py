@@ -27,6 +27,7 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics import pow2
+from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import (
     FLOAT32_MAX,
     FLOAT32_TINY,
@@ -37,8 +38,6 @@ from qdq_passes.numerics.encoding import (
 )
 from qdq_passes.numerics.granularity import PER_TENSOR, Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize
-
-Reals = npt.NDArray[np.float64]
 
 #: Floats that store a tensor as it is: their scale is 1.
 PLAIN_FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.numerics.arithmetic import Arithmetic, Overflow, Rounding
+from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import integer_range
 
 #: int64, or Python's integers where 64 bits do not hold them.
 Integers = npt.NDArray[Any]
-Reals = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 
 #: Largest n of a dyadic multiplier n·2^-k, exclusive; largest k; largest k by which a bias is finer than the sum.

@@ -1,10 +1,9 @@
-"""Hooks that need nothing from above: verify after each pass, time each pass, stop after N."""
+"""Hooks that need nothing from above: verify after each pass, stop after N."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -47,22 +46,6 @@ class VerifyEach(QuietHook):
             raise VerifyError(
                 f"pass {format_pass(pass_)} broke the model: {finding.message}", where=finding.where, hint=finding.rule
             )
-
-
-@dataclass
-class TimePasses(QuietHook):
-    """Wall seconds per pass, in order, in ``seconds``."""
-
-    seconds: list[tuple[str, float]] = field(default_factory=list)
-    _start: float = 0.0
-
-    def before(self, pass_: Pass, model: ir.Model) -> None:
-        """Start the clock."""
-        self._start = time.perf_counter()
-
-    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
-        """Stop it."""
-        self.seconds.append((format_pass(pass_), time.perf_counter() - self._start))
 
 
 @dataclass

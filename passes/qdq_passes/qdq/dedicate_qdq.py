@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, graph_of, new_constant
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.qdq.edit.move import copy_half
 from qdq_passes.qdq.look.pairs import Pair, dequantizers, is_named, pair_of, qdq_pairs
 from qdq_passes.select.selectors import ALL, Selector, select
@@ -81,7 +81,7 @@ class DedicateQdq(Pass):
             for use in [use for use in value.uses() if use.node is consumer]:
                 consumer.replace_input_with(use.idx, last.outputs[0])
             names = ", ".join(node.name or "" for node in made)
-            yield Change("insert", pair.tensor, f"{names} for {consumer.name or consumer.op_type}")
+            yield Change("insert", pair.tensor, f"{names} for {label(consumer)}")
 
     def _peel(self, pair: Pair, q: ir.Node, namer: Namer) -> Change:
         """A Q of its own for the DQ of ``pair``."""

@@ -12,7 +12,16 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, own_initializer, set_constant
-from qdq_passes.graph.uses import FLOAT_TYPES, all_nodes, constant_array, dtype_of, is_constant, is_standard, readers
+from qdq_passes.graph.uses import (
+    FLOAT_TYPES,
+    all_nodes,
+    constant_array,
+    dtype_of,
+    is_constant,
+    is_standard,
+    label,
+    readers,
+)
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 #: Norms and where their per-channel gain and bias stand; the channel axis is the last one, or 1 for BatchNormalization.
@@ -124,15 +133,13 @@ def _scale(node: ir.Node, gain: int, factor: npt.NDArray[np.float64], namer: Nam
     for index in (gain, bias):
         if index is not None and index < len(node.inputs) and node.inputs[index] is not None:
             _multiply(node, index, factor, namer)
-    yield Change(
-        "edit", node.name or node.op_type, f"channels {np.flatnonzero(factor != 1).tolist()} × {factor.max():g}"
-    )
+    yield Change("edit", label(node), f"channels {np.flatnonzero(factor != 1).tolist()} × {factor.max():g}")
     for user, index in readers(node.outputs[0]):
         axis = _input_channel_axis(user, index, channels_first=node.op_type == "BatchNormalization")
         assert axis is not None
         shape = [-1 if i == axis else 1 for i in range(_data(user, 1).ndim)]
         _multiply(user, 1, (1.0 / factor).reshape(shape), namer)
-        yield Change("edit", user.name or user.op_type, "rows scaled back")
+        yield Change("edit", label(user), "rows scaled back")
 
 
 def _multiply(node: ir.Node, index: int, factor: npt.NDArray[np.float64], namer: Namer) -> None:

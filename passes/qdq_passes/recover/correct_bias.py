@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.graph.attributes import float_of
 from qdq_passes.graph.edit import Namer, graph_of, new_constant
 from qdq_passes.graph.uses import constant_array, only_reader
+from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.encoding import encoding_of_weight, is_integer_type
 from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.quantize import dequantize, quantize
@@ -24,8 +24,6 @@ from qdq_passes.qdq.look.pairs import Pair, pair_of
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
-Array = npt.NDArray[Any]
-Reals = npt.NDArray[np.float64]
 LayersSeen = Mapping[str, LayerStatistics]
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
@@ -16,6 +15,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import readers
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.quantize import dequantize, quantize
@@ -24,7 +24,6 @@ from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers
 from qdq_passes.recover.look.rounding import Grid, quadratic_error, round_rows
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
-Array = npt.NDArray[Any]
 LayersSeen = Mapping[str, LayerStatistics]
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.uses import label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.edit.encoding_words import change_in_words, words
 from qdq_passes.qdq.edit.reencode import Edit, Target, nodes_of, reencode, settled, targets
@@ -65,7 +66,7 @@ class _Plan:
     def copy(self, node: ir.Node, giver: ir.Node, takers: list[ir.Node]) -> Iterator[Change]:
         """Let ``takers`` have the encoding of ``giver``; which both sides then keep."""
         wanted = self._at(giver)
-        because = f"the encoding of {tensor_of(giver)}, for {node.name or node.op_type}"
+        because = f"the encoding of {tensor_of(giver)}, for {label(node)}"
         self._claims.setdefault(self._first(giver), (wanted, ""))
         for taker in takers:
             have, claim = self._at(taker), self._claims.get(self._first(taker))

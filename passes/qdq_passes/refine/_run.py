@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.look.observed import Ranges
+from qdq_passes.graph.uses import label
 from qdq_passes.numerics.encoding import integer_format
 from qdq_passes.refine.edit.move_prices import MovePrices
 from qdq_passes.refine.edit.scales import Stored, write_positions
@@ -96,11 +97,11 @@ class Steps:
         for half, new in violation.wanted:
             old, reason = self.positions[half], self._why_not(violation, half, new)
             if reason is not None:
-                text = f"stays, though {violation.rule} of {_name(violation.node)} wants position {new}: {reason}"
+                text = f"stays, though {violation.rule} of {label(violation.node)} wants position {new}: {reason}"
                 self.refused.setdefault(text, skip(tensor_of(half), text))
             elif new != old:
                 self.positions[half] = new
-                self._log(half, old, new, f"{violation.rule} of {_name(violation.node)}: {violation.because}")
+                self._log(half, old, new, f"{violation.rule} of {label(violation.node)}: {violation.because}")
                 is_moved = True
         return is_moved
 
@@ -171,10 +172,6 @@ def _along(positions: Positions, half: ir.Node) -> str:
     names = [n for n in dict.fromkeys(tensor_of(node) for node in positions.together(half)) if n != tensor_of(half)]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"; with it {', '.join(names[:SHOWN])}{more}" if names else ""
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or node.op_type
 
 
 @dataclass(frozen=True)

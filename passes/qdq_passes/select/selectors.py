@@ -384,3 +384,10 @@ _KINDS: dict[str, Callable[[_Query, _Atom], _Hit]] = {
     "io": _Query.touched_by,
     "role": _Query.role,
 }
+
+
+def literal(name: str) -> str:
+    """The selector that matches this node name and nothing else."""
+    if name.startswith(("!", "-")) or ":" in name:
+        return f"re:^{re.escape(name)}$"
+    return re.sub(r"([*?[])", r"[\1]", name).replace("&", r"\&")

@@ -7,7 +7,7 @@ from typing import NoReturn
 import onnx_ir as ir
 
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.uses import all_nodes, graph_likes
+from qdq_passes.graph.uses import all_nodes, graph_likes, label
 
 _HINT = "edit this model with passes over onnx_ir instead"
 #: Attribute types that graphsurgeon leaves out of the node with a warning.
@@ -40,9 +40,9 @@ def refuse_losses(model: ir.Model) -> None:
                 _check_attribute(attribute, f"{function.domain}::{function.name}")
     for node in all_nodes(model):
         if node.overload:
-            _refuse(f"call of the function overload {node.overload!r}", node.name or node.op_type)
+            _refuse(f"call of the function overload {node.overload!r}", label(node))
         for attribute in node.attributes.values():
-            _check_attribute(attribute, node.name or node.op_type)
+            _check_attribute(attribute, label(node))
         for output in node.outputs:
             _check_type(output)
     for graph_like in graph_likes(model):

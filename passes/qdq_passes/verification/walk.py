@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from qdq_passes.graph.uses import label
+
 
 @dataclass(eq=False)
 class Scope:
@@ -137,7 +139,7 @@ class Walk:
                 visible.add(id(value))
 
     def _enter_body(self, body: ir.Graph, node: ir.Node, attribute: str, scope: Scope) -> None:
-        self._enter(body, f"{attribute} of {node.name or node.op_type}", scope.imports, scope.function, scope)
+        self._enter(body, f"{attribute} of {label(node)}", scope.imports, scope.function, scope)
 
     def _define(self, value: ir.Value, scope: Scope, own_names: set[str], what: str) -> None:
         name = value.name or ""

@@ -32,7 +32,9 @@ needs under ``self.sample`` and puts it in order at the end, as ``moving_average
 
 from __future__ import annotations
 
+from qdq_passes.numerics.arrays import Array
+
 from qdqtool.calibrate.histogram_observer import HistogramObserver
-from qdqtool.calibrate.observer import METHODS, Array, Observer, Range, State
+from qdqtool.calibrate.observer import METHODS, Observer, Range, State
 
 __all__ = ["METHODS", "Array", "HistogramObserver", "Observer", "Range", "State"]

@@ -10,10 +10,11 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import parse_dtype
 
 from qdqtool.calibrate.methods.minmax import Minmax
-from qdqtool.calibrate.observer import Array, Range, State
+from qdqtool.calibrate.observer import Range, State
 
 #: Elements whose squares are summed at a time.
 CHUNK = 1 << 16

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from qdqtool.calibrate.observer import Array, Observer, Range, State
+from qdq_passes.numerics.arrays import Array
+
+from qdqtool.calibrate.observer import Observer, Range, State
 
 
 class Minmax(Observer):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import FLOAT32_MAX, FLOAT32_TINY, Encoding, encoding_of_range, integer_range
 from qdq_passes.numerics.histogram import Histogram
 from qdq_passes.numerics.minmse import OFFSETS
 
 from qdqtool.calibrate.histogram_observer import storage_type
-from qdqtool.calibrate.observer import Array, Observer, Range, State
+from qdqtool.calibrate.observer import Observer, Range, State
 from qdqtool.calibrate.reference_histogram import ReferenceHistogram
 
 

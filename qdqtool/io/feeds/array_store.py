@@ -15,13 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
-
-Array = npt.NDArray[np.generic]
 
 #: Member that says what the others are.
 ABOUT = "about"

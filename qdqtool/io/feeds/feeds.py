@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.feeds.images import SUFFIXES as IMAGE_SUFFIXES
 from qdqtool.io.feeds.images import ImageOptions, image_feeds
 from qdqtool.io.feeds.npz_feeds import SampleArrays
 from qdqtool.io.feeds.sources import DataReader, Source, npz_folder, object_feeds, python_feeds, random_feeds
-from qdqtool.io.feeds.spec import Array, InputSpec, Warn, conform, input_specs
+from qdqtool.io.feeds.spec import InputSpec, conform, input_specs
 from qdqtool.io.feeds.stored_array import arrays_in
+from qdqtool.io.files.progress import Warn
 
 FORMS = "file.npz, a folder of .npz or of images, a text for a language model, module:function, or random:N[:SEED]"
 #: A text as it stands; what verbs that know language models make feeds of.

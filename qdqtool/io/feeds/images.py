@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from qdq_passes.errors import ModelError, SetupError, UnsupportedError, UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.sources import Source
-from qdqtool.io.feeds.spec import Array, InputSpec, Warn, format_shape, is_float
+from qdqtool.io.feeds.spec import InputSpec, format_shape, is_float
+from qdqtool.io.files.progress import Warn
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 
-from qdqtool.io.feeds.spec import Array, InputSpec, Warn, format_shape
+from qdqtool.io.feeds.spec import InputSpec, format_shape
 from qdqtool.io.feeds.stored_array import StoredArray
+from qdqtool.io.files.progress import Warn
 
 
 def pick_arrays(

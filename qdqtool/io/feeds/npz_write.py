@@ -8,11 +8,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.atomic import write_whole
-
-Array = npt.NDArray[np.generic]
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, overwrite: bool = True) -> None:

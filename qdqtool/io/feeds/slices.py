@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from qdq_passes.numerics.arrays import Array
+
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.feeds.sources import RawFeed
-from qdqtool.io.feeds.spec import Array
 
 
 class Slices:

@@ -11,10 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.npz_feeds import pick_arrays
-from qdqtool.io.feeds.spec import Array, InputSpec, Warn, is_float
+from qdqtool.io.feeds.spec import InputSpec, is_float
 from qdqtool.io.feeds.stored_array import arrays_in
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.files.python_objects import import_object
 
 RawFeed = Mapping[str, Any]

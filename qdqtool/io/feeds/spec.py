@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
+from qdq_passes.numerics.arrays import Array
 
-Array = npt.NDArray[Any]
+from qdqtool.io.files.progress import Warn
+
 Dims = tuple[int | str | None, ...]
-Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib import format as npy
 from qdq_passes.errors import ModelError
-
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
 
 #: Bytes up to which an array is read at once.
 HELD = 1 << 22

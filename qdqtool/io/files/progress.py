@@ -1,4 +1,4 @@
-"""How long work tells how far it is: through a function that it is given."""
+"""How long work tells how far it is, and warns: through functions that it is given."""
 
 from __future__ import annotations
 
@@ -8,3 +8,5 @@ from collections.abc import Callable
 Progress = Callable[[int, int | None], None]
 #: Told (stage, done, in all or None).
 StageProgress = Callable[[str, int, int | None], None]
+#: Told what the user should know, in one line.
+Warn = Callable[[str], None]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.uses import label
 
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.models.external import open_data
@@ -25,7 +26,7 @@ def payload_bytes(model: ir.Model, node: ir.Node) -> bytes:
     Raises:
         ModelError: it has none, or its file is missing, a link, or outside of the model's folder.
     """
-    cache, where = node.attributes.get(CACHE), node.name or node.op_type
+    cache, where = node.attributes.get(CACHE), label(node)
     mode = node.attributes.get("embed_mode")
     if cache is None:
         raise ModelError("is an EPContext without a payload", where=where, hint="compile the model again")

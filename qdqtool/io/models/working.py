@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding
@@ -14,6 +14,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import new_errors, verify
 
 from qdqtool.io.files.artifacts import sha256_of_file
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.models.load import load
 from qdqtool.io.models.provenance import Provenance
 
@@ -57,7 +58,7 @@ def repair_warnings(repairs: Sequence[str]) -> list[str]:
     return texts
 
 
-def repair(model: ir.Model, warn: Callable[[str], None] | None = None) -> list[str]:
+def repair(model: ir.Model, warn: Warn | None = None) -> list[str]:
     """Run `repairs_of` ``model`` on it, and say so; the passes that ran."""
     names = repairs_of(model)
     if names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from qdq_passes.pipeline.pipeline import Hook
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import refuse_existing, write_whole
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.shared_weights import save_shared
 from qdqtool.io.models.working import ModelOrPath, opened, repair
@@ -27,8 +27,6 @@ from qdqtool.llm.plan.parts import parts_of
 from qdqtool.llm.plan.planning import planned
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import MaskForm, Scatter, SplitPlan, StaticGraph, split_model
-
-Warn = Callable[[str], None]
 
 SPECIALIZATIONS = "specializations.json"
 

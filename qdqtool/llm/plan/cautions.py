@@ -8,6 +8,7 @@ import onnx_ir as ir
 from qdq_passes.decoder.look.host import Host
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.decoder.look.lengths import first_of_another_length
+from qdq_passes.graph.uses import label
 
 #: Operators that quantize all tokens of a run by one scale, made of their values.
 TOGETHER = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
@@ -18,7 +19,7 @@ def cautions(model: ir.Model, largest: int) -> Iterator[str]:
     node = next((node for node in model.graph if node.op_type in TOGETHER), None)
     if node is not None:
         yield (
-            f"{node.name or node.op_type} quantizes all tokens of a run by one scale: logits depend on how a prompt is cut into "
+            f"{label(node)} quantizes all tokens of a run by one scale: logits depend on how a prompt is cut into "
             "chunks, as they do in the dynamic model, and on padding"
         )
     io = decoder_io(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 from qdq_passes.decoder.look.io import decoder_io
@@ -12,6 +12,7 @@ from qdq_passes.decoder.look.record import Layout
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.pipeline import run_pipeline
 
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.llm.plan.naming import load_naming
 from qdqtool.llm.plan.specializations import Specialization, read_specializations
@@ -66,7 +67,7 @@ def planned(
 PLANNED = tuple(inspect.signature(planned).parameters)
 
 
-def planned_for(model: ModelOrPath, plan: SplitPlan, *, warn: Callable[[str], None] | None = None) -> SplitPlan:
+def planned_for(model: ModelOrPath, plan: SplitPlan, *, warn: Warn | None = None) -> SplitPlan:
     """``plan`` as `split` would carry it out on ``model``: an attention that keeps its cache itself needs other passes.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,9 +18,10 @@ from qdq_passes.decoder.look.position_tables import shortest_table
 from qdq_passes.decoder.look.record import DECODER, CacheTensor, Decoder, Layout, MaskInput
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.uses import label
 from qdq_passes.pipeline.pipeline import Hook, parse_pipeline, run_pipeline
 
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.llm.plan.cautions import cautions
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.runtime.computing import RUNTIME, compute
@@ -135,7 +136,7 @@ def split_model(
     *,
     hooks: Iterable[Hook] = (),
     progress: StageProgress | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Warn | None = None,
 ) -> Split:
     """The static graphs of ``model``, which is prepared in place; weights are shared and never read.
 
@@ -169,7 +170,7 @@ def split_model(
     return Split(plan=plan, roles=roles, graphs=tuple(graphs))
 
 
-def adapted(plan: SplitPlan, io: DecoderIo, warn: Callable[[str], None] | None = None) -> SplitPlan:
+def adapted(plan: SplitPlan, io: DecoderIo, warn: Warn | None = None) -> SplitPlan:
     """``plan`` for a model with these roles, whose attention may keep the cache itself."""
     keepers = [pair.update for pair in io.pairs if pair.update.op_type == GROUPED]
     if not keepers or plan.decompose:
@@ -196,7 +197,7 @@ def _refuse_shared_positions(model: ir.Model, plan: SplitPlan) -> None:
     if node is not None:
         raise UnsupportedError(
             f"takes the positions of one row for a batch of {rows}: rows of different lengths would be wrong",
-            where=node.name or node.op_type,
+            where=label(node),
             hint="split with --batch 1, or export the decoder with an input position_ids [batch, sequence]",
         )  # fmt: skip
 
@@ -210,7 +211,7 @@ def _refuse_short_tables(model: ir.Model, plan: SplitPlan) -> None:
     if table is not None and table.positions < largest:
         raise UnsupportedError(
             f"chooses among {table.positions} positions, the context has {largest}",
-            where=table.node.name or table.node.op_type, hint=f"take a --context of at most {table.positions}",
+            where=label(table.node), hint=f"take a --context of at most {table.positions}",
         )  # fmt: skip
 
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.runtime.bound import Bound, Buffer
 
-Array = npt.NDArray[Any]
 #: Layer and part of a tensor of the cache.
 Key = tuple[int, str]
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.llm.folder.manifest import Manifest, StaticModel, read_manifest
 from qdqtool.llm.run.session import Session
-from qdqtool.llm.run.steps import Array, Watch
+from qdqtool.llm.run.steps import Watch
 
 #: Windows where nothing is said.
 SAMPLES = 32

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.decoder.look.io import CachePair, DecoderIo, decoder_io
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.models.load import load
@@ -20,8 +20,6 @@ from qdqtool.llm.plan.arithmetic import in_float32
 from qdqtool.llm.run.masks import blocked
 from qdqtool.runtime.bound import Buffer, Chained, Value
 from qdqtool.runtime.session import open_session
-
-Array = npt.NDArray[Any]
 
 #: Attribute of GroupQueryAttention: its cache is a ring of at least the size of its window, and cannot be empty.
 RING = "sliding_window_cache"

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.decoder.look.record import HIDDEN, HIDDEN_FLOAT16, Layout
-
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
 
 
 def blocked(dtype: np.dtype[Any]) -> Any:

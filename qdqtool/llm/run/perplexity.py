@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Progress
 from qdqtool.io.files.read import read_text
@@ -19,7 +19,6 @@ from qdqtool.llm.folder.tokenizing import Tokenizer
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.session import Session
 
-Array = npt.NDArray[Any]
 #: Window without --window, where the folder does not say one.
 WINDOW = 512
 #: Tokens that the dynamic model runs at a time: its logits, of each of them, are in memory at once.

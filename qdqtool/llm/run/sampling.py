@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import ModelError, UsageError
-
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
 
 
 @dataclass(frozen=True, kw_only=True)

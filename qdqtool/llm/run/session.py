@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Progress
 from qdqtool.llm.folder.damage import refuse_damaged
@@ -24,7 +24,6 @@ from qdqtool.llm.run.placement import GraphPlacement
 from qdqtool.llm.run.steps import Step, Watch
 from qdqtool.llm.run.timeline import Timeline
 
-Array = npt.NDArray[Any]
 Ids = Sequence[int] | Sequence[Sequence[int]]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.decoder.look.record import CacheTensor
 from qdq_passes.errors import ModelError, UnsupportedError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import StaticModel
@@ -21,7 +21,6 @@ from qdqtool.llm.run.placement import GraphPlacement
 from qdqtool.runtime.bound import Bound, Buffer, open_file
 from qdqtool.runtime.session import Session, open_session
 
-Array = npt.NDArray[Any]
 #: Told before each run: the model, the number of the part that runs, what its inputs hold: views, which the run may overwrite.
 Watch = Callable[[StaticModel, int, Mapping[str, Array]], None]
 

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Progress
 from qdqtool.io.models.working import ModelOrPath
 from qdqtool.llm.folder.manifest import StaticModel
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.session import Session
-
-Array = npt.NDArray[Any]
 
 #: Largest difference of logits allowed, in units of the largest logit. Both sides sum the same products in float32, in another
 #: order and over more (masked) keys: about 1e-6 is seen, at random models as well; what is wrong differs by 1e-2 and more.

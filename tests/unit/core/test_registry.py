@@ -122,6 +122,51 @@ def test_listing_imports_nothing(folder: Path) -> None:
     assert entry.origin.endswith("shout_names.py")
 
 
+TABLE = """
+
+class Whisper(ShoutNames):
+    pass
+
+
+class Mumble(ShoutNames):
+    pass
+
+
+PASSES = {
+    "whisper": Whisper,
+    "mumble": Mumble,
+}
+"""
+
+
+def test_a_file_may_hold_a_table(folder: Path) -> None:
+    """Its rows are passes, the file itself is none; what is listed is read from the text, and follows it."""
+    file = write(folder, "quiet_names", cls="ShoutNames")
+    add_path(folder)
+    assert "quiet-names" in PASSES.names()
+    file.write_text(file.read_text() + TABLE)
+    names = PASSES.names()
+    assert {"whisper", "mumble"} <= set(names)
+    assert "quiet-names" not in names
+    assert PASSES.entries()["whisper"].origin == str(file)
+    assert PASSES.load("mumble").name() == "mumble"
+    relu = model("g (float[2] x) => (float[2] y) { [relu] y = Relu(x) }")
+    assert run_pipeline(relu, "whisper").changes == [Change("rename", "RELU!", "louder")]
+
+
+def test_listing_a_table_imports_nothing(folder: Path) -> None:
+    write(folder, "quiet_names").write_text("raise SystemExit('imported')\nPASSES = {'whisper': None}\n")
+    add_path(folder)
+    assert "whisper" in PASSES.names()
+
+
+def test_a_broken_table_is_named(folder: Path) -> None:
+    write(folder, "quiet_names").write_text("PASSES = {'whisper': None}\n\nPASSES = {\n")
+    add_path(folder)
+    with pytest.raises(UsageError, match=r"quiet_names\.py: cannot be imported: SyntaxError"):
+        PASSES.load("quiet-names")
+
+
 def test_no_such_folder(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"missing: no such folder; --path takes a folder"):
         add_path(folder / "missing")

@@ -16,7 +16,7 @@ from qdq_passes.pipeline.text import format_pass, parse_passes
 
 import qdqtool
 from qdqtool import api
-from qdqtool.foreign.extra_options import OPTIONS
+from qdqtool.foreign.options import OPTIONS
 from qdqtool.foreign.switching import AFTER, BEFORE, DPU
 from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.quantizing import Quantization
@@ -124,8 +124,8 @@ def test_passes_go_and_come(preset: str, options: dict[str, Any], gone: list[str
 def test_every_switch_is_tried() -> None:
     """An option without a row does nothing that is looked at."""
     tried = {name for _, options, _, _ in SWITCHED for name in options} | {"AlignSlice"}  # below
-    switches = ("passes.", "fused.", "dpu_parts.", "steps.")
-    assert {name for name, (key, _) in OPTIONS.items() if key and key.startswith(switches)} <= tried
+    switches = ("before.", "activations.", "dpu.", "steps.")
+    assert {name for name, option in OPTIONS.items() if option.fills.startswith(switches)} <= tried
 
 
 def test_the_order_is_that_of_the_preset() -> None:

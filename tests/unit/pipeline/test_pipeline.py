@@ -11,7 +11,7 @@ import pytest
 from qdq_passes import Change, Keeps, Pass, Pipeline, dump, parse_pipeline, run_pipeline, skip
 from qdq_passes.core.base import Named
 from qdq_passes.errors import ModelError, UsageError, VerifyError
-from qdq_passes.pipeline.hooks import QuietHook, StopAfter, TimePasses, VerifyEach
+from qdq_passes.pipeline.hooks import QuietHook, StopAfter, VerifyEach
 from qdq_passes.pipeline.pipeline import PassError, StopPipeline
 from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import Selector
@@ -121,12 +121,6 @@ def test_stopping() -> None:
     assert lines[-1].startswith("log after give-names")
     report = parse_pipeline("sort,give-names").run(model(RELU), hooks=[Log("log", lines, stop_before="sort")])
     assert report.passes == ()
-
-
-def test_time() -> None:
-    clock = TimePasses()
-    parse_pipeline("sort,give-names").run(model(RELU), hooks=[clock])
-    assert [name for name, seconds in clock.seconds if seconds >= 0] == ["sort", "give-names"]
 
 
 def test_named_inputs() -> None:

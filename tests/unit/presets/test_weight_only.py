@@ -13,7 +13,7 @@ from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool import api
-from qdqtool.foreign.extra_options import parse_extra_options
+from qdqtool.foreign.options import parse_extra_options
 from qdqtool.io.models.load import load
 from qdqtool.llm.run.perplexity import perplexity
 from qdqtool.presets.loading import PRESETS, load_preset

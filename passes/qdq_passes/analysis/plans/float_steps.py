@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.analysis.plans.operands import DATA, NotComputable, constant_floats, no_references, opset_of, shape_of
@@ -19,6 +17,7 @@ from qdq_passes.graph.uses import dtype_of
 from qdq_passes.npu.formulas.floats import TYPES, rounded
 from qdq_passes.npu.units.units import Operand, Unit, operands_of
 from qdq_passes.numerics.arithmetic import Arithmetic, Precision
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of
 
@@ -28,7 +27,6 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 #: First opset in which what an operator is steered by are inputs.
 INPUTS_SINCE = {"Pad": 11, "Reshape": 5}
 
-Array = npt.NDArray[Any]
 Attributes = Mapping[str, int | float | str | Sequence[int]]
 
 

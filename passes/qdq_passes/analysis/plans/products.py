@@ -34,10 +34,9 @@ from qdq_passes.analysis.plans.windows import Window, window_of
 from qdq_passes.graph.attributes import float_of, integer_of, integers_of
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.requantize import AccumulatorBias, Multiplier, accumulator_bias, multiplier_of, real_multiplier
-
-Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,7 +11,7 @@ from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import ATTENTIONS, ELEMENTWISE, kind_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import all_nodes, is_constant, is_standard, readers
+from qdq_passes.graph.uses import all_nodes, is_constant, is_standard, label, readers
 
 #: Sizes of a value, None unless all are known.
 Sizes = Callable[[ir.Value], list[int] | None]
@@ -95,7 +95,7 @@ def _region(softmax: ir.Node, sizes_of: Sizes) -> AttentionRegion | str:
         for value in node.outputs:
             if value.is_graph_output():
                 return f"{value.name} is an output of the graph"
-    strangers = sorted(n.name or n.op_type for n in ends if not is_standard(n, "MatMul"))
+    strangers = sorted(label(n) for n in ends if not is_standard(n, "MatMul"))
     if strangers or len(ends) != 1:
         return (
             f"its scores are read by {', '.join(strangers) or len(ends)} as well"

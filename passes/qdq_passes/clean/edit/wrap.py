@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from qdq_passes.core.base import Change
-from qdq_passes.graph.uses import all_graphs, all_nodes, all_values
+from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, label
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Snapshot:
             yield Change("remove", _label(self.nodes[node]), because)
         for node, state in later.nodes.items():
             if node not in self.nodes:
-                yield Change("insert", node.name or node.op_type, because)
+                yield Change("insert", label(node), because)
             elif self.nodes[node] != state:
-                yield Change("edit", node.name or node.op_type, because)
+                yield Change("edit", label(node), because)
         for value, state in later.values.items():
             if value in self.values and self.values[value] != state:
                 yield Change(
@@ -112,7 +112,7 @@ def sorted_removals(changes: Iterator[Change]) -> list[Change]:
 def _of_node(node: ir.Node) -> object:
     attributes = [(a.name, a.type, _attribute(a)) for a in node.attributes.values()]
     return (
-        node.name or node.op_type, node.domain, node.op_type, node.overload, tuple(map(id, node.inputs)),
+        label(node), node.domain, node.op_type, node.overload, tuple(map(id, node.inputs)),
         tuple(map(id, node.outputs)), attributes, dict(node.metadata_props),
     )  # fmt: skip
 

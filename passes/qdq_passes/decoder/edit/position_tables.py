@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from qdq_passes.errors import QdqError
+from qdq_passes.numerics.arrays import Array
 
-Array = npt.NDArray[Any]
 #: Computes a model for several feeds: outputs by name, one mapping a feed.
 Compute = Callable[[ir.Model, Sequence[Mapping[str, Array]]], Sequence[Mapping[str, Array]]]
 

@@ -13,7 +13,7 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, hand_over, replace_value
 from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, StaticWalk
 from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import bodies_of, constant_array, is_constant, is_standard
+from qdq_passes.graph.uses import bodies_of, constant_array, is_constant, is_standard, label
 
 #: Operators that make a shape or a constant of one: none of them is left in a static graph.
 MAKERS = ("ConstantOfShape", "NonZero", "Range", "Shape", "Size")
@@ -39,7 +39,7 @@ def fold_walked(model: ir.Model, walked: StaticWalk) -> Iterator[Change]:
     for node in reversed([node for node in walked.nodes if node in walked.computed]):
         read.update(dict.fromkeys(v for v in node.inputs if v is not None and v.producer() is None))
         graph.remove(node, safe=True)
-        yield Change("remove", node.name or node.op_type, "is constant")
+        yield Change("remove", label(node), "is constant")
     for new in made:
         graph.register_initializer(new)
         yield Change("insert", new.name or "", f"initializer, {new.shape}")
@@ -73,7 +73,7 @@ def open_branch(model: ir.Model, node: ir.Node, name: str) -> None:
     for value in (*stored, *(v for one in inner for v in one.outputs)):
         value.name = namer.fresh(value.name) if value.name else value.name
     for one in inner:
-        one.name = namer.fresh(one.name or one.op_type)
+        one.name = namer.fresh(label(one))
     for value in stored:
         model.graph.register_initializer(value)
     model.graph.insert_before(node, inner)

@@ -15,7 +15,7 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import is_standard, label
 
 #: Attentions that keep a cache: inputs past key and past value; their outputs 1 and 2 are present key and value.
 CACHING: dict[tuple[str, str], tuple[int, int]] = {
@@ -148,7 +148,7 @@ def _refuse(past: ir.Value) -> None:
     inside = next((n for n in nodes if n.graph is not past.graph), None)
     if inside is not None:
         raise UnsupportedError(
-            f"the cache is read inside a body, by {inside.name or inside.op_type}", where=name,
+            f"the cache is read inside a body, by {label(inside)}", where=name,
             hint="run choose-branch first where it is merged with the decoder without a past (or export it unmerged)",
         )  # fmt: skip
     if not nodes:
@@ -158,7 +158,7 @@ def _refuse(past: ir.Value) -> None:
     cut = _cut(past)
     if cut is not None:
         raise UnsupportedError(
-            f"keeps a window of its last tokens alone: {cut.name or cut.op_type} cuts what comes out", where=name,
+            f"keeps a window of its last tokens alone: {label(cut)} cuts what comes out", where=name,
             hint="only caches that grow are handled, as transformers' DynamicCache() without a configuration does",
         )  # fmt: skip
     reads = ", ".join(sorted({n.op_type for n in nodes}))

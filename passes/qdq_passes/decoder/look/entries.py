@@ -10,9 +10,9 @@ import onnx_ir as ir
 from qdq_passes.decoder.look.flow import SHAPE_READERS, depending_on
 from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import score_nodes
-from qdq_passes.graph.evaluate.node import Array
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import needed_for, values_read
+from qdq_passes.numerics.arrays import Array
 
 #: Rows of a batch begin up to this much earlier than the past ends: as if padded on the left.
 _EARLIER = 3

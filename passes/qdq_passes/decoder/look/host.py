@@ -15,10 +15,11 @@ import onnx_ir as ir
 from qdq_passes.decoder.look.flow import SHAPE_READERS, depending_on
 from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.evaluate.node import SHOWN, Array, NodeEvaluator, Spec
+from qdq_passes.graph.evaluate.node import SHOWN, NodeEvaluator, Spec
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import in_order, needed_for, values_read
-from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, is_constant
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, is_constant, label
+from qdq_passes.numerics.arrays import Array
 
 #: Bytes of a constant up to which it is read: causal buffers and tables of positions, not embeddings of words.
 READ_BYTES = 1 << 26
@@ -76,9 +77,7 @@ class Probed:
                 "is an input that nothing is known to feed", where=why,
                 hint="only decoders whose states are keys and values are handled; make it a constant, or export without it",
             )  # fmt: skip
-        raise UnsupportedError(
-            f"cannot be evaluated: {why}", where=node.name or node.op_type, hint=f"{value.name} depends on it"
-        )
+        raise UnsupportedError(f"cannot be evaluated: {why}", where=label(node), hint=f"{value.name} depends on it")
 
     def _cause(self, value: ir.Value) -> tuple[ir.Node | None, str]:
         """The node that failed and why; None and the name of the input that is not known."""

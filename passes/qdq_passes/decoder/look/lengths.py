@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.decoder.look.entries import side_entries
 from qdq_passes.decoder.look.host import Host, Sizes, fixed_sizes
-from qdq_passes.graph.evaluate.node import Array
+from qdq_passes.numerics.arrays import Array
 
 
 def first_of_another_length(host: Host, given: ir.Value, context: int) -> int | None:

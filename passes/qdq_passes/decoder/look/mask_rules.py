@@ -13,8 +13,8 @@ from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_si
 from qdq_passes.decoder.look.scores import MaskEdge
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.evaluate.node import Array
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import is_standard, label
+from qdq_passes.numerics.arrays import Array
 
 #: Added to a score, this hides it: exp(-1000) is 0 in float32 and below the least float64 beside any score of -200 or more.
 HIDING = -1e3
@@ -118,7 +118,7 @@ class MaskProbes:
                 seen_there = f"with {sizes.past} tokens in the cache, query {query} {sees} key {key}"
                 where = edges[0].node if edges else core
                 raise UnsupportedError(
-                    f"its mask is neither causal nor a causal window: {seen_there}", where=where.name or where.op_type,
+                    f"its mask is neither causal nor a causal window: {seen_there}", where=label(where),
                     hint="only causal masks, all keys or the last w of them, can be replaced",
                 )  # fmt: skip
         return window
@@ -139,7 +139,7 @@ class MaskProbes:
             if not np.array_equal(visible, np.broadcast_to(_expected(sizes, kept), visible.shape)):
                 where = edges[0].node if edges else core
                 raise UnsupportedError(
-                    f"its mask follows the constant {number} in a way that is no window", where=where.name or where.op_type,
+                    f"its mask follows the constant {number} in a way that is no window", where=label(where),
                     hint="only causal masks, all keys or the last w of them, can be replaced",
                 )  # fmt: skip
             if kept < sizes.total:
@@ -172,7 +172,7 @@ class MaskProbes:
             return "honoured"
         where = edges[0].node
         raise UnsupportedError(
-            "zeros in the mask input do not hide just their keys", where=where.name or where.op_type,
+            "zeros in the mask input do not hide just their keys", where=label(where),
             hint=f"{mask.name} must be 1 for tokens and 0 for padding",
         )  # fmt: skip
 
@@ -218,7 +218,7 @@ def _shown(edge: MaskEdge, array: Array, sizes: Sizes, found: Probed, axis: int 
     Raises:
         UnsupportedError: it adds something to visible scores.
     """
-    name = edge.node.name or edge.node.op_type
+    name = label(edge.node)
     if edge.form == "operand" and edge.index == 4:
         if array.ndim != 2:
             raise UnsupportedError("a padding mask of lengths, not of zeros and ones", where=name)

@@ -15,6 +15,7 @@ from qdq_passes.decoder.look.mask_rules import MaskProbes
 from qdq_passes.decoder.look.scores import MaskEdge, mask_candidates, multiplies_streams
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.uses import label
 
 #: Input of GroupQueryAttention: what is added to scores.
 _GROUPED_BIAS = 10
@@ -79,18 +80,16 @@ def _refuse_own_mask(node: ir.Node) -> None:
     """
     if node.op_type != "GroupQueryAttention":
         raise UnsupportedError(
-            f"{node.op_type} makes its mask itself, in a way that is not handled", where=node.name or node.op_type,
+            f"{node.op_type} makes its mask itself, in a way that is not handled", where=label(node),
             hint="export the decoder with attentions of standard operators",
         )  # fmt: skip
     if len(node.inputs) > _GROUPED_BIAS and node.inputs[_GROUPED_BIAS] is not None:
         raise UnsupportedError(
-            "adds a bias to its scores besides its own mask", where=node.name or node.op_type,
+            "adds a bias to its scores besides its own mask", where=label(node),
             hint="split with --decompose, or run decompose-group-query-attention first: the bias is a mask then",
         )  # fmt: skip
     if not integer_of(node, "causal", 1):
-        raise UnsupportedError(
-            "sees later keys", where=node.name or node.op_type, hint="only causal attentions are split"
-        )
+        raise UnsupportedError("sees later keys", where=label(node), hint="only causal attentions are split")
 
 
 def _is_side(host: Host, value: ir.Value) -> bool:

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from qdq_passes.graph.reach import in_order, values_read
-from qdq_passes.graph.uses import dtype_of, has_body, is_constant, is_standard
+from qdq_passes.graph.uses import dtype_of, has_body, is_constant, is_standard, label
 
 #: Lay elements out, each elsewhere: what reads a table may do so as well.
 _LAYING_OUT = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -92,16 +92,16 @@ def why_mixed(nodes: list[ir.Node]) -> str | None:
     """Why the angles of one position may hang on other positions, in words; None where no operator mixes them."""
     for node in nodes:
         if has_body(node):
-            return f"{node.name or node.op_type} computes a body"
+            return f"{label(node)} computes a body"
         if node.op_type in _MIXING or node.op_type.startswith("Reduce"):
-            return f"{node.name or node.op_type} makes one number of several positions"
+            return f"{label(node)} makes one number of several positions"
     return None
 
 
 def why_foreign(nodes: list[ir.Node]) -> str | None:
     """Which operator is none of ONNX's own, in words: nobody here knows what it computes; None where all are."""
     found = next((node for node in nodes if not is_standard(node, node.op_type)), None)
-    return None if found is None else f"{found.name or found.op_type} is an operator of {found.domain}"
+    return None if found is None else f"{label(found)} is an operator of {found.domain}"
 
 
 def graph_between(

@@ -14,8 +14,9 @@ import onnx_ir as ir
 from qdq_passes.decoder.look.entries import STEERED, is_by_row, rows_of
 from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import score_nodes
-from qdq_passes.graph.evaluate.node import Array, Spec
+from qdq_passes.graph.evaluate.node import Spec
 from qdq_passes.graph.operators.kinds import kind_of
+from qdq_passes.numerics.arrays import Array
 
 Entries = Sequence[tuple[ir.Node, int]]
 #: Operators whose operands broadcast to the shape of what they make.

@@ -15,6 +15,7 @@ from qdq_passes.decoder.look.host import Host
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import data_inputs, kind_of
 from qdq_passes.graph.reach import values_read
+from qdq_passes.graph.uses import label
 
 #: Inputs that say a shape, axes or bounds; not data.
 _STEERED = frozenset({"Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile", "TopK", "Unsqueeze"})
@@ -50,7 +51,7 @@ def mask_candidates(host: Host, node: ir.Node) -> tuple[ir.Node, list[MaskEdge]]
         given = len(node.inputs) > 3 and node.inputs[3] is not None
         if len(node.inputs) > _LENGTHS and node.inputs[_LENGTHS] is not None:
             raise UnsupportedError(
-                "is told how many keys hold tokens: its cache is updated in place already", where=node.name or node.op_type,
+                "is told how many keys hold tokens: its cache is updated in place already", where=label(node),
                 hint="take the decoder whose cache grows",
             )  # fmt: skip
         return node, [MaskEdge(node=node, index=3, form="operand", data=-1)] if given else []
@@ -89,7 +90,7 @@ def _edges(host: Host, source: ir.Value) -> Iterator[MaskEdge]:
                 seen.add(found)
                 if len(streams) > 1 and not _comes_of_products(found):
                     raise UnsupportedError(
-                        f"{found.name} meets the scores and depends on tokens", where=node.name or node.op_type,
+                        f"{found.name} meets the scores and depends on tokens", where=label(node),
                         hint="masks made of ids or of the content of the cache cannot be replaced",
                     )  # fmt: skip
                 queue.append((found, is_capped or kind_of(node) == "Tanh"))

@@ -11,7 +11,7 @@ from qdq_passes.decoder.look.cache import CachePair
 from qdq_passes.decoder.look.flow import PRODUCTS, is_attention, is_product
 from qdq_passes.decoder.look.updates import SCATTERS
 from qdq_passes.graph.reach import Reach, in_order, values_read
-from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, is_constant, is_standard, only_reader
+from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, is_constant, is_standard, label, only_reader
 
 #: Constants of so many bytes at most stand in the function; larger ones stay initializers and are inputs of the call.
 INSIDE_BYTES = 1024
@@ -118,7 +118,7 @@ def _why_not(scores: ir.Node, result: ir.Node, inside: set[ir.Node], writes: tup
             output.is_graph_output() or any(user not in inside for user in output.consumers())
             for output in node.outputs
         ):
-            return f"{node.name or node.op_type} is read outside of it"
+            return f"{label(node)} is read outside of it"
     return ""
 
 

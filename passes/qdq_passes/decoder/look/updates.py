@@ -10,7 +10,7 @@ from qdq_passes.decoder.look.cache import CachePair, extra_readers
 from qdq_passes.decoder.look.flow import Passed, passed_on
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import is_standard, label
 
 #: Operators that write new rows into a cache that has room for them.
 SCATTERS = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
@@ -88,7 +88,7 @@ def refuse_other_readers(pair: CachePair) -> None:
     if others:
         raise UnsupportedError(
             f"reads {pair.past.name}, as {pair.update.name} does: past read twice cannot be updated in place",
-            where=others[0].name or others[0].op_type,
+            where=label(others[0]),
             hint="let it read the present, or take the slide layout, where the past stays as it is",
         )
 

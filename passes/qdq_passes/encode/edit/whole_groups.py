@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.encode.look.demands import Role
 from qdq_passes.graph.annotate import FUSED, PART, Fused, Part
-from qdq_passes.graph.uses import is_constant, is_standard, main_nodes
+from qdq_passes.graph.uses import is_constant, is_standard, label, main_nodes
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def mark_group(
         weight: the constant that is the operator's scale.
         bias: the constant that is its bias.
     """
-    name = nodes[0].name or nodes[0].op_type
+    name = label(nodes[0])
     for node in nodes:
         adds = is_standard(node, "Add", "Sub")  # one initializer may be both
         of = bias if adds else weight

@@ -22,6 +22,7 @@ from qdq_passes.graph.uses import (
     constant_array,
     dtype_of,
     is_constant,
+    label,
     main_nodes,
     only_reader,
 )
@@ -155,7 +156,7 @@ class Demands:
 
     def add(self, value: ir.Value, role: Role, node: ir.Node, index: int | None = None) -> None:
         """``node`` wants ``value`` (its input ``index``, or an output) to have an encoding; what is ever a weight is no bias."""
-        self.nodes.setdefault(value, []).append(node.name or node.op_type)
+        self.nodes.setdefault(value, []).append(label(node))
         if index is not None:
             self.uses.setdefault(value, []).append((node, index))
         if self.roles.get(value) in (None, "bias"):
@@ -242,7 +243,7 @@ def _why_no_weight(node: ir.Node) -> str:
     for value in node.inputs[1:]:
         writer = value.producer() if value is not None else None
         if writer is not None and not is_dequantize(writer) and writer.inputs and all(map(is_constant, writer.inputs)):
-            return f"its weight is what {writer.name or writer.op_type} computes; fold-constants stores it"
+            return f"its weight is what {label(writer)} computes; fold-constants stores it"
     return "reads no stored float weight"
 
 

@@ -11,7 +11,7 @@ from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.annotate import DEMAND, FUSED, ORIGIN
 from qdq_passes.graph.operators.fused_layers import ACTIVATIONS
 from qdq_passes.graph.operators.qdq_ops import float_source, is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import is_constant, is_standard
+from qdq_passes.graph.uses import is_constant, is_standard, label
 from qdq_passes.select.selectors import Selector, nodes_of_types
 
 #: Which operators a pass changes that imitates a chip: those that are quantized, or every one.
@@ -65,7 +65,7 @@ def _paired(node: ir.Node) -> Iterator[ir.Value]:
 
 def _is_demanded_by(value: ir.Value, node: ir.Node) -> bool:
     demand, origin = DEMAND.get(value), ORIGIN.get(node)
-    names = {node.name or node.op_type, *(origin.nodes if origin is not None else ())}
+    names = {label(node), *(origin.nodes if origin is not None else ())}
     return demand is None or not names.isdisjoint(demand.nodes)
 
 

@@ -17,7 +17,7 @@ from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.closures import shape_readers, why_not_closed
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, remove, replace_nodes
 from qdq_passes.graph.operators.arithmetic import passes_on
-from qdq_passes.graph.uses import FLOAT_TYPES, UNKNOWN_TYPE, dtype_of, graph_likes, is_constant, is_standard
+from qdq_passes.graph.uses import FLOAT_TYPES, UNKNOWN_TYPE, dtype_of, graph_likes, is_constant, is_standard, label
 
 #: Operator → last opset at which onnxruntime runs it (1.31.1 and 1.32.0: no kernel is there behind it, and no function).
 LAST_RUN = {"Swish": 24}
@@ -123,7 +123,7 @@ def _why_no_operator(match: Match, opset: int, into: Into) -> str:
 def _why_not_removable(match: Match) -> str:
     """Why one operator cannot take the nodes' place although it computes the same, in words; empty when it can."""
     for node in shape_readers(match.nodes, match.nodes[-1].outputs[0]):
-        return f"{node.name or node.op_type} reads the shape of a value inside"
+        return f"{label(node)} reads the shape of a value inside"
     rank = 1 if match.x.shape is None else match.x.shape.rank()
     for value in (v for node in match.nodes for v in node.inputs if v is not None and is_constant(v)):
         if value.shape is not None and value.shape.rank() > rank and dtype_of(value) in FLOAT_TYPES:

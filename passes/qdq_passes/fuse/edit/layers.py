@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant, take_over
-from qdq_passes.graph.operators.layers import Array, Layer, channel_constant, why_read_elsewhere
-from qdq_passes.graph.uses import all_nodes, is_standard
+from qdq_passes.graph.operators.layers import Layer, channel_constant, why_read_elsewhere
+from qdq_passes.graph.uses import all_nodes, is_standard, label
+from qdq_passes.numerics.arrays import Array
 
 #: Folds a node into the layer before it: what changed, why it declines, or None where there is nothing to say.
 Fold = Callable[[ir.Node], list[Change] | str | None]
@@ -63,7 +64,7 @@ def fold_channel_constants(
                 return made
             base = node.outputs[0].name or layer.name or "folded"
             return [
-                Change("edit", layer.name or layer.op_type, f"takes over {node.name}"),
+                Change("edit", label(layer), f"takes over {node.name}"),
                 *set_parameters(layer, namer, base, weight=made[0], bias=made[1]),
                 *take_over(layer.outputs[0], node, namer, f"folded into {layer.name}", rename=reference),
             ]

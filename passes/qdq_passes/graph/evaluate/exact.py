@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.graph.attributes import integer_of, integers_of
 from qdq_passes.graph.uses import is_standard
+from qdq_passes.numerics.arrays import Array
 
-Array = npt.NDArray[Any]
 Inputs = Sequence[Array | None]
 #: First opset whose operators broadcast as numpy does.
 OPSET_OF_BROADCASTING = 7

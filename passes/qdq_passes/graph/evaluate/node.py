@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import ml_dtypes  # noqa: F401 - bfloat16 arrays of numpy
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
@@ -16,8 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import DOMAINS, kind_of
 from qdq_passes.graph.reach import values_read
-
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
 
 #: Operators without a schema of onnx whose outputs all have the shape of their first input.
 _SAME_SHAPE = frozenset(

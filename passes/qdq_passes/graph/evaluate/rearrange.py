@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.graph.uses import constant_array, is_standard
-
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
 
 #: Operators that write every element of their first input, in another order or shape.
 REARRANGING = ("Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze")

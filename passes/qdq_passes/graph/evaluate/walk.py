@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx import defs
@@ -22,8 +20,7 @@ from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_qu
 from qdq_passes.graph.reach import in_order, values_read
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.uses import constant_array, has_body, is_constant, is_standard
-
-Array = npt.NDArray[Any]
+from qdq_passes.numerics.arrays import Array
 
 #: Elements of an initializer up to which it is a constant to compute with; larger ones are weights.
 LARGEST_INPUT = 8192

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.uses import label
 
 #: Operators and the input that is a bias.
 BIAS_INPUT = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "LayerNormalization": 2, "GroupNormalization": 2}
@@ -66,9 +67,9 @@ def channel_axis(uses: Sequence[Use], rank: int) -> int | str:
         if node.op_type == "MatMul" and index == 0 and rank > 1:
             axis = rank - 2  # rows of the first factor are rows of the product
         if node.op_type == "ConvTranspose" and group is not None and not group.is_ref() and group.as_int() > 1:
-            return f"output channels of {node.name or node.op_type} lie along no axis of its weight, it has groups"
+            return f"output channels of {label(node)} lie along no axis of its weight, it has groups"
         if axis is None:
-            return f"{node.name or node.op_type} says no axis of output channels; give axis"
+            return f"{label(node)} says no axis of output channels; give axis"
         axes.add(axis)
     if len(axes) > 1:
         return "its readers have different axes of output channels; give axis"
@@ -91,7 +92,7 @@ def weight_axis(
     axes = {axis for axis, _ in asked}
     if len(axes) > 1:
         shown = ", ".join(
-            f"{node.name or node.op_type} ({'per-tensor' if axis is None else f'axis {axis}'})"
+            f"{label(node)} ({'per-tensor' if axis is None else f'axis {axis}'})"
             for (node, _), (axis, _) in zip(uses, asked, strict=True)
         )
         return None, f"per-tensor, as its readers disagree: {shown}"
@@ -121,7 +122,7 @@ def block_axis(uses: Sequence[Use], shape: Sequence[int]) -> int | str:
     """
     axes = {_summed_axis(node, index, len(shape)) for node, index in uses}
     if None in axes:
-        names = ", ".join(dict.fromkeys(n.name or n.op_type for n, i in uses if _summed_axis(n, i, len(shape)) is None))
+        names = ", ".join(dict.fromkeys(label(n) for n, i in uses if _summed_axis(n, i, len(shape)) is None))
         return f"{names} sums along no one axis of it"
     if len(axes) > 1:
         return "its readers sum along different axes"

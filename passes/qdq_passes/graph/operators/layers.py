@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.channels import output_axis
-from qdq_passes.graph.uses import constant_array, is_standard, only_reader
-
-Array = npt.NDArray[Any]
+from qdq_passes.graph.uses import constant_array, is_standard, label, only_reader
+from qdq_passes.numerics.arrays import Array
 
 #: Operators that are linear in a weight (input 1) and add a bias (input 2).
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
@@ -59,7 +56,7 @@ class Layer:
 
 def as_layer(node: ir.Node) -> Layer | str:
     """``node`` as a layer; or why it is none that something can be folded into."""
-    name, inputs = node.name or node.op_type, [*node.inputs, None, None]
+    name, inputs = label(node), [*node.inputs, None, None]
     if not is_standard(node, *LAYERS):
         return f"{name} is no Conv, ConvTranspose or Gemm"
     weight, bias = constant_array(inputs[1]), constant_array(inputs[2])
@@ -91,7 +88,7 @@ def joined_layers(concat: ir.Node) -> list[Layer] | str:
 def why_read_elsewhere(value: ir.Value, node: ir.Node) -> str | None:
     """Why ``node`` cannot take over ``value``: someone else reads it too. None if it can."""
     producer = value.producer()
-    written_by = producer.name or producer.op_type if producer is not None else value.name
+    written_by = label(producer) if producer is not None else value.name
     return None if only_reader(value) is node else f"the output of {written_by} has other readers"
 
 

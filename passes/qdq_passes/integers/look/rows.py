@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.places import place_of_nodes
+from qdq_passes.graph.uses import label
 from qdq_passes.integers.look.integer_ops import IntegerTensor, integer_tensors
 from qdq_passes.numerics.encoding import Encoding, nested
 from qdq_passes.qdq.look.pairs import Half, Kind, Pair, half_pairs, qdq_pairs
@@ -171,7 +172,7 @@ def _of_integers(tensor: IntegerTensor, where: dict[ir.Node, str], order: dict[i
         node_dq=tensor.dq.name if tensor.dq is not None else None,
         domain=_plain_domain(first),
         graph=where[first],
-        readers=tuple(dict.fromkeys(node.name or node.op_type for node in tensor.readers)),
+        readers=tuple(dict.fromkeys(label(node) for node in tensor.readers)),
         place=min(places, default=(order[first], 0)),
         nodes=tuple(tensor.nodes),
         values=tuple(dict.fromkeys(v for v in [*near, tensor.value, *written] if v is not None)),
@@ -188,7 +189,7 @@ def _plain_domain(node: ir.Node) -> str:
 
 
 def _readers(values: Sequence[ir.Value]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(use.node.name or use.node.op_type for value in values for use in value.uses()))
+    return tuple(dict.fromkeys(label(use.node) for value in values for use in value.uses()))
 
 
 def _first_use(values: Sequence[ir.Value], order: dict[ir.Node, int]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from qdq_passes.graph.annotate import FUSED, Fused, annotation_kinds
 from qdq_passes.graph.edit import Namer, graph_of, inherit, make_node, move_annotations, new_constant
 from qdq_passes.graph.operators.qdq_opsets import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import FLOAT_TYPES, readers
+from qdq_passes.graph.uses import FLOAT_TYPES, label, readers
 from qdq_passes.numerics.price import in_db, sqnr_of_rescaled
 
 #: First opset whose Mul takes tensors of different shapes as they are.
@@ -89,7 +89,7 @@ def put_factor(node: ir.Node, factor: float, dtype: ir.DataType, namer: Namer, f
         annotation.clear(value)
     product.metadata_props.update(value.metadata_props)
     value.metadata_props.clear()
-    FUSED.set(value, Fused(node.name or node.op_type))
+    FUSED.set(value, Fused(label(node)))
     return mul
 
 

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.numerics.arithmetic import Arithmetic, Rounding
+from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_wide
-from qdq_passes.numerics.requantize import Floats, Integers, Reals, exact_sum, into_range, round_float, round_quotient
+from qdq_passes.numerics.requantize import Floats, Integers, exact_sum, into_range, round_float, round_quotient
 
 #: What reads a constant input: its array, None where the value is no constant.
 Constant = Callable[[ir.Value], npt.NDArray[Any] | None]

@@ -9,7 +9,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from qdq_passes.analysis.computable import why_not_computable, why_not_moved
-from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, main_nodes
+from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, label, main_nodes
 from qdq_passes.npu.units.partition_graph import Partition, compute_nodes, group_units, make_partitions
 from qdq_passes.npu.units.placed import CPU
 from qdq_passes.npu.units.unit_graph import UnitGraph, unit_graph
@@ -259,7 +259,7 @@ def _inner(model: ir.Model) -> dict[ir.Node, Verdict]:
     found: dict[ir.Node, Verdict] = {}
     for holder in main_nodes(model):
         bodies = bodies_of(holder)
-        reason = f"is in a body of {holder.name or holder.op_type}, and bodies run on the CPU"
+        reason = f"is in a body of {label(holder)}, and bodies run on the CPU"
         verdict = _fallback("inner-graph", reason, WAYS_OUT.get(holder.op_type, NO_WAY_OUT))
         for graph in bodies:
             found |= dict.fromkeys(graph.all_nodes(), verdict)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import is_standard, label
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.partition_graph import Partition
 from qdq_passes.npu.units.placed import CPU
@@ -97,7 +97,7 @@ def _outside(node: ir.Node, found: Partitioning) -> Placement:
             return _on_cpu(GRAPH_INPUT, "quantizes a graph input, before the NPU", f"{integers}, or {_INSIDE}")
         before = source.producer() if source is not None else None
         if before is not None:
-            name = before.name or before.op_type
+            name = label(before)
             return _on_cpu(BESIDE_CPU, f"quantizes what {name} writes on the CPU", _goes_with(name))
         return _on_cpu(BESIDE_CPU, "quantizes what only the CPU reads", "nothing to mend: it goes with what reads it")
     readers = {use.node: found.partition_of.get(use.node) for use in written.uses()}
@@ -114,7 +114,7 @@ def _outside(node: ir.Node, found: Partitioning) -> Placement:
     on_cpu = next((reader for reader, partition in readers.items() if partition is None), None)
     if on_cpu is None:
         return _on_cpu(BESIDE_CPU, "has no reader", "drop it: `qdqtool opt -p remove-unused`")
-    name = on_cpu.name or on_cpu.op_type
+    name = label(on_cpu)
     return _on_cpu(BESIDE_CPU, f"{name} reads it on the CPU", _goes_with(name))
 
 

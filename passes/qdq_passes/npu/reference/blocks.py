@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdq_passes.npu.reference.values import Array, NotRepresentable, Real, Stored
-from qdq_passes.numerics.requantize import Floats, Integers, Reals
+from qdq_passes.npu.reference.values import NotRepresentable, Real, Stored
+from qdq_passes.numerics.arrays import Array, Reals
+from qdq_passes.numerics.requantize import Floats, Integers
 
 #: float64 holds every integer below.
 _FLOAT64_EXACT = 1 << 53

@@ -10,7 +10,8 @@ from qdq_passes.npu.reference.float_sums import product
 from qdq_passes.npu.reference.floats import FloatHandler, FloatNode, moved_floats
 from qdq_passes.npu.reference.heads import angles_of, heads_of
 from qdq_passes.npu.reference.resize import taps_of
-from qdq_passes.npu.reference.values import Array, NotRepresentable
+from qdq_passes.npu.reference.values import NotRepresentable
+from qdq_passes.numerics.arrays import Array
 
 
 def _rotary(node: FloatNode, cosines: int, positions: Array | None) -> list[Array]:

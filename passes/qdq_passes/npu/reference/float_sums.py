@@ -11,8 +11,9 @@ import numpy as np
 
 from qdq_passes.npu.formulas.floats import batch_norm_factors, exponential
 from qdq_passes.npu.reference.floats import ELEMENTWISE, FloatHandler, FloatNode
-from qdq_passes.npu.reference.values import Array, NotRepresentable
+from qdq_passes.npu.reference.values import NotRepresentable
 from qdq_passes.npu.reference.windows import last, spread_of, window_of
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.requantize import Floats
 
 

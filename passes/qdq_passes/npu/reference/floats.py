@@ -18,8 +18,9 @@ import onnx_ir as ir
 from qdq_passes.npu.formulas.floats import exponential, rounded
 from qdq_passes.npu.formulas.functions import Constant, function_of
 from qdq_passes.npu.reference.movement import Moving, is_movement, moved, numbers_of, places_of
-from qdq_passes.npu.reference.values import Array, NotRepresentable
+from qdq_passes.npu.reference.values import NotRepresentable
 from qdq_passes.numerics.arithmetic import Precision
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.requantize import Floats
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.npu.reference.values import Array, NotRepresentable
+from qdq_passes.npu.reference.values import NotRepresentable
+from qdq_passes.numerics.arrays import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ import numpy as np
 from qdq_passes.npu.formulas.functions import quantized
 from qdq_passes.npu.reference.movement import Moving, is_movement, moved, places_of
 from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.values import Array, Joined, Moved, NotRepresentable, Stored, Value
+from qdq_passes.npu.reference.values import Joined, Moved, NotRepresentable, Stored, Value
 from qdq_passes.npu.reference.windows import window_of
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import integer_range
 
 

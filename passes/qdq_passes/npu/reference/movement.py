@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indices
 from qdq_passes.npu.reference.scatter import SCATTERS, expected
-from qdq_passes.npu.reference.values import Array, NotRepresentable
+from qdq_passes.npu.reference.values import NotRepresentable
+from qdq_passes.numerics.arrays import Array
 
 #: Operators that join elements of several inputs, and which these are; a Concat joins all of them.
 JOINS: Mapping[str, tuple[int, ...]] = {

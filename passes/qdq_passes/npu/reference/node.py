@@ -9,17 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.npu.formulas.functions import function_of
-from qdq_passes.npu.reference.values import (
-    PENDING,
-    Array,
-    NotRepresentable,
-    Pending,
-    Stored,
-    Value,
-    stored,
-    with_function,
-)
+from qdq_passes.npu.reference.values import PENDING, NotRepresentable, Pending, Stored, Value, stored, with_function
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.values import Array, NotRepresentable, Real, Stored, Value
+from qdq_passes.npu.reference.values import NotRepresentable, Real, Stored, Value
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.requantize import Floats, exact_product, exact_sum
 
 _EPSILON = 1e-5

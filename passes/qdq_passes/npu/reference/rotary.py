@@ -11,7 +11,8 @@ import numpy as np
 
 from qdq_passes.npu.reference.heads import angles_of, heads_of
 from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.values import Addends, Array, Joined, Moved, NotRepresentable, Stored, Value
+from qdq_passes.npu.reference.values import Addends, Joined, Moved, NotRepresentable, Stored, Value
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.requantize import exact_product
 
 

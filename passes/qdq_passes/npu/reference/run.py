@@ -28,8 +28,9 @@ from qdq_passes.npu.reference.integer_moves import moved_integers
 from qdq_passes.npu.reference.movement import Moving, is_movement, moved
 from qdq_passes.npu.reference.node import ReferenceNode
 from qdq_passes.npu.reference.operators import OPERATORS
-from qdq_passes.npu.reference.values import PENDING, Array, NotRepresentable, Stored, Value, integers_of
+from qdq_passes.npu.reference.values import PENDING, NotRepresentable, Stored, Value, integers_of
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
 

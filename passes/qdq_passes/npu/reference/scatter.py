@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.npu.reference.values import Array, NotRepresentable
+from qdq_passes.npu.reference.values import NotRepresentable
+from qdq_passes.numerics.arrays import Array
 
 Inputs = Sequence[Array | None]
 

@@ -12,11 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.npu.reference.blocks import blocked_product, exact_matmul, per_channel
-from qdq_passes.npu.reference.values import Addends, Array, NotRepresentable, Real, Stored, Sum
+from qdq_passes.npu.reference.values import Addends, NotRepresentable, Real, Stored, Sum
 from qdq_passes.npu.reference.windows import last, spread_of, window_of
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.encoding import integer_range, is_wide
-from qdq_passes.numerics.requantize import Integers, Reals, accumulator_bias, exact_product, exact_sum, fit_accumulator
+from qdq_passes.numerics.requantize import Integers, accumulator_bias, exact_product, exact_sum, fit_accumulator
 
 
 def convolution(node: ir.Node, x: Stored, w: Stored, bias: Stored | Array | None, arithmetic: Arithmetic) -> Sum:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qdq_passes.npu.formulas.functions import Function, chained, quantized, table
 from qdq_passes.numerics.arithmetic import Arithmetic
+from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.numerics.requantize import (
@@ -26,7 +26,6 @@ from qdq_passes.numerics.requantize import (
     Floats,
     Integers,
     Multiplier,
-    Reals,
     addition,
     exact_product,
     exact_sum,
@@ -36,8 +35,6 @@ from qdq_passes.numerics.requantize import (
     requantize_float,
     scaled,
 )
-
-Array = npt.NDArray[Any]
 
 
 class NotRepresentable(Exception):

@@ -20,7 +20,7 @@ from qdq_passes.graph.edit import (
     remove,
 )
 from qdq_passes.graph.operators.float_schemas import Retyped
-from qdq_passes.graph.uses import constant_array, dtype_of, is_constant, is_standard
+from qdq_passes.graph.uses import constant_array, dtype_of, is_constant, is_standard, label
 from qdq_passes.precision.edit.half_constants import in_half
 
 
@@ -59,7 +59,7 @@ class Region:
                     node.replace_input_with(index, inner)
                     old[value] = None
                     yield from changes
-            yield Change("edit", node.name or node.op_type, f"computes in {self._dtype.name.lower()}")
+            yield Change("edit", label(node), f"computes in {self._dtype.name.lower()}")
         for node, what in self._nodes.items():
             for index in what.outputs:
                 yield from self._leaving(node.outputs[index])

@@ -10,7 +10,7 @@ from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, graph_of, insert_after
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import dtype_of
+from qdq_passes.graph.uses import dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import change_type, rounded_to
 from qdq_passes.precision.look.boundaries import Input, Width
@@ -61,7 +61,7 @@ class Conversions:
             yield Change("insert", there.outputs[0].name or "", change_in_words(old, new))
         node.replace_input_with(one.index, there.outputs[0])
         self.made.add(there)
-        yield Change("edit", node.name or node.op_type, f"reads {there.outputs[0].name} for {source.name}")
+        yield Change("edit", label(node), f"reads {there.outputs[0].name} for {source.name}")
 
     def write_as(self, quantize: ir.Node, new: Encoding) -> Change:
         """Let what ``quantize`` stores be stored as ``new`` first: a pair before it."""

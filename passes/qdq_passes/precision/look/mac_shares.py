@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.macs import MULTIPLYING, macs_of
-from qdq_passes.graph.uses import SHARING, all_nodes, is_standard
+from qdq_passes.graph.uses import SHARING, all_nodes, is_standard, label
 from qdq_passes.precision.look.operand_widths import EIGHT, OperandWidths
 
 #: Bits of the widest operand, at most → the share that it counts for.
@@ -78,8 +78,8 @@ def boundary_crossings(model: ir.Model) -> list[Crossing]:
             occurring = {own, *on_the_way, *(widths.of_operator(reader) for reader in readers)} - {None}
             bits = tuple(sorted(width for width in occurring if width is not None))
             if readers and bits[0] <= EIGHT < bits[-1]:
-                names = tuple(reader.name or reader.op_type for reader in readers)
-                found.append(Crossing(value.name or "", node.name or node.op_type, names, bits))
+                names = tuple(label(reader) for reader in readers)
+                found.append(Crossing(value.name or "", label(node), names, bits))
     return found
 
 

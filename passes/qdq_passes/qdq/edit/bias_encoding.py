@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.annotate import ENCODING
 from qdq_passes.graph.operators.channels import Use, bias_channels
-from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.graph.uses import constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.qdq.look.pairs import encoding_of, is_dequantize
@@ -43,13 +43,13 @@ def bias_encoding(value: ir.Value, uses: Sequence[Use]) -> Encoding | str:
         if isinstance(one, str):
             return one
     if any(one != found[0] for one in found[1:]):
-        names = ", ".join(node.name or node.op_type for node, _ in uses)
+        names = ", ".join(label(node) for node, _ in uses)
         return f"is shared by {names}, whose products s_x·s_w differ"
     return found[0]
 
 
 def _of_use(value: ir.Value, node: ir.Node) -> Encoding | str:
-    name = node.name or node.op_type
+    name = label(node)
     x, w = node.inputs[0], node.inputs[1]
     of_x, of_w = _encoding_at(x), _encoding_at(w)
     for source, encoding, what in ((x, of_x, "input"), (w, of_w, "weight")):

@@ -12,15 +12,14 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer, drop_unread, new_constant, put_first, remove
 from qdq_passes.graph.operators.qdq_ops import is_quantize
-from qdq_passes.graph.uses import constant_array, readers
+from qdq_passes.graph.uses import constant_array, label, readers
+from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.encoding_words import change_in_words
 from qdq_passes.qdq.edit.pairs import Use, dequantize_node, fresh_base, members, requantize, write_encodings
 from qdq_passes.qdq.look.biases import CoupledBias, float_type_of, product_at
 from qdq_passes.qdq.look.pairs import Pair
-
-Reals = npt.NDArray[np.float64]
 
 
 def values_of(pair: Pair) -> Reals | None:
@@ -105,7 +104,7 @@ def _target(one: CoupledBias) -> Encoding | str:
         return f"keeps its scale: {target}"
     values = values_of(one.bias)
     if values is None or not fits(values, target):
-        return f"keeps its scale: at s_x·s_w of {one.node.name or one.node.op_type} int32 does not hold it"
+        return f"keeps its scale: at s_x·s_w of {label(one.node)} int32 does not hold it"
     return target
 
 
@@ -115,7 +114,7 @@ def _put(pair: Pair, wanted: dict[Encoding, list[Use]], namer: Namer) -> Iterato
     assert values is not None
     everyone = set(readers(pair.output))
     for new, uses in wanted.items():
-        layers = ", ".join(dict.fromkeys(node.name or node.op_type for node, _ in uses))
+        layers = ", ".join(dict.fromkeys(label(node) for node, _ in uses))
         because = f"follows s_x·s_w of {layers}: {change_in_words(old, new)}"
         if everyone == set(uses) and not pair.output.is_graph_output():
             if pair.q is None:

@@ -15,7 +15,7 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.edit import RUN_SORT, Namer, drop_unread, graph_of, make_node, new_constant, remove, replace_nodes
 from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_quantize
 from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_AXIS, opset_at
-from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.graph.uses import constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.qdq.edit.checks import check_encoding
@@ -37,7 +37,7 @@ def refuse_domain(model: ir.Model, target: Target, domain: str) -> None:
         if (node.domain or "") == domain:
             continue
         _check(model, target, node, domain)
-        where, types = node.name or node.op_type, _float_types(node)
+        where, types = label(node), _float_types(node)
         if domain and _int(node, "block_size"):
             raise UnsupportedError(f"{domain} knows no blocks", where=where, hint="use the standard operators")
         if domain == "com.microsoft" and ir.DataType.BFLOAT16 in types:
@@ -83,9 +83,7 @@ def refuse_disorder(targets: Iterable[Target]) -> None:
             graph = graph_of(node)
             place = places.setdefault(graph, {one: number for number, one in enumerate(graph)})
             if producer is not None and place.get(producer, -1) > place[node]:
-                raise ModelError(
-                    "stands before the node whose output it quantizes", where=node.name or node.op_type, hint=RUN_SORT
-                )
+                raise ModelError("stands before the node whose output it quantizes", where=label(node), hint=RUN_SORT)
 
 
 def move(model: ir.Model, node: ir.Node, domain: str, namer: Namer) -> Change:
@@ -102,7 +100,7 @@ def move(model: ir.Model, node: ir.Node, domain: str, namer: Namer) -> Change:
     elif opset_at(model, node) < OPSET_OF_AXIS:
         node.attributes.pop("axis", None)
     node.op_type, node.domain = OPERATORS[domain][0 if is_quantize(node) else 1], domain
-    return Change("replace", node.name or node.op_type, f"{was} → {f'{domain}.' if domain else ''}{node.op_type}")
+    return Change("replace", label(node), f"{was} → {f'{domain}.' if domain else ''}{node.op_type}")
 
 
 def expand(node: ir.Node, domain: str, namer: Namer) -> Change:

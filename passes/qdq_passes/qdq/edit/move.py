@@ -23,7 +23,7 @@ from qdq_passes.graph.edit import (
 from qdq_passes.graph.evaluate.rearrange import rearranged_by
 from qdq_passes.graph.nesting import Nesting, is_constant_node
 from qdq_passes.graph.scopes import INHERITED_KEYS
-from qdq_passes.graph.uses import constant_array, readers
+from qdq_passes.graph.uses import constant_array, label, readers
 from qdq_passes.qdq.edit.pairs import hand_over_output
 from qdq_passes.qdq.look.exact import Rounding, rounding_of
 from qdq_passes.qdq.look.moves import Move, float_outputs, reads_shape_only
@@ -147,7 +147,7 @@ def _leave(move: Move, text: str) -> list[Change]:
             pair.output.replace_all_uses_with(pair.source) if not pair.output.is_graph_output() else None
             readers = []
         drop_pair(pair)
-        kept = [reader.name or reader.op_type for reader in readers]
+        kept = [label(reader) for reader in readers]
         kept += ["the graph output"] if pair.output.is_graph_output() else []
         because = text + (f"; it stays for {', '.join(kept)}" if kept else "")
         because += f"; approximate: {move.problem}" if move.problem else ""

@@ -13,7 +13,7 @@ from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.graph.uses import constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.numerics.reencode import clipped, real_range, requantized, rounded_to
@@ -94,10 +94,10 @@ def why_not_editable(target: Target, *, changes_type: bool) -> str | None:
     integers = _integers(target)
     readers = [use.node for use in integers.uses() if not is_dequantize(use.node) or use.idx != 0]
     if readers:
-        return f"its integers are read by {readers[0].name or readers[0].op_type} too"
+        return f"its integers are read by {label(readers[0])} too"
     if isinstance(target, Half) and not target.is_q and not integers.is_graph_input():
         producer = integers.producer()
-        return f"its integers come from {producer.name or producer.op_type if producer is not None else 'elsewhere'}"
+        return f"its integers come from {label(producer) if producer is not None else 'elsewhere'}"
     is_end = integers.is_graph_output() or (isinstance(target, Half) and integers.is_graph_input())
     if is_end and changes_type:
         end = "an output" if integers.is_graph_output() else "an input"

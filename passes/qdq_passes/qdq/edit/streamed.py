@@ -7,19 +7,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.blocks import BlockedWeight
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.mapped import is_large_file, mapped, spans
 from qdq_passes.numerics.numbers import Numbers
 from qdq_passes.numerics.quantize import quantize
 
-Array = npt.NDArray[Any]
 Pieces = Callable[[], Iterator[Array]]
 
 

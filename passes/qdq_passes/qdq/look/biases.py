@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.channels import BIAS_INPUT, bias_channels
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, is_constant
+from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, is_constant, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, qdq_pairs
 
@@ -81,7 +81,7 @@ def product_at(node: ir.Node, index: int, factor: float = 1.0) -> Encoding | str
     Per-tensor for a per-tensor weight, else along the last axis of the bias: weight [M, …] with scales [M] → bias [M]. The
     product is that of the stored scales in float32, in the float type of the layer.
     """
-    name = node.name or node.op_type
+    name = label(node)
     found = []
     for value, what in zip(node.inputs[:2], ("input", "weight"), strict=True):
         dq = dequantizer_of(value)

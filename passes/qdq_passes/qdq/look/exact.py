@@ -15,19 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.look.pairs import Pair, encoding_of
-
-Array = npt.NDArray[Any]
 
 #: Attributes that are part of the encoding, and what the others are when they are left out.
 _ENCODED = ("axis", "block_size")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from qdq_passes.graph.evaluate.rearrange import rearranged_by
-from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.graph.uses import constant_array, is_standard, label
 from qdq_passes.qdq.look.axes import IN_PLACE, axis_after, axis_before
 from qdq_passes.qdq.look.commute import Crossing, crossing_of, data_inputs
 from qdq_passes.qdq.look.exact import Rounding, on_grid, rank_of, rounding_of, why_not_exact, words
@@ -162,7 +162,7 @@ def _not_only_rounded(value: ir.Value, moving: list[ir.Node], lead: Pair) -> str
         if reads_shape_only(use.node):
             continue
         if use.idx != 0 or not is_quantize(use.node):
-            return f"{value.name} is read as float by {use.node.name or use.node.op_type}, too"
+            return f"{value.name} is read as float by {label(use.node)}, too"
         other = rounding_of(use.node)
         if other is None or other != rounding:
             its = words(other.encoding) if other is not None else "one computed at run time"

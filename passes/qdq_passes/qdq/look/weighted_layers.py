@@ -4,9 +4,7 @@ bias."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.graph.attributes import float_of, integer_of, integers_of, text_of
@@ -19,10 +17,9 @@ from qdq_passes.graph.uses import (
     main_nodes,
     only_reader,
 )
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.layer_form import LayerForm
 from qdq_passes.qdq.look.pairs import Pair, pair_of
-
-Array = npt.NDArray[Any]
 
 #: Operators with a weight.
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")

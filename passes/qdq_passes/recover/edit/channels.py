@@ -5,23 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, label
+from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.qdq.edit.pairs import write_constant
 from qdq_passes.recover.look.channel_flow import Flow, factors_at
 from qdq_passes.recover.look.channel_sources import Source
 from qdq_passes.recover.look.channel_steps import Size
-
-Array = npt.NDArray[Any]
-Reals = npt.NDArray[np.float64]
 
 
 class KnownSizes:
@@ -87,7 +83,7 @@ def scale_channels(source: Source, flow: Flow, scale: Reals, namer: Namer, *, ex
         made.append(new)
     changes = [
         Change(
-            "edit", source.node.name or source.node.op_type,
+            "edit", label(source.node),
             f"{np.count_nonzero(scale != 1)} of {scale.size} channels divided by {scale.min():.4g} to {scale.max():.4g}",
         )
     ]  # fmt: skip
@@ -97,9 +93,7 @@ def scale_channels(source: Source, flow: Flow, scale: Reals, namer: Namer, *, ex
         data: Array | ir.TensorProtocol = new if value.dtype is None else ir.tensor(new, dtype=value.dtype)
         write_constant(value, data, [(edit.node, edit.position)], namer)
         if edit.node is not source.node:
-            changes.append(
-                Change("edit", edit.node.name or edit.node.op_type, f"{edit.what} of {source.node.name} follows")
-            )
+            changes.append(Change("edit", label(edit.node), f"{edit.what} of {source.node.name} follows"))
     return changes
 
 

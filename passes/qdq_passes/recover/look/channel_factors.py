@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-Reals = npt.NDArray[np.float64]
+from qdq_passes.numerics.arrays import Reals
+
 #: Factors are rounded to powers of two, or are any numbers.
 Factors = Literal["pow2", "any"]
 

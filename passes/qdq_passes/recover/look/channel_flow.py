@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.relus import is_bounded_relu
-from qdq_passes.graph.uses import constant_array, is_standard, readers
+from qdq_passes.graph.uses import constant_array, is_standard, label, readers
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
 from qdq_passes.recover.look.channel_steps import STEPS, Sizes, Step
 
@@ -109,9 +109,9 @@ def flow_from(value: ir.Value, index: Index, sizes_of: Sizes, *, clips: bool = F
             return f"nothing reads {current.name}"
         for node, position in uses:
             if node.graph is not value.graph:
-                return f"{_name(node)} reads it in a body"
+                return f"{label(node)} reads it in a body"
             if [v for v in node.inputs if v in seen and v is not current]:
-                return f"{_name(node)} combines it with what it was made of"
+                return f"{label(node)} combines it with what it was made of"
             if clips and position == 0 and is_bounded_relu(node):
                 flow.clips.append(Clip(node, at))
                 todo.append((node.outputs[0], at))
@@ -135,15 +135,15 @@ def _reach(flow: Flow, node: ir.Node, position: int, at: Index, sizes_of: Sizes)
             flow.sinks.append(Sink(layer, channels))
             return []
         if node.op_type != "MatMul":
-            return f"{_name(node)} mixes the channels otherwise"
+            return f"{label(node)} mixes the channels otherwise"
     if is_standard(node, "Add", "Sub") and len(node.inputs) == 2 and "axis" not in node.attributes:
         return _added(flow, node, position, at, sizes_of)
     step = STEPS.get(node.op_type) if is_standard(node, node.op_type) else None
     outcome = step(Step(node, position, at, sizes_of)) if step is not None else None
     if outcome is None and is_bounded_relu(node):
-        return f"{_name(node)} {CUTS_OFF}"
+        return f"{label(node)} {CUTS_OFF}"
     if outcome is None:
-        return f"{_name(node)} is not homogeneous, or mixes the channels"
+        return f"{label(node)} is not homogeneous, or mixes the channels"
     flow.steps.append(node)
     return [(value, moved) for value, moved in outcome if value.name and (value.uses() or value.is_graph_output())]
 
@@ -160,10 +160,10 @@ def _channels_of(layer: WeightedLayer, at: Index) -> Index | None:
 def why_fixed(layer: WeightedLayer) -> str | None:
     """Why the weight of ``layer`` cannot be scaled."""
     if layer.pair is not None:
-        return f"the weight of {_name(layer.node)} is quantized"
+        return f"the weight of {label(layer.node)} is quantized"
     array = constant_array(layer.stored)
     if array is None or array.dtype.kind not in "fV":
-        return f"the weight of {_name(layer.node)} is no float constant"
+        return f"the weight of {label(layer.node)} is no float constant"
     return None
 
 
@@ -171,16 +171,12 @@ def _added(flow: Flow, node: ir.Node, position: int, at: Index, sizes_of: Sizes)
     other = node.inputs[1 - position]
     array = constant_array(other)
     if array is None:
-        return f"{_name(node)} adds what is not scaled"
+        return f"{label(node)} adds what is not scaled"
     rank = max(at.ndim, array.ndim)
     moved = at.reshape([1] * (rank - at.ndim) + list(at.shape))
     flow.addends.append(Addend(node, 1 - position, moved))
     flow.steps.append(node)
     return [(node.outputs[0], moved)]
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or node.op_type
 
 
 def factors_at(index: Index, scale: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

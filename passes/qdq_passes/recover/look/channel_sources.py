@@ -8,7 +8,6 @@ Mul by a constant per channel           the constant (a norm spelled out ends so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,6 @@ from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
 from qdq_passes.recover.look.channel_flow import why_fixed
 from qdq_passes.recover.look.channel_steps import Sizes
 
-Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
 
 #: Norms: inputs that are gain and bias, and the channel axis.

@@ -20,12 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.one_thread import one_thread
-
-Array = npt.NDArray[Any]
-Reals = npt.NDArray[np.float64]
 
 #: Columns that are rounded before what they hand on is added to all others by one matrix product.
 BLOCK = 128

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import SHARING, all_nodes, is_constant, is_standard
+from qdq_passes.graph.uses import SHARING, all_nodes, is_constant, is_standard, label
 from qdq_passes.numerics.encoding import integer_format, is_integer_type
 from qdq_passes.numerics.reencode import is_centered
 from qdq_passes.qdq.look.pairs import dequantizers, encoding_of, pair_of, pair_with
@@ -98,7 +98,7 @@ def tensor_of(half: ir.Node) -> str:
     if pair is not None:
         return pair.tensor
     value = half.outputs[0] if is_dequantize(half) else half.inputs[0]
-    return (value.name if value is not None else None) or half.name or half.op_type
+    return (value.name if value is not None else None) or label(half)
 
 
 class _Leaders:
@@ -190,6 +190,6 @@ def _why_fixed(node: ir.Node) -> str | None:
         if integers.is_graph_input():
             return "enters the graph as integers"
         if not is_constant(integers) and (producer is None or not is_quantize(producer)):
-            return f"is made of integers by {producer.name or producer.op_type if producer is not None else 'a body'}"
+            return f"is made of integers by {label(producer) if producer is not None else 'a body'}"
     others = [use.node for use in integers.uses() if not is_dequantize(use.node) or use.idx != 0]
-    return f"has integers that {others[0].name or others[0].op_type} reads too" if others else None
+    return f"has integers that {label(others[0])} reads too" if others else None

@@ -1,16 +1,26 @@
-"""Values of the references' options, as scripts and command lines write them: Python objects, JSON, Python literals, words."""
+"""Values of other tools' options, as scripts and command lines write them: Python objects, JSON, Python literals, words."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 import numpy as np
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.override import Override
+from qdq_passes.select.selectors import literal
+
+from qdqtool.calibrate.observer import METHODS
+
+#: Calibration methods of the other tools → ours; those that begin with pow2 give powers of two.
+_METHODS = {"nonoverflow": "pow2-nonoverflow", "minmse": "pow2-minmse", "movingaverage": "moving-average"}
+#: What the enumerations of other methods than powers of two call by the same name.
+_FLOAT_METHODS = {**_METHODS, "minmse": "mse"}
+#: How a constant gets its encoding, by the method that is said for weights.
+_CONSTANTS = {"minmax": "range", "nonoverflow": "range", "minmse": "minmse"}
 
 #: Prefixes of enumerations that name storage types.
 _TYPE_ENUMS = ("quanttype.", "extendedquanttype.", "vitisquanttype.")
@@ -100,7 +110,7 @@ def to_type(name: str, value: object) -> str:
 
     Raises:
         UsageError: no type.
-        UnsupportedError: a type of the references that is none of ours.
+        UnsupportedError: a type of theirs that is none of ours.
     """
     text = (value.name if isinstance(value, Enum) else str(value)).strip().lower()
     for prefix in _TYPE_ENUMS:
@@ -210,6 +220,65 @@ def _override(entries: list[dict[str, object]]) -> Override:
     )
 
 
+def _selectors(name: str, value: object) -> tuple[str, ...]:
+    """Selectors of nodes by name; Quark's ``^/layer0/.*`` is a regular expression."""
+    names = to_names(name, value)
+    return tuple("re:" + n.replace("&", r"\&") if n.startswith("^") and ".*" in n else literal(n) for n in names)
+
+
+def _activation_type(name: str, value: object) -> str:
+    found = to_type(name, value)
+    if found.endswith("int4"):
+        raise UnsupportedError(f"{name}: activations are not stored as {found}", hint="only weights are")
+    return found
+
+
+def _method(name: str, value: object) -> str:
+    text = f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else str(structured(value))
+    kind, _, word = text.lower().rpartition(".")
+    if word == "layerwisepercentile":
+        raise UnsupportedError(
+            f"{name}: no method tries percentiles layer by layer", hint="Percentile is one for all tensors"
+        )
+    method = (_FLOAT_METHODS if kind.endswith("calibrationmethod") else _METHODS).get(word, word)
+    if method not in METHODS.names():
+        raise UnsupportedError(f"{name}: there is no method {method}", hint=f"there is {', '.join(METHODS.names())}")
+    return method
+
+
+def _constants(name: str, value: object) -> str:
+    text = str(structured(value))
+    word = text.rpartition(".")[2].lower()
+    if word not in _CONSTANTS:
+        raise UnsupportedError(
+            f"{name}={text} has no equivalent", hint="MinMax takes the range of a weight, MinMSE searches around it"
+        )
+    return _CONSTANTS[word]
+
+
+def _rounds(name: str, value: object) -> int:
+    rounds = to_integer(name, value)
+    if rounds < 1:
+        raise UsageError(f"{name} is 1 or more, not {rounds}", hint="NPULimitationCheck=false refines nothing")
+    return rounds
+
+
 def _mismatch(name: str, value: object, expected: str) -> UsageError:
     text = repr(value)
     return UsageError(f"{name} cannot be {text if len(text) <= 60 else text[:60] + '…'}", hint=f"expected {expected}")
+
+
+#: How values are read: word in the data files → what takes the name of the option, for messages, and its value.
+READERS: dict[str, Callable[[str, object], object]] = {
+    "bool": to_bool,
+    "number": to_number,
+    "names": to_names,
+    "selectors": _selectors,
+    "axes": to_axes,
+    "type": to_type,
+    "activation-type": _activation_type,
+    "overrides": to_overrides,
+    "method": _method,
+    "constants": _constants,
+    "rounds": _rounds,
+}
