@@ -1,4 +1,4 @@
-"""The steps of `refine-positions`, each a pass of its own: a row a step, named like its rule in `qdq_passes.refine.look.shifts`."""
+"""The steps of `refine-positions`, each a pass of its own: rows named like their rules in `qdq_passes.refine.look.shifts`."""
 
 from __future__ import annotations
 
