@@ -10,13 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.analysis.program_operators import DOMAIN
 from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.edit import Namer, copy_model, drop_unused_domains
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import all_values, is_standard, main_nodes
+from qdq_passes.npu.lower import PASSES
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.partitions.placements import placements
+from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.units.verdict import Boundary, Verdict
 from qdq_passes.pipeline.pipeline import Hook, run_pipeline
 
@@ -27,22 +28,7 @@ from qdqtool.npu.programs import CONTEXT_DOMAIN, payload_of, program_of, put_con
 from qdqtool.targets.target import Target
 
 #: The passes that turn what is assigned to the NPU into operators of programs.
-LOWER = ",".join(
-    f"lower-{family}{{target=@target}}"
-    for family in (
-        "convolutions",
-        "products",
-        "elementwise",
-        "tables",
-        "pools",
-        "movement",
-        "softmax",
-        "norms",
-        "rotary-embeddings",
-        "einsums",
-        "floats",
-    )
-)
+LOWER = ",".join(f"{name}{{target=@target}}" for name in PASSES)
 #: Element types that came after IR version 10: a model with one of them keeps its version.
 _NEWER_TYPES = {
     ir.DataType[name] for name in ("FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2") if name in ir.DataType.__members__

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 import onnx_ir as ir
-from qdq_passes.analysis.program_operators import DOMAIN
 from qdq_passes.core.findings import Finding
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.uses import label, main_nodes
+from qdq_passes.npu.program import DOMAIN
 
 from qdqtool.io.models.context_files import payload_bytes
 from qdqtool.io.models.load import SOURCE

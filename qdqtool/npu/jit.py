@@ -14,9 +14,6 @@ from typing import Any, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from qdq_passes.analysis.computable import why_not_computable
-from qdq_passes.analysis.plans.operands import stored_integers
-from qdq_passes.analysis.program_operators import why_no_kernel
 from qdq_passes.core.toml_registry import SUFFIX
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.annotate import TARGET, Placement
@@ -25,6 +22,8 @@ from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.uses import constant_array, is_standard, label, main_nodes
 from qdq_passes.npu.partitions.partitions import Partitioning, partition_for
+from qdq_passes.npu.program.operands import stored_integers
+from qdq_passes.npu.program.operators import why_no_kernel, why_not_computable
 from qdq_passes.npu.units.units import operands_of, units_of
 from qdq_passes.npu.units.verdict import Boundary, VerdictKind
 from qdq_passes.numerics.encoding import Encoding

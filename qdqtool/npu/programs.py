@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
-from qdq_passes.analysis.program_operators import DOMAIN, VERSION, why_no_kernel
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, inherit, move_annotations, remove
 from qdq_passes.graph.uses import label
+from qdq_passes.npu.program import DOMAIN, VERSION
+from qdq_passes.npu.program.operators import why_no_kernel
 
 from qdqtool.io.models.context_files import CACHE
 from qdqtool.io.models.serialize import serialize, to_bytes

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.analysis.program_operators import DOMAIN
 from qdq_passes.clean.fix_shapes import FixShapes
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.npu.partitions.partitions import Partitioning, partition_for
+from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.units.verdict import Boundary
 from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.analysis.computable import why_not_computable
-from qdq_passes.analysis.program_operators import DOMAIN, STANDARD
+from qdq_passes.npu.program import DOMAIN
+from qdq_passes.npu.program.operators import STANDARD, why_not_computable
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import Verdict
 from qdq_passes.pipeline.hooks import VerifyEach

@@ -295,7 +295,6 @@ PASSES = FolderRegistry(
         "qdq_passes.refine",
         "qdq_passes.recover",
         "qdq_passes.npu",
-        "qdq_passes.lower",
     ),
     table="PASSES",
 )

@@ -1,1 +1,1 @@
-"""What an NPU takes: units, partitions, programs, and the reference of their arithmetic. Passes one a file."""
+"""The NPU: what of a model it computes, and the programs it runs."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import onnx.defs
 import onnx_ir as ir
 
-from qdq_passes.analysis.program_operators import DOMAIN, OPERATORS, VERSION
 from qdq_passes.core.findings import Level, Problem, place
+from qdq_passes.npu.program import DOMAIN, VERSION
 from qdq_passes.verification.walk import Scope, Walk
 
 #: Domains whose operators onnx lists.
@@ -92,7 +92,9 @@ def known_operators(walk: Walk) -> Iterator[Problem]:
 def _is_known(domain: str, op_type: str, version: int) -> bool:
     """Whether ONNX has the operator, as far as the installed onnx can tell, or programs have it."""
     if domain == DOMAIN:
-        return version == VERSION and op_type in OPERATORS
+        from qdq_passes.npu.program.operators import ROWS
+
+        return version == VERSION and op_type in ROWS
     if domain not in ONNX_DOMAINS or not version or (not domain and version > onnx.defs.onnx_opset_version()):
         return True
     return bool(onnx.defs.has(op_type, version, domain))

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.plans.floats import HANDLERS
 from qdq_passes.npu.formulas.functions import FUNCTIONS
+from qdq_passes.npu.program.floats.operator import HANDLERS
 from qdq_passes.numerics.arithmetic import Precision
 from qdq_passes.pipeline.pipeline import run_pipeline
 from tests.npu.equality.equality.test_floats_equality import ARITHMETICS, PRECISIONS, on_arithmetic, reference

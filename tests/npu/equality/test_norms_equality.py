@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.computable import why_not_computable
+from qdq_passes.npu.program.operators import why_not_computable
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.pipeline.pipeline import run_pipeline

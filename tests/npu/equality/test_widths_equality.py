@@ -7,9 +7,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from qdq_passes.analysis.computable import FAMILIES
-from qdq_passes.analysis.plans.norms import NORMS
 from qdq_passes.npu.formulas.functions import FUNCTIONS
+from qdq_passes.npu.program.operators import FAMILIES
 from qdq_passes.numerics.arithmetic import WideFunctions
 from tests.npu.equality.equality.equality import ARITHMETICS, assert_provider_equals, on_arithmetic
 from tests.npu.equality.equality.units_widths import CASES, model
@@ -43,5 +42,5 @@ def test_every_width_is_computed_as_the_reference_says(case: str, name: str) -> 
     arithmetic, only_pow2 = ARITHMETICS[name]
     arithmetic = dataclasses.replace(arithmetic, wide_functions=FUNCTIONS_OF[name], segments=64)
     made, feed = model(CASES[case], zlib.crc32(case.encode()), pow2=only_pow2)
-    target = ANY_NORM if case in NORMS else ANY
+    target = ANY_NORM if case in FAMILIES["norms"] else ANY
     assert_provider_equals((made, feed), on_arithmetic(target, arithmetic))

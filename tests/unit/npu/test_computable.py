@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.computable import FAMILIES, family_of, why_not_computable
 from qdq_passes.graph.shapes.inference import infer_shapes
+from qdq_passes.npu.program.operators import FAMILIES, operator_of, why_not_computable
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 
@@ -164,7 +164,8 @@ def test_scales_of_float16() -> None:
 )
 def test_families(body: str, family: str | None) -> None:
     unit = Case(body, "").unit()
-    assert family_of(unit) == family
+    operator = operator_of(unit)
+    assert (operator and operator.family) == family
     if family is not None:
         assert why_not_computable(unit, Arithmetic()) is None
 
@@ -177,7 +178,9 @@ def test_no_operator_is_of_two_families() -> None:
 def test_a_requantization_is_a_table() -> None:
     unit = Case("xw = QuantizeLinear(xd, odd, z) t = DequantizeLinear(xw, odd, z)", "").unit()
     assert unit.is_requantization
-    assert family_of(unit) == "tables"
+    operator = operator_of(unit)
+    assert operator is not None
+    assert operator.family == "tables"
     assert why_not_computable(unit, Arithmetic()) is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from qdq_passes.analysis.computable import why_not_computable, why_not_moved
+from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.pipeline.pipeline import run_pipeline

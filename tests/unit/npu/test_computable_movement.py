@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from qdq_passes.analysis.computable import why_not_computable, why_not_moved
 from qdq_passes.graph.shapes.inference import infer_shapes
+from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 

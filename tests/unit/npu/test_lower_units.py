@@ -9,8 +9,8 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.program_operators import DOMAIN
 from qdq_passes.graph.dump import dump
+from qdq_passes.npu.program import DOMAIN
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.verification.rules import verify
 from tests.npu.equality.equality.random_units import CASES, Builder

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.analysis.computable import why_not_computable
-from qdq_passes.analysis.plans.blocked_products import blocked_product
-from qdq_passes.analysis.plans.operands import constant_floats
-from qdq_passes.analysis.plans.products import matrix_product
 from qdq_passes.graph.shapes.inference import infer_shapes
+from qdq_passes.npu.program import edit
+from qdq_passes.npu.program.blocked_products import BlockedMatMul
+from qdq_passes.npu.program.operands import constant_floats
+from qdq_passes.npu.program.operators import why_not_computable
+from qdq_passes.npu.program.products import MatMul
 from qdq_passes.npu.reference.sums import matrix_product as reference_product
 from qdq_passes.npu.reference.values import Stored, integers_of
 from qdq_passes.npu.units.units import Unit, units_of
@@ -79,10 +80,11 @@ def test_refused(name: str) -> None:
 
 
 def test_blocks_are_scaled_by_what_the_sum_is_worth() -> None:
-    plan = blocked_product(unit(f"{BLOCKS} t = MatMul(xd, wd)"), Arithmetic())
-    assert plan.scale.tolist() == [[0.25, 0.5], [0.125, 1.0]]
-    assert plan.weight.dtype == plan.zero_points.dtype == np.int8
-    assert plan.bias.tolist() == [0.0, 0.0]
+    plan = BlockedMatMul().plan(unit(f"{BLOCKS} t = MatMul(xd, wd)"), Arithmetic())
+    stored = {source.what: source.data for source in plan.inputs if isinstance(source, edit.Stored)}
+    assert stored["scale"].tolist() == [[0.25, 0.5], [0.125, 1.0]]
+    assert stored["weight"].dtype == stored["zero_points"].dtype == np.int8
+    assert stored["bias"].tolist() == [0.0, 0.0]
 
 
 def test_floats_of_a_blocked_weight() -> None:
@@ -95,7 +97,8 @@ def test_floats_of_a_blocked_weight() -> None:
 
 
 def test_16_bits_take_the_wide_accumulator() -> None:
-    assert matrix_product(unit("wd = DequantizeLinear(m, s) t = MatMul(xd, wd)"), Arithmetic()).is_wide
+    plan = MatMul().plan(unit("wd = DequantizeLinear(m, s) t = MatMul(xd, wd)"), Arithmetic(wide_accumulator=40))
+    assert plan.attributes["accumulator_bits"] == 40
 
 
 @pytest.mark.parametrize(("overflow", "wanted"), [("saturate", 1024), ("wrap", -16)])

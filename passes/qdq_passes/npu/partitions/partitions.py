@@ -8,8 +8,8 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from qdq_passes.analysis.computable import why_not_computable, why_not_moved
 from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, label, main_nodes
+from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
 from qdq_passes.npu.units.partition_graph import Partition, compute_nodes, group_units, make_partitions
 from qdq_passes.npu.units.placed import CPU
 from qdq_passes.npu.units.unit_graph import UnitGraph, unit_graph

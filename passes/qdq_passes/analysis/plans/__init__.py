@@ -1,1 +1,0 @@
-"""Plans: what a unit becomes in a program of the NPU, as numbers. Lowering writes them down."""
