@@ -1,5 +1,5 @@
-# make demo: the main job on the bundled sample.   make test: what every change must pass, one interpreter.
-# make test-all: what needs more than Python, make, git and a C++ compiler; each part says SKIPPED with the missing thing.
+# make demo: the main job on the bundled sample.   make test: what every change must pass: lint, and a part of the tests, ten minutes.
+# make test-all: all of the tests, and what needs more than Python, make, git and a C++ compiler (docs/testing.md).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ demo: $(STAMP)
 	$(BIN)/qdqtool demo -o .demo/digits_int8.onnx --overwrite
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -q -m "not extra"
+	$(BIN)/python -m pytest -q -m "not extra" -n auto --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,42 +1,90 @@
-"""Run every part; each says PASSED, FAILED, or SKIPPED with the missing thing. Exit 1 when one failed."""
+"""Run every part; each says PASSED, FAILED, or SKIPPED with the missing thing. Exit 1 when one failed.
+
+``python -m tests.extra [NAME …]`` runs the parts so called. With ``--minutes N`` those that fit, the others are NOT RUN: parts whose
+sources have not changed since what has landed, and parts that need more seconds than are left. A part that runs Python's tests then
+takes the part of them that `make test` takes, else the whole."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from tests.extra import benches, browser, genai, interpreters, new_onnxruntime, npu, old_onnxruntime, wheel
+from tests.extra import benches, browser, dial, genai, interpreters, new_onnxruntime, npu, old_onnxruntime, wheel, whole
+from tests.extra.changed import changed_files, is_touched
 from tests.extra.part import Missing
 
+#: What the library of the simulated NPU is built from, and what its tests are.
+LIBRARY = ("qdqtool/npu/ep/", "tests/npu/", "tests/extra/", "pyproject.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part.
+
+    Args:
+        run: does it, and says what it did.
+        seconds: what it takes on 2 cores with ``--minutes``, its environment included.
+        sources: beginnings of paths; where none of such files changed, it says nothing new.
+    """
+
+    run: Callable[[], str]
+    seconds: int
+    sources: tuple[str, ...] = ()
+
+
+#: In the order in which time is spent on them.
 PARTS = {
-    "wheel": wheel.run,
-    "onnxruntime 1.23.2": old_onnxruntime.run,
-    "newest onnxruntime": new_onnxruntime.run,
-    "other interpreters": interpreters.run,
-    "simulated NPU": npu.run,
-    "onnxruntime-genai": genai.run,
-    "browser": browser.run,
-    "benches": benches.run,
+    "onnxruntime 1.23.2": Part(run=old_onnxruntime.run, seconds=480),
+    "simulated NPU": Part(run=npu.run, seconds=600, sources=LIBRARY),
+    "wheel": Part(run=wheel.run, seconds=150),
+    "onnxruntime-genai": Part(run=genai.run, seconds=120),
+    "browser": Part(run=browser.run, seconds=60),
+    "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=30),
+    "other interpreters": Part(run=interpreters.run, seconds=480),
+    "benches": Part(run=benches.run, seconds=400),
+    "every test": Part(run=whole.run, seconds=2400),
 }
 
 
-def main(names: list[str]) -> int:
-    """Run the parts called ``names``, all by default."""
-    passed = failed = skipped = 0
+def main(arguments: list[str]) -> int:
+    """Run the parts that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.extra")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PARTS))
+    parser.add_argument("--minutes", type=float, help="run what changed and fits")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.names) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    dial.whole = asked.minutes is None
+    end = time.monotonic() + 60 * (asked.minutes or 0)
+    changed = changed_files() if asked.minutes is not None else None
+    verdicts = []
     for name, part in PARTS.items():
-        if names and name not in names:
+        if asked.names and name not in asked.names:
             continue
+        left = end - time.monotonic() if asked.minutes is not None else part.seconds
         start = time.perf_counter()
-        try:
-            detail = part()
-            verdict, passed = "PASSED", passed + 1
-        except Missing as error:
-            verdict, detail, skipped = "SKIPPED", f"missing: {error}", skipped + 1
-        except Exception as error:  # noqa: BLE001  (one part's failure is reported, the others still run)
-            verdict, detail, failed = "FAILED", f"{type(error).__name__}: {error}", failed + 1
+        verdict, detail = _verdict(part, changed, left)
+        verdicts.append(verdict)
         print(f"{verdict:8} {name}: {detail} ({time.perf_counter() - start:.0f} s)", flush=True)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
-    return 1 if failed else 0
+    print(", ".join(f"{verdicts.count(verdict)} {verdict.lower()}" for verdict in dict.fromkeys(verdicts)), flush=True)
+    return 1 if "FAILED" in verdicts else 0
+
+
+def _verdict(part: Part, changed: list[str] | None, left: float) -> tuple[str, str]:
+    """Run ``part`` if there is reason to and time for it; what came of it, and details."""
+    if not is_touched(part.sources, changed):
+        return "NOT RUN", f"nothing of {', '.join(part.sources)} changed"
+    if part.seconds > left:
+        return "NOT RUN", f"takes {part.seconds} s, of which {max(left, 0):.0f} are left"
+    try:
+        return "PASSED", part.run()
+    except Missing as error:
+        return "SKIPPED", f"missing: {error}"
+    except Exception as error:  # noqa: BLE001  (one part's failure is reported, the others still run)
+        return "FAILED", f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.extra import dial
 from tests.extra.part import Missing, environment, pytest_summary
 
 SUPPORTED = ("3.11", "3.12", "3.13")
@@ -21,7 +22,9 @@ def run() -> str:
             absent.append(f"python{version}")
             continue
         python = environment(f"python{version}", ["-e", ".[test]"], f"python{version}")
-        results.append(f"{version}: {pytest_summary(python, 'tests/unit', 'tests/golden', '-m', 'not extra')}")
+        results.append(
+            f"{version}: {pytest_summary(python, 'tests/unit', 'tests/golden', '-m', 'not extra', *dial.options())}"
+        )
     if not results:
         raise Missing(" and ".join(absent))
     return "; ".join([*results, *(f"{name} is not installed" for name in absent)])

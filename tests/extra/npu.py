@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
+from tests.extra import dial
 from tests.extra.part import Missing, pytest_summary
 
 
@@ -13,4 +14,4 @@ def run() -> str:
     if shutil.which("cmake") is None or shutil.which("g++") is None:
         raise Missing("cmake and g++")
     absent = "" if shutil.which("x86_64-w64-mingw32-g++") else "; x86_64-w64-mingw32-g++ is not installed"
-    return pytest_summary(sys.executable, "tests/npu", "-m", "extra") + absent
+    return pytest_summary(sys.executable, "tests/npu", "-m", "extra", *(["--whole"] if dial.whole else [])) + absent

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.extra import dial
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,7 +39,7 @@ def call(command: Sequence[str], *, cwd: Path = ROOT, env: dict[str, str] | None
 
 def environment(name: str, packages: Sequence[str], python: str = sys.executable) -> str:
     """The interpreter of a virtual environment ``.venv-<name>`` that holds ``packages``, made when it is not there, or when the C++
-    sources of what it holds have changed.
+    sources or the requirements of what it holds have changed.
 
     Raises:
         Missing: a package cannot be installed for this interpreter.
@@ -60,9 +62,9 @@ def environment(name: str, packages: Sequence[str], python: str = sys.executable
 
 
 def _sources() -> str:
-    """A digest of the sources of the NPU's library."""
+    """A digest of what is installed: the sources of the NPU's library, and what the tests need."""
     files = sorted(file for file in (ROOT / "qdqtool" / "npu" / "ep").rglob("*") if file.is_file())
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return hashlib.sha256(b"".join(file.read_bytes() for file in [*files, ROOT / "pyproject.toml"])).hexdigest()
 
 
 #: Tests that another onnxruntime tells nothing new of: verdicts, the library's kernels by themselves, how much accuracy quantizing
@@ -74,10 +76,14 @@ ONCE = (
 )  # fmt: skip
 
 
+#: Where tests of models lie.
+FOLDERS = ("tests/unit", "tests/golden", "tests/npu")
+
+
 def summary_with(interpreter: str, marks: str) -> str:
     """Run the tests of models with the onnxruntime of ``interpreter`` and return pytest's last line."""
     ignored = [f"--ignore={file}" for file in ONCE]
-    return pytest_summary(interpreter, "tests/unit", "tests/golden", "tests/npu", *ignored, "-m", marks)
+    return pytest_summary(interpreter, *FOLDERS, *ignored, "-m", marks, *dial.options())
 
 
 def pytest_summary(interpreter: str, *arguments: str) -> str:

@@ -1,4 +1,5 @@
-"""Test programs in C++ (tests/npu/cpp) linked with kernels, compiled as the library is."""
+"""Test programs in C++ (tests/npu/cpp) linked with kernels: with the objects of the installed library while they are up to date, else
+compiled as the library is."""
 
 from __future__ import annotations
 
@@ -31,6 +32,9 @@ def build(program: str, kernels: Iterable[str], folder: Path) -> Path:
     compiler = os.environ.get("CXX", "c++")
 
     def compile_one(source: Path) -> Path:
+        installed = _installed(source)
+        if installed is not None:
+            return installed
         target = folder / f"{source.stem}.o"
         if not target.exists():
             level = "-O1" if source.parent == PROGRAMS else "-O2"
@@ -43,6 +47,16 @@ def build(program: str, kernels: Iterable[str], folder: Path) -> Path:
     executable = folder / program
     _run([compiler, *map(str, objects), "-pthread", "-o", str(executable)])
     return executable
+
+
+def _installed(source: Path) -> Path | None:
+    """The object of a kernel that the installation left behind, None when it is older than its source or any header."""
+    objects = ROOT.glob(f"build/py3-none-*/CMakeFiles/qdqtool_npu.dir/kernels/{source.name}.o")
+    found = max(objects, key=lambda path: path.stat().st_mtime, default=None)
+    if found is None or source.parent != LIBRARY / "kernels":
+        return None
+    newest = max(path.stat().st_mtime for path in (source, *LIBRARY.rglob("*.hpp")))
+    return found if found.stat().st_mtime > newest else None
 
 
 def run(executable: Path) -> str:

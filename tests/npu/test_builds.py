@@ -12,6 +12,7 @@ import pytest
 
 from qdqtool.npu.library import VARIABLE
 from tests.architecture.places import ROOT
+from tests.dial import Dial
 from tests.npu.small_programs import SOURCES
 
 pytestmark = pytest.mark.extra
@@ -72,7 +73,7 @@ def test_sanitizers_find_nothing() -> None:
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "passes")]),
     }
     tests = [str(ROOT / "tests" / "npu" / name) for name in CHECKED]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", SKIPPED, *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", SKIPPED, *(["--whole"] if Dial.whole else []), *tests]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-6000:]

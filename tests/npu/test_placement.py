@@ -77,6 +77,7 @@ def _agree(path: Path, target: str, *, optimize: bool) -> int:
     return sum(said.values())
 
 
+@pytest.mark.product(cover=("name", ("preset", "target")))
 @NEWEST
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("preset", ["xint8", "a8w8"])
@@ -87,6 +88,7 @@ def test_prediction_is_what_onnxruntime_says(
     _agree(quantized[name, preset] if name not in BODIES else _path(name), target, optimize=False)
 
 
+@pytest.mark.product(cover=("name", "target"))
 @NEWEST
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", QUANTIZED)

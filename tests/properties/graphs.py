@@ -12,12 +12,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from qdqtool.io.models.load import model_of
+from tests.dial import examples
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
 
 #: What every property of this folder runs under: the same examples every time, no clock, nothing stored.
 DETERMINISTIC = settings(
-    derandomize=True, deadline=None, database=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 Shape = tuple[int, ...]

@@ -22,9 +22,10 @@ from qdq_passes.numerics.encoding import (
 )
 from qdq_passes.numerics.quantize import dequantize, quantize
 
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
-PROFILE = settings(DETERMINISTIC, max_examples=300)
+PROFILE = settings(DETERMINISTIC, max_examples=examples(300))
 TYPES = [ir.DataType[name] for name in ("INT8", "UINT8", "INT16", "UINT16", "INT4")]
 types = st.sampled_from(TYPES)
 #: Float32 numbers whose scale is a normal float32 in every type: the tiny ones have a test of their own.

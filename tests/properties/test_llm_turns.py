@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from qdqtool.llm import Session
 from tests.cases.tiny_decoder import TOLERANCE, VOCABULARY, Form, folder, teacher_forced
+from tests.dial import examples
 
 #: Graphs with gaps: contexts that are no multiples of the lengths, one without a graph of one token.
 SHAPES = [(1, 7, 11), (1, 3, 11), (1, 1, 26), (1, 7, 26), (1, 5, 40)]
@@ -20,7 +21,7 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Session(folder(tmp_path_factory.mktemp(request.param), SHAPES, form), threads=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**16),
     turns=st.lists(st.tuples(st.integers(1, 14), st.integers(0, 5)), min_size=1, max_size=6),

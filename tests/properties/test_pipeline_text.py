@@ -23,6 +23,7 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.pipeline.text import PipelineSyntaxError, format_pass, make_pass
 from qdq_passes.select.selectors import Selector
 
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
 EVERY_TYPE = '''
@@ -146,7 +147,7 @@ def passes(draw: st.DrawFn) -> Pass:
         reject()
 
 
-@settings(DETERMINISTIC, max_examples=400)
+@settings(DETERMINISTIC, max_examples=examples(400))
 @given(st.lists(passes(), min_size=1, max_size=3))
 def test_parsing_undoes_printing(chain: list[Pass]) -> None:
     pipeline = Pipeline(tuple(chain))
@@ -155,7 +156,7 @@ def test_parsing_undoes_printing(chain: list[Pass]) -> None:
     assert str(parse_pipeline(text)) == text
 
 
-@settings(DETERMINISTIC, max_examples=200)
+@settings(DETERMINISTIC, max_examples=examples(200))
 @given(passes())
 def test_plain_values_make_the_same_pass(pass_: Pass) -> None:
     """An edit script gives options as TOML values, under the names of the text."""
@@ -178,7 +179,7 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
-@settings(DETERMINISTIC, max_examples=300)
+@settings(DETERMINISTIC, max_examples=examples(300))
 @given(st.text('ab-{}[]"@=,. 1\\\n', max_size=24))
 def test_any_text_parses_or_says_where_it_is_wrong(text: str) -> None:
     """No text makes the parser raise anything but its own error, with a caret below the text."""
@@ -192,7 +193,7 @@ def test_any_text_parses_or_says_where_it_is_wrong(text: str) -> None:
     assert 0 <= caught.value.column <= len(text)
 
 
-@settings(DETERMINISTIC, max_examples=200)
+@settings(DETERMINISTIC, max_examples=examples(200))
 @given(passes(), st.data())
 def test_cut_text_is_refused_or_shorter(pass_: Pass, data: st.DataObject) -> None:
     """The beginning of a text is never read as the whole pass with other options than it shows."""

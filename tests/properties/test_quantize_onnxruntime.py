@@ -16,6 +16,7 @@ from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize
 
 from qdqtool.runtime.session import open_session
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
 TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4")
@@ -109,7 +110,7 @@ def check(encoding: Encoding, shape: tuple[int, ...], dtype: ir.DataType, seed: 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 
 
-@settings(DETERMINISTIC, max_examples=250)
+@settings(DETERMINISTIC, max_examples=examples(250))
 @given(st.data(), shapes, st.integers(0, 2**16))
 def test_float32(data: st.DataObject, shape: tuple[int, ...], seed: int) -> None:
     encoding = data.draw(encodings(shape, half=False))
@@ -117,7 +118,7 @@ def test_float32(data: st.DataObject, shape: tuple[int, ...], seed: int) -> None
     assert encoding.granularity.scale_shape(shape) == encoding.shape
 
 
-@settings(DETERMINISTIC, max_examples=120)
+@settings(DETERMINISTIC, max_examples=examples(120))
 @given(st.data(), shapes, st.integers(0, 2**16))
 def test_float16(data: st.DataObject, shape: tuple[int, ...], seed: int) -> None:
     encoding = data.draw(encodings(shape, half=True))

@@ -13,9 +13,10 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.refine.look.shifts import violations
 
 from tests.cases.positioned import places_of, positioned
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
-PROFILE = settings(DETERMINISTIC, max_examples=60)
+PROFILE = settings(DETERMINISTIC, max_examples=examples(60))
 
 #: A graph that has every rule, and orders in which one row undoes another: `table` restates it.
 NODES = [

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from qdq_passes.graph.uses import all_nodes, all_values
 from qdq_passes.select.selectors import Selection, Selector, select
 
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC, parse, texts
 
-PROFILE = settings(DETERMINISTIC, max_examples=60)
+PROFILE = settings(DETERMINISTIC, max_examples=examples(60))
 
 OPS = ("Conv", "Relu", "Gemm", "MatMul", "Add", "Concat", "Re*", "*")
 node_atoms = st.one_of(

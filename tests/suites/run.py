@@ -1,78 +1,61 @@
-"""The whole suite: two worker processes, each taking chunks of cases through everything."""
+"""The cases and what is done with them: the whole suite in chunks, or the part of it."""
 
 from __future__ import annotations
 
-import multiprocessing
+import random
 import tempfile
-import time
-import warnings
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
+import onnx
+
+from tests.dial import Dial
 from tests.suites.cases import Case, collect
+from tests.suites.exclusions import exclusions, matches
 from tests.suites.frozen import variants
-from tests.suites.harness import Examination, Result, examine
-from tests.suites.steps import all_steps
+from tests.suites.harness import Examination, examine
+from tests.suites.steps import Step
 
-WORKERS = 2
-#: Cases handed to a worker at once.
-CHUNK = 50
-
-
-@dataclass(frozen=True)
-class Report:
-    """What came of all cases.
-
-    Args:
-        cases: number of cases by kind; variants with constants are ``"frozen"``.
-        examinations: one per case, by its name.
-        seconds: wall time.
-    """
-
-    cases: Counter[str]
-    examinations: dict[str, Examination]
-    seconds: float
-
-    def results(self, step: str) -> dict[str, Result]:
-        """Results of one step, by case."""
-        return {name: e.results[step] for name, e in self.examinations.items() if step in e.results}
-
-    def engines(self) -> Counter[str]:
-        """How many cases each engine runs; ``"none"`` for those that nothing runs."""
-        return Counter(e.engine or "none" for e in self.examinations.values())
-
-    def statuses(self) -> Counter[str]:
-        """How often each status came out, over all cases and steps."""
-        return Counter(result.status for e in self.examinations.values() for result in e.results.values())
-
-    def runs(self) -> int:
-        """How many models were run, originals included."""
-        return sum(e.runs for e in self.examinations.values())
+#: Cases of the part beside those that have an operator first, or failed once.
+FURTHER = 20
 
 
-def run_suite() -> Report:
-    """Collect every case and take it through every step."""
-    start = time.perf_counter()
+@cache
+def every_case() -> tuple[Case, ...]:
+    """Every case of the package, then their variants with constants."""
     cases = collect()
-    frozen = variants(cases)
-    kinds = Counter(case.kind for case in cases) + Counter({"frozen": len(frozen)})
-    everything = [*cases, *frozen]
-    chunks = [everything[i :: len(everything) // CHUNK] for i in range(len(everything) // CHUNK)]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(WORKERS, mp_context=context, initializer=_begin) as pool:
-        examinations = {e.case: e for chunk in pool.map(examine_all, chunks) for e in chunk}
-    return Report(kinds, examinations, time.perf_counter() - start)
+    return (*cases, *variants(cases))
 
 
-def _begin() -> None:
-    warnings.simplefilter("error")
+def kinds() -> Counter[str]:
+    """Number of cases by kind; variants with constants are ``"frozen"``."""
+    return Counter("frozen" if "+frozen" in case.name else case.kind for case in every_case())
 
 
-def examine_all(cases: Sequence[Case]) -> list[Examination]:
-    """What a worker does with a chunk."""
-    steps = all_steps()
+@cache
+def looked_at() -> tuple[Case, ...]:
+    """The cases that every step is tried on: all; in the part those with a known failure, one for each operator, and some more."""
+    if Dial.whole:
+        return every_case()
+    globs = [glob for exclusion in exclusions() for glob in exclusion.cases]
+    pinned = [case for case in every_case() if any(matches(case.name, glob) for glob in globs)]
+    shuffled = [case for case in every_case() if case not in pinned]
+    random.Random(Dial.seed).shuffle(shuffled)
+    return (*pinned, *_of_each_operator(shuffled), *shuffled[:FURTHER])
+
+
+def _of_each_operator(cases: Iterable[Case]) -> Iterator[Case]:
+    seen: set[str] = set()
+    for case in cases:
+        model = onnx.ModelProto.FromString(case.model)
+        if not {node.op_type for node in model.graph.node} <= seen:
+            seen |= {node.op_type for node in model.graph.node}
+            yield case
+
+
+def examine_all(cases: Collection[Case], steps: Sequence[Step]) -> list[Examination]:
+    """Take ``cases`` through load → save and through ``steps``."""
     with tempfile.TemporaryDirectory() as folder:
         return [examine(case, steps, Path(folder)) for case in cases]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return target, made / "int8"
 
 
+@cache
 def _reports(folder: tuple[str, Path]) -> list[dict[str, Any]]:
     target, path = folder
     graphs = sorted(path.glob("*.onnx"))
@@ -34,6 +36,7 @@ def _reports(folder: tuple[str, Path]) -> list[dict[str, Any]]:
     return [qdqtool.analyze(graph, target=target).to_json() for graph in graphs]
 
 
+@pytest.mark.product(extra=1)
 def test_every_operator_is_on_the_npu(folder: tuple[str, Path]) -> None:
     for report in _reports(folder):
         assert report["npu_macs_share"] == 1.0
@@ -42,6 +45,7 @@ def test_every_operator_is_on_the_npu(folder: tuple[str, Path]) -> None:
         assert not [(n["name"], n["reason"]) for n in computing if n["verdict"] not in ("npu-int", "npu-float")]
 
 
+@pytest.mark.product(extra=1)
 def test_what_passes_mend_is_mended(folder: tuple[str, Path]) -> None:
     """Angles are looked up; on the ANE the cache is two states, which pairs do not hide."""
     for report in _reports(folder):
@@ -49,6 +53,7 @@ def test_what_passes_mend_is_mended(folder: tuple[str, Path]) -> None:
         assert not found & {"half-angles", "cache-per-layer", "cache-sizes"}, found
 
 
+@pytest.mark.product(extra=1)
 def test_a_reason_tells_what_is_computed_in_float(folder: tuple[str, Path]) -> None:
     """The array of tpu_like multiplies symmetric int8; the cloud card has norms in float16, as the preset leaves them float."""
     target, _ = folder
@@ -62,6 +67,7 @@ def test_a_reason_tells_what_is_computed_in_float(folder: tuple[str, Path]) -> N
         assert rules == wanted[target]
 
 
+@pytest.mark.product(extra=1)
 def test_the_timeline_says_what_it_is_made_of(folder: tuple[str, Path]) -> None:
     target, path = folder
     done = qdqtool.generate(path, prompt_ids=[3, 4, 5], max_new=1, device="npusim", target=target, warm_up=False)

@@ -15,6 +15,7 @@ from qdq_passes.npu.units.placed import CPU
 import qdqtool
 from qdqtool.llm import Session
 from qdqtool.llm.run.perplexity import perplexity
+from tests.dial import sized
 
 ROOT = Path(__file__).parents[3]
 TEXT = ROOT / "sample_models/text"
@@ -25,6 +26,8 @@ FOR = (CHIP, None)
 #: Of the linear arrangement: the embedding; q, k and v, the output projection, the MLP of each of four layers; the head.
 PARTITIONS = 1 + 3 * 4 + 1
 PROMPT = 'The "if" statement is used for'
+#: Of the text whose perplexity is looked at.
+TOKENS = sized(512, 192)
 WAYS: dict[str, dict[str, Any]] = {
     "sequential": {"schedule": "sequential"},
     "in-order": {"schedule": "in-order"},
@@ -56,18 +59,20 @@ def logits(preset: str, target: str | None, way: str) -> tuple[np.ndarray[Any, n
     return np.array([session.prefill(ids[:41]), *(session.decode(n) for n in ids[41:])]), session
 
 
+@pytest.mark.product(cover=("preset", "target"))
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_perplexity_is_that_of_the_qdq_model(preset: str, target: str | None) -> None:
     """The bound of the project is 1 %; a quantized folder runs on the CPU without optimization."""
     path, data = quantized(preset, target), TEXT / "held_out.txt"
-    wanted = perplexity(path, data, max_tokens=512)
-    found = perplexity(path, data, max_tokens=512, device="npusim", target=CHIP, schedule="sequential")
+    wanted = perplexity(path, data, max_tokens=TOKENS)
+    found = perplexity(path, data, max_tokens=TOKENS, device="npusim", target=CHIP, schedule="sequential")
     assert found.tokens == wanted.tokens
     assert abs(found.perplexity / wanted.perplexity - 1) < 0.01
     assert wanted.perplexity < 8, "4.7 was measured: the quantized model is still one"
 
 
+@pytest.mark.product(cover=("preset", "target"))
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_nearly_all_of_it_runs_on_the_npu_and_the_rest_has_reasons(preset: str, target: str | None) -> None:
@@ -81,6 +86,7 @@ def test_nearly_all_of_it_runs_on_the_npu_and_the_rest_has_reasons(preset: str, 
         assert not placement.notes
 
 
+@pytest.mark.product(cover=("preset", "target"))
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_linear_arrangement_says_why_of_every_operator(preset: str, target: str | None) -> None:
@@ -92,6 +98,7 @@ def test_linear_arrangement_says_why_of_every_operator(preset: str, target: str 
         assert placement.stages == 2 * PARTITIONS + 1, "the CPU before, between and behind them"
 
 
+@pytest.mark.product(cover=("preset", "target"))
 @pytest.mark.parametrize("way", ["in-order", "out-of-order"])
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
@@ -103,6 +110,7 @@ def test_schedules_compute_the_same(preset: str, target: str | None, way: str) -
     assert ("HVX float16" in engines) == (target is None)
 
 
+@pytest.mark.product(cover=("preset", "target"))
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_schedules_of_the_linear_arrangement_compute_the_same(preset: str, target: str | None) -> None:
@@ -110,6 +118,7 @@ def test_schedules_of_the_linear_arrangement_compute_the_same(preset: str, targe
     np.testing.assert_array_equal(logits(preset, target, "linear")[0], wanted)
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_it_writes_on_as_the_cpu_does(preset: str) -> None:
     """Greedy: the arithmetic of the chip differs from onnxruntime's by less than what parts the first tokens."""

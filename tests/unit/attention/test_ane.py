@@ -34,6 +34,7 @@ from qdqtool.llm.plan.splitting import SplitPlan, described, split_model
 from qdqtool.llm.run.session import Session
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import model
+from tests.dial import examples
 
 Array = npt.NDArray[Any]
 LLAMA = Path(__file__).parents[3] / "sample_models" / "tiny_llama.onnx"
@@ -308,7 +309,7 @@ def _indices(factors: Sequence[Factor], strides: Sequence[int]) -> Array:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(moves())
 def test_factors_tell_where_each_element_comes_from(case: tuple[tuple[int, ...], list[tuple[str, list[int]]]]) -> None:
     sizes, steps = case

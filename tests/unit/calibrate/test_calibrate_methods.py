@@ -31,6 +31,7 @@ from qdqtool.calibrate.methods.percentile import Percentile
 from qdqtool.calibrate.methods.pow2_minmse import Pow2Minmse
 from qdqtool.calibrate.methods.pow2_nonoverflow import Pow2Nonoverflow
 from qdqtool.calibrate.observer import Observer, Range, extremes, observers
+from tests.dial import examples
 
 Array = npt.NDArray[Any]
 
@@ -64,7 +65,7 @@ def error_of(x: Array, encoding: Encoding) -> float:
 
 
 @pytest.mark.parametrize(("method", "options"), METHODS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     xs=st.lists(
         hnp.arrays(np.float32, (2, 3), elements=st.floats(-(2.0**60), 2.0**60, width=32)), min_size=2, max_size=5
@@ -86,7 +87,7 @@ def test_parts_make_the_whole(method: str, options: dict[str, Any], xs: list[Arr
     assert first.state() == whole.state()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     xs=st.lists(hnp.arrays(np.float32, 5, elements=st.floats(-100, 100, width=32)), min_size=2, max_size=5),
     random=st.randoms(use_true_random=False),
@@ -147,7 +148,7 @@ def test_moving_average_numbers_its_samples() -> None:
 # percentile
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(-64, 64, width=32)),
     st.sampled_from([50.0, 87.5, 93.75, 100.0]),
@@ -199,7 +200,7 @@ def spelt_divergence(counts: list[int], start: int, stop: int, levels: int) -> f
     return sum(r / p * math.log((r / p) / (s / q)) for r, s in zip(reference, quantized, strict=True) if r)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=40).filter(any), st.integers(2, 4), st.data())
 def test_divergences_are_those_of_the_definition(counts: list[int], levels: int, data: Any) -> None:
     """For all histograms and clippings. Sums of at most 40 terms of order ln(2000) in float64: 1e-12."""
@@ -276,7 +277,7 @@ def test_mse_keeps_what_needs_no_clipping() -> None:
 # pow2-minmse
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.3, 1.0, 4.0]), st.integers(-20, 20), st.booleans())
 def test_pow2_minmse_is_that_of_the_data(seed: int, tail: float, unit: int, relu: bool) -> None:
     """For all tails and units: the position that the exact error of the data has, unless both errors are within 1 %."""

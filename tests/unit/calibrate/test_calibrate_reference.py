@@ -20,6 +20,7 @@ from qdqtool.calibrate.observer import Range, extremes
 from qdqtool.calibrate.ranges import Ranges, merge
 from qdqtool.calibrate.reference_histogram import ReferenceHistogram
 from tests.cases.small_models import model
+from tests.dial import examples
 
 Array = npt.NDArray[Any]
 
@@ -66,7 +67,7 @@ def added(*arrays: Array) -> ReferenceHistogram:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(first, st.lists(later, max_size=4), units)
 def test_counts_and_edges_are_those_of_numpy(start: Array, others: list[Array], unit: float) -> None:
     """For all samples in any order and any unit: every edge and every count, through JSON too."""

@@ -26,6 +26,7 @@ from qdqtool.calibrate.ranges import Ranges, merge
 from qdqtool.io.feeds.feeds import input_specs, open_feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed, join
 from tests.cases.small_models import model
+from tests.dial import examples
 
 Array = npt.NDArray[Any]
 CHAIN = "g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  i = Shape(a)  b = Neg(a)  y = Add(a, b) }"
@@ -150,7 +151,7 @@ def test_merging_parts_is_calibrating_on_everything(method: str, xs: list[Array]
     assert (again.sha256, json.dumps(again.to_json())) == (whole.sha256, json.dumps(whole.to_json()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(hnp.arrays(np.float32, 4, elements=st.floats(allow_nan=False, allow_infinity=False, width=32)))
 def test_pow2_nonoverflow_never_clips(x: Array) -> None:
     """For all finite float32: every value is inside the range, and int8 with its power-of-two scale never saturates."""

@@ -104,6 +104,7 @@ class Observed:
     high: float
 
 
+@pytest.mark.product(cover=("pipeline", "odd"), extra=300)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_models(odd: str, pipeline: str) -> None:

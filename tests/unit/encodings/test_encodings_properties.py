@@ -27,9 +27,10 @@ from qdqtool.encodings.reading import encoding_for
 from qdqtool.io.files.artifacts import canonical_json
 from tests.cases.encodings_helpers import facts, there_and_back
 from tests.cases.small_models import model
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC, parse, texts
 
-PROFILE = settings(DETERMINISTIC, max_examples=150)
+PROFILE = settings(DETERMINISTIC, max_examples=examples(150))
 TYPES = st.sampled_from([ir.DataType[n] for n in ("INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")])
 SCALES = st.floats(2.0**-60, 2.0**60, width=32)
 
@@ -145,7 +146,7 @@ def test_the_unsigned_grid(bits: int, signed: bool, data: st.DataObject) -> None
     assert np.array_equal(integers - zero_point, integers + shift - int(other.zero_point[0]))
 
 
-@settings(DETERMINISTIC, max_examples=40)
+@settings(DETERMINISTIC, max_examples=examples(40))
 @given(texts(), st.data())
 def test_any_model_comes_back(text: str, data: st.DataObject) -> None:
     """Random nets, random tensors quantized, weights stored or under a pair: the same model by way of every format."""

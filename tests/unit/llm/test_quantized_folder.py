@@ -67,6 +67,7 @@ def encodings(out: Path) -> list[dict[str, object]]:
     return [{pair.tensor: pair.encoding for pair in qdq_pairs(load(out / part.file))} for part in parts]
 
 
+@pytest.mark.product(cover=("form", "cache"))
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("cache", ["int8", "uint8"])
 def test_graphs_share_encodings_and_an_integer_cache(form: Form, cache: str, tmp_path: Path) -> None:

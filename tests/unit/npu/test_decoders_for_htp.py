@@ -27,6 +27,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize(
     ("preset", "kv_cache"), [("mobilequant", "float"), ("mobilequant", "uint8"), ("qnn-a16w8", "float")]
 )

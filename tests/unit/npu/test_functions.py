@@ -19,6 +19,7 @@ from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 
 from tests.cases.qdq_units import FIXED_POINT, ROUNDINGS, Unit, pow2, rounded
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -185,7 +186,7 @@ def test_parameters_that_are_computed_are_a_reason() -> None:
     assert function_of(unit_of("Cast", {"to": 1}, [], grid, grid).model().graph[2], constant_array) is None
 
 
-@settings(DETERMINISTIC, max_examples=60)
+@settings(DETERMINISTIC, max_examples=examples(60))
 @given(x=st.floats(width=32), scale=st.floats(2.0**-20, 2.0**20, width=32), zero=st.integers(-128, 127))
 def test_quantized_is_the_quantize_linear_of_onnxruntime(x: float, scale: float, zero: int) -> None:
     unit, grid = Unit(np.random.default_rng(0)), Encoding.per_tensor(INT8, scale, zero)

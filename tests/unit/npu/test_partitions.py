@@ -17,6 +17,7 @@ from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.npu.units.verdict import Boundary, Policy, Verdict
 
 from tests.cases.small_models import model
+from tests.dial import examples
 from tests.properties.qdq_graphs import qdq_texts
 
 Graph = tuple[list[list[int]], list[bool]]
@@ -48,7 +49,7 @@ def joined(before: list[list[int]], taken: list[bool]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("grouped", [convex_groups, joined])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(graph=dags())
 def test_groups_are_convex(grouped: Grouped, graph: Graph) -> None:
     before, taken = graph
@@ -62,7 +63,7 @@ def test_groups_are_convex(grouped: Grouped, graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("grouped", [convex_groups, joined])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(graph=dags())
 def test_groups_do_not_wait_for_each_other_in_a_circle(grouped: Grouped, graph: Graph) -> None:
     before, taken = graph
@@ -78,7 +79,7 @@ def test_groups_do_not_wait_for_each_other_in_a_circle(grouped: Grouped, graph: 
 
 
 @pytest.mark.parametrize("grouped", [convex_groups, joined])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(graph=dags())
 def test_groups_are_numbered_by_their_first_item(grouped: Grouped, graph: Graph) -> None:
     groups = [group for group in grouped(*graph) if group is not None]
@@ -340,7 +341,7 @@ def is_convex(found: Partitioning, graph: ir.Graph) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(qdq_texts(), st.integers(0, 2**30), st.sampled_from(["cpu", "npu"]), st.booleans())
 def test_partitions_of_random_models_are_convex(text: str, seed: int, boundary: Boundary, floats: bool) -> None:
     graph = model(text)

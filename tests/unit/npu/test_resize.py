@@ -15,6 +15,7 @@ from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indic
 
 from qdqtool.io.models.load import model_of
 from qdqtool.runtime.session import open_session
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -96,7 +97,7 @@ def test_a_half_that_rounding_moved_is_a_half() -> None:
     assert resize_nearest_indices([20], sizes=[6], **modes, tie=np.float32(0))[0].tolist() == [1, 5, 8, 11, 14, 18]
 
 
-@settings(DETERMINISTIC, max_examples=20)
+@settings(DETERMINISTIC, max_examples=examples(20))
 @given(seed=SEEDS)
 def test_opset_10_has_one_mode(seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from qdq_passes.npu.units.float_causes import why_not_quantized
 from qdq_passes.npu.units.units import Unit, units_of
 
 from tests.cases.small_models import model
+from tests.dial import examples
 from tests.properties.qdq_graphs import qdq_texts
 
 SCALES = "float s = {0.5}, float r = {0.25}, int8 z = {0}"
@@ -234,7 +235,7 @@ def test_a_reader_in_a_body_reads_the_float() -> None:
     assert why_not_quantized(found[0]).startswith("v is read as a float too, by Neg ")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(qdq_texts())
 def test_every_node_is_in_one_unit(text: str) -> None:
     graph = model(text)

@@ -15,6 +15,8 @@ from hypothesis.extra import numpy as hnp
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.agreement import CEILING_DB, FLOOR_DB, Accumulator, agreement, per_slice, worst
 
+from tests.dial import examples
+
 Array = npt.NDArray[Any]
 INF, NAN = float("inf"), float("nan")
 float32s = hnp.arrays(np.float32, (2, 3), elements=st.floats(-1e6, 1e6, width=32))
@@ -105,7 +107,7 @@ def test_the_worst_of_several() -> None:
     assert worst([]) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.tuples(float32s, float32s), min_size=1, max_size=4))
 def test_streaming_equals_at_once(samples: list[tuple[Array, Array]]) -> None:
     stream = Accumulator(axis=1)
@@ -120,7 +122,7 @@ def test_streaming_equals_at_once(samples: list[tuple[Array, Array]]) -> None:
     assert sorted(s.index for s in stream.per_slice()) == [0, 1, 2]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(hnp.arrays(np.float32, 6, elements=st.floats(width=32)), hnp.arrays(np.float32, 6, elements=st.floats(width=32)))
 def test_figures_are_json_numbers_whatever_the_floats(x: Array, y: Array) -> None:
     found = agreement(x, y, scale=0.5)

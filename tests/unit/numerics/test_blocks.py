@@ -14,6 +14,8 @@ from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.numbers import MANY, Numbers
 from qdq_passes.numerics.quantize import dequantize, quantize
 
+from tests.dial import examples
+
 INT4, INT8 = ir.DataType.INT4, ir.DataType.INT8
 
 
@@ -29,7 +31,7 @@ def integers_of(made):
     return np.concatenate([integers for _, integers in made.pieces()]).reshape(made.shape)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     shape=st.lists(st.integers(1, 9), min_size=1, max_size=3),
     size=st.integers(1, 10),

@@ -23,6 +23,8 @@ from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.histogram import MIN_EXPONENT, SIDE_BITS, Histogram, exponent_of
 from qdq_passes.numerics.quantize import dequantize, quantize
 
+from tests.dial import examples
+
 Array = npt.NDArray[Any]
 
 floats = st.one_of(
@@ -68,7 +70,7 @@ def test_growing_joins_neighbours() -> None:
     assert (found.exponent, held(found)) == (-11, {-2048: 1, 2047: 1, 7168: 1})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(samples)
 def test_counts_are_exact(values: list[Array]) -> None:
     """For all float32, subnormal and huge ones too: every value is in the bin that exact arithmetic puts it into."""
@@ -80,7 +82,7 @@ def test_counts_are_exact(values: list[Array]) -> None:
         assert (found.low, found.high, found.exponent) == (flat.min(), flat.max(), exponent_of(flat.min(), flat.max()))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(samples, st.randoms(use_true_random=False), st.integers(0, 6))
 def test_any_order_and_grouping(values: list[Array], random: Any, cut: int) -> None:
     """For all samples, orders and groupings: the state, bit for bit, is that of all values added at once."""
@@ -95,7 +97,7 @@ def test_any_order_and_grouping(values: list[Array], random: Any, cut: int) -> N
     assert json.dumps(left.state()) == json.dumps(whole)  # 0.0 == −0.0, but their texts differ
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=8))
 def test_never_more_bins_than_the_bound(values: list[float]) -> None:
     """For all ranges, however they grow: at most 2^13 bins a side, and at least 2^12 on the wider unless it is below 2^-113."""
@@ -212,7 +214,7 @@ def test_figures_are_of_whole_tensors() -> None:
         )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.one_of(st.just(0), st.integers(0, 300), st.integers(0, 2**63 - 1)), max_size=40))
 def test_counts_as_text(numbers: list[int]) -> None:
     """For all counts: the text gives them back."""

@@ -32,11 +32,12 @@ from qdq_passes.numerics.requantize import (
 )
 
 from tests.cases.qdq_units import ROUNDINGS
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
 INT8, UINT8 = ir.DataType.INT8, ir.DataType.UINT8
 SHIFT, FIXED = Arithmetic(requantize="shift"), Arithmetic(requantize="fixed_point")
-PROFILE = settings(DETERMINISTIC, max_examples=150)
+PROFILE = settings(DETERMINISTIC, max_examples=examples(150))
 INTEGERS = st.integers(-(2**62), 2**62) | st.integers(-300, 300)
 REALS = st.floats(2.0**-80, 2.0**40)
 

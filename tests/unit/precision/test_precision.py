@@ -252,6 +252,7 @@ def half(source: str, opset: int | None = None) -> ir.Model:
     return work
 
 
+@pytest.mark.product(extra=6)
 @pytest.mark.newest  # QuantizeLinear of float16 in onnxruntime 1.23.2 is one integer off for 39 % of numbers spread evenly (1.31.1: none)
 @pytest.mark.parametrize("name", PRESETS.names())
 def test_every_preset_takes_a_float16_model(name: str) -> None:

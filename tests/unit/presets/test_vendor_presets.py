@@ -91,6 +91,7 @@ def weights_of(model: ir.Model) -> list[tuple[Pair, Encoding, ir.Node]]:
     return found
 
 
+@pytest.mark.product(cover=("preset", "model"))
 @pytest.mark.parametrize(("preset", "model"), CASES)
 def test_activations(preset: str, model: str) -> None:
     scheme, done = SCHEMES[preset], quantized(preset, model)
@@ -126,6 +127,7 @@ def test_products_of_attention_take_16_bit_by_8_beside_weights_of_4() -> None:
     assert set(found) == {("UINT16", 0), ("UINT8", 1)}
 
 
+@pytest.mark.product(cover=("preset", "model"))
 @pytest.mark.parametrize(("preset", "model"), CASES)
 def test_weights(preset: str, model: str) -> None:
     scheme, done = SCHEMES[preset], quantized(preset, model)
@@ -147,6 +149,7 @@ def test_weights(preset: str, model: str) -> None:
             assert encoding.axis is None
 
 
+@pytest.mark.product(cover=("preset", "model"))
 @pytest.mark.parametrize(("preset", "model"), CASES)
 def test_biases(preset: str, model: str) -> None:
     """int32 at float32(s_x·s_w); where a scheme has none they are float constants."""
@@ -171,6 +174,7 @@ def _all_weights(done: api.Quantized) -> list[tuple[Pair, Encoding]]:
     return pairs_of(done.model, "weight")
 
 
+@pytest.mark.product(cover=("preset", "model"))
 @pytest.mark.parametrize(("preset", "model"), CASES)
 def test_the_file_is_accepted_and_computes_about_the_same(preset: str, model: str, tmp_path: Path) -> None:
     done = quantized(preset, model)
@@ -211,6 +215,7 @@ def test_constants_of_other_operators_are_stored_as_each_scheme_has_it() -> None
     assert set(added) == {"uint16"}
 
 
+@pytest.mark.product(cover=("preset", "model"))
 @pytest.mark.parametrize("preset", ["qnn-a8w8", "qnn-a16w8"])
 @pytest.mark.parametrize("model", MODELS)
 def test_what_is_made_for_qnn_is_computed_in_integers_there(preset: str, model: str, tmp_path: Path) -> None:
@@ -221,6 +226,7 @@ def test_what_is_made_for_qnn_is_computed_in_integers_there(preset: str, model: 
     assert rules <= {"unbound-batch", "matmul-int16-narrowed", "conv-silu-uint16"}, findings
 
 
+@pytest.mark.product(cover=("model",), extra=3)
 @pytest.mark.parametrize(
     ("preset", "model"), [*((preset, "digits") for preset in (*SCHEMES, "8a8w-qat")), ("16a8w", "vit_block")]
 )
@@ -234,6 +240,7 @@ def test_the_printed_pipeline_replays(preset: str, model: str, tmp_path: Path) -
     accepted(made)
 
 
+@pytest.mark.product(cover=("preset", "model"))
 @pytest.mark.parametrize("preset", QAT)
 @pytest.mark.parametrize("model", ["digits", "vit_block"])
 def test_forms_for_training(preset: str, model: str) -> None:

@@ -22,6 +22,7 @@ from qdq_passes.numerics.encoding import Encoding
 from tests.cases.qdq_cases import POOLS, SUMS, convolution, mean_of_padding
 from tests.cases.qdq_units import FIXED_POINT, ROUNDINGS, SHIFT, Unit, rounded
 from tests.cases.small_models import model
+from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -37,7 +38,7 @@ def same(found: Sequence[npt.NDArray[Any]], wanted: Sequence[npt.NDArray[Any]]) 
 
 
 @pytest.mark.parametrize("name", [*SUMS, *POOLS])
-@settings(DETERMINISTIC, max_examples=40)
+@settings(DETERMINISTIC, max_examples=examples(40))
 @given(seed=SEEDS)
 def test_powers_of_two_and_half_even_are_what_onnxruntime_computes(name: str, seed: int) -> None:
     unit = {**SUMS, **POOLS}[name](np.random.default_rng(seed))
@@ -47,7 +48,7 @@ def test_powers_of_two_and_half_even_are_what_onnxruntime_computes(name: str, se
 
 
 @pytest.mark.newest
-@settings(DETERMINISTIC, max_examples=40)
+@settings(DETERMINISTIC, max_examples=examples(40))
 @given(seed=SEEDS)
 def test_padding_is_counted_as_onnxruntime_does(seed: int) -> None:
     unit = mean_of_padding(np.random.default_rng(seed))
@@ -65,7 +66,7 @@ def test_what_a_window_covers_behind_the_padding_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("name", SUMS)
-@settings(DETERMINISTIC, max_examples=20)
+@settings(DETERMINISTIC, max_examples=examples(20))
 @given(seed=SEEDS, rounding=st.sampled_from(ROUNDINGS))
 def test_a_rounding_decides_at_ties_alone(name: str, seed: int, rounding: Rounding) -> None:
     unit = SUMS[name](np.random.default_rng(seed))
@@ -77,7 +78,7 @@ def test_a_rounding_decides_at_ties_alone(name: str, seed: int, rounding: Roundi
         assert (np.abs(steps[found != even]) % 1 == 0.5).all()
 
 
-@settings(DETERMINISTIC, max_examples=40)
+@settings(DETERMINISTIC, max_examples=examples(40))
 @given(seed=SEEDS)
 def test_the_float_mode_is_float32_in_the_stated_order(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -164,7 +165,7 @@ def test_softmax_is_a_table_and_one_division() -> None:
     assert unit.reference(SHIFT)[0].tolist() == [[170, 63, 23]]
 
 
-@settings(DETERMINISTIC, max_examples=40)
+@settings(DETERMINISTIC, max_examples=examples(40))
 @given(seed=SEEDS)
 def test_softmax_is_that_of_onnxruntime_off_ties(seed: int) -> None:
     """The exponentials are wrong by 2^-31 at most, the quotient by as much a term, so by 400·2^-31·256 < 2^-12 steps for up to

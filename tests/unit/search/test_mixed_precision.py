@@ -16,6 +16,7 @@ from qdqtool.runtime.session import open_session
 from qdqtool.search.recipe import Recipe
 from tests.cases import search_metrics
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+from tests.dial import sized
 
 DETECTOR, SCENES, JUDGED = (str(SAMPLES / n) for n in ("detector.onnx", "detector_calib.npz", "detector_test.npz"))
 MAP = f"{search_metrics.__file__}:mean_average_precision"
@@ -56,7 +57,7 @@ def test_a_bound_that_holds_already_raises_nothing(tmp_path: Path) -> None:
 
 def test_jobs_change_nothing(tmp_path: Path) -> None:
     for jobs in ("1", "2"):
-        search(tmp_path, "--min-sqnr", "33", "--types", "int16,float", "--jobs", jobs, name=jobs)
+        search(tmp_path, "--min-sqnr", "33", "--types", sized("int16,float", "float"), "--jobs", jobs, name=jobs)
     for suffix in ("onnx", "toml"):
         assert (tmp_path / f"1.{suffix}").read_bytes() == (tmp_path / f"2.{suffix}").read_bytes()
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.targets.expression import FUNCTIONS, Expression, Template, Vocabulary
+from tests.dial import examples
 
 
 @dataclass
@@ -150,7 +151,7 @@ def test_templates() -> None:
         Template.parse("{nope}", WORDS)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.recursive(
     st.sampled_from(["op", "opset", "unknown", "x.shape", "x.shape[0]", "inputs", "'a'", "2", "None", "True", "[1, 2]"]),
     lambda inner: st.one_of(

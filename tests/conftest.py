@@ -1,0 +1,3 @@
+"""Plugins of all tests."""
+
+pytest_plugins = ("tests.dial",)

@@ -1,0 +1,195 @@
+"""How much of the tests that are products runs: a part, drawn by a seed that advances with the commit, or the whole (``--whole``).
+
+A test that is a product (every pass × every odd model, operators × arithmetics × widths) says so by a mark::
+
+    @pytest.mark.product(cover=("name", ("operator", "dtype")), extra=3)
+
+In the part there stays of it, per function, an item for every value of each parameter that ``cover`` names (a tuple of names: for
+every combination of their values), ``extra`` further ones, those with the mark ``always``, and those of ``pinned.txt``, which failed
+once. What stays is drawn by the seed. Loops and samples inside of a test are drawn by `some`, and hypothesis asked for `examples`.
+An item that the command line names, as ``file.py::test[case]``, is never left out."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[1]
+PINNED = Path(__file__).with_name("pinned.txt")
+#: The seed where there is no git.
+FALLBACK = 1
+#: In the part hypothesis makes one in so many examples, and not less than FEWEST.
+THINNED, FEWEST = 4, 10
+
+_COUNTS = pytest.StashKey[tuple[int, int]]()
+
+
+class Dial:
+    """What the command line says.
+
+    Attributes:
+        whole: everything runs.
+        seed: draws the part.
+    """
+
+    whole = False
+    seed = FALLBACK
+
+
+def some(values: Sequence[T] | int, count: int = 1) -> list[T]:
+    """``count`` of ``values`` (a number: of so many from 0), drawn for the test that asks; all of them in the whole."""
+    every: list[T] = list(range(values)) if isinstance(values, int) else list(values)  # type: ignore[arg-type]
+    if Dial.whole or count >= len(every):
+        return every
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    kept = set(random.Random(f"{Dial.seed} {test}").sample(range(len(every)), count))
+    return [value for at, value in enumerate(every) if at in kept]
+
+
+def sized(whole: T, part: T) -> T:
+    """How much a test looks at: what ``whole`` says, or, in the part, ``part``."""
+    return whole if Dial.whole else part
+
+
+def examples(count: int) -> int:
+    """How many examples hypothesis makes of ``count``."""
+    return count if Dial.whole else min(count, max(count // THINNED, FEWEST))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("dial", "how much of the tests that are products runs")
+    group.addoption("--whole", action="store_true", help="run all of every test that is a product")
+    group.addoption("--dial-seed", type=int, metavar="N", help="draw the part by N in place of the commit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The workers of pytest-xdist get the option that is set here."""
+    if config.option.dial_seed is None:
+        config.option.dial_seed = commit_seed()
+    Dial.whole, Dial.seed = config.option.whole, config.option.dial_seed
+
+
+def commit_seed() -> int:
+    """A number of the commit that is checked out."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return FALLBACK
+    return int(done.stdout[:7], 16) if done.returncode == 0 else FALLBACK
+
+
+def pytest_report_header() -> str:
+    if Dial.whole:
+        return "dial: the whole"
+    return f"dial: the part drawn by --dial-seed {Dial.seed}; --whole runs all"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the part has not drawn; what marks and ``-k`` leave out is gone by now."""
+    if Dial.whole:
+        return
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("product") is not None:
+            groups[item.nodeid.partition("[")[0]].append(item)
+    named = tuple(arg.replace("\\", "/") for arg in config.args if "::" in arg)
+    pins = pinned()
+    kept = {item for group in groups.values() for item in drawn(group, pins, named)}
+    out = [item for group in groups.values() for item in group if item not in kept]
+    left = set(out)
+    config.stash[_COUNTS] = (len(items) - len(out), len(items))
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=out)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells how much it left out; all leave out the same."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None and _COUNTS in session.config.stash:
+        output["dial"] = session.config.stash[_COUNTS]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """What a worker of pytest-xdist told is told by the whole run."""
+    counts = getattr(node, "workeroutput", {}).get("dial")
+    if counts:
+        node.config.stash[_COUNTS] = tuple(counts)  # type: ignore[attr-defined]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    counts = config.stash.get(_COUNTS, None)
+    if counts is not None:
+        kept, total = counts
+        terminalreporter.write_line(f"part: {kept:,} of {total:,} items, --dial-seed {Dial.seed}; --whole for all")
+
+
+def drawn(group: Sequence[pytest.Item], pins: frozenset[str], named: tuple[str, ...] = ()) -> list[pytest.Item]:
+    """The items of one test that stay in the part."""
+    mark = group[0].get_closest_marker("product")
+    assert mark is not None
+    unknown = set(mark.kwargs) - {"cover", "extra"}
+    if mark.args or unknown:
+        raise pytest.UsageError(f"{group[0].nodeid}: product(cover=(...), extra=0), not {[*mark.args, *unknown]}")
+    sure = [item for item in group if _is_sure(item, pins, named)]
+    wanted = {item: set(_covers(item, mark.kwargs.get("cover", ()))) for item in group}
+    shuffled = sorted(set(group) - set(sure), key=lambda item: _order(item, wanted[item]))
+    covered = {value for item in sure for value in wanted[item]}
+    chosen: list[pytest.Item] = []
+    for new in range(max(map(len, wanted.values())), 0, -1):
+        for item in shuffled:
+            if len(wanted[item] - covered) >= new:
+                covered |= wanted[item]
+                chosen.append(item)
+    rest = [item for item in shuffled if item not in set(chosen)]
+    return [*sure, *chosen, *rest[: mark.kwargs.get("extra", 0)]]
+
+
+def _order(item: pytest.Item, covers: set[tuple[object, ...]]) -> tuple[float, float]:
+    """Where the seed puts an item: tests of a file that cover the same draw the same, and share what they have made of it."""
+    case = item.nodeid.partition("[")[2]
+    first, second = (
+        random.Random(f"{Dial.seed} {item.path.stem} {text}") for text in (sorted(map(repr, covers)), case)
+    )
+    return first.random(), second.random()
+
+
+def _is_sure(item: pytest.Item, pins: frozenset[str], named: tuple[str, ...]) -> bool:
+    if item.get_closest_marker("always") is not None or pin_of(item) in pins:
+        return True
+    return item.nodeid.startswith(named) if named else False
+
+
+def _covers(item: pytest.Item, cover: Iterable[str | tuple[str, ...]]) -> Iterator[tuple[object, ...]]:
+    """What an item covers: names of parameters with their values, told apart by what they print as."""
+    params = item.callspec.params  # type: ignore[attr-defined]
+    for names in cover:
+        names = (names,) if isinstance(names, str) else names
+        if missing := set(names) - set(params):
+            raise pytest.UsageError(f"{item.nodeid}: covers {', '.join(sorted(missing))}, which is no parameter")
+        yield (names, *(_plain(params[name]) for name in names))
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, str | int | float | bool | type(None)) else repr(value)
+
+
+def pin_of(item: pytest.Item) -> str:
+    """How ``pinned.txt`` names an item: by the stem of its file, so that it may move."""
+    return f"{item.path.stem}::{item.nodeid.partition('::')[2]}"
+
+
+def pinned() -> frozenset[str]:
+    """The names in ``pinned.txt``: ``<stem of the file>::<test>[<case>]  # why``, one a line."""
+    lines = (line.partition("  #")[0].strip() for line in PINNED.read_text(encoding="utf-8").splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))

@@ -1,0 +1,196 @@
+"""Which mutants of the product the tests kill: ``python -m tests.mutation --map FILE --count 60 --seed S``.
+
+The map, made by a run of the part when it is not there, says which tests call which functions. Each mutant is tried in a copy of the
+tree: by the tests of the part that reach its function, those that reach little first; what they let live by all cases of those tests.
+Tests of a file share caches: the other tests of a file that reaches it come last. C++ is built anew."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from qdqtool.npu.library import NAME, library_path
+from qdqtool.npu.library import VARIABLE as LIBRARY
+from tests.architecture.places import ROOT
+from tests.dial import commit_seed
+from tests.mutation import only, reach
+from tests.mutation.mutants import Mutant, draw
+
+#: A file with more tests than this is not run as a whole for the sake of its caches.
+MANY = 300
+#: What calls C++.
+DOOR = "qdqtool/npu/library.py"
+#: Of an editable installation: it finds the packages of the repository before those of the copy.
+SITE = "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]\n"
+COPIED = ("docs", "passes", "qdqtool", "sample_models", "tests", "build", ".git")
+Map = dict[str, list[str]]
+
+
+def make_map(workers: str) -> Map:
+    """Run the part; test → functions that it calls."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["-q", "-m", "not extra", "-n", workers, "--dist", "worksteal", "-p", reach.__name__]
+        env = {**os.environ, reach.VARIABLE: folder}
+        subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=env, stdout=sys.stderr, check=False)
+        rows = [json.loads(row) for file in Path(folder).glob("*.jsonl") for row in file.read_text().splitlines()]
+    return dict(rows)
+
+
+def tests_of(mutant: Mutant, reached: Map) -> list[str]:
+    """Tests that reach it, those that reach little first, then the others of their files."""
+    functions = {function for found in reached.values() for function in found}
+    if mutant.function is not None:
+        wanted = {f"{mutant.file}:{mutant.function}"} & functions
+    else:
+        files = readers(mutant.file) if mutant.file.endswith(".py") else {DOOR}
+        wanted = {function for function in functions if function.rpartition(":")[0] in files}
+    first = [test for test, found in reached.items() if not wanted.isdisjoint(found)]
+    if not mutant.file.endswith(".py"):
+        first += [test for test in reached if "test_kernels" in test]
+    sizes = Counter(map(file_of, reached))
+    files, known = set(map(file_of, first)), set(first)
+    rest = [test for test in reached if file_of(test) in files and sizes[file_of(test)] <= MANY and test not in known]
+    return [*sorted(first, key=lambda test: len(reached[test])), *rest]
+
+
+def file_of(test: str) -> str:
+    """The file of a test."""
+    return test.partition("::")[0]
+
+
+def readers(file: str) -> set[str]:
+    """A file of Python, and those that import from it: they read its constants."""
+    module = file.removeprefix("passes/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    parent, _, name = module.rpartition(".")
+    line = re.compile(
+        rf"^\s*(from {re.escape(module)} import|import {re.escape(module)}\b|from {re.escape(parent)} import .*\b{name}\b)",
+        re.M,
+    )
+    return {file, *(other for other in product("python") if line.search((ROOT / other).read_text(encoding="utf-8")))}
+
+
+class Scratch:
+    """A copy of the tree to mutate."""
+
+    def __init__(self, root: Path, workers: str, limit: float) -> None:
+        self.root, self.workers, self.limit = root, workers, limit
+        for name in COPIED:
+            if (ROOT / name).exists():
+                shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "npu/sanitized"))
+        for name in ("pyproject.toml", "README.md", "Makefile", ".gitignore"):
+            shutil.copy2(ROOT / name, root / name)
+        (root / "site").mkdir()
+        (root / "site" / "sitecustomize.py").write_text(SITE, encoding="utf-8")
+        path = os.pathsep.join(str(root / each) for each in ("site", "", "passes"))
+        self.env = {**os.environ, "PYTHONPATH": path, LIBRARY: str(library_path()), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def build(self) -> bool:
+        """Build the library of the copy; whether it compiles."""
+        place = self.root / "build" / "mutant"
+        source = self.root / "qdqtool" / "npu" / "ep"
+        for command in (["cmake", "-S", source, "-B", place], ["cmake", "--build", place, "--parallel"]):
+            if subprocess.run(command, capture_output=True, check=False).returncode:
+                return False
+        self.env[LIBRARY] = str(place / NAME)
+        return True
+
+    def kills(self, tests: list[str], *options: str) -> str:
+        """``killed`` by which test, ``survived``, or ``unfinished``."""
+        if not tests:
+            return "survived"
+        (self.root / "only.txt").write_text("\n".join(tests) + "\n", encoding="utf-8")
+        files = sorted(set(map(file_of, tests)))
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "--no-header",
+            "-m",
+            "not extra",
+            "-p",
+            only.__name__,
+            *options,
+            *files,
+        ]
+        env = {**self.env, only.VARIABLE: str(self.root / "only.txt")}
+        workers = ["-n", self.workers] if self.workers != "1" and len(tests) > 50 else []
+        try:
+            done = subprocess.run(
+                [*command, *workers], cwd=self.root, env=env, capture_output=True, text=True, timeout=self.limit, check=False
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return "unfinished"
+        if done.returncode in (0, 5):
+            return "survived"
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return f"killed: {lines[0][:150] if lines else done.stdout[-150:]}"
+
+
+def judge(mutant: Mutant, scratch: Scratch, reached: Map, seed: int) -> tuple[str, str]:
+    """Who kills ``mutant``: ``part``, ``whole``, ``nobody``; ``invalid`` does not compile; and how."""
+    path = scratch.root / mutant.file
+    source = path.read_bytes()
+    path.write_bytes(mutant.applied(source))
+    try:
+        if path.suffix != ".py" and not scratch.build():
+            return "invalid", ""
+        tests = tests_of(mutant, reached)
+        found = scratch.kills(tests, "--dial-seed", str(seed))
+        if found != "survived":
+            return ("part" if found != "unfinished" else found), found
+        found = scratch.kills(list(dict.fromkeys(test.partition("[")[0] for test in tests)), "--whole")
+        return {"survived": "nobody", "unfinished": found}.get(found, "whole"), found
+    finally:
+        path.write_bytes(source)
+
+
+def product(languages: str) -> list[str]:
+    """The files of the product that are mutated."""
+    kinds = {"python": ("*.py",), "cpp": ("*.cc", "*.hpp"), "both": ("*.py", "*.cc", "*.hpp")}[languages]
+    found = [file for folder in ("passes", "qdqtool") for kind in kinds for file in (ROOT / folder).rglob(kind)]
+    return sorted(file.relative_to(ROOT).as_posix() for file in found)
+
+
+def main() -> int:
+    """Draw mutants, try each, print one line for each and the counts."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation")
+    parser.add_argument("--map", type=Path, required=True, help="JSON; made when it is not there")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--languages", choices=("python", "cpp", "both"), default="both")
+    parser.add_argument("--workers", default="2", help="of pytest")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds of one run of pytest")
+    asked = parser.parse_args()
+    if not asked.map.exists():
+        asked.map.write_text(json.dumps(make_map(asked.workers)), encoding="utf-8")
+    reached: Map = json.loads(asked.map.read_text(encoding="utf-8"))
+    verdicts: dict[str, int] = defaultdict(int)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Scratch(Path(folder), asked.workers, asked.limit)
+        for mutant in draw(ROOT, product(asked.languages), asked.count, asked.seed):
+            start = time.monotonic()
+            verdict, detail = judge(mutant, scratch, reached, commit_seed())
+            verdicts[verdict] += 1
+            said = mutant.describe((ROOT / mutant.file).read_bytes())
+            print(f"| {verdict} | {said} | {detail} | {time.monotonic() - start:.0f} s |", flush=True)
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+    killed = verdicts["part"] + verdicts["whole"]
+    print(
+        f"of {killed} that the whole kills the part kills {verdicts['part']}: {verdicts['part'] / max(killed, 1):.0%}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

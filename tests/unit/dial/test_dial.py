@@ -1,0 +1,102 @@
+"""The dial: what stays of a product in the part, and that it is the same for everyone who has the seed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import dial
+
+
+@dataclass(eq=False)
+class Fake:
+    """What the dial asks of an item."""
+
+    nodeid: str
+    params: dict[str, Any]
+    marks: dict[str, Any]
+    path: Path = Path("test_a.py")
+    callspec: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.callspec = SimpleNamespace(params=self.params)
+
+    def get_closest_marker(self, name: str) -> Any:
+        return self.marks.get(name)
+
+
+def product(always: str = "", **options: Any) -> list[Any]:
+    """Items of 6 passes × 5 models."""
+    mark = pytest.mark.product(**options).mark
+    return [
+        Fake(f"test_a.py::test[{a}-{b}]", {"a": a, "b": b}, {"product": mark, **({"always": mark} if always == f"{a}-{b}" else {})})
+        for a, b in itertools.product("uvwxyz", range(5))
+    ]  # fmt: skip
+
+
+def names(items: list[Any]) -> list[str]:
+    return sorted(item.nodeid.partition("[")[2][:-1] for item in items)
+
+
+@pytest.fixture(autouse=True)
+def _part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial.Dial, "whole", False)
+    monkeypatch.setattr(dial.Dial, "seed", 7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_value_is_covered(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial.Dial, "seed", seed)
+    kept = dial.drawn(product(cover=("a", "b")), frozenset())
+    assert {item.params["a"] for item in kept} == set("uvwxyz")
+    assert {item.params["b"] for item in kept} == set(range(5))
+    assert 6 <= len(kept) <= 9
+    assert len(dial.drawn(product(cover=(("a", "b"),)), frozenset())) == 30
+    assert len(dial.drawn(product(extra=4), frozenset())) == 4
+
+
+def test_a_seed_draws_the_same_and_another_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = (names(dial.drawn(product(extra=8), frozenset())) for _ in range(2))
+    assert first == again
+    assert dial.some(100, 5) == dial.some(100, 5)
+    monkeypatch.setattr(dial.Dial, "seed", 8)
+    assert names(dial.drawn(product(extra=8), frozenset())) != first
+
+
+def test_tests_that_cover_the_same_draw_the_same() -> None:
+    first, second = product(cover=("a",)), product(cover=("a",))
+    for item in second:
+        item.nodeid = item.nodeid.replace("::test", "::test_other")
+    assert names(dial.drawn(first, frozenset())) == names(dial.drawn(second, frozenset()))
+
+
+def test_what_is_pinned_marked_or_named_stays() -> None:
+    kept = dial.drawn(product(always="u-1"), frozenset({"test_a::test[v-2]"}), ("test_a.py::test[w-3]",))
+    assert names(kept) == ["u-1", "v-2", "w-3"]
+
+
+def test_what_a_mark_cannot_say() -> None:
+    with pytest.raises(pytest.UsageError, match="covers c, which is no parameter"):
+        dial.drawn(product(cover=("c",)), frozenset())
+    with pytest.raises(pytest.UsageError, match="not \\['often'\\]"):
+        dial.drawn(product(often=3), frozenset())
+
+
+def test_loops_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(dial.some("abcdef", 2)) == 2
+    assert dial.some("ab", 2) == ["a", "b"]
+    assert (dial.examples(200), dial.examples(20), dial.examples(5), dial.sized(9, 3)) == (50, 10, 5, 3)
+    monkeypatch.setattr(dial.Dial, "whole", True)
+    assert dial.some(3) == [0, 1, 2]
+    assert (dial.examples(200), dial.sized(9, 3)) == (200, 9)
+
+
+def test_pins_name_tests_with_a_reason() -> None:
+    assert all("::" in pin for pin in dial.pinned())
+    lines = [line for line in dial.PINNED.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    assert all("  # " in line for line in lines)
