@@ -28,7 +28,7 @@ test-all: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
 
-$(STAMP): pyproject.toml $(wildcard qdqtool/npu/ep/*.* qdqtool/npu/ep/kernels/*.*)
+$(STAMP): pyproject.toml $(shell find qdqtool/npu/ep -type f)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=24"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,lint]"

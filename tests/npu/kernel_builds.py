@@ -15,6 +15,9 @@ PROGRAMS = Path(__file__).parent / "cpp"
 #: The options of qdqtool/npu/ep/CMakeLists.txt; a warning is an error here. Programs need not be fast.
 OPTIONS = ["-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
+#: What every kernel needs: the table of operators and what its rows name.
+ALWAYS = ["isa", "kernel", "operators", "shapes"]
+
 
 def _run(command: list[str]) -> str:
     """What the command prints.
@@ -28,7 +31,7 @@ def _run(command: list[str]) -> str:
 
 
 def build(program: str, kernels: Iterable[str], folder: Path) -> Path:
-    """The executable of ``tests/npu/cpp/<program>.cc`` and ``kernels/<name>.cc``; objects in ``folder`` that are there are kept."""
+    """The executable of ``tests/npu/cpp/<program>.cc`` and the library's ``<name>.cc``; objects in ``folder`` that are there are kept."""
     compiler = os.environ.get("CXX", "c++")
 
     def compile_one(source: Path) -> Path:
@@ -41,7 +44,8 @@ def build(program: str, kernels: Iterable[str], folder: Path) -> Path:
             _run([compiler, *OPTIONS, level, f"-I{LIBRARY}", "-c", str(source), "-o", str(target)])
         return target
 
-    sources = [PROGRAMS / f"{program}.cc", *(LIBRARY / "kernels" / f"{name}.cc" for name in kernels)]
+    parts = {source.stem: source for source in LIBRARY.rglob("*.cc")}
+    sources = [PROGRAMS / f"{program}.cc", *(parts[name] for name in [*ALWAYS, *kernels])]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
     executable = folder / program

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.npu.kernel_builds import build, run
 
 KERNELS = [
-    "isa", "kernel", "requantize", "gemm", "gemm_avx2", "gemm_avx512",
+    "requantize", "gemm", "gemm_avx2", "gemm_avx512",
     "conv", "convolution", "depthwise", "depthwise_avx2", "depthwise_avx512", "matmul", "matrix_shapes",
     "wide_gemm", "wide_gemm_x86", "sum_output", "sum_output_avx512", "wide_matmul", "wide_convolution", "blocked_matmul",
 ]  # fmt: skip

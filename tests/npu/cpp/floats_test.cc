@@ -2,27 +2,11 @@
 // rounded here by what float16 and bfloat16 mean, not by their bits.
 #include <cmath>
 
-#include "kernels/floats.hpp"
+#include "kernels/floats/floats.hpp"
 #include "naive.hpp"
-
-namespace qdqtool {
-void register_float_elementwise(KernelTable& table);
-void register_float_matmul(KernelTable& table);
-void register_float_quantize(KernelTable& table);
-void register_float_reductions(KernelTable& table);
-}  // namespace qdqtool
 
 namespace test {
 namespace {
-
-const KernelTable& table() {
-  static const KernelTable made =
-      table_of({qdqtool::register_float_elementwise,
-                qdqtool::register_float_matmul,
-                qdqtool::register_float_quantize,
-                qdqtool::register_float_reductions});
-  return made;
-}
 
 // The nearest number with `digits` binary digits that is a multiple of `least`, ties to even; infinity beyond `most`.
 float nearest(float x, int digits, double least, double most) {
@@ -72,7 +56,7 @@ void check_floats_on_all(Case& test, const Shape& shape, const std::vector<float
     const std::string text = test.key + " " + test.node.attributes.text("function", "") + " " + precision + " isa " +
                              std::to_string(static_cast<int>(isa));
     try {
-      const Data found = outputs_of(table(), test).at(0);
+      const Data found = outputs_of(test).at(0);
       if (found.tensor.shape != shape) {
         fail(text + ": shape " + text_of(found.tensor.shape) + ", not " + text_of(shape));
         continue;
@@ -308,7 +292,7 @@ void quantize(Random& random) {
   for (const float x : read(test.inputs[0], precision)) wanted.push_back(tail.real(x / scale));
   for (const Isa isa : all_isas()) {
     test.node.isa = isa;
-    check_equal(outputs_of(table(), test).at(0), test.inputs[0].tensor.shape, wanted, test.key + " " + precision);
+    check_equal(outputs_of(test).at(0), test.inputs[0].tensor.shape, wanted, test.key + " " + precision);
   }
 }
 

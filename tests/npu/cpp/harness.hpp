@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "kernel.hpp"
-#include "kernels/isa.hpp"
+#include "kernels/shared/isa.hpp"
+#include "program/operators.hpp"
 
 namespace test {
 
@@ -20,7 +20,6 @@ using qdqtool::DataType;
 using qdqtool::Error;
 using qdqtool::Isa;
 using qdqtool::Kernel;
-using qdqtool::KernelTable;
 using qdqtool::NodeInfo;
 using qdqtool::ParallelFor;
 using qdqtool::Shape;
@@ -114,24 +113,17 @@ struct Case {
   size_t constants = 0;
 };
 
-// The kernels of some families.
-inline KernelTable table_of(std::initializer_list<void (*)(KernelTable&)> families) {
-  KernelTable found;
-  for (const auto family : families) family(found);
-  return found;
-}
-
-inline std::unique_ptr<Kernel> prepared(const KernelTable& table, Case& test) {
+inline std::unique_ptr<Kernel> prepared(Case& test) {
   test.node.name = "node";
   test.node.op_type = test.key.substr(test.key.find("::") + 2);
   test.node.inputs = tensors_of(test.inputs);
   for (size_t i = 0; i < test.constants; ++i) test.node.inputs[i].data = nullptr;
-  return table.at(test.key)(test.node);
+  return qdqtool::operators().at(test.key)->make(test.node);
 }
 
 // Outputs of one run, prepared, inferred and given memory as the provider does.
-inline std::vector<Data> outputs_of(const KernelTable& table, Case& test, const ParallelFor& parallel = backwards) {
-  const std::unique_ptr<Kernel> kernel = prepared(table, test);
+inline std::vector<Data> outputs_of(Case& test, const ParallelFor& parallel = backwards) {
+  const std::unique_ptr<Kernel> kernel = prepared(test);
   const std::vector<Tensor> inputs = tensors_of(test.inputs);
   std::vector<Tensor> known = inputs;  // what is known before the run
   for (size_t i = 0; i < test.constants; ++i) known[i].data = nullptr;
@@ -145,9 +137,9 @@ inline std::vector<Data> outputs_of(const KernelTable& table, Case& test, const 
 }
 
 // The message of the Error that a case ends with, empty when it ends well.
-inline std::string error_of(const KernelTable& table, Case& test) {
+inline std::string error_of(Case& test) {
   try {
-    outputs_of(table, test);
+    outputs_of(test);
   } catch (const Error& error) {
     return error.what();
   }
@@ -188,8 +180,8 @@ inline void check_equal(const Data& found, const Shape& shape, const std::vector
 }
 
 // Milliseconds of the fastest of several runs on one thread.
-inline double milliseconds(const KernelTable& table, Case& test) {
-  const std::unique_ptr<Kernel> kernel = prepared(table, test);
+inline double milliseconds(Case& test) {
+  const std::unique_ptr<Kernel> kernel = prepared(test);
   const std::vector<Tensor> inputs = tensors_of(test.inputs);
   std::vector<Data> outputs;
   for (const Shape& shape : kernel->infer(inputs)) outputs.emplace_back(test.node.outputs.at(outputs.size()), shape);

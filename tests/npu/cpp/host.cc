@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "abi.hpp"
+#include "provider/abi.hpp"
 
 using namespace qdqtool::ort;
 

@@ -4,17 +4,8 @@
 
 #include "harness.hpp"
 
-namespace qdqtool {
-void register_movement(KernelTable& table);
-}
-
 namespace test {
 namespace {
-
-const KernelTable& table() {
-  static const KernelTable made = table_of({qdqtool::register_movement});
-  return made;
-}
 
 DataType random_type(Random& random) {
   return random.one_of({DataType::uint8, DataType::int8, DataType::int16, DataType::float16, DataType::int32,
@@ -66,7 +57,7 @@ std::string described(const Case& test) {
 template <class Source>
 void check(Case& test, size_t which, const Shape& shape, const Source& source, const char* fill = nullptr) {
   try {
-    const std::vector<Data> outputs = outputs_of(table(), test);
+    const std::vector<Data> outputs = outputs_of(test);
     const Data& found = outputs.at(which);
     if (found.tensor.shape != shape) {
       return fail(described(test) + ": shape " + text_of(found.tensor.shape) + ", not " + text_of(shape));
@@ -298,7 +289,7 @@ void views(Random& random) {
     Case test = case_of(random, key, random_type(random), from);
     test.node.attributes.ints = ints;
     for (const Index& input : inputs) test.inputs.push_back(Data::integers(input));
-    if (!prepared(table(), test)->is_view()) fail(key + " is no view");
+    if (!prepared(test)->is_view()) fail(key + " is no view");
     check(test, 0, to, [&](const Index& index) { return at(flat_of(to, index)); });
   };
   check_view("::Identity", {2, 3}, {2, 3}, {});
@@ -348,7 +339,7 @@ void refusals(Random& random) {
     Case test = case_of(random, key, DataType::int8, from, outputs);
     test.node.attributes.ints = ints;
     for (const Index& input : inputs) test.inputs.push_back(Data::integers(input));
-    const std::string message = error_of(table(), test);
+    const std::string message = error_of(test);
     if (message.find(part) == std::string::npos) {
       fail(described(test) + ": '" + message + "' does not say '" + part + "'");
     }
@@ -387,34 +378,34 @@ void refusals(Random& random) {
   refuse("::Transpose", {2, 3}, {{0}}, "has 2 inputs; at most 1");
   Case order = case_of(random, "::Transpose", DataType::int8, {2, 3});
   order.node.attributes.int_lists["perm"] = {0, 0};
-  if (error_of(table(), order) != "axis 0 is named twice") {
-    fail("perm names an axis twice: " + error_of(table(), order));
+  if (error_of(order) != "axis 0 is named twice") {
+    fail("perm names an axis twice: " + error_of(order));
   }
   Case join = case_of(random, "::Concat", DataType::int8, {2, 3});
   join.node.attributes.ints["axis"] = 0;
   join.inputs.push_back(Data(DataType::int8, {2, 4}));
-  if (error_of(table(), join) != "[2, 3] and [2, 4] differ beside axis 0") {
-    fail("concat of other shapes: " + error_of(table(), join));
+  if (error_of(join) != "[2, 3] and [2, 4] differ beside axis 0") {
+    fail("concat of other shapes: " + error_of(join));
   }
   join.inputs[1] = Data(DataType::uint8, {2, 3});
-  if (error_of(table(), join) != "an input is uint8, not int8") {
-    fail("concat of other types: " + error_of(table(), join));
+  if (error_of(join) != "an input is uint8, not int8") {
+    fail("concat of other types: " + error_of(join));
   }
   Case late = case_of(random, "::Reshape", DataType::int8, {2, 3});
   late.inputs.push_back(Data::integers({6}));
   late.constants = 2;
-  if (error_of(table(), late) != "the shape must be known before the run") {
-    fail("a computed shape: " + error_of(table(), late));
+  if (error_of(late) != "the shape must be known before the run") {
+    fail("a computed shape: " + error_of(late));
   }
   Case other = case_of(random, "::Identity", DataType::int8, {2});
   other.node.outputs = {DataType::int64};
-  if (error_of(table(), other) != "an output is int64, not int8") fail("another type: " + error_of(table(), other));
+  if (error_of(other) != "an output is int64, not int8") fail("another type: " + error_of(other));
 }
 
 void bench(Random& random) {
   const Shape image{1, 64, 112, 112};
   const auto show = [](const char* name, Case test) {
-    std::printf("%-40s %.4f ms\n", name, milliseconds(table(), test));
+    std::printf("%-40s %.4f ms\n", name, milliseconds(test));
   };
   Case turn = case_of(random, "::Transpose", DataType::int8, image);
   turn.node.attributes.int_lists["perm"] = {0, 2, 3, 1};

@@ -5,26 +5,8 @@
 
 #include "naive.hpp"
 
-namespace qdqtool {
-void register_elementwise(KernelTable& table);
-void register_lookup(KernelTable& table);
-void register_pools(KernelTable& table);
-void register_softmax(KernelTable& table);
-void register_quantize(KernelTable& table);
-}  // namespace qdqtool
-
 namespace test {
 namespace {
-
-const KernelTable& table() {
-  static const KernelTable made =
-      table_of({qdqtool::register_elementwise,
-                qdqtool::register_lookup,
-                qdqtool::register_pools,
-                qdqtool::register_softmax,
-                qdqtool::register_quantize});
-  return made;
-}
 
 DataType random_type(Random& random) { return random.flag() ? DataType::uint8 : DataType::int8; }
 int64_t random_zero(Random& random, DataType type) {
@@ -45,7 +27,7 @@ void check_on_all(Case& test, const Shape& shape, const std::vector<int64_t>& wa
   for (const Isa isa : all_isas()) {
     test.node.isa = isa;
     try {
-      check_equal(outputs_of(table(), test).at(0), shape, wanted, described(test));
+      check_equal(outputs_of(test).at(0), shape, wanted, described(test));
     } catch (const Error& error) {
       fail(described(test) + ": " + error.what());
     }
@@ -407,7 +389,7 @@ void quantize(Random& random) {
   }
   for (const Isa isa : all_isas()) {
     test.node.isa = isa;
-    const Data y = outputs_of(table(), test).at(0);
+    const Data y = outputs_of(test).at(0);
     for (int64_t i = 0; i < x.tensor.count(); ++i) {
       const float wanted = static_cast<float>(x.at(i) - zero_at(i)) * scale_at(i);
       if (y.tensor.shape != shape || y.tensor.as<float>()[i] != wanted) {
@@ -451,7 +433,7 @@ void large(Random& random) {
 // What is wrong with a node is said, not computed.
 void refusals() {
   const auto check = [](const char* name, Case test, const std::string& part) {
-    const std::string message = error_of(table(), test);
+    const std::string message = error_of(test);
     if (message.find(part) == std::string::npos) {
       fail(std::string(name) + ": '" + message + "' does not say '" + part + "'");
     }
@@ -548,7 +530,7 @@ void bench(const std::string& part) {
     if (name.find(part) == std::string::npos) return;
     for (const Isa isa : all_isas()) {
       test.node.isa = isa;
-      std::printf("%-44s isa %d  %.4f ms\n", name.c_str(), static_cast<int>(isa), milliseconds(table(), test));
+      std::printf("%-44s isa %d  %.4f ms\n", name.c_str(), static_cast<int>(isa), milliseconds(test));
     }
   };
   const Shape shape{1, 64, 56, 56};

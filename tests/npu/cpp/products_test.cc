@@ -7,15 +7,10 @@
 #include <thread>
 
 #include "arithmetic.hpp"
-#include "kernels/product.hpp"
+#include "kernels/products/product.hpp"
 
 namespace test {
 namespace {
-
-const KernelTable& table() {
-  static const KernelTable made = table_of({qdqtool::register_products});
-  return made;
-}
 
 int64_t zero_point(Random& random, DataType type, bool is_simple) {
   const int64_t half = is_16_bit(type) ? 32768 : 128;
@@ -61,7 +56,7 @@ void check_all(Case& test, const Shape& shape, const std::vector<int64_t>& wante
     test.node.isa = isa;
     const std::string name = what + (isa == Isa::avx512 ? " avx512" : isa == Isa::avx2 ? " avx2" : " portable");
     try {
-      check_equal(outputs_of(table(), test, is_threaded ? ParallelFor(threaded) : ParallelFor(backwards))[0], shape,
+      check_equal(outputs_of(test, is_threaded ? ParallelFor(threaded) : ParallelFor(backwards))[0], shape,
                   wanted, name);
     } catch (const Error& error) {
       fail(name + ": " + error.what());
@@ -331,7 +326,7 @@ void test_errors() {
                    Data::of<int32_t>(DataType::int32, {1}, {1}), Data::of<int32_t>(DataType::int32, {1}, {8})};
     test.node.outputs = {DataType::uint8};
     change(test);
-    return error_of(table(), test);
+    return error_of(test);
   };
   const auto check = [](const std::string& message, const std::string& wanted) {
     if (message.find(wanted) == std::string::npos || (wanted.empty() && !message.empty()))
@@ -367,7 +362,7 @@ void test_errors() {
   test.inputs = {Data::random(random, DataType::uint8, {2, 3}), Data::random(random, DataType::int8, {4, 5}), Data(),
                  Data::of<int32_t>(DataType::int32, {1}, {1}), Data::of<int32_t>(DataType::int32, {1}, {8})};
   test.node.outputs = {DataType::uint8};
-  check(error_of(table(), test), "A of shape [2, 3] does not multiply B of shape [4, 5]");
+  check(error_of(test), "A of shape [2, 3] does not multiply B of shape [4, 5]");
 }
 
 }  // namespace

@@ -3,26 +3,8 @@
 
 #include "naive.hpp"
 
-namespace qdqtool {
-void register_blocked_matmul(KernelTable& table);
-void register_division(KernelTable& table);
-void register_norms(KernelTable& table);
-void register_resize(KernelTable& table);
-void register_rotary(KernelTable& table);
-}  // namespace qdqtool
-
 namespace test {
 namespace {
-
-const KernelTable& table() {
-  static const KernelTable made =
-      table_of({qdqtool::register_blocked_matmul,
-                qdqtool::register_division,
-                qdqtool::register_norms,
-                qdqtool::register_resize,
-                qdqtool::register_rotary});
-  return made;
-}
 
 DataType random_type(Random& random) {
   return random.one_of({DataType::uint8, DataType::int8, DataType::uint16, DataType::int16});
@@ -49,7 +31,7 @@ void check_on_all(Case& test, const Shape& shape, const std::vector<int64_t>& wa
     for (const auto& [name, value] : test.node.attributes.ints) text += " " + name + "=" + std::to_string(value);
     for (const Data& input : test.inputs) text += " " + text_of(input.tensor.shape);
     try {
-      check_equal(outputs_of(table(), test).at(0), shape, wanted, text);
+      check_equal(outputs_of(test).at(0), shape, wanted, text);
     } catch (const Error& error) {
       fail(text + ": " + error.what());
     }
