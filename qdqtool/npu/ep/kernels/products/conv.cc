@@ -5,7 +5,7 @@
 #include "kernels/products/convolution.hpp"
 #include "kernels/products/product.hpp"
 #include "kernels/products/tiles.hpp"
-#include "kernels/products/wide_convolution.hpp"
+#include "kernels/wide_products/wide_convolution.hpp"
 
 namespace qdqtool {
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/products/wide_gemm.hpp"
+#include "kernels/wide_products/wide_gemm.hpp"
 
 namespace qdqtool {
 

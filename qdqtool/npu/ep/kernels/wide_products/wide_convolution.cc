@@ -1,4 +1,4 @@
-#include "kernels/products/wide_convolution.hpp"
+#include "kernels/wide_products/wide_convolution.hpp"
 
 #include <cstring>
 

@@ -2,7 +2,7 @@
 // wide_gemm.hpp. K counts taps and the channels at each; the columns of sixteen pixels are gathered at a time.
 #pragma once
 #include "kernels/products/convolution.hpp"
-#include "kernels/products/wide_gemm.hpp"
+#include "kernels/wide_products/wide_gemm.hpp"
 #include "kernels/requantize/sum_output.hpp"
 
 namespace qdqtool {

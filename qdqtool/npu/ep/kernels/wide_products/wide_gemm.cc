@@ -1,4 +1,4 @@
-#include "kernels/products/wide_gemm.hpp"
+#include "kernels/wide_products/wide_gemm.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Pairs of words in AVX2 and AVX-512: a pair of a row is broadcast, the pairs of sixteen columns lie one behind another.
-#include "kernels/products/wide_gemm.hpp"
+#include "kernels/wide_products/wide_gemm.hpp"
 
 #include "kernels/requantize/lanes_avx2.hpp"
 #include "kernels/requantize/lanes_avx512.hpp"
@@ -21,7 +21,7 @@ struct Pairs {
   }
 };
 #include "kernels/products/sum_block.inc"
-#include "kernels/products/sum_words.inc"
+#include "kernels/wide_products/sum_words.inc"
 #undef QDQTOOL_TARGET
 
 QDQTOOL_AVX2 void add_rows(size_t height, const int32_t* sums, const int32_t* offsets, const float* scales,
@@ -113,7 +113,7 @@ struct Pairs {
   }
 };
 #include "kernels/products/sum_block.inc"
-#include "kernels/products/sum_words.inc"
+#include "kernels/wide_products/sum_words.inc"
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 #include "kernels/products/matrix_shapes.hpp"
 #include "kernels/products/product.hpp"
 #include "kernels/products/tiles.hpp"
-#include "kernels/products/wide_gemm.hpp"
+#include "kernels/wide_products/wide_gemm.hpp"
 
 namespace qdqtool {
 
