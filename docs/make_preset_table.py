@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.api import load
+from qdqtool.io.models.load import load
 from qdqtool.runtime.session import open_session
 
 ROOT = Path(__file__).resolve().parents[1]

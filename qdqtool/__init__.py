@@ -14,42 +14,27 @@ if TYPE_CHECKING:
     from qdq_passes.pipeline.pipeline import run_pipeline
     from qdq_passes.surgeon.bridge import from_gs, to_gs
 
-    from qdqtool.api import (
-        analyze,
-        compare,
-        compile,  # noqa: A004  (the verb is called what the command is called)
-        convert_encodings,
-        export_encodings,
-        generate,
-        import_encodings,
-        lower,
-        mixed_precision,
-        quantize,
-        sensitivity,
-        simulate,
-        split,
-    )
     from qdqtool.io.models.load import load
     from qdqtool.io.models.save import save
+    from qdqtool.verbs.analyze import analyze
+    from qdqtool.verbs.compare import compare
+    from qdqtool.verbs.compile import compile  # noqa: A004  (the verb is called what the command is called)
+    from qdqtool.verbs.convert_encodings import convert_encodings
+    from qdqtool.verbs.export_encodings import export_encodings
+    from qdqtool.verbs.generate import generate
+    from qdqtool.verbs.import_encodings import import_encodings
+    from qdqtool.verbs.lower import lower
+    from qdqtool.verbs.mixed_precision import mixed_precision
+    from qdqtool.verbs.quantize import quantize
+    from qdqtool.verbs.sensitivity import sensitivity
+    from qdqtool.verbs.simulate import simulate
+    from qdqtool.verbs.split import split
 
-_WHERE = {
-    "analyze": "qdqtool.api",
-    "compare": "qdqtool.api",
-    "compile": "qdqtool.api",
-    "convert_encodings": "qdqtool.api",
-    "export_encodings": "qdqtool.api",
+_ELSEWHERE = {
     "from_gs": "qdq_passes.surgeon.bridge",
-    "generate": "qdqtool.api",
-    "import_encodings": "qdqtool.api",
     "load": "qdqtool.io.models.load",
-    "lower": "qdqtool.api",
-    "mixed_precision": "qdqtool.api",
-    "quantize": "qdqtool.api",
     "run_pipeline": "qdq_passes.pipeline.pipeline",
     "save": "qdqtool.io.models.save",
-    "sensitivity": "qdqtool.api",
-    "simulate": "qdqtool.api",
-    "split": "qdqtool.api",
     "to_gs": "qdq_passes.surgeon.bridge",
 }
 
@@ -60,8 +45,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    value = getattr(importlib.import_module(_ELSEWHERE.get(name, f"qdqtool.verbs.{name}")), name)
     globals()[name] = value
     return value

@@ -102,6 +102,11 @@ class Ranges:
             error.where = error.where or os.fspath(path)
             raise
 
+    @classmethod
+    def given(cls, value: Ranges | str | os.PathLike[str] | None) -> Ranges | None:
+        """``value``, read where it names a file."""
+        return cls.read(value) if isinstance(value, str | os.PathLike) else value
+
     def write(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write a ranges file, whole or not at all."""
         write_json(path, kind=KIND, version=VERSION, payload=self.to_json(), overwrite=overwrite)

@@ -53,6 +53,11 @@ class Statistics:
             entries.finish(samples=self.samples, model_sha256=self.model_sha256, data_sha256=self.data_sha256)
 
     @classmethod
+    def given(cls, value: Statistics | str | os.PathLike[str] | None) -> Statistics | None:
+        """``value``, read where it names a file."""
+        return cls.read(value) if isinstance(value, str | os.PathLike) else value
+
+    @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Statistics:
         """Open a file that `write` or `qdqtool.calibrate.layer_sums.collect_statistics` wrote.
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
+from qdq_passes.errors import UsageError
 
-from qdqtool.cli.compiling import target_options
-from qdqtool.cli.options import command, model_argument
+from qdqtool.cli.commands import command_of, ran
+from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
+from qdqtool.io.files.atomic import refuse_output
+from qdqtool.options import option
+from qdqtool.verbs.analyze import Analyze
+from qdqtool.verbs.memory_plan import MemoryPlanOf
 
 if TYPE_CHECKING:
     from qdqtool.npu.report import After, Analysis, BrokenRule, Reason
@@ -19,62 +24,33 @@ if TYPE_CHECKING:
 SHOWN, NAMES = 10, 3
 
 
-@command()
-@model_argument
-@target_options
-@click.option(
-    "--simulated", is_flag=True, help="What the simulated NPU runs; it leaves to the CPU what it has no kernel for."
-)
-@click.option("--require-npu", metavar="PERCENT", help="Exit 1 when fewer of the operators are on the NPU: 100%, 95%.")
-@click.option(
-    "--baseline", metavar="FILE", help="JSON of an earlier analysis: exit 1 only when something is worse than there."
-)
-@click.option(
-    "--memory", is_flag=True,
-    help="Also plan its memory on the target: weights, KV cache, activations; MODEL may be a folder that `split` wrote.",
-)  # fmt: skip
-@click.option("--annotate", is_flag=True, help="Write MODEL to OUTPUT with device, verdict and reason in its metadata.")
-@click.option("--outline", is_flag=True, help="… and with each partition as a local function, one box in Netron.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write the model; parent folders are made.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
-@click.option("--no-provenance", is_flag=True, help="Leave out the metadata entry that says what was done.")
-def analyze(
-    out: Out,
-    model: str,
-    output: str | None,
-    annotate: bool,
-    outline: bool,
-    overwrite: bool,
-    require_npu: str | None,
-    **options: Any,
-) -> int:
-    """Say of each node of MODEL whether an NPU computes it, why not, and what to change; exit 1 with errors or too little on it.
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeCommand(Analyze):
+    """`Analyze` as a command."""
 
-    Errors are what the target computes silently wrong; they change no verdict.
-    """
-    from qdq_passes.errors import UsageError
+    annotate: bool = option(
+        False, "Write MODEL to OUTPUT with device, verdict and reason in its metadata.", before="outline"
+    )
 
-    from qdqtool import api
+
+@command_of(AnalyzeCommand)
+def analyze(out: Out, asked: AnalyzeCommand) -> int:
     from qdqtool.cli.memory_tables import show_memory
-    from qdqtool.cli.saving import refuse_output
 
+    model, output = text(asked.model), None if asked.output is None else text(asked.output)
     if os.path.isdir(model):
-        if not options["memory"] or output is not None or require_npu is not None or options["baseline"] is not None:
+        if not asked.memory or output is not None or asked.require_npu is not None or asked.baseline is not None:
             raise UsageError("is a folder", where=model, hint="give one of its graphs, or --memory and --target alone")
-        plan = api.memory_plan(model, target=options["target"])
+        plan = MemoryPlanOf(model, target=asked.target).run()
         out.result({"model": model, "memory": plan.to_json()}, lambda: show_memory(plan))
         return 0
-    if (annotate or outline) and output is None:
+    if (asked.annotate or asked.outline) and output is None:
         raise UsageError("--annotate and --outline write a model", hint="say where: -o FILE")
     if output is not None:
-        if not (annotate or outline):
+        if not (asked.annotate or asked.outline):
             raise UsageError("nothing to write", where=output, hint="give --annotate or --outline")
-        refuse_output(output, overwrite, model, options["baseline"])
-    share = None if require_npu is None else _percent(require_npu)
-    with out.progress("analyzing"):
-        found = api.analyze(
-            model, output, require_npu=share, outline=outline, overwrite=overwrite, warn=out.warn, **options
-        )
+        refuse_output(output, asked.overwrite, model, asked.baseline)
+    found = ran(out, asked, "analyzing")
     payload = {"model": model, **found.to_json(), "output": output}
 
     def render() -> None:
@@ -85,23 +61,6 @@ def analyze(
 
     out.result(payload, render)
     return 1 if found.failures else 0
-
-
-def _percent(text: str) -> float:
-    """``95%`` or ``95``.
-
-    Raises:
-        UsageError: it is no share of 0 to 100 percent.
-    """
-    from qdq_passes.errors import UsageError
-
-    try:
-        share = float(text.removesuffix("%"))
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 100:
-        raise UsageError(f"--require-npu {text!r} is no share", hint="write 95%, up to 100%")
-    return share
 
 
 def _render(found: Analysis, out: Out, output: str | None) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-import click
+from qdq_passes.errors import UsageError
 
+from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.comparing import render_dumps, render_local
-from qdqtool.cli.options import command, data_options, image_settings, threads_option, tokenizer_option
 from qdqtool.cli.render import EXACT, Out, plural, say, table
+from qdqtool.options import option
+from qdqtool.verbs.compare import Compare
 
 #: Rows of the table of inner tensors without -v.
 SHOWN = 12
@@ -18,98 +20,30 @@ SHOWN = 12
 SLICES = 3
 
 
-@command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="[B]", required=False)
-@click.option(
-    "--mode",
-    type=click.Choice(["cumulative", "local"]),
-    default="cumulative",
-    show_default=True,
-    help="Both models run whole; or each node of B on the float inputs that A has there, with its error by cause.",
-)
-@click.option(
-    "--dumps", metavar="DIR", help="Compare tensors that a board dumped here: .npy, .npz, .raw or .bin, by name."
-)
-@click.option(
-    "--dumps-layout",
-    type=click.Choice(["auto", "nchw", "nhwc"]),
-    default="auto",
-    show_default=True,
-    help="Layout of dumps; nhwc: channels last.",
-)
-@click.option(
-    "--ranges", metavar="FILE", help="With --mode local: the ranges B was quantized with; tells what moved scales cost."
-)
-@click.option("--statistics", metavar="FILE", help="With --mode local: the statistics B was smoothed with.")
-@click.option(
-    "--per-slice",
-    type=int,
-    metavar="AXIS",
-    help="Also compare every index of AXIS by itself (a total hides a dead slice).",
-)
-@click.option("--tensor", "tensors", multiple=True, metavar="NAME", help="Only these inner tensors (repeat).")
-@click.option("--outputs-only", is_flag=True, help="No inner tensors.")
-@click.option(
-    "--min-sqnr", type=float, metavar="DB", help="Exit 1 when an output (a node, a dumped tensor) is below this SQNR."
-)
-@click.option(
-    "--baseline",
-    metavar="FILE",
-    help="JSON of an earlier compare: exit 1 when an output's SQNR is below the one there.",
-)
-@data_options
-@tokenizer_option
-@threads_option
-def compare(
-    out: Out,
-    a: str,
-    b: str | None,
-    mode: str,
-    dumps: str | None,
-    dumps_layout: str,
-    ranges: str | None,
-    statistics: str | None,
-    per_slice: int | None,
-    tensors: tuple[str, ...],
-    outputs_only: bool,
-    min_sqnr: float | None,
-    baseline: str | None,
-    data: str | None,
-    samples: int | None,
-    seed: int,
-    tokenizer: str | None,
-    jobs: int,
-    **images: Any,
-) -> int:
-    """Compare model B with the reference A on --data: SQNR, largest difference, cosine, share of equal elements; worst first.
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand(Compare):
+    """`Compare` as a command."""
 
-    With --dumps what is compared is what a board computed: with A, and with B where it is given, which the board runs.
-    """
-    from qdq_passes.errors import UsageError
+    outputs_only: bool = option(False, "No inner tensors.", before="min_sqnr")
+    baseline: str | None = option(
+        None,
+        "JSON of an earlier compare: exit 1 when an output's SQNR is below the one there.",
+        value="FILE",
+        before="data",
+    )
 
-    from qdqtool import api
 
-    if min_sqnr is not None and math.isnan(min_sqnr):
+@command_of(CompareCommand)
+def compare(out: Out, asked: CompareCommand) -> int:
+    if asked.min_sqnr is not None and math.isnan(asked.min_sqnr):
         raise UsageError("--min-sqnr is no number", hint="give decibels, as 30")
-    if data is None:
-        raise UsageError("no data to compare on", hint="give --data; random:8 shows whether anything is broken at all")
-    before = _stored(baseline) if baseline is not None else None
-    with out.progress("comparing") as tick:
-        options: dict[str, Any] = {
-            "samples": samples, "seed": seed, "image": image_settings(images), "tokenizer": tokenizer, "jobs": jobs,
-            "progress": tick, "warn": out.warn,
-        }  # fmt: skip
-        verb: Callable[..., Any] = api.compare  # what is returned goes by what was asked
-        found = verb(
-            a, b, data, mode=mode, dumps=dumps, dumps_layout=dumps_layout, min_sqnr=min_sqnr, ranges=ranges,
-            statistics=statistics, per_slice=per_slice, tensors=[] if outputs_only else list(tensors) or None, **options,
-        )  # fmt: skip
-    payload = {**found.to_json(), "mode": "dumps" if dumps is not None else mode}
-    if before is not None and baseline is not None:
-        payload["worse"] = _worse(_judged(payload), before, baseline)
+    before = _stored(asked.baseline) if asked.baseline is not None else None
+    found = ran(out, replace(asked, tensors=()) if asked.outputs_only else asked, "comparing")
+    payload = {**found.to_json(), "mode": "dumps" if asked.dumps is not None else asked.mode}
+    if before is not None and asked.baseline is not None:
+        payload["worse"] = _worse(_judged(payload), before, asked.baseline)
     out.result(payload, lambda: _render_any(payload, out.verbose))
-    below = min_sqnr is not None and found.min_sqnr is not None and found.min_sqnr < min_sqnr
+    below = asked.min_sqnr is not None and found.min_sqnr is not None and found.min_sqnr < asked.min_sqnr
     return 1 if below or payload.get("worse") else 0
 
 
@@ -120,8 +54,6 @@ def _stored(path: str) -> dict[str, float | None]:
         UsageError: the file is no such report.
     """
     import json
-
-    from qdq_passes.errors import UsageError
 
     from qdqtool.io.files.read import read_text
 
@@ -144,7 +76,6 @@ def _worse(now: dict[str, Any], before: dict[str, float | None], path: str) -> l
     Raises:
         UsageError: the report is of other outputs.
     """
-    from qdq_passes.errors import UsageError
     from qdq_passes.numerics.agreement import worst_first
 
     if set(now) != set(before):

@@ -9,6 +9,8 @@ import click
 
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out, megabytes, say, table
+from qdqtool.verbs.quantize import Quantize
+from qdqtool.verbs.simulate import Simulate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +39,7 @@ def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None
     import numpy as np
     import onnx.checker
 
-    from qdqtool import api
-    from qdqtool.cli.saving import refuse_output
+    from qdqtool.io.files.atomic import refuse_output
     from qdqtool.runtime.session import load_check, open_session
 
     folder = files("qdqtool") / "_demo"
@@ -51,7 +52,7 @@ def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None
         if folder_out is not None:
             _copy([source, calib, test], folder_out, overwrite)
         with out.progress("quantizing") as tick:
-            done = api.quantize(source, output, data=str(calib), overwrite=overwrite, progress=tick)
+            done = Quantize(source, output, data=str(calib), overwrite=overwrite, progress=tick).run()
         onnx.checker.check_model(output, full_check=True)
         refusal = load_check(output)
         with np.load(test) as held_out:
@@ -99,13 +100,13 @@ def _on_npu(
     """Run the int8 model on the simulated NPU: accuracy on all images, agreement with the reference on some."""
     from qdq_passes.pipeline.pipeline import run_pipeline
 
-    from qdqtool import api
+    from qdqtool.io.models.load import load
     from qdqtool.npu.devices import simulated_npu
 
-    model = api.load(path)
+    model = load(path)
     run_pipeline(model, 'fix-shapes{dims=["N=1"]}')  # the target takes one image at a time
     session = simulated_npu(model, TARGET, None).session
-    found = api.simulate(model, {"input": images}, target=TARGET, samples=CHECKED, progress=tick)
+    found = Simulate(model, {"input": images}, target=TARGET, samples=CHECKED, progress=tick).run()
     (output,) = found.outputs
     accuracy = None
     if session is not None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from qdqtool.cli.options import command, load_model
+from qdqtool.cli.commands import command_of
 from qdqtool.cli.render import Out, plural, say, table
+from qdqtool.verbs.diff import Diff
 
 
-@command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
-def diff(out: Out, a: str, b: str) -> int:
-    """Compare two models by name: nodes, attributes, weights, inputs, outputs, encodings; exit 1 when they differ."""
-    from qdqtool.comparison.difference import differences
+@command_of(Diff)
+def diff(out: Out, asked: Diff) -> int:
     from qdqtool.comparison.words import describe
 
-    found = [d.to_json() for d in differences(load_model(a), load_model(b))]
-    payload: dict[str, Any] = {"a": a, "b": b, "differences": found}
+    found = [d.to_json() for d in asked.run()]
+    payload: dict[str, Any] = {"a": asked.a, "b": asked.b, "differences": found}
 
     def render() -> None:
         if not found:

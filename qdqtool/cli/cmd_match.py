@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
 from qdq_passes.graph.uses import label
 
-from qdqtool.cli.options import allow_empty_option, command, load_model, model_argument
+from qdqtool.cli.commands import command_of
 from qdqtool.cli.render import Out, plural, say, table
+from qdqtool.verbs.match import Match
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-@command()
-@model_argument
-@click.argument("selectors", nargs=-1, required=True, metavar="SEL...")
-@allow_empty_option
-def match(out: Out, model: str, selectors: tuple[str, ...], allow_empty: bool) -> None:
-    """Show the nodes and tensors of MODEL that selectors hit, before they are used anywhere."""
+@command_of(Match)
+def match(out: Out, asked: Match) -> None:
     from qdq_passes.graph.scopes import scope_of
-    from qdq_passes.select.selectors import Selector, select
 
-    graph = load_model(model)
-    hit = select(graph, Selector.of(*selectors), allow_empty=allow_empty)
+    hit = asked.run()
     payload: dict[str, Any] = {
         "nodes": [label(n) for n in hit.nodes],
         "tensors": [v.name for v in hit.values],

@@ -2,65 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-import click
-
-from qdqtool.cli.options import command, image_settings, model_argument, worker_options
+from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import EXACT, Out, plural, say, table
-from qdqtool.cli.searching import judging_options, with_plan_options
+from qdqtool.io.files.atomic import refuse_output
+from qdqtool.options import option
+from qdqtool.verbs.mixed_precision import MixedPrecision
 
 #: Names of nodes in one cell of the table.
 NAMES = 3
 
 
-@command()
-@model_argument
-@click.option("-o", "--output", metavar="FILE", help="Where to write the quantized model; parent folders are made.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
-@click.option("--no-provenance", is_flag=True, help="Leave out the metadata entry that says what was done.")
-@click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
-@click.option("--min-sqnr", type=float, metavar="DB", help="Bound: SQNR of the worst output, in dB.")
-@click.option(
-    "--metric",
-    default="sqnr",
-    metavar="NAME|M:F",
-    help="cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
-)
-@click.option("--min-metric", type=float, metavar="X", help="Bound: figure of --metric.")
-@click.option(
-    "--types",
-    default="int16,fp16,float",
-    show_default=True,
-    metavar="T,T",
-    help="What nodes may be raised to: int16, fp16, bf16, float; of these what --target takes of a node.",
-)
-@click.option("--recipe", metavar="FILE", help="Write what `quantize --recipe` replays to the same bytes.")
-@click.option("--save-ranges", metavar="FILE", help="Also write the ranges of the result.")
-@judging_options
-@worker_options
-def mixed_precision(out: Out, model: str, output: str | None, save_ranges: str | None, **options: Any) -> int:
-    """Raise nodes of the float MODEL out of 8 bit until a bound holds, at the least cost; quantize like that.
+@dataclass(frozen=True, kw_only=True)
+class MixedPrecisionCommand(MixedPrecision):
+    """`MixedPrecision` as a command."""
 
-    The cost counts multiply-accumulates out of 8 bit and tensors that change their width, not nodes. Exit 1 with the best there
-    is when the bound cannot be met.
-    """
-    from qdqtool import api
-    from qdqtool.cli.saving import refuse_output
-    from qdqtool.foreign.options import read_extra_options
+    save_ranges: str | None = option(None, "Also write the ranges of the result.", value="FILE", before="eval_data")
 
-    options["image"] = image_settings(options)
-    options["extra_options"] = read_extra_options(options["extra_options"])
-    options["preset"] = options["preset"] or api.DEFAULT_PRESET
-    options["types"] = [name.strip() for name in options["types"].split(",") if name.strip()]
-    for file in filter(None, (output, options["recipe"], save_ranges)):
-        refuse_output(file, options["overwrite"], model, options["data"], options["eval_data"], options["ranges"])
-    with out.progress("measuring") as tick:
-        found = api.mixed_precision(model, options.pop("data"), output, progress=tick, warn=out.warn, **options)
-    if save_ranges and found.quantized is not None:
-        found.quantized.quantization.ranges.write(save_ranges, overwrite=options["overwrite"])
+
+@command_of(MixedPrecisionCommand)
+def mixed_precision(out: Out, asked: MixedPrecisionCommand) -> int:
+    for file in filter(None, (asked.output, asked.recipe, asked.save_ranges)):
+        refuse_output(file, asked.overwrite, asked.model, asked.data, asked.eval_data, asked.ranges)
+    found = ran(out, asked, "measuring")
+    if asked.save_ranges and found.quantized is not None:
+        found.quantized.quantization.ranges.write(asked.save_ranges, overwrite=asked.overwrite)
     met = found.mixed.met
-    written = {"output": output if met else None, "recipe": options["recipe"] if met else None}
+    written = {"output": asked.output if met else None, "recipe": asked.recipe if met else None}
     payload = {**found.to_json(), **written}
     out.result(payload, lambda: _render(payload, found.mixed.metric.unit))
     return 0 if met else 1
@@ -95,4 +65,4 @@ def _row(point: dict[str, Any]) -> tuple[object, ...]:
     return figure, f"{point['cost']:.4g}", share, str(point["boundary_crossings"]), shown or "nothing"
 
 
-command = with_plan_options(mixed_precision)
+command = mixed_precision

@@ -3,123 +3,59 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import click
+from qdq_passes.errors import UsageError
 
-from qdqtool.cli.options import (
-    annotation_options,
-    command,
-    data_options,
-    decoder_options,
-    exclude_options,
-    image_settings,
-    model_argument,
-    precision_options,
-    worker_options,
-)
-from qdqtool.cli.recovery_options import recovery_options
+from qdqtool.cli.commands import command_of, ran
+from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
+from qdqtool.io.files.atomic import refuse_output
+from qdqtool.options import option
+from qdqtool.verbs.quantize import Quantize
 
 #: Tensors shown in the summary.
 NOISIEST = 5
 
 if TYPE_CHECKING:
-    from qdqtool.api import Quantized
-    from qdqtool.quantization.plan import Plan
+    from qdqtool.verbs.work.quantizing import Quantized
 
 
-@command()
-@model_argument
-@click.option("-o", "--output", metavar="FILE", help="Where to write the quantized model; parent folders are made.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
-@click.option("--no-provenance", is_flag=True, help="Leave out the metadata entry that says what was done.")
-@click.option("--preset", show_default="xint8", metavar="NAME|FILE", help="What to quantize to (`list presets`).")
-@click.option("--recipe", metavar="FILE", help="Replay what `mixed-precision` wrote; no option may contradict it.")
-@click.option("--target", metavar="NAME|FILE", help="Quantize the operators that this target takes (`list targets`).")
-@click.option("--method", metavar="NAME", help="Calibration method instead of the preset's (`list methods`).")
-@click.option("--ranges", metavar="FILE", help="Ranges from `calibrate` instead of calibrating now.")
-@click.option("--save-ranges", metavar="FILE", help="Also write the ranges that were used.")
-@click.option(
-    "--report", metavar="FILE", help="Also write what became of each tensor: range, position, clipping, SQNR (JSON)."
-)
-@click.option(
-    "--cache", metavar="DIR", help="Keep ranges here: reused for the same data, and an interrupted run goes on."
-)
-@click.option("--weights", type=click.Choice(["qdq", "dq"]), help="Pair on the float weight, or stored integers.")
-@click.option("--embeddings", is_flag=True, help="Quantize the tables that Gather looks rows up in too.")
-@click.option(
-    "--fuse-layers/--no-fuse-layers", default=True, help="Fold BatchNormalization, keep fused groups free of pairs."
-)
-@click.option("--keep-sigmoid", is_flag=True, help="Leave Sigmoid as it is, not the DPU's HardSigmoid.")
-@click.option(
-    "--keep-functions", is_flag=True, help="Do not inline local functions; such a node counts as one operator."
-)
-@click.option(
-    "--extra-options",
-    multiple=True,
-    metavar="K=V",
-    help="An option of onnxruntime's or of the Vitis AI quantizer by its name, as in per_channel=true; V may be @FILE (repeat).",
-)
-@click.option(
-    "--print-pipeline", is_flag=True, help="Print the pipeline that does the job; without --output stop there."
-)
-@click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with.")
-@exclude_options
-@annotation_options
-@precision_options
-@recovery_options
-@data_options
-@decoder_options
-@worker_options
-def quantize(
-    out: Out,
-    model: str,
-    output: str | None,
-    overwrite: bool,
-    print_pipeline: bool,
-    save_ranges: str | None,
-    **options: Any,
-) -> None:
-    """Quantize the float MODEL: clean, fuse, calibrate on --data, insert QDQ pairs."""
-    from qdq_passes.errors import UsageError
+@dataclass(frozen=True, kw_only=True)
+class QuantizeCommand(Quantize):
+    """`Quantize` as a command."""
 
-    from qdqtool import api
-    from qdqtool.cli.saving import refuse_output
-    from qdqtool.foreign.options import read_extra_options
+    save_ranges: str | None = option(
+        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report"
+    )
+    print_pipeline: bool = option(
+        False,
+        "Print the pipeline that does the job; without --output stop there.",
+        recipe=False,
+        before="allow_findings",
+    )
+
+
+@command_of(QuantizeCommand)
+def quantize(out: Out, asked: QuantizeCommand) -> None:
+    model = text(asked.model)
+    if asked.print_pipeline and asked.output is None:
+        _show_pipeline(out, asked)
+        return
+    if asked.output is None:
+        raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
+    output, inputs = text(asked.output), (model, asked.data, asked.ranges, asked.statistics)
+    if not os.path.isdir(model):
+        refuse_output(output, asked.overwrite, *inputs)
+    for file in filter(None, (asked.save_ranges, asked.report, asked.save_statistics)):
+        refuse_output(file, asked.overwrite, *inputs)
     from qdqtool.io.models.hooks import Reproducer
 
-    options["image"] = image_settings(options)
-    options["extra_options"] = read_extra_options(options["extra_options"])
-    if print_pipeline and output is None and os.path.isdir(model):
-        from qdqtool.cli.quantized_folder import show_pipelines
-
-        show_pipelines(out, model, _unready(options), allow_empty=options["allow_empty"])
-        return
-    if print_pipeline and output is None:
-        job = _planned(out, model, options)
-        out.result({"pipeline": str(job.pipeline), "method": job.method}, lambda: say(str(job.pipeline)))
-        return
-    if output is None:
-        raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
-    inputs = (model, options["data"], options["ranges"], options["statistics"])
-    if not os.path.isdir(model):
-        refuse_output(output, overwrite, *inputs)
-    for file in filter(None, (save_ranges, options["report"], options["save_statistics"])):
-        refuse_output(file, overwrite, *inputs)
-    with out.progress("quantizing") as tick:
-        done = api.quantize(
-            model,
-            output,
-            overwrite=overwrite,
-            warn=out.warn,
-            hooks=[Reproducer(f"{output}.reproducer")],
-            progress=tick,
-            **options,
-        )
-    if save_ranges:
-        done.quantization.ranges.write(save_ranges, overwrite=overwrite)
-    if print_pipeline and not out.as_json:
+    done = ran(out, replace(asked, hooks=(Reproducer(f"{output}.reproducer"),)), "quantizing")
+    if asked.save_ranges:
+        done.quantization.ranges.write(asked.save_ranges, overwrite=asked.overwrite)
+    if asked.print_pipeline and not out.as_json:
         say(str(done.quantization.plan.pipeline))
         return
     for change in done.quantization.changes:
@@ -133,32 +69,21 @@ def quantize(
     out.result(payload, lambda: _render(payload, done, model, output))
 
 
-def _planned(out: Out, model: str, options: dict[str, Any]) -> Plan:
+def _show_pipeline(out: Out, asked: Quantize) -> None:
     """What would run, its selectors tried on the model, and nothing calibrated."""
-    from qdqtool import api
+    from qdqtool.cli.quantized_folder import show_pipelines
+    from qdqtool.verbs.work.quantizing import planned_for
+    from qdqtool.verbs.work.replaying import laid_under
+    from qdqtool.verbs.work.texts import is_text
 
-    if options["recipe"]:
-        from qdqtool.api.replaying import laid_under
-        from qdqtool.search.recipe import Recipe
-
-        options = laid_under(api.quantize, Recipe.read(options["recipe"]), options)
-    job = _unready(options)
-    return api.planned_for(model, job, allow_empty=options["allow_empty"], warn=out.warn)
-
-
-def _unready(options: dict[str, Any]) -> Plan:
-    """The plan that the options amount to, whatever the model."""
-    from qdqtool import api
-    from qdqtool.quantization.options import NAMES
-
-    if options["ranges"]:
-        from qdqtool.calibrate.ranges import Ranges
-
-        options["method"] = Ranges.read(options["ranges"]).method
-    said = {name: value for name, value in options.items() if name in NAMES}
-    if said["bound_masks"] is None:
-        said["bound_masks"] = api.is_text(options["data"])
-    return api.planned(options["preset"] or api.DEFAULT_PRESET, target=options["target"], **said)
+    model, is_folder = text(asked.model), os.path.isdir(text(asked.model))
+    asked = asked if asked.recipe is None or is_folder else laid_under(asked, asked.recipe)
+    job = asked.settled(is_text=is_text(asked.data)).plan()
+    if is_folder:
+        show_pipelines(out, model, job, allow_empty=asked.allow_empty)
+        return
+    job = planned_for(model, job, allow_empty=asked.allow_empty, warn=out.warn)
+    out.result({"pipeline": str(job.pipeline), "method": job.method}, lambda: say(str(job.pipeline)))
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from qdqtool.cli.options import command, image_settings, model_argument, sample_options
+from qdqtool.cli.commands import command_of, ran
+from qdqtool.cli.options import text
 from qdqtool.cli.render import EXACT, Out, megabytes, plural, say, table
+from qdqtool.io.files.atomic import refuse_inputs
+from qdqtool.options import option
+from qdqtool.verbs.simulate import Simulate
 
 if TYPE_CHECKING:
     from qdqtool.npu.estimated import NodeEstimate
@@ -16,87 +21,33 @@ if TYPE_CHECKING:
 
 #: Nodes of the estimate, and operators on the CPU, that are shown without -v.
 SHOWN = 10
-#: Samples without --samples: the reference is slow.
-SAMPLES = 16
 NODE_COLUMNS = (
     "node (estimate)", "operator", "µs", "MACs", "DRAM bytes", "cycles: matrix", "vector", "DRAM", "bound by", "utilisation",
 )  # fmt: skip
 
 
-@command()
-@model_argument
-@click.option("--target", metavar="NAME|FILE", help="The NPU (`list targets`); a compiled model says it itself.")
-@click.option(
-    "--data", metavar="D", required=True,
-    help="Samples: file.npz, a folder of .npz or of images, module:function, or random:N[:SEED].",
-)  # fmt: skip
-@sample_options(SAMPLES)
-@click.option(
-    "--float", "float_model", metavar="FILE", help="The float model; else MODEL without its activation pairs."
-)
-@click.option("--against", metavar="FILE", help="Of a compiled MODEL, the QDQ model that it was compiled from.")
-@click.option(
-    "--boundary", type=click.Choice(["cpu", "npu"]), help="Where Q and DQ at float ends run, not as the target says."
-)
-@click.option(
-    "--optimize", is_flag=True, help="Let onnxruntime optimize first, as an application's session does by default."
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Threads inside an operator; 0: onnxruntime's choice.",
-)
-@click.option(
-    "--reference/--no-reference", default=True, help="Compare with the numpy reference (slow), or with the QDQ model."
-)
-@click.option(
-    "--min-sqnr", type=float, metavar="DB", help="Exit 1 when an output is below this SQNR to the float model."
-)
-@click.option(
-    "--trace", metavar="FILE", help="Write a timeline of the estimate (JSON, for chrome://tracing or Perfetto)."
-)
-@click.option("-o", "--output", metavar="FILE", help="Write the outputs of the NPU to an .npz.")
-@click.option("--overwrite", is_flag=True, help="Replace files that exist.")
-@click.option("--ep-library", metavar="FILE", help="Run on the provider of this library instead of the simulated NPU.")
-@click.option("--ep-name", metavar="NAME", help="... of this name; can be left out when the library has one.")
-@click.option("--ep-option", "ep_options", multiple=True, metavar="K=V", help="An option of the provider (repeat).")
-def simulate(
-    out: Out, model: str, min_sqnr: float | None, ep_options: tuple[str, ...], trace: str | None, output: str | None,
-    **options: Any,
-) -> int:  # fmt: skip
-    """Run a quantized MODEL on the simulated NPU of --target inside onnxruntime, and compare with the reference.
+@dataclass(frozen=True, kw_only=True)
+class SimulateCommand(Simulate):
+    """`Simulate` as a command."""
 
-    MODEL is QDQ, or what `compile` wrote. Exit 1 when an output of the simulated NPU differs from the reference.
-    """
-    from qdqtool import api
-    from qdqtool.cli.options import refuse_inputs
+    min_sqnr: float | None = option(
+        None, "Exit 1 when an output is below this SQNR to the float model.", value="DB", before="trace"
+    )
 
-    if min_sqnr is not None and math.isnan(min_sqnr):
+
+@command_of(SimulateCommand)
+def simulate(out: Out, asked: SimulateCommand) -> int:
+    if asked.min_sqnr is not None and math.isnan(asked.min_sqnr):
         raise click.UsageError("--min-sqnr is no number")
-    inputs = [
-        model,
-        options["data"],
-        options["float_model"],
-        options["against"],
-        options["target"],
-        options["ep_library"],
-    ]
+    trace, output = (None if file is None else text(file) for file in (asked.trace, asked.output))
     for file in filter(None, (trace, output)):
-        refuse_inputs(file, inputs)
-    image = image_settings(options)
-    with out.progress("simulating") as tick:
-        found = api.simulate(
-            model, image=image, trace=trace, output=output, ep_options=_options(ep_options), progress=tick, warn=out.warn,
-            **options,
-        )  # fmt: skip
-    for text in found.notes:
-        out.note(f"note: {text}")
-    below = min_sqnr is not None and _is_below(found, min_sqnr)
+        refuse_inputs(file, [asked.model, asked.data, asked.float_model, asked.against, asked.target, asked.ep_library])
+    found = ran(out, asked, "simulating")
+    for note in found.notes:
+        out.note(f"note: {note}")
+    below = asked.min_sqnr is not None and _is_below(found, asked.min_sqnr)
     out.result(found.to_json(), lambda: _render(found, out.verbose, trace, output))
-    wrong = found.base_is_reference and not options["optimize"] and not found.is_exact
+    wrong = found.base_is_reference and not asked.optimize and not found.is_exact
     return 1 if below or wrong else 0
 
 
@@ -113,14 +64,6 @@ def _is_below(found: Simulation, db: float) -> bool:
         hint = "give --against for a compiled model, or --float with the outputs of MODEL"
         raise UsageError("--min-sqnr has nothing to look at: no output is compared with a float model", hint=hint)
     return any(figure.sqnr_db is not None and figure.sqnr_db < db for figure in figures)
-
-
-def _options(given: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    for key, equals, _ in pairs:
-        if not equals or not key:
-            raise click.UsageError(f"--ep-option {key!r} has no value; write KEY=VALUE")
-    return {key: value for key, _, value in pairs}
 
 
 def _render(found: Simulation, everything: bool, trace: str | None, output: str | None) -> None:
@@ -211,8 +154,8 @@ def _estimate(found: Simulation, everything: bool) -> None:
                 for p in parts
             ],
         )
-    for text in estimate.notes:
-        say(text)
+    for note in estimate.notes:
+        say(note)
 
 
 def _node(node: NodeEstimate) -> tuple[object, ...]:

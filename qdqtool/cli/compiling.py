@@ -1,33 +1,31 @@
-"""What `compile` and `lower` share: their options, and what they print."""
+"""What `compile` and `lower` share: how they are run, and what they print."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from qdqtool.cli.options import stack
+from qdqtool.cli.commands import ran
+from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
+from qdqtool.io.files.atomic import refuse_output
 
 if TYPE_CHECKING:
     from qdqtool.npu.compile import Lowered, Reason
+    from qdqtool.verbs.compile import Compile
+    from qdqtool.verbs.lower import Lower
 
 #: Reasons shown without ``-v``.
 SHOWN = 5
 
-target_options = stack(
-    click.option("--target", required=True, metavar="NAME|FILE", help="The NPU (`list targets`)."),
-    click.option(
-        "--boundary",
-        type=click.Choice(["cpu", "npu"]),
-        help="Where the Q and DQ of float inputs and outputs run, where not as the target says.",
-    ),
-    click.option("--allow-findings", is_flag=True, help="Save although the model has errors that it came with."),
-)
 
+def run_lowering(out: Out, asked: Compile | Lower, stage: str) -> None:
+    """Do it, and print what became of the model, as the command's result."""
+    from qdqtool.io.models.hooks import Reproducer
 
-def show_lowered(out: Out, done: Lowered, source: str, output: str) -> None:
-    """Print what became of the model, as the command's result."""
+    source, output = text(asked.model), text(asked.output)
+    refuse_output(output, asked.overwrite, source)
+    done = ran(out, replace(asked, hooks=(Reproducer(f"{output}.reproducer"),)), stage)
     out.result({**done.to_json(), "output": output}, lambda: _render(out, done, source))
 
 

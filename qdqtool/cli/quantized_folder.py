@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 def show_pipelines(out: Out, folder: str, job: Plan, *, allow_empty: bool = False) -> None:
     """The pipeline of each graph, with its selectors tried."""
-    from qdqtool import api
+    from qdqtool.verbs.work.quantizing_decoders import planned_for_folder
 
-    plans = api.planned_for_folder(folder, job, allow_empty=allow_empty, warn=out.warn)
+    plans = planned_for_folder(folder, job, allow_empty=allow_empty, warn=out.warn)
     texts = {name: str(plan.pipeline) for name, plan in plans.items()}
     out.result({"pipelines": texts, "method": job.method}, lambda: table(("graph", "pipeline"), list(texts.items())))
 

@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from qdqtool.cli.render import say, table
 
 if TYPE_CHECKING:
     from qdqtool.llm.run.verifying import Verification
-
-tolerance_option = click.option(
-    "--tolerance",
-    type=float,
-    default=1e-4,
-    show_default=True,
-    help="Largest difference, in units of the largest logit.",
-)
-
-
-def lengths(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    """``"128,512"`` → (128, 512); None where nothing is given."""
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"{text!r} is no list of lengths; write 128,512")
-    return tuple(int(part) for part in parts)
 
 
 def show_verification(found: Verification) -> None:

@@ -224,3 +224,10 @@ def _unlike(value: ir.Value, one: Seen) -> tuple[tuple[int, int], ...]:
     again = quantize(array, one.encoding).reshape(-1)
     differing = np.flatnonzero(stored.astype(np.int64) != again.astype(np.int64))
     return tuple((int(index), int(stored[index])) for index in differing)
+
+
+def as_float(model: ir.Model) -> ir.Model:
+    """``model`` without its pairs, which are taken out of it: names of encodings are those of the float model."""
+    if qdq_pairs(model):
+        take_out(model)
+    return model

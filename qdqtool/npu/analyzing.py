@@ -1,4 +1,4 @@
-"""The public verb: what a target makes of a model."""
+"""What a target makes of a model, and whether it is worse than an earlier report."""
 
 from __future__ import annotations
 
@@ -16,23 +16,13 @@ from qdq_passes.npu.partitions.partitions import NOT_SIMULATED, not_simulated, p
 from qdq_passes.npu.partitions.placements import placements
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, Boundary
-from qdq_passes.pipeline.pipeline import run_pipeline
-from qdq_passes.verification.rules import verify
 
-from qdqtool.io.files.atomic import refuse_existing
-from qdqtool.io.files.progress import Warn
 from qdqtool.io.files.read import read_text
-from qdqtool.io.models.save import save
-from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
-from qdqtool.npu.arranging import linear_arrangement
 from qdqtool.npu.broken_rules import broken_rules
-from qdqtool.npu.compiled import refuse_compiled
 from qdqtool.npu.figures import node_reports, partition_report
-from qdqtool.npu.memory import graph_memory, plan_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis, NodeReport
 from qdqtool.targets.findings import hardened, silent_findings
-from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 
 #: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
@@ -40,71 +30,7 @@ PREPARE = "give-names,infer-shapes"
 OUTLINE = "outline-partitions"
 
 
-def analyze(
-    model: ModelOrPath,
-    output: str | os.PathLike[str] | None = None,
-    *,
-    target: str | os.PathLike[str],
-    boundary: Boundary | None = None,
-    simulated: bool = False,
-    require_npu: float | None = None,
-    baseline: str | os.PathLike[str] | None = None,
-    outline: bool = False,
-    memory: bool = False,
-    allow_findings: bool = False,
-    overwrite: bool = False,
-    no_provenance: bool = False,
-    warn: Warn | None = None,
-) -> Analysis:
-    """Say of each node of a model who runs it on ``target``, and why; write the model with these annotations where asked for.
-
-    Args:
-        model: path, or a model in memory (which stays as it is).
-        output: where to write the model with the annotation ``qdqtool.target`` in the metadata of its nodes; None: nowhere.
-        target: name or file of the target.
-        boundary: where the Q and DQ of float inputs and outputs run, where not as the target says.
-        simulated: what the simulated NPU runs, which leaves to the CPU what it has no kernel for; the chip itself otherwise.
-        require_npu: share of operators in percent that must be on the NPU, else the analysis has failed.
-        baseline: JSON of an earlier analysis: only what is worse than there makes this one fail.
-        outline: the model written has each partition as a local function.
-        memory: also plan its memory: weights, KV cache and activations against what the target addresses.
-        allow_findings: write it although the model has errors that it came with.
-        overwrite: replace an existing ``output``.
-        no_provenance: leave out the metadata entry.
-        warn: called with each warning.
-
-    Raises:
-        UsageError: the model is compiled already, or the baseline is no report of an analysis.
-        QdqError: bad model or target; see each class's exit code.
-    """
-    if output is not None:
-        refuse_existing(os.fspath(output), overwrite=overwrite)
-    chip = load_target(target)
-    before = _stored(baseline) if baseline is not None else None
-    work, source = opened(model)
-    refuse_compiled(work, chip)
-    known = verify(work, minimum="error")
-    steps = ["inline-functions"] if work.functions else []
-    steps += [*repair(work, warn), PREPARE]
-    run_pipeline(work, ",".join(steps))
-    path = "model.onnx" if isinstance(model, ir.Model) else os.fspath(model)
-    found = _judged(_analysis(work, path, chip, boundary, simulated=simulated), before, require_npu)
-    if memory:
-        name = os.path.basename(path)
-        taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
-        found = dataclasses.replace(found, memory=plan_of(chip, [graph_memory(work, taken, name=name)]))
-    if output is not None:
-        steps.append("assign-targets{target=@target" + _options(boundary, simulated=simulated) + "}")
-        if outline:
-            run_pipeline(work, OUTLINE)
-            steps.append(OUTLINE)
-        refuse_errors(work, known, allow_findings=allow_findings)
-        entry = None if no_provenance else provenance_of(",".join(steps), source, {"target": chip.sha256})
-        save(work, output, overwrite=overwrite, provenance=entry, annotations=True)
-    return found
-
-
-def _analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | None, *, simulated: bool) -> Analysis:
+def analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | None, *, simulated: bool) -> Analysis:
     """The analysis of ``model``, whose nodes gain the annotation ``target``."""
     edge = boundary or target.boundary
     units = units_of(model)
@@ -132,7 +58,7 @@ def _analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | N
     )
 
 
-def _options(boundary: Boundary | None, *, simulated: bool) -> str:
+def options(boundary: Boundary | None, *, simulated: bool) -> str:
     return (f" boundary={boundary}" if boundary is not None else "") + ("" if simulated else " simulated=false")
 
 
@@ -161,7 +87,7 @@ class Stored:
     broken: frozenset[tuple[str, str]]
 
 
-def _stored(path: str | os.PathLike[str]) -> Stored:
+def stored(path: str | os.PathLike[str]) -> Stored:
     """An earlier report.
 
     Raises:
@@ -179,7 +105,7 @@ def _stored(path: str | os.PathLike[str]) -> Stored:
         raise UsageError("is no report of `qdqtool analyze --json`", where=os.fspath(path)) from error
 
 
-def _judged(found: Analysis, before: Stored | None, require_npu: float | None) -> Analysis:
+def judged(found: Analysis, before: Stored | None, require_npu: float | None) -> Analysis:
     """``found`` with what makes it fail: errors, too little on the NPU; with a baseline only what is worse than there."""
     errors = [finding for finding in found.findings if is_at_least(finding, "error")]
     new = [e for e in errors if before is None or (e.rule, e.where) not in before.errors]

@@ -9,10 +9,12 @@ correct_bias = true         # correct-bias"""
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
+
+from qdqtool.options import option
 
 #: What becomes of a Clip between two layers that are equalized.
 Clips = Literal["keep", "bounds", "relu"]
@@ -21,21 +23,46 @@ Alpha = float | Literal[False] | None
 KEYS = ("equalize", "smooth", "round_weights", "correct_bias")
 
 
+def _clips(word: str) -> str | bool:
+    words = (*get_args(Clips), "no")
+    if word not in words:
+        raise ValueError(f"{word!r} is none of {', '.join(words)}")
+    return False if word == "no" else word
+
+
+def _alpha(text: str) -> float | bool:
+    if text == "no":
+        return False
+    try:
+        alpha = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number; write --smooth=0.5, or --smooth no") from None
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"{text} is not between 0 and 1")
+    return alpha
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """What is asked for; None where nothing is said.
+    """What is asked for; None where nothing is said, False where a pass of the preset is left out."""
 
-    Args:
-        equalize: how `equalize-layers` treats a Clip; False leaves the pass out.
-        smooth: alpha of `smooth-activations`; False leaves the pass out.
-        round_weights: whether `round-weights` runs.
-        correct_bias: whether `correct-bias` runs.
-    """
-
-    equalize: Clips | Literal[False] | None = None
-    smooth: Alpha = None
-    round_weights: bool | None = None
-    correct_bias: bool | None = None
+    equalize: Clips | Literal[False] | None = option(
+        None,
+        "Make weights of neighbouring layers alike, channel by channel; exact. A Clip (Relu6) between two layers is kept "
+        "(they are left alone), made a Relu and a Min by bounds, or a Relu.",
+        value="[keep|bounds|relu|no]", alone="keep", read=_clips,
+    )  # fmt: skip
+    smooth: Alpha = option(
+        None,
+        "Move outliers of activations into weights, that share of them; exact.  [0.5 where no number follows]",
+        value="[ALPHA|no]", alone="0.5", read=_alpha,
+    )  # fmt: skip
+    round_weights: bool | None = option(
+        None, "Round weights so that their errors compensate each other on --data, not each to the nearest."
+    )
+    correct_bias: bool | None = option(
+        None, "Give biases what rounding the weights takes from the mean of each output."
+    )
 
     def __post_init__(self) -> None:
         if self.smooths and not (isinstance(self.smooth, int | float) and 0 <= self.smooth <= 1):
@@ -43,7 +70,7 @@ class Recovery:
 
     def over(self, other: Recovery) -> Recovery:
         """This, and what ``other`` says where this says nothing."""
-        said = {f.name: getattr(self, f.name) for f in fields(self)}
+        said = {f.name: getattr(self, f.name) for f in fields(Recovery)}
         return Recovery(**{name: getattr(other, name) if value is None else value for name, value in said.items()})
 
     @property

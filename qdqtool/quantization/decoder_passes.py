@@ -24,14 +24,14 @@ from qdqtool.calibrate.observer import Range
 from qdqtool.presets.preset import Preset
 from qdqtool.presets.recovery import Recovery
 from qdqtool.quantization.annotating import Annotator
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 
 LM_HEAD = "role:lm_head"
 #: What the pipelines call the ranges.
 _RANGES = Named("ranges")
 
 
-def with_decoder_passes(materialise: Pipeline, options: Options) -> Pipeline:
+def with_decoder_passes(materialise: Pipeline, options: PlanOptions) -> Pipeline:
     """``materialise`` with the passes that ``options`` asks for around its `annotate-encodings`."""
     found: list[Pass] = []
     for step in materialise.passes:
@@ -51,7 +51,7 @@ def with_decoder_passes(materialise: Pipeline, options: Options) -> Pipeline:
     return Pipeline(tuple(found))
 
 
-def with_finite_masks(prepare: Pipeline, options: Options) -> Pipeline:
+def with_finite_masks(prepare: Pipeline, options: PlanOptions) -> Pipeline:
     """``prepare`` with the passes that leave nothing infinite of masks that are to be bounded."""
     if not options.bound_masks:
         return prepare
@@ -63,7 +63,7 @@ def has_infinite_masks(model: ir.Model) -> bool:
     return any(change.kind == "edit" for change in FiniteMasks().run(copy_model(model)))
 
 
-def decoder_recovery(recovery: Recovery, preset: Preset, options: Options) -> Recovery:
+def decoder_recovery(recovery: Recovery, preset: Preset, options: PlanOptions) -> Recovery:
     """``recovery``, with `equalize-layers` for a language model where nothing is said and activations have 16 bit.
 
     Those have room for the channels that are large behind a norm; 8-bit weights have none for the small weights that read them
@@ -75,12 +75,12 @@ def decoder_recovery(recovery: Recovery, preset: Preset, options: Options) -> Re
     return replace(recovery, equalize="keep") if options.bound_masks and has_room and is_silent else recovery
 
 
-def float_head(options: Options) -> tuple[str, ...]:
+def float_head(options: PlanOptions) -> tuple[str, ...]:
     """The selectors of what stays float because of ``lm_head``."""
     return (LM_HEAD,) if options.lm_head == "float" else ()
 
 
-def head_annotators(options: Options) -> tuple[Annotator, ...]:
+def head_annotators(options: PlanOptions) -> tuple[Annotator, ...]:
     """Who says that the weights of the last projection are int8."""
     return (eight_bit_head,) if options.lm_head == "int8" else ()
 

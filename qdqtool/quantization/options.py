@@ -2,98 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from qdq_passes.errors import UsageError
+from qdqtool.options import option
+from qdqtool.presets.recovery import Recovery
 
-from qdqtool.foreign.options import Said, parse_extra_options
-from qdqtool.presets.recovery import NO_RECOVERY, Recovery
-from qdqtool.quantization.annotating import Annotator
+if TYPE_CHECKING:
+    from qdqtool.foreign.options import Said
+    from qdqtool.quantization.annotating import Annotator
 
-KvCache = Literal["float", "int8", "uint8"]
-LmHead = Literal["preset", "float", "int8"]
+
+def _extra_options(texts: Iterable[str]) -> dict[str, object]:
+    from qdqtool.foreign.options import read_extra_options
+
+    return read_extra_options(texts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the user says; the names are those of the command's options.
+class DecoderOptions:
+    """What is said of a language model."""
 
-    Args:
-        method: calibration method instead of the preset's.
-        exclude: selectors of nodes that stay float, beside the preset's.
-        only: selectors of the only nodes to quantize.
-        isolate: values of excluded nodes stay float altogether.
-        weights: ``qdq`` or ``dq`` instead of the preset's.
-        fuse_layers: false leaves out every pass of the fuse family.
-        keep_sigmoid: leaves out the pass that puts the DPU's HardSigmoid in place of Sigmoid.
-        keep_functions: local functions are not inlined.
-        discard: selectors of nodes that are not annotated, as ExecuTorch says it; the same as ``exclude``.
-        annotate: functions, or ``module:function``, that say what encodings single tensors get, see `annotating`.
-        per_axis_conv: a scale per output channel of convolutions, true or false, instead of the preset's.
-        per_axis_linear: likewise of Gemm and MatMul.
-        embeddings: tables that Gather looks rows up in are quantized too.
-        int8: selectors of what is stored in 8 bit, with the signedness of the preset's activations.
-        int16: selectors of what is stored in 16 bit.
-        fp16: selectors of nodes that compute in float16.
-        bf16: selectors of nodes that compute in bfloat16.
-        float: selectors of nodes that stay float.
-        switch: switches of the preset to turn on.
-        no_switch: switches of the preset to turn off.
-        extra: options of other tools.
-        recovery: what is done to win back accuracy.
-        kv_cache: type of a decoder's cache, ``float`` leaves it.
-        lm_head: the last projection: as the ``preset`` says, ``float``, or ``int8`` weights.
-        bound_masks: masks of attentions hide by a bound that an integer grid can hold.
-        integer_io: inputs and outputs that have an encoding are integers.
-    """
-
-    method: str | None = None
-    exclude: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    isolate: bool = False
-    weights: Literal["qdq", "dq"] | None = None
-    fuse_layers: bool = True
-    keep_sigmoid: bool = False
-    keep_functions: bool = False
-    discard: tuple[str, ...] = ()
-    annotate: tuple[Annotator, ...] = ()
-    per_axis_conv: bool | None = None
-    per_axis_linear: bool | None = None
-    embeddings: bool = False
-    int8: tuple[str, ...] = ()
-    int16: tuple[str, ...] = ()
-    fp16: tuple[str, ...] = ()
-    bf16: tuple[str, ...] = ()
-    float: tuple[str, ...] = ()
-    switch: tuple[str, ...] = ()
-    no_switch: tuple[str, ...] = ()
-    extra: Said = field(default_factory=dict)
-    recovery: Recovery = NO_RECOVERY
-    kv_cache: KvCache = "float"
-    lm_head: LmHead = "preset"
-    bound_masks: bool = False
-    integer_io: bool = False
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Options:
-        """What arguments of `quantize` say, by their names (`NAMES`).
-
-        Raises:
-            UsageError: an option that there is not.
-        """
-        for name in said:
-            if name not in NAMES:
-                raise UsageError(f"there is no option {name!r}", hint=f"there is {', '.join(NAMES)}")
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
-        }
-        recovery = Recovery(**{name: values.pop(name) for name in _RECOVERY & values.keys()})
-        extra = parse_extra_options(values.pop("extra_options", None) or {})
-        return cls(**values, recovery=recovery, extra=extra)
+    kv_cache: Literal["float", "int8", "uint8"] = option(
+        "float",
+        "Type of a decoder's cache: past and present are such integers, in one encoding a layer.",
+        shown=True,
+    )
+    lm_head: Literal["preset", "float", "int8"] = option(
+        "preset",
+        "The last projection: as the preset says, float, or with int8 weights, a scale per output channel.",
+        shown=True,
+    )
+    bound_masks: bool | None = option(
+        None, "Attention masks of -1e9 hide by a bound that a grid can hold; by default of language models on a text."
+    )
+    integer_io: bool = option(
+        False,
+        "Inputs and outputs that have an encoding are integers, not floats behind a pair.  [default: float-io]",
+        off="--float-io",
+    )
 
 
-_RECOVERY = frozenset(each.name for each in fields(Recovery))
-#: Arguments of `quantize` that say what to quantize and how.
-NAMES = tuple(sorted({each.name for each in fields(Options)} - {"extra", "recovery"} | {"extra_options"} | _RECOVERY))
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(Recovery, DecoderOptions):
+    """What to quantize and how, beside the preset."""
+
+    method: str | None = option(None, "Calibration method instead of the preset's.", value="NAME", listed_by="methods")
+    weights: Literal["qdq", "dq"] | None = option(None, "Pair on the float weight, or stored integers.")
+    embeddings: bool = option(False, "Quantize the tables that Gather looks rows up in too.")
+    fuse_layers: bool = option(True, "Fold BatchNormalization, keep fused groups free of pairs.")
+    keep_sigmoid: bool = option(False, "Leave Sigmoid as it is, not the DPU's HardSigmoid.")
+    keep_functions: bool = option(False, "Do not inline local functions; such a node counts as one operator.")
+    extra_options: Mapping[str, object] | None = option(
+        None,
+        "An option of onnxruntime's or of the Vitis AI quantizer by its name, as in per_channel=true; V may be @FILE (repeat).",
+        value="K=V", many=True, read=_extra_options,
+    )  # fmt: skip
+    exclude: Sequence[str] = option((), "Nodes that stay float (selector; repeat to unite).", value="SEL")
+    only: Sequence[str] = option((), "The only nodes that may be quantized.", value="SEL")
+    isolate: bool = option(False, "Values of excluded nodes stay float even if a neighbour wants them.")
+    discard: Sequence[str] = option(
+        (),
+        "Nodes that are not annotated: ExecuTorch's word for --exclude, which does the same; a name, or op:TYPE (repeat).",
+        value="SEL",
+    )
+    annotate: Sequence[Annotator] = option(
+        (),
+        'Function F of module M (or file.py): gets the prepared model, returns {tensor: {"dtype": …}} (repeat).',
+        value="M:F", many=True,
+    )  # fmt: skip
+    per_axis_conv: bool | None = option(
+        None,
+        "Weights of Conv and ConvTranspose with a scale per output channel, or one each, whatever the preset says.",
+    )
+    per_axis_linear: bool | None = option(None, "Likewise the weights of Gemm and MatMul.")
+    int16: Sequence[str] = option((), "What these nodes write is 16 bit (selector; repeat).", value="SEL")
+    int8: Sequence[str] = option((), "What these nodes write is 8 bit, under a 16-bit preset.", value="SEL")
+    fp16: Sequence[str] = option((), "These nodes compute in float16, between Casts.", value="SEL")
+    bf16: Sequence[str] = option((), "These nodes compute in bfloat16: for chips that do.", value="SEL")
+    float: Sequence[str] = option((), "These nodes stay float, whatever the preset says.", value="SEL")
+    switch: Sequence[str] = option((), "Turn on a switch of the preset (`list presets NAME`).", value="NAME")
+    no_switch: Sequence[str] = option((), "Turn off a switch of the preset.", value="NAME")
+
+    @functools.cached_property
+    def extra(self) -> Said:
+        """What the options of the references say."""
+        from qdqtool.foreign.options import parse_extra_options
+
+        return parse_extra_options(self.extra_options or {})

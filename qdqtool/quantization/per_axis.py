@@ -7,14 +7,14 @@ from dataclasses import replace
 from qdq_passes.errors import UsageError
 
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 
 #: Operators whose weights a switch is about: sums over a window, and over a whole axis.
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 LINEAR = ("Gemm", "MatMul")
 
 
-def with_per_axis(preset: Preset, options: Options) -> Preset:
+def with_per_axis(preset: Preset, options: PlanOptions) -> Preset:
     """``preset`` with a scale per output channel, or one a tensor, where a switch says so.
 
     The axis is that of output channels: 0 of a Conv and a transposed Gemm, 1 of a ConvTranspose and a Gemm, the last of a MatMul.

@@ -27,7 +27,7 @@ from qdqtool.quantization.decoder_passes import (
     with_decoder_passes,
     with_finite_masks,
 )
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.per_axis import with_per_axis
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
@@ -116,7 +116,7 @@ class Plan:
 
 def plan(
     preset: Preset,
-    options: Options | None = None,
+    options: PlanOptions | None = None,
     *,
     ops: tuple[str, ...] = (),
     legalization: Legalization | None = None,
@@ -133,7 +133,7 @@ def plan(
         UsageError: an option does not fit.
         UnsupportedError: what other tools do otherwise.
     """
-    options = options or Options()
+    options = options or PlanOptions()
     said = options.extra
     asked = {
         "--method": options.method,
@@ -172,7 +172,7 @@ def plan(
         prepare, materialise = _legalized(legalization, prepare, materialise)
     prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
-    recovery = decoder_recovery(options.recovery.over(laid.recovery), laid, options)
+    recovery = decoder_recovery(options.over(laid.recovery), laid, options)
     used = options.method or laid.method
     return Plan(
         preset=laid,

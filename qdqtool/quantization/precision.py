@@ -23,20 +23,20 @@ from qdq_passes.select.selectors import Selector, select
 
 from qdqtool.presets.precision import KINDS, PrecisionRules, Rules
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 
 OPSET_OF_16_BITS = FIRST_OPSET[ir.DataType.INT16]
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FLOAT_TYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float"}
 
 
-def said_by_user(options: Options) -> Rules:
+def said_by_user(options: PlanOptions) -> Rules:
     """The rules that ``options`` make up."""
     found = {kind: tuple(getattr(options, kind)) for kind in KINDS}
     return {kind: texts for kind, texts in found.items() if texts}
 
 
-def switched_on(rules: PrecisionRules, options: Options) -> list[Rules]:
+def switched_on(rules: PrecisionRules, options: PlanOptions) -> list[Rules]:
     """The rules of the switches that are on, in their order.
 
     Raises:
@@ -53,7 +53,7 @@ def switched_on(rules: PrecisionRules, options: Options) -> list[Rules]:
     return [rules.switches[n].rules for n in names if n in (on | set(options.switch)) - set(options.no_switch)]
 
 
-def precision_passes(preset: Preset, options: Options) -> Pipeline:
+def precision_passes(preset: Preset, options: PlanOptions) -> Pipeline:
     """The passes that say which precision nodes and values have; they run on the prepared model, before anything is quantized.
 
     What the user says comes first and must not contradict itself; what switches and then the rules of the preset say holds where
@@ -67,7 +67,7 @@ def precision_passes(preset: Preset, options: Options) -> Pipeline:
 
 
 def with_precision(
-    preset: Preset, options: Options, prepare: Pipeline, materialise: Pipeline
+    preset: Preset, options: PlanOptions, prepare: Pipeline, materialise: Pipeline
 ) -> tuple[Pipeline, Pipeline]:
     """Both halves of a plan with what `precision_passes` asks for: the opset of 16-bit integers before, conversions behind."""
     asked = precision_passes(preset, options)

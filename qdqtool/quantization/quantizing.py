@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from qdq_passes.encode.edit.precision import FLOATS, in_words
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
-from qdq_passes.graph.uses import all_values, has_body, label, main_nodes
+from qdq_passes.graph.uses import all_values, has_body, main_nodes
 from qdq_passes.numerics.override import parse_overrides
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
@@ -155,60 +155,38 @@ def quantize_model(
     plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
     recovering = recovering or Recovering()
     recovered = recovering.recover(model, plan.recover, plan.materialise, feeds=feeds, hooks=hooks, workers=workers)
-    annotate = plan.annotate
-    excluded_by_user = annotate.excluded(model)
-    wanted = select_nodes(model, annotate.only) - excluded_by_user
-    demands = annotate.demands(model)
+    demands = plan.annotate.demands(model)
     activations = quantized_activations(model, plan, demands)
-    stored = annotate.activations == "none" and any(demands.role(value) != "bias" for value in demands.nodes)
-    if not activations and not stored:
-        raise _nothing_to_quantize(model, annotate, demands)
+    if not activations and not _stores(plan.annotate, demands):
+        raise _nothing_to_quantize(model, plan.annotate, demands)
     names = observed_names(model, plan, activations)
-    if not names and (ranges is None or annotate.activations == "none"):
+    if not names and (ranges is None or plan.annotate.activations == "none"):
         ranges = Ranges(method=plan.method, samples=0, tensors={})
     if ranges is None:
         if feeds is None:
             raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
         ranges = collect_finite(
             model, feeds, plan.method, names, options=plan.method_options, statistics=statistics, cache=cache,
-            workers=workers, progress=progress,
-            way_out=lambda bad: (
-                f"{'let masks hide by a finite number with --bound-masks, or ' if has_infinite_masks(model) else ''}"
-                f"leave it float with {exclude_options(model, bad)}"
-            ),
+            workers=workers, progress=progress, way_out=lambda bad: _without(model, bad),
         )  # fmt: skip
-    if warn is not None and (large := huge(unbounded(model, plan.materialise, ranges.bound, names), ranges)):
-        reach = max(ranges.tensors[name].magnitude for name in large)
-        warn(
-            f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
-            f"{'hide by a bound that the grid holds with --bound-masks, or ' if set(large) <= masks(model, ranges.bound) else ''}"
-            f"leave it float with {exclude_options(model, large)}"
-        )
-    excluded = [
-        (label(node), reason)
-        for node in main_nodes(model)
-        if (reason := _why_excluded(node, excluded_by_user, wanted, annotate, demands))
-    ]
+    warn = warn or _ignore
+    for text in _huge_ranges(model, plan, ranges, names):
+        warn(text)
+    excluded = _excluded(model, plan.annotate, demands)
     constants = constants_of(model)
-    materialised = plan.materialise.run(
-        model, inputs={RANGES: ranges.bound, **recovering.inputs(plan.materialise)}, hooks=hooks
-    )
-    if warn is not None:
-        for text in concat_warnings(model, ranges.bound):
-            warn(text)
+    inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
+    materialised = plan.materialise.run(model, inputs=inputs, hooks=hooks)
+    for text in concat_warnings(model, ranges.bound):
+        warn(text)
     passes = (*prepared.passes, *recovered, *materialised.passes)
-    changes = [change for p in passes for change in p.changes]
-    refused = [(value.name or "", reason) for value, reason in demands.refused.items()]
-    floats = {c.where: c.because.removeprefix(STAYS_FLOAT) for c in changes if c.because.startswith(STAYS_FLOAT)}
-    refused += [(name, reason) for name, reason in floats.items() if name not in _converted_biases(plan, materialised)]
     return Quantization(
         model=model,
         plan=plan,
         ranges=ranges,
         quantized_nodes=len({name for v in demands.nodes if (demand := DEMAND.get(v)) for name in demand.nodes}),
-        excluded=tuple(excluded),
-        refused=tuple(refused),
-        kept=tuple((c.where, c.because) for c in changes if ", kept for " in c.because),
+        excluded=excluded,
+        refused=_refused(plan, demands, passes, materialised),
+        kept=tuple((c.where, c.because) for p in passes for c in p.changes if ", kept for " in c.because),
         pairs=len(qdq_pairs(model)),
         mac_shares=mac_shares(model),
         crossings=len(boundary_crossings(model)),
@@ -218,6 +196,57 @@ def quantize_model(
         seconds=time.perf_counter() - start,
         statistics=recovering.statistics,
     )
+
+
+def _ignore(text: str) -> None:
+    """Nobody listens to warnings."""
+
+
+def _stores(annotate: AnnotateEncodings, demands: Demands) -> bool:
+    """Whether weights are stored as integers though activations stay float."""
+    return annotate.activations == "none" and any(demands.role(value) != "bias" for value in demands.nodes)
+
+
+def _without(model: ir.Model, names: Sequence[str]) -> str:
+    """How to go on where ``names`` hold what has no range."""
+    masks_too = "let masks hide by a finite number with --bound-masks, or " if has_infinite_masks(model) else ""
+    return f"{masks_too}leave it float with {exclude_options(model, names)}"
+
+
+def _huge_ranges(model: ir.Model, plan: Plan, ranges: Ranges, names: Sequence[str]) -> Iterator[str]:
+    """A warning of ranges whose grid has no step for small values."""
+    large = huge(unbounded(model, plan.materialise, ranges.bound, names), ranges)
+    if large:
+        reach = max(ranges.tensors[name].magnitude for name in large)
+        are_masks = set(large) <= masks(model, ranges.bound)
+        yield (
+            f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
+            f"{'hide by a bound that the grid holds with --bound-masks, or ' if are_masks else ''}"
+            f"leave it float with {exclude_options(model, large)}"
+        )
+
+
+def _excluded(model: ir.Model, annotate: AnnotateEncodings, demands: Demands) -> tuple[tuple[str, str], ...]:
+    """(node, reason) of the nodes that demand nothing."""
+    by_user = annotate.excluded(model)
+    wanted = select_nodes(model, annotate.only) - by_user
+    reasons = ((node, _why_excluded(node, by_user, wanted, annotate, demands)) for node in main_nodes(model))
+    return tuple((node.name or node.op_type, reason) for node, reason in reasons if reason)
+
+
+def _refused(
+    plan: Plan, demands: Demands, passes: Sequence[PassReport], materialised: Report
+) -> tuple[tuple[str, str], ...]:
+    """(value, reason) of the values that stay float though a quantized node touches them."""
+    refused = [(value.name or "", reason) for value, reason in demands.refused.items()]
+    floats = {
+        c.where: c.because.removeprefix(STAYS_FLOAT)
+        for p in passes
+        for c in p.changes
+        if c.because.startswith(STAYS_FLOAT)
+    }
+    converted = _converted_biases(plan, materialised)
+    return (*refused, *((name, reason) for name, reason in floats.items() if name not in converted))
 
 
 def prepare(

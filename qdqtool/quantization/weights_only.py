@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 
 #: Takes rows out of a table.
 _LOOKUP = "Gather"
 
 
-def with_embeddings(preset: Preset, options: Options) -> Preset:
+def with_embeddings(preset: Preset, options: PlanOptions) -> Preset:
     """``preset`` with the tables that Gather looks rows up in quantized too, where ``options`` asks for it.
 
     In the blocks of the preset, which lie along a row, or else with a scale per row.

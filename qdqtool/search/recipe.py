@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, UsageError
@@ -28,21 +28,18 @@ from qdq_passes.select.selectors import literal
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text
 from qdqtool.io.files.toml_write import toml_text
+from qdqtool.options import changed, options_of
 from qdqtool.search.variants import RAISED
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Asked = TypeVar("Asked", bound="DataclassInstance")
 
 FORMAT, VERSION = "qdqtool.recipe", 1
 
 #: What an option of `quantize` may be, in a recipe.
 OptionValue = str | bool | int | float | tuple[str, ...] | Mapping[str, Any]
-
-
-#: Arguments of `quantize` that a recipe speaks of; the others (where to write, how many threads) are the caller's.
-_NOT_OF_RECIPES = frozenset(
-    {
-        "allow_findings", "cache", "data", "hooks", "image", "jobs", "model", "no_provenance", "output", "overwrite", "progress",
-        "ranges", "recipe", "report", "save_statistics", "statistics", "tokenizer", "warn", "allow_empty", "cluster",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +79,8 @@ class Recipe:
         """Precision → selectors that match these nodes alone."""
         return {precision: tuple(map(literal, names)) for precision, names in self.nodes.items()}
 
-    def laid_under(self, said: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of `quantize`: what the recipe says, and what is said beside it.
-
-        Args:
-            said: arguments that were given.
-            defaults: what they are when nobody says anything.
+    def laid_under(self, asked: Asked) -> Asked:
+        """``asked`` with what the recipe says.
 
         Raises:
             UsageError: something is said that contradicts the recipe.
@@ -95,19 +88,21 @@ class Recipe:
         own: dict[str, Any] = {"preset": self.preset, **self.options}
         for precision, texts in self.selectors.items():
             own[precision] = (*own.get(precision, ()), *texts)
-        unknown = sorted(set(own) - set(defaults))
+        options = options_of(type(asked))
+        unknown = sorted(set(own) - {each.name for each in options})
         if unknown:
             raise UsageError(f"the recipe has the option {unknown[0]!r}, which there is not", hint="update qdqtool")
-        for name, value in said.items():
-            if name not in defaults or name in _NOT_OF_RECIPES or _same(value, defaults[name]):
+        for name, value in changed(asked).items():
+            default = next(each.default for each in options if each.name == name)
+            if _same(value, default):
                 continue
-            if not _same(getattr(value, "name", value) if name == "preset" else value, own.get(name, defaults[name])):
+            if not _same(getattr(value, "name", value) if name == "preset" else value, own.get(name, default)):
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(
                     f"{option} contradicts the recipe, which {_words(own.get(name))}",
                     hint=f"leave {option} out, or search again with it",
                 )
-        return {**said, **own}
+        return replace(asked, **own)
 
     def to_toml(self) -> str:
         """The text of the file; the same recipe gives the same text."""

@@ -21,7 +21,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.observing import observed_names
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.runtime.session import open_session
 from qdqtool.search.metrics import Metric, open_metric
@@ -51,7 +51,7 @@ class Scheme:
     """
 
     preset: Preset
-    options: Options = field(default_factory=Options)
+    options: PlanOptions = field(default_factory=PlanOptions)
     ops: tuple[str, ...] = ()
     legalization: Legalization | None = None
     missing: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Point:
         data: dict[str, Any] = {precision: list(names) for precision, names in self.raised}
         return data if self.only is None else {**data, "only": list(self.only)}
 
-    def laid_over(self, options: Options) -> Options:
+    def laid_over(self, options: PlanOptions) -> PlanOptions:
         """``options`` with this said besides: what the command line would say with selectors of these names."""
         said: dict[str, Any] = {p: (*getattr(options, p), *map(literal, nodes)) for p, nodes in self.raised}
         options = replace(options, **said)

@@ -121,8 +121,8 @@ def _sqnr(model: Path, done: object, feed: Mapping[str, object]) -> float:
     import numpy as np
 
     import qdqtool
-    from qdqtool.api.quantizing import Quantized
     from qdqtool.runtime.session import open_session
+    from qdqtool.verbs.work.quantizing import Quantized
 
     assert isinstance(done, Quantized)
     sessions = [open_session(m, threads=2) for m in (qdqtool.load(model), done.model)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qdqtool.llm.folder.folders import split
 from qdqtool.llm.run.dynamic import DynamicDecoder
+from qdqtool.verbs.split import split
 from tests.extra.part import ROOT, Failed, call, environment
 
 #: A cache that Concat grows, and one that GroupQueryAttention keeps.

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from qdqtool.cli.options import allow_empty_option, command, load_model, model_argument, select_option
+from qdqtool.cli.commands import command_of
 from qdqtool.cli.render import Out, Precise, plural, say, table
+from qdqtool.verbs.qdq.list import List
 
 
-@command(name="list")
-@model_argument
-@select_option
-@allow_empty_option
-def list_pairs(out: Out, model: str, select: tuple[str, ...], allow_empty: bool) -> None:
-    """List everything quantized in MODEL: pairs, stored integers, integer operators; encoding, position, nodes."""
-    from qdq_passes.integers.look.rows import qdq_rows
-    from qdq_passes.select.selectors import Selector
-    from qdq_passes.select.selectors import select as evaluate
-
-    graph = load_model(model)
-    rows = qdq_rows(graph)
-    if select:
-        hit = evaluate(graph, Selector.of(*select), allow_empty=allow_empty)
-        nodes, values = set(hit.nodes), set(hit.values)
-        rows = [row for row in rows if row.is_hit(nodes, values, hit.named)]
+@command_of(List, name="list")
+def list_pairs(out: Out, asked: List) -> None:
+    rows = asked.run()
     data = [row.to_json() for row in rows]
     columns = ["tensor", "kind", "dtype", "scale", "zero_point", "position", "axis", "block_size", "form"]
     columns += [name for name in ("domain", "graph") if any(row[name] for row in data)]
@@ -34,7 +22,7 @@ def list_pairs(out: Out, model: str, select: tuple[str, ...], allow_empty: bool)
             table(tuple(columns), [[_short(row[c]) for c in columns] for row in data])
             say(plural(len(data), "row"))
         else:
-            say("nothing quantized" + (" there" if select else ""))
+            say("nothing quantized" + (" there" if asked.select else ""))
 
     out.result({"pairs": data}, render)
 

@@ -17,8 +17,9 @@ from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.feeds.image_options import ImageOptions
 from qdqtool.io.feeds.images import SUFFIXES as IMAGE_SUFFIXES
-from qdqtool.io.feeds.images import ImageOptions, image_feeds
+from qdqtool.io.feeds.images import image_feeds
 from qdqtool.io.feeds.npz_feeds import SampleArrays
 from qdqtool.io.feeds.sources import DataReader, Source, npz_folder, object_feeds, python_feeds, random_feeds
 from qdqtool.io.feeds.spec import InputSpec, conform, input_specs

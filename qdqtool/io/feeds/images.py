@@ -8,7 +8,6 @@ orientation is not applied)."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from qdq_passes.errors import ModelError, SetupError, UnsupportedError, UsageError
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.io.feeds.image_options import Fit, ImageOptions, Layout, Order
 from qdqtool.io.feeds.sources import Source
 from qdqtool.io.feeds.spec import InputSpec, format_shape, is_float
 from qdqtool.io.files.progress import Warn
@@ -29,63 +29,6 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
 #: Gray that fills the border of ``letterbox``, as YOLO models are trained with.
 LETTERBOX_GRAY = 114
-
-
-class Order(enum.Enum):
-    """Order of the color channels."""
-
-    RGB = "rgb"
-    BGR = "bgr"
-
-
-class Layout(enum.Enum):
-    """Order of the axes."""
-
-    NCHW = "nchw"
-    NHWC = "nhwc"
-
-
-class Fit(enum.Enum):
-    """How an image of another aspect ratio is brought to size.
-
-    stretch: resized, the ratio is lost. letterbox: resized to fit inside, gray border. center-crop: resized to cover, the
-    middle is kept.
-    """
-
-    STRETCH = "stretch"
-    LETTERBOX = "letterbox"
-    CENTER_CROP = "center-crop"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageOptions:
-    """How an image becomes an array.
-
-    Args:
-        size: (height, width) in pixels; default: the model's.
-        mean: one value, or one per channel, in units of ``pixel · scale``; default 0.
-        std: likewise; default 1.
-        scale: factor on pixels; default 1/255 for float inputs, 1 for integer inputs.
-        order: of the channels.
-        layout: of the axes; default: where the model's input has 1 or 3 channels.
-        fit: for images of another aspect ratio.
-    """
-
-    size: tuple[int, int] | None = None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    scale: float | None = None
-    order: Order = Order.RGB
-    layout: Layout | None = None
-    fit: Fit = Fit.STRETCH
-
-    def __post_init__(self) -> None:
-        if self.size is not None and min(self.size) < 1:
-            raise UsageError(
-                f"image size {self.size[0]}x{self.size[1]}", hint="--image-size takes HEIGHTxWIDTH in pixels"
-            )
-        if any(value == 0 for value in self.std):
-            raise UsageError("a standard deviation of 0", hint="--image-std divides")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
@@ -28,6 +28,31 @@ def refuse_existing(path: str, *, overwrite: bool) -> None:
         raise UsageError("is a folder", where=path, hint="give the name of a file")
     if not overwrite and os.path.lexists(path):
         raise UsageError("exists", where=path, hint="pass --overwrite")
+
+
+def refuse_inputs(written: str, inputs: Iterable[object]) -> None:
+    """Refuse to write to a file that the command reads, whatever ``--overwrite`` says; before any work is done.
+
+    Raises:
+        UsageError: it is one of ``inputs`` (what names no file is not looked at).
+    """
+    if not os.path.exists(written):
+        return
+    for path in inputs:
+        if isinstance(path, str | os.PathLike) and os.path.isfile(path) and os.path.samefile(path, written):
+            raise UsageError("is an input", where=written, hint="write to another file; inputs are never overwritten")
+
+
+def refuse_output(output: object, overwrite: bool, *inputs: object) -> None:
+    """Refuse an output that is one of ``inputs``, or that exists without ``--overwrite``; before any work is done.
+
+    Raises:
+        UsageError: either of the two, or it is a folder.
+    """
+    assert isinstance(output, str | os.PathLike)
+    written = os.fspath(output)
+    refuse_inputs(written, inputs)
+    refuse_existing(written, overwrite=overwrite)
 
 
 def refuse_unwritable(path: str) -> None:

@@ -1,4 +1,4 @@
-"""The public verb `split`: a folder of static graphs, their weights, a manifest."""
+"""What `split` writes: a folder of static graphs, their weights, a manifest."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.decoder.look.record import Layout
 from qdq_passes.errors import UsageError
-from qdq_passes.pipeline.pipeline import Hook
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import refuse_existing, write_whole
-from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.shared_weights import save_shared
-from qdqtool.io.models.working import ModelOrPath, opened, repair
-from qdqtool.llm.folder.companions import Companions, companions_of
+from qdqtool.llm.folder.companions import Companions
 from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
-from qdqtool.llm.plan.naming import Naming, load_naming
-from qdqtool.llm.plan.padding import Padding, padding_of
-from qdqtool.llm.plan.parts import parts_of
-from qdqtool.llm.plan.planning import planned
+from qdqtool.llm.plan.naming import Naming
+from qdqtool.llm.plan.padding import Padding
 from qdqtool.llm.plan.specializations import Specialization
-from qdqtool.llm.plan.splitting import MaskForm, Scatter, SplitPlan, StaticGraph, split_model
+from qdqtool.llm.plan.splitting import Split, SplitPlan, StaticGraph
 
 SPECIALIZATIONS = "specializations.json"
 
@@ -106,85 +100,29 @@ class SplitFolder:
         }
 
 
-def split(
-    model: ModelOrPath,
-    output: str | os.PathLike[str],
+def folder_of(
+    done: Split,
+    cut: Sequence[tuple[StaticGraph, Sequence[ir.Model]]],
+    folder: str,
+    profile: Naming,
+    source: str,
+    beside: Companions,
     *,
-    prefill: Sequence[int] = (128,),
-    decode: Sequence[int] = (1,),
-    context: Sequence[int] = (1024,),
-    batch: Sequence[int] = (1,),
-    specializations: str | os.PathLike[str] | Sequence[Specialization] | None = None,
-    layout: Layout = "in-place",
-    scatter: Scatter = "scatter-elements",
-    mask: MaskForm = "input",
-    all_logits: bool = False,
-    decompose: bool = False,
-    tabulate_angles: bool = False,
-    naming: str | os.PathLike[str] = "exported",
-    parts: int | None = None,
-    max_part_bytes: int | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    prompt_lengths: Sequence[int] = (),
-    overwrite: bool = False,
-    hooks: Iterable[Hook] = (),
-    progress: StageProgress | None = None,
-    warn: Warn | None = None,
+    old: frozenset[str],
+    padding: Sequence[Padding],
 ) -> SplitFolder:
-    """Split a decoder with a dynamic length into static prefill and decode graphs that share one weight file.
+    """Write the graphs ``cut`` to ``folder``; a run that fails leaves nothing there.
 
     Args:
-        model: path, or a model in memory (which stays as it is).
-        output: folder to write to: a graph a specialization, ``weights.<sha256>.data``, ``specializations.json``,
-            ``manifest.json``, the tokenizer's files.
-        prefill: tokens of one prefill run, a graph each.
-        decode: tokens of one decode run.
-        context: slots of the KV cache, a bucket each.
-        batch: rows of one run.
-        specializations: file with any list of shapes, or the shapes, instead of the four before.
-        layout: ``in-place``: the graph writes new keys and values into the cache; ``slide``: it gives them out.
-        scatter: operator that writes in place.
-        mask: the attention mask is an ``input``, or is made on the ``graph`` from the positions.
-        all_logits: logits of every position come out.
-        decompose: fused attention, norms and rotary embeddings become standard operators.
-        tabulate_angles: cosines and sines of positions come from a table: angles fit no 16-bit float.
-        naming: profile of the names of inputs and outputs.
-        parts: cut the layers into so many consecutive graphs.
-        max_part_bytes: cut so that weights and cache of a graph take at most so many bytes.
-        tokenizer: folder or file of the tokenizer; by default what lies beside ``model``.
-        prompt_lengths: lengths of prompts whose padding is to be stated.
-        overwrite: replace what an earlier split wrote to ``output``.
-        hooks: pipeline hooks.
-        progress: called with (stage, done, total).
-        warn: called with each warning.
-
-    Raises:
-        UnsupportedError: the model is no decoder with a cache, or cannot be made static without changing its function.
-        UsageError: bad options, or the folder exists.
+        done: what `split_model` made.
+        cut: each of its graphs, in parts.
+        folder: where to.
+        profile: names of inputs and outputs.
+        source: SHA-256 of the model's file.
+        beside: files of the tokenizer.
+        old: what an earlier split left there, see `refuse_folder`.
+        padding: what padding costs.
     """
-    folder = os.path.abspath(os.fspath(output))
-    profile = load_naming(naming)
-    plan = planned(
-        prefill=prefill, decode=decode, context=context, batch=batch, specializations=specializations, layout=layout,
-        scatter=scatter, mask=mask, all_logits=all_logits, decompose=decompose,
-        tabulate_angles=tabulate_angles, naming=naming,
-    )  # fmt: skip
-    profile.refuse(plan.specializations, in_parts=parts not in (None, 1) or max_part_bytes is not None)
-    if parts is not None and parts < 1:
-        raise UsageError(f"{parts} parts", hint="give at least 1")
-    old = refuse_folder(folder, overwrite=overwrite)
-    source_path = None if isinstance(model, ir.Model) else model
-    beside = companions_of(source_path, tokenizer)
-    waste = padding_of(prompt_lengths, plan.specializations) if prompt_lengths else ()
-    work, source = opened(model)
-    repair(work, warn)
-    done = split_model(work, plan, hooks=hooks, progress=progress, warn=warn)
-    if warn is not None:
-        for text in profile.warnings(done.graphs):
-            warn(text)
-    cut = parts_of(done.graphs, parts=parts, max_bytes=max_part_bytes)
-    if progress is not None:
-        progress("writing", 0, None)
     made: list[str] = []
     try:
         graphs, files, weights = _written(folder, old, profile, source, beside, cut, made)
@@ -197,7 +135,7 @@ def split(
         plan=done.plan,
         roles=done.roles,
         graphs=graphs,
-        padding=waste,
+        padding=tuple(padding),
         weight_bytes=sum(os.path.getsize(os.path.join(folder, name)) for name in weights),
         files=files,
     )

@@ -20,7 +20,7 @@ from qdqtool.llm.run.placement import GraphPlacement
 from qdqtool.runtime.session import Session
 
 #: ``device_npusim.py`` makes the device ``npusim``: its ``device`` is called with `DeviceOptions`, and gives a `Device`.
-DEVICES = FolderRegistry("devices", ("qdqtool.api.devices",), prefix="device_", attribute="device")
+DEVICES = FolderRegistry("devices", ("qdqtool.verbs.devices",), prefix="device_", attribute="device")
 #: Device without a name.
 PLAIN = "cpu"
 

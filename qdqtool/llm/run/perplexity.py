@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +13,6 @@ from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Progress
-from qdqtool.io.files.read import read_text
-from qdqtool.llm.folder.tokenizing import Tokenizer
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.session import Session
 
@@ -66,74 +63,6 @@ def spans(count: int, window: int, stride: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def perplexity(
-    model: str | os.PathLike[str],
-    data: str | os.PathLike[str],
-    *,
-    tokenizer: str | os.PathLike[str] | None = None,
-    window: int | None = None,
-    stride: int | None = None,
-    max_tokens: int | None = None,
-    threads: int = 0,
-    verify: bool = True,
-    device: str | None = None,
-    target: str | os.PathLike[str] | None = None,
-    arrange: str | None = None,
-    schedule: str | None = None,
-    prefill_device: str | None = None,
-    decode_device: str | None = None,
-    progress: Progress | None = None,
-) -> Perplexity:
-    """Perplexity of a decoder on a text.
-
-    The text is one list of tokens (with those that the tokenizer puts around it), t₀ … t₍N−1₎. Windows of ``window`` tokens
-    begin every ``stride`` tokens; each runs from an empty cache, teacher-forced: the logits behind t₍i−1₎ give p(tᵢ | the
-    window up to t₍i−1₎). A window scores what no earlier one has, never its own first token. With stride = window each token
-    but the first of a window is scored with what stands before it in the window; a smaller stride gives each more to look
-    back on, and takes longer. The perplexity is exp(−Σ ln p(tᵢ) / count), natural logarithm, softmax in float64.
-
-    Args:
-        model: a folder that `split` wrote, or a dynamic decoder.
-        data: a text file, UTF-8.
-        tokenizer: a tokenizer.json, or a folder with one; by default beside the graphs, or beside the model.
-        window: tokens of a window; by default the largest context of the folder, and 512 for a model.
-        stride: by default the window.
-        max_tokens: take only the first tokens of the text.
-        threads: threads inside an operator; 0 leaves the choice to onnxruntime.
-        verify: compare the files of the folder with its manifest first.
-        device: what runs the graphs, ``"cpu"`` or ``"npusim"``; see `qdqtool.llm.Session`, also for the next five.
-        target: name or file of the target of a device.
-        arrange: ``"whole"`` or ``"linear"``.
-        schedule: ``"sequential"``, ``"in-order"`` or ``"out-of-order"``.
-        prefill_device: ``device`` of the prefill graphs alone.
-        decode_device: ``device`` of the decode graphs alone.
-        progress: told (windows done, windows in all).
-
-    Raises:
-        UsageError: the window is longer than the largest context, or the text is shorter than two tokens.
-        ModelError: a file is missing or damaged, or a logit is not a number.
-        SetupError: the package tokenizers is not installed.
-    """
-    is_folder = os.path.isdir(model)
-    if not is_folder and any((device, prefill_device, decode_device, target, arrange, schedule)):
-        raise UsageError("a device runs static graphs", where=os.fspath(model), hint="`qdqtool split` makes them")
-    beside = os.fspath(model) if is_folder else os.path.dirname(os.fspath(model)) or "."
-    ids = Tokenizer(beside if tokenizer is None else tokenizer).encode(read_text(data))[:max_tokens]
-    if len(ids) < 2:
-        raise UsageError(f"has {len(ids)} tokens", where=os.fspath(data), hint="give a longer text")
-    start = time.perf_counter()
-    if is_folder:
-        session = Session(
-            model, threads=threads, batch_size=1, verify=verify, device=device, target=target, arrange=arrange,
-            schedule=schedule, prefill_device=prefill_device, decode_device=decode_device,
-        )  # fmt: skip
-        _refuse_window(window, session.context)
-        return measured(session, ids, window or session.context, stride, start=start, progress=progress)
-    return measured(
-        DynamicDecoder(model, threads=threads), ids, window or WINDOW, stride, start=start, progress=progress
-    )
-
-
 def measured(
     decoder: Session | DynamicDecoder,
     ids: Sequence[int],
@@ -143,7 +72,14 @@ def measured(
     start: float | None = None,
     progress: Progress | None = None,
 ) -> Perplexity:
-    """`perplexity` of an open decoder on tokens; ``start`` is when the clock began.
+    """Perplexity of an open decoder on tokens; ``start`` is when the clock began.
+
+    Windows of ``window`` tokens begin every ``stride`` tokens of t₀ … t₍N−1₎; each runs from an empty cache, teacher-forced: the
+    logits behind t₍i−1₎ give p(tᵢ | the window up to t₍i−1₎). A window scores what no earlier one has, never its own first token.
+    With stride = window each token but the first of a window is scored with what stands before it in the window; a smaller stride
+    gives each more to look back on, and takes longer. The perplexity is exp(−Σ ln p(tᵢ) / count), natural logarithm, softmax in
+    float64.
+
 
     Raises:
         UsageError: window and stride do not fit together, or a token is none of the model's.
@@ -191,7 +127,7 @@ def _surprise(logits: Array, targets: Sequence[int]) -> float:
     return float((norms - scores[np.arange(len(targets)), list(targets)]).sum())
 
 
-def _refuse_window(window: int | None, context: int) -> None:
+def refuse_window(window: int | None, context: int) -> None:
     if window is not None and window > context:
         raise UsageError(
             f"a window of {window} tokens, the largest context is {context}", hint="give a smaller --window"

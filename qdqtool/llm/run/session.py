@@ -14,7 +14,7 @@ from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Progress
 from qdqtool.llm.folder.damage import refuse_damaged
-from qdqtool.llm.folder.manifest import Manifest, read_manifest
+from qdqtool.llm.folder.manifest import MANIFEST, Manifest, read_manifest
 from qdqtool.llm.plan import buckets
 from qdqtool.llm.run.devices import devices_of
 from qdqtool.llm.run.generating import generate
@@ -97,6 +97,11 @@ class Session:
         self._pending: list[list[int]] = []
         self.runs: Counter[str] = Counter()
         self.reset()
+
+    def is_of(self, path: str) -> bool:
+        """Whether ``path`` is a file that this session was opened from."""
+        own = (os.path.join(self.folder, name) for name in (MANIFEST, *self.manifest.files))
+        return os.path.exists(path) and any(os.path.exists(name) and os.path.samefile(name, path) for name in own)
 
     @property
     def contexts(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from qdq_passes.npu.units.placed import CPU
 
 import qdqtool
 from qdqtool.llm import Session
-from qdqtool.llm.run.perplexity import perplexity
+from qdqtool.verbs.perplexity import perplexity
 from tests.dial import sized
 
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from qdqtool.cli.commands import ran
 from qdqtool.cli.render import Out
-from qdqtool.cli.saving import run_and_save
 from qdqtool.runtime import taps
+from qdqtool.verbs.opt import Opt
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
 
 UNSIGNED = """
@@ -178,5 +179,5 @@ class Watched(Out):
 
 def test_progress_of_a_pipeline_and_of_saving(tmp_path: Path) -> None:
     out = Watched()
-    run_and_save(out, DIGITS, str(tmp_path / "o.onnx"), "fold-batch-norm,sort")
+    ran(out, Opt(DIGITS, str(tmp_path / "o.onnx"), text="fold-batch-norm,sort"), "loading")
     assert out.shown == [("loading", 0, None), ("fold-batch-norm", 0, 2), ("sort", 1, 2), ("saving", 2, 2)]

@@ -4,6 +4,7 @@ of its own."""
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,11 @@ def test_catalogue_is_up_to_date() -> None:
     )  # fmt: skip
     stored = (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
     assert made.stdout == stored, "run python docs/make_catalogue.py"
+
+
+def test_the_options_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_options.py"))["page"]()
+    assert made == (ROOT / "docs" / "options.md").read_text(encoding="utf-8"), "run python docs/make_options.py"
 
 
 def test_the_table_of_targets_is_up_to_date() -> None:

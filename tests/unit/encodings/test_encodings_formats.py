@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import onnx_ir as ir
 import pytest
@@ -11,7 +11,6 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 from qdq_passes.numerics.encoding import Encoding
 
 import qdqtool
-from qdqtool.cli.cmd_encodings import FORMATS as CLI_FORMATS
 from qdqtool.encodings.entries import Encodings, Entry, Float, Lpbq, Unplaced, Wish
 from qdqtool.encodings.files import bound, read_encodings
 from qdqtool.encodings.formats import FORMATS, read_document, write_document
@@ -19,6 +18,7 @@ from qdqtool.encodings.grid import as_type
 from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.placing import place
 from qdqtool.encodings.reading import encoding_for
+from qdqtool.verbs.export_encodings import Format
 from tests.cases.encodings_helpers import DATA, as_json, per_axis, values
 from tests.cases.small_models import model
 
@@ -106,7 +106,7 @@ def test_floats_survive_versions_without_a_word_for_them() -> None:
 
 
 def test_formats_are_those_of_the_command() -> None:
-    assert CLI_FORMATS == FORMATS
+    assert get_args(Format) == FORMATS
 
 
 def entry(holds: Any, **more: Any) -> Encodings:

@@ -15,10 +15,10 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 
 import qdqtool
-from qdqtool import api
 from qdqtool.foreign.options import KNOWN, OPTIONS, parse_extra_options, read_extra_options, table
 from qdqtool.foreign.values import to_overrides
 from qdqtool.presets.loading import load_preset
+from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import cli, outputs, write
 
 FLOAT_SCALES = {"UsePowerOf2Scale": False}
@@ -26,7 +26,7 @@ FLOAT_SCALES = {"UsePowerOf2Scale": False}
 
 def materialised(**options: Any) -> str:
     """Text of the passes after calibration, over the preset xint8."""
-    return str(api.planned("xint8", extra_options=options).materialise)
+    return str(Planned(preset="xint8", extra_options=options).plan().materialise)
 
 
 def with_float_scales(**options: Any) -> str:
@@ -135,7 +135,7 @@ NOTHING_SAID: dict[str, Any] = {
 
 def planned(**options: Any) -> tuple[str, str, dict[str, Any]]:
     """All that will run: passes, calibration method and its options."""
-    plan = api.planned("xint8", extra_options=options)
+    plan = Planned(preset="xint8", extra_options=options).plan()
     return str(plan.pipeline), plan.method, dict(plan.method_options)
 
 
@@ -242,22 +242,24 @@ def test_interplay() -> None:
     assert "weights-symmetric" not in with_float_scales(weight_type="QUInt8", per_channel=True), "as in onnxruntime"
     assert "weights-symmetric=false" in with_float_scales(weight_type="QInt8", per_channel=True, WeightSymmetric=False)
     assert "bias=int16" in with_float_scales(weight_type="QInt16", Int32Bias=False)
-    assert api.planned("xint8", extra_options=FLOAT_SCALES).method == "minmax", "power-of-two ranges are too wide"
+    assert Planned(preset="xint8", extra_options=FLOAT_SCALES).plan().method == "minmax", (
+        "power-of-two ranges are too wide"
+    )
     assert (
-        api.planned("xint8", extra_options={"calibrate_method": "PowerOfTwoMethod.NonOverflow"}).method
+        Planned(preset="xint8", extra_options={"calibrate_method": "PowerOfTwoMethod.NonOverflow"}).plan().method
         == "pow2-nonoverflow"
     )
-    only = api.planned("xint8", only=["op:Conv"], extra_options={"nodes_to_quantize": "a"}).annotate.only
+    only = Planned(preset="xint8", only=["op:Conv"], extra_options={"nodes_to_quantize": "a"}).plan().annotate.only
     assert only.texts == ("op:Conv", "a")
 
 
 def test_a_target_takes_the_types_asked_for() -> None:
-    planned = api.planned(
-        "xint8", target="generic_int8", extra_options={"op_types_to_quantize": ["Gemm", "Einsum", "Conv"]}
-    )
+    planned = Planned(
+        preset="xint8", target="generic_int8", extra_options={"op_types_to_quantize": ["Gemm", "Einsum", "Conv"]}
+    ).plan()
     assert planned.annotate.ops == ("Gemm", "Conv")
     with pytest.raises(UsageError, match="the target takes no Einsum"):
-        api.planned("xint8", target="generic_int8", extra_options={"op_types_to_quantize": ["Einsum"]})
+        Planned(preset="xint8", target="generic_int8", extra_options={"op_types_to_quantize": ["Einsum"]}).plan()
 
 
 def test_overrides_as_onnxruntime_writes_them() -> None:
@@ -366,5 +368,5 @@ def test_known_options_say_why(name: str) -> None:
 
 def test_the_preset_decides_what_is_not_said() -> None:
     preset = load_preset("xint8")
-    assert api.planned(preset, extra_options={}).preset is preset
-    assert api.planned(preset, extra_options={"DedicatedQDQPair": True}).preset.annotate == preset.annotate
+    assert Planned(preset=preset, extra_options={}).plan().preset is preset
+    assert Planned(preset=preset, extra_options={"DedicatedQDQPair": True}).plan().preset.annotate == preset.annotate

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from qdq_passes.errors import UsageError
 
-from qdqtool import api
+from qdqtool.verbs.planned import Planned
 
 FLOAT_SCALES = {"UsePowerOf2Scale": False}
 
@@ -49,17 +49,19 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("options", "message"), CONTRADICTIONS, ids=[row[1][:40] for row in CONTRADICTIONS])
 def test_contradictions(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)) as caught:
-        api.planned("xint8", extra_options=options)
+        Planned(preset="xint8", extra_options=options).plan()
     assert caught.value.hint
     assert "\n" not in str(caught.value)
 
 
 def test_contradictions_with_options_of_ours() -> None:
     with pytest.raises(UsageError, match="AddQDQPairToWeight=true contradicts --weights dq"):
-        api.planned("xint8", weights="dq", extra_options={"AddQDQPairToWeight": True})
+        Planned(preset="xint8", weights="dq", extra_options={"AddQDQPairToWeight": True}).plan()
     with pytest.raises(UsageError, match=r"calibrate_method \(minmax\) contradicts --method pow2-nonoverflow"):
-        api.planned("xint8", method="pow2-nonoverflow", extra_options={"calibrate_method": "MinMax"})
-    assert str(api.planned("xint8", weights="dq").materialise).endswith(",fold-weight-qdq"), "not refused by itself"
+        Planned(preset="xint8", method="pow2-nonoverflow", extra_options={"calibrate_method": "MinMax"}).plan()
+    assert str(Planned(preset="xint8", weights="dq").plan().materialise).endswith(",fold-weight-qdq"), (
+        "not refused by itself"
+    )
     for options, message in (
         ({"CalibMovingAverage": True}, "CalibMovingAverage=true contradicts --method minmax"),
         ({"FuseGelu": True}, "FuseGelu=true contradicts --no-fuse-layers"),
@@ -68,6 +70,6 @@ def test_contradictions_with_options_of_ours() -> None:
         ({"ConvertSigmoidToHardSigmoid": True}, "ConvertSigmoidToHardSigmoid=true contradicts --keep-sigmoid"),
     ):
         with pytest.raises(UsageError, match=message):
-            api.planned("xint8", method="minmax", fuse_layers=False, keep_sigmoid=True, extra_options=options)
+            Planned(preset="xint8", method="minmax", fuse_layers=False, keep_sigmoid=True, extra_options=options).plan()
     for options in ({"FuseGelu": False}, {"ConvertBNToConv": True}, {"SimulateDPU": True}):
-        api.planned("xint8", method="minmax", fuse_layers=False, keep_sigmoid=True, extra_options=options)
+        Planned(preset="xint8", method="minmax", fuse_layers=False, keep_sigmoid=True, extra_options=options).plan()

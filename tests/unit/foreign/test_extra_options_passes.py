@@ -15,11 +15,11 @@ from onnxruntime.quantization import CalibrationMethod
 from qdq_passes.pipeline.text import format_pass, parse_passes
 
 import qdqtool
-from qdqtool import api
 from qdqtool.foreign.options import OPTIONS
 from qdqtool.foreign.switching import AFTER, BEFORE, DPU
 from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.quantizing import Quantization
+from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import CALIB, DIGITS, outputs, write
 
 FLOAT_SCALES = {"UsePowerOf2Scale": False}
@@ -43,7 +43,7 @@ def refined(steps: str, more: str = "") -> str:
 
 def difference(preset: str, options: dict[str, Any]) -> tuple[list[str], list[str]]:
     """(passes left out, passes put in) by ``options``, in their order."""
-    texts = (str(api.planned(preset, extra_options=said).pipeline) for said in ({}, options))
+    texts = (str(Planned(preset=preset, extra_options=said).plan().pipeline) for said in ({}, options))
     before, after = ([format_pass(p) for p in parse_passes(text)] for text in texts)
     rows = list(difflib.ndiff(before, after))
     return [row[2:] for row in rows if row[0] == "-"], [row[2:] for row in rows if row[0] == "+"]
@@ -135,7 +135,9 @@ def test_the_order_is_that_of_the_preset() -> None:
         names = [p.name() for p in passes if p.name() in order]
         last = {name: i for i, name in enumerate(names)}
         assert sorted(last, key=order.index) == sorted(last, key=lambda name: last[name])
-    plan = api.planned("vint8", extra_options={"ConvertClipToDPUVersion": True, "ConvertLeakyReluToDPUVersion": True})
+    plan = Planned(
+        preset="vint8", extra_options={"ConvertClipToDPUVersion": True, "ConvertLeakyReluToDPUVersion": True}
+    ).plan()
     assert [p.name() for p in plan.materialise.passes][-5:] == [
         "insert-qdq",
         DPU[0],
@@ -144,7 +146,7 @@ def test_the_order_is_that_of_the_preset() -> None:
         "narrow-weights",
     ]
     options = {"SplitLargeKernelPool": True, "ConvertBNToConv": True, "ReplaceClip6Relu": True}
-    names = [p.name() for p in api.planned("a8w8", extra_options=options).prepare.passes]
+    names = [p.name() for p in Planned(preset="a8w8", extra_options=options).plan().prepare.passes]
     assert names[-5:] == [
         "fuse-hard-swish",
         "batch-norm-to-conv",
@@ -156,7 +158,7 @@ def test_the_order_is_that_of_the_preset() -> None:
 
 def test_float_scales_leave_out_what_is_for_the_dpu() -> None:
     """What changes ranges stays; so do alignments that are asked for, as copies of scales."""
-    assert str(api.planned("xint8", extra_options=FLOAT_SCALES).materialise) == (
+    assert str(Planned(preset="xint8", extra_options=FLOAT_SCALES).plan().materialise) == (
         "adjust-ranges{ranges=@ranges softmax=false},annotate-encodings{encodings=@ranges scales=any},insert-qdq"
     )
     said = {
@@ -167,8 +169,10 @@ def test_float_scales_leave_out_what_is_for_the_dpu() -> None:
         "AdjustShiftCut": False,
         "MaxLoopNum": 5,
     }
-    assert str(api.planned("xint8-compat", extra_options=said).materialise).endswith(",align-concat{scales=any}")
-    compat = api.planned("xint8-compat", extra_options=FLOAT_SCALES)
+    assert str(Planned(preset="xint8-compat", extra_options=said).plan().materialise).endswith(
+        ",align-concat{scales=any}"
+    )
+    compat = Planned(preset="xint8-compat", extra_options=FLOAT_SCALES).plan()
     assert (compat.annotate.rounding, compat.annotate.constants) == ("up", "range")
     assert (compat.method, dict(compat.method_options)) == ("minmax", {}), (
         "reference=true is for methods of powers of two"
@@ -177,10 +181,10 @@ def test_float_scales_leave_out_what_is_for_the_dpu() -> None:
 
 def test_powers_of_two_over_float_scales() -> None:
     """The preset's alignment moves positions then; weights are stored once nothing moves any more."""
-    text = str(api.planned("a8w8", extra_options={"UsePowerOf2Scale": True}).materialise)
+    text = str(Planned(preset="a8w8", extra_options={"UsePowerOf2Scale": True}).plan().materialise)
     assert text.endswith(f",insert-qdq,{refined('align-concat')},fold-weight-qdq")
     everything = {"UsePowerOf2Scale": True, "NPULimitationCheck": True, "AddQDQPairToWeight": True}
-    assert str(api.planned("a8w8", extra_options=everything).materialise).endswith(f",insert-qdq,{REFINE}")
+    assert str(Planned(preset="a8w8", extra_options=everything).plan().materialise).endswith(f",insert-qdq,{REFINE}")
 
 
 #: (options, preset, method, its options, scales)
@@ -209,13 +213,13 @@ METHODS: list[tuple[dict[str, Any], str, str, dict[str, Any], str]] = [
 def test_calibration_methods(
     options: dict[str, Any], preset: str, method: str, its: dict[str, Any], scales: str
 ) -> None:
-    plan = api.planned(preset, extra_options=options)
+    plan = Planned(preset=preset, extra_options=options).plan()
     assert (plan.method, dict(plan.method_options), plan.annotate.scales) == (method, its, scales)
 
 
 def test_how_constants_are_chosen() -> None:
     def constants(**options: Any) -> str:
-        return api.planned("xint8", extra_options=options).annotate.constants
+        return Planned(preset="xint8", extra_options=options).plan().annotate.constants
 
     assert constants(WeightCalibrateMethod="CalibrationMethod.MinMax") == "range"
     assert constants(calibrate_method="NonOverflow") == "range", "the weights follow the method"

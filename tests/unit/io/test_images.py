@@ -13,7 +13,7 @@ from PIL import Image
 from qdq_passes.errors import ModelError, QdqError, SetupError, UnsupportedError, UsageError
 
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
-from qdqtool.io.feeds.images import Fit, ImageOptions, Layout, Order
+from qdqtool.io.feeds.image_options import Fit, ImageOptions, Layout, Order
 from qdqtool.io.feeds.spec import Dims, InputSpec
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)

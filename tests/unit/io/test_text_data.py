@@ -12,12 +12,14 @@ from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool import api
-from qdqtool.api.texts import is_text, with_texts
 from qdqtool.io.models.load import load
+from qdqtool.io.models.save import save
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.run.decoder_feeds import TextFeeds
 from qdqtool.quantization.angles import without_angles
 from qdqtool.runtime.session import open_session
+from qdqtool.verbs.planned import Planned
+from qdqtool.verbs.work.texts import is_text, with_texts
 from tests.cases.cli_helpers import DIGITS, SAMPLES, cli
 from tests.cases.small_models import model
 from tests.cases.tiny_decoder import VOCABULARY, dynamic, folder
@@ -103,7 +105,7 @@ def test_what_is_no_text_for(decoder: Path, tmp_path: Path) -> None:
 def test_angles_stay_float() -> None:
     """Positions times frequencies reach the length of the context; what reads the cosine is quantized."""
     graph = load(SAMPLES / "tiny_llama.onnx")
-    plan = without_angles(api.planned("a8w8"), graph)
+    plan = without_angles(Planned(preset="a8w8").plan(), graph)
     assert plan.annotate.exclude == Selector(("before:op:Cos", "before:op:Sin"))
     kinds = {node.op_type for node in select_nodes(graph, plan.annotate.exclude)}
     assert "MatMul" not in kinds or "Gather" not in kinds
@@ -136,5 +138,5 @@ def test_integer_io(tmp_path: Path) -> None:
 
 def _written(tmp_path: Path) -> str:
     path = tmp_path / "m.onnx"
-    api.save(model(MIXED), path)
+    save(model(MIXED), path)
     return str(path)

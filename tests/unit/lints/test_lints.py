@@ -16,11 +16,9 @@ from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool import api
-from qdqtool.api.linting import lint
-from qdqtool.cli.linting import lint_findings
-from qdqtool.cli.options import IMAGE_KEYS
-from qdqtool.cli.render import Out
 from qdqtool.lints.steep_function import steepest
+from qdqtool.verbs.check import Check
+from qdqtool.verbs.lint import lint
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli, write
 from tests.cases.small_models import model
 
@@ -242,12 +240,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert found.code == 0
     assert ("concat-range-mismatch", "cat") in [(f["rule"], f["where"]) for f in found.json["findings"]]
     with pytest.raises(UsageError, match="for a single model"):
-        lint_findings(
-            Out(False, None, False, True),
-            "folder",
-            None,
-            {"data": "random:1", "preset": None, **dict.fromkeys(IMAGE_KEYS)},
-        )
+        Check("folder", data="random:1")._lints(None)
 
 
 def test_the_options_named_repair_what_they_are_named_for() -> None:

@@ -15,7 +15,7 @@ from qdq_passes.errors import SetupError, UsageError
 from qdqtool.llm import Session
 from qdqtool.llm.folder.tokenizing import TextStream, Tokenizer
 from qdqtool.llm.run.generating import generate
-from qdqtool.llm.run.running import generate as run
+from qdqtool.verbs.generate import generate as run
 from tests.cases.cli_helpers import cli
 from tests.cases.tiny_decoder import Form, folder, last_logits
 from tests.cases.tiny_tokenizers import characters, words

@@ -15,7 +15,6 @@ from qdq_passes.graph.dump import dump
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool import api
-from qdqtool.api.quantizing_decoders import QuantizedFolder
 from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder.damage import verify_folder
@@ -23,6 +22,8 @@ from qdqtool.llm.folder.manifest import StaticModel, read_manifest
 from qdqtool.llm.run.calibration import DECODED, Schedule, Windows, schedules
 from qdqtool.quantization.observing import observed_names
 from qdqtool.quantization.shared_names import share_names
+from qdqtool.verbs.planned import Planned
+from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder
 from tests.cases.cli_helpers import SAMPLES, cli
 from tests.cases.small_models import model
 from tests.cases.tiny_decoder import VOCABULARY, Form, folder, teacher_forced
@@ -316,7 +317,7 @@ def test_a_printed_pipeline_replays(tmp_path: Path) -> None:
 def test_an_attention_that_keeps_its_cache(tmp_path: Path) -> None:
     """What an operator updates by itself stays float, and says so before anything is calibrated."""
     grouped = model(GROUPED)
-    step = api.planned("a8w8", kv_cache="int8")
+    step = Planned(preset="a8w8", kv_cache="int8").plan()
     with pytest.raises(
         UsageError, match="GroupQueryAttention keeps the cache itself: it stays float; split with --decompose"
     ):

@@ -9,10 +9,10 @@ import pytest
 from qdq_passes.errors import UsageError
 
 import qdqtool
-from qdqtool.llm.folder.folders import split
 from qdqtool.llm.plan.padding import padding_of
 from qdqtool.llm.plan.planning import crossed
 from qdqtool.llm.plan.specializations import Specialization
+from qdqtool.verbs.split import split
 from tests.cases.cli_helpers import DIGITS, cli
 from tests.unit.llm.test_split_forms import exported, tiny
 

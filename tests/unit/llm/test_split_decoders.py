@@ -19,11 +19,11 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 from qdqtool.llm import Session
-from qdqtool.llm.folder.folders import split
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import SplitPlan, split_model
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.verifying import TOLERANCE, verify_split
+from qdqtool.verbs.split import split
 from tests.cases.small_decoders import (
     ADDED,
     CAUSAL,

@@ -23,12 +23,12 @@ from qdqtool.llm import Session
 from qdqtool.llm.folder import folders
 from qdqtool.llm.folder.companions import companions_of
 from qdqtool.llm.folder.damage import verify_folder
-from qdqtool.llm.folder.folders import split
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.plan.naming import NAMINGS, load_naming
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import refuse_unknown_inputs
 from qdqtool.llm.run.verifying import verify_split
+from qdqtool.verbs.split import split
 from tests.cases.cli_helpers import environment
 from tests.cases.small_decoders import CAUSAL, IDS, LEARNED, MASK, POSITIONS, decoder
 from tests.unit.llm.test_split_forms import exported, tiny
@@ -140,8 +140,9 @@ def test_a_split_that_fails_leaves_nothing(tiny: Path, tmp_path: Path, monkeypat
 KILLED = """
 import os, signal, sys
 from qdqtool.llm import folders
+from qdqtool.verbs.split import split
 folders.write_manifest = lambda *arguments, **more: os.kill(os.getpid(), signal.SIGKILL)
-folders.split(sys.argv[1], sys.argv[2], prefill=(4,), context=(16,))
+split(sys.argv[1], sys.argv[2], prefill=(4,), context=(16,))
 """
 
 

@@ -12,10 +12,11 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.models.load import load
 from qdqtool.llm import Session
-from qdqtool.llm.folder.folders import SplitFolder, split
+from qdqtool.llm.folder.folders import SplitFolder
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.verifying import Verification, boundary_lengths, verify_split
+from qdqtool.verbs.split import split
 from tests.cases.tiny_decoder import dynamic
 
 DATA = Path(__file__).parents[2] / "data" / "decoders"

@@ -15,9 +15,9 @@ from qdq_passes.decoder.look.parts import Cut, _balanced, _fewest, chosen_cuts, 
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.models.load import load
-from qdqtool.llm.folder.folders import split
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.run.verifying import verify_split
+from qdqtool.verbs.split import split
 from tests.cases.small_models import model
 from tests.unit.llm.test_split_folder import places
 from tests.unit.llm.test_split_forms import exported, tiny

@@ -15,9 +15,9 @@ from qdq_passes.decoder.look.record import MaskInput
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.models.load import load
-from qdqtool.llm.folder.folders import split
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest, write_manifest
 from qdqtool.llm.run.verifying import boundary_lengths, verify_split
+from qdqtool.verbs.split import split
 from tests.cases.cli_helpers import cli
 from tests.unit.llm.test_split_forms import exported, tiny
 

@@ -14,6 +14,7 @@ from qdq_passes.npu.units.units import units_of
 
 from qdqtool import api
 from qdqtool.io.models.load import load
+from qdqtool.io.models.save import save
 from qdqtool.targets.facts import UnitFacts
 from qdqtool.targets.loading import load_target
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
@@ -198,7 +199,7 @@ def test_a_baseline_knows_the_rules(tmp_path: Path) -> None:
     """What broke a rule in the stored report may break it still; what kept it may not."""
     good, bad, report = tmp_path / "good.onnx", tmp_path / "bad.onnx", tmp_path / "report.json"
     text = "g (float[1,{d}] x) => (float[1,{d}] y) {{ [a] u = Relu(x) [b] v = {op}(u) [c] y = Relu(v) }}"
-    api.save(model(text.format(d=32, op="Acosh")), good)
+    save(model(text.format(d=32, op="Acosh")), good)
     done = cli("analyze", good, "--target", "apple_ane", "--json-out", report)
     assert "[no-rule]  b" in done.out
     assert "quantize it first" not in done.out
@@ -208,7 +209,7 @@ def test_a_baseline_knows_the_rules(tmp_path: Path) -> None:
     for node in work.graph:
         if node.name == "c":
             node.op_type = "Cosh"
-    api.save(work, bad)
+    save(work, bad)
     done = cli("analyze", bad, "--target", "apple_ane", "--baseline", report, code=1)
     assert "failed: c: does not keep no-rule, did in the baseline" in done.out
     stored = json.loads(report.read_text("utf-8"))

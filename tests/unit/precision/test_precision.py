@@ -26,7 +26,7 @@ import qdqtool
 from qdqtool import api
 from qdqtool.calibrate.observer import Range
 from qdqtool.presets.loading import PRESETS, load_preset
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import plan
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
 from tests.cases.small_models import model
@@ -327,14 +327,14 @@ int16 = ["op:Add"]
 
 def test_rules_that_match_nothing_say_nothing() -> None:
     """A preset is for any model: digits has neither norm nor attention."""
-    job = plan(load_preset("mobilequant"), Options())
+    job = plan(load_preset("mobilequant"), PlanOptions())
     assert "default=true" in str(job.precision)
     assert quantized(DIGITS, preset="mobilequant").comparison.min_sqnr > 20
 
 
 def test_plain_plans_are_as_they_were() -> None:
-    job = plan(load_preset("xint8"), Options())
+    job = plan(load_preset("xint8"), PlanOptions())
     assert job.precision.passes == ()
     assert not any(p.name() in ("set-precision", "convert-precision", "convert-opset") for p in job.pipeline.passes)
     with pytest.raises(UsageError, match="no switch"):
-        plan(load_preset("xint8"), Options(no_switch=("x",)))
+        plan(load_preset("xint8"), PlanOptions(no_switch=("x",)))

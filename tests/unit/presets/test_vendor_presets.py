@@ -19,8 +19,10 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
 from qdqtool import api
+from qdqtool.io.models.save import save
 from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.per_axis import CONVOLUTIONS, LINEAR
+from qdqtool.verbs.work.quantizing import Quantized
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, accepted, cli
 
 #: Model and its samples.
@@ -65,7 +67,7 @@ WEIGHTED = (*CONVOLUTIONS, *LINEAR)
 
 
 @functools.cache
-def quantized(preset: str, model: str, **options: Any) -> api.Quantized:
+def quantized(preset: str, model: str, **options: Any) -> Quantized:
     path, data = MODELS[model]
     return api.quantize(path, preset=preset, data=data, samples=8, **options)
 
@@ -170,7 +172,7 @@ def test_biases(preset: str, model: str) -> None:
     assert not [name for name, reason in done.quantization.refused if "s_x·s_w" in reason and "shared" not in reason]
 
 
-def _all_weights(done: api.Quantized) -> list[tuple[Pair, Encoding]]:
+def _all_weights(done: Quantized) -> list[tuple[Pair, Encoding]]:
     return pairs_of(done.model, "weight")
 
 
@@ -178,7 +180,7 @@ def _all_weights(done: api.Quantized) -> list[tuple[Pair, Encoding]]:
 @pytest.mark.parametrize(("preset", "model"), CASES)
 def test_the_file_is_accepted_and_computes_about_the_same(preset: str, model: str, tmp_path: Path) -> None:
     done = quantized(preset, model)
-    api.save(done.model, tmp_path / "q.onnx")
+    save(done.model, tmp_path / "q.onnx")
     onnx.checker.check_model(str(tmp_path / "q.onnx"), full_check=True)
     assert done.comparison is not None
     assert done.comparison.min_sqnr is not None
@@ -192,7 +194,7 @@ def test_more_bits_are_better() -> None:
     assert _sqnr(quantized("8a8w", "vit_block", method="minmax")) < figures[1] - 6
 
 
-def _sqnr(done: api.Quantized) -> float:
+def _sqnr(done: Quantized) -> float:
     assert done.comparison is not None
     assert done.comparison.min_sqnr is not None
     return done.comparison.min_sqnr
@@ -220,7 +222,7 @@ def test_constants_of_other_operators_are_stored_as_each_scheme_has_it() -> None
 @pytest.mark.parametrize("model", MODELS)
 def test_what_is_made_for_qnn_is_computed_in_integers_there(preset: str, model: str, tmp_path: Path) -> None:
     """By the verdicts of the target, which were measured: nothing falls back, nothing is computed in floats."""
-    api.save(quantized(preset, model).model, tmp_path / "q.onnx")
+    save(quantized(preset, model).model, tmp_path / "q.onnx")
     findings = cli("check", tmp_path / "q.onnx", "--target", "qnn_htp", "--json").json["findings"]
     rules = {finding["rule"] for finding in findings}
     assert rules <= {"unbound-batch", "matmul-int16-narrowed", "conv-silu-uint16"}, findings
@@ -270,7 +272,7 @@ def _integers(model: ir.Model) -> dict[str, tuple[str, bytes, tuple[float, ...]]
     return found
 
 
-def _widened(done: api.Quantized) -> set[str]:
+def _widened(done: Quantized) -> set[str]:
     """Weights that were widened for their bias, and those biases: after training there is another bias."""
     changes = [change for change in done.quantization.changes if "so that int32 holds" in change.because]
     return {change.where for change in changes} | {change.because.rpartition(" holds ")[2] for change in changes}

@@ -13,12 +13,11 @@ from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool import api
-from qdqtool.foreign.options import parse_extra_options
 from qdqtool.io.models.load import load
-from qdqtool.llm.run.perplexity import perplexity
 from qdqtool.presets.loading import PRESETS, load_preset
-from qdqtool.quantization.options import Options
+from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import plan
+from qdqtool.verbs.perplexity import perplexity
 from tests.cases.cli_helpers import SAMPLES, cli
 
 WEIGHT_ONLY = ("w4-g32", "w4-g128", "vulkan-8w")
@@ -113,9 +112,9 @@ def test_ranges_are_not_used(tmp_path: Path) -> None:
 def test_what_asks_for_activations_is_refused() -> None:
     preset = load_preset("w4-g32")
     with pytest.raises(UsageError, match="w4-g32 leaves activations float"):
-        plan(preset, Options(extra=parse_extra_options({"activation_type": "QInt8"})))
+        plan(preset, PlanOptions(extra_options=({"activation_type": "QInt8"})))
     with pytest.raises(UsageError, match="w4-g32 leaves activations float"):
-        plan(preset, Options(int16=("*",)))
+        plan(preset, PlanOptions(int16=("*",)))
 
 
 def test_the_rest_of_the_tool_takes_the_result(tmp_path: Path) -> None:

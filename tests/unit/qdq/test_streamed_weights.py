@@ -18,6 +18,7 @@ from qdq_passes.numerics import mapped
 from qdq_passes.qdq.edit.streamed import StreamedTensor
 
 from qdqtool import api
+from qdqtool.io.models.save import save
 from qdqtool.runtime.session import open_session
 from tests.cases.cli_helpers import ROOT, cli, environment
 
@@ -119,7 +120,7 @@ def test_a_data_file_that_goes_away_is_one_clear_error(tmp_path: Path) -> None:
     done = api.quantize(source, preset="w4-g32")
     Path(f"{source}.data").unlink()
     with pytest.raises(ModelError, match="cannot be read"):
-        api.save(done.model, tmp_path / "q.onnx")
+        save(done.model, tmp_path / "q.onnx")
     assert not (tmp_path / "q.onnx").exists()
 
 

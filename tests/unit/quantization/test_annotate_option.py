@@ -15,9 +15,10 @@ from qdq_passes.errors import UsageError
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool import api
-from qdqtool.api.quantizing import planned, planned_for
 from qdqtool.io.files.python_objects import import_object
 from qdqtool.io.models.load import load
+from qdqtool.verbs.planned import Planned
+from qdqtool.verbs.work.quantizing import planned_for
 from tests.cases.cli_helpers import CALIB, DIGITS, accepted, cli, write
 
 HOOKS = """
@@ -186,7 +187,7 @@ def test_types_that_need_a_newer_opset_bring_it(hooks: Path, tmp_path: Path) -> 
     ids=str,
 )
 def test_types_are_understood_however_python_spells_them(dtype: object) -> None:
-    job = planned("16a8w", annotate=[lambda model: {"input": {"dtype": dtype}}])
+    job = Planned(preset="16a8w", annotate=[lambda model: {"input": {"dtype": dtype}}]).plan()
     plan = planned_for(DIGITS, job)
     assert '{\\"input\\":{\\"dtype\\":\\"uint16\\"}}' in str(plan.pipeline)
 

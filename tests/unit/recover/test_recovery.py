@@ -16,13 +16,14 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 import qdqtool
-from qdqtool.api import calibrate, planned
+from qdqtool.api import calibrate
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.models.serialize import serialize
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.recovery import Recovery
 from qdqtool.quantization import recovery
 from qdqtool.runtime.session import open_session
+from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import cli
 
 ROOT = Path(__file__).parents[3]
@@ -38,19 +39,19 @@ def sqnr(model: ir.Model, reference: ir.Model, feed: dict[str, Array]) -> float:
 
 
 def test_the_plan_says_all() -> None:
-    plan = planned("xint8", smooth=0.25, equalize="bounds", round_weights=True, correct_bias=True)
+    plan = Planned(preset="xint8", smooth=0.25, equalize="bounds", round_weights=True, correct_bias=True).plan()
     assert str(plan.recover) == "equalize-layers{clip=bounds},smooth-activations{statistics=@statistics alpha=0.25}"
     text = str(plan.materialise)
     assert text.endswith(
         "round-weights{statistics=@statistics centred=true},correct-bias{statistics=@statistics made=int8}"
     )
     assert str(plan.pipeline) == f"{plan.prepare},{plan.recover},{plan.materialise}"
-    stored = str(planned("a8w8", round_weights=True).materialise)
+    stored = str(Planned(preset="a8w8", round_weights=True).plan().materialise)
     assert "insert-qdq{weights=dq}" not in stored
     assert stored.endswith("round-weights{statistics=@statistics narrow=false},fold-weight-qdq")
-    assert "made=int32" in str(planned("a8w8", correct_bias=True).materialise)
-    assert "insert-qdq{weights=dq}" in str(planned("a8w8", correct_bias=True).materialise)
-    assert not planned("a8w8").recover.passes
+    assert "made=int32" in str(Planned(preset="a8w8", correct_bias=True).plan().materialise)
+    assert "insert-qdq{weights=dq}" in str(Planned(preset="a8w8", correct_bias=True).plan().materialise)
+    assert not Planned(preset="a8w8").plan().recover.passes
 
 
 @pytest.mark.parametrize("weights", ["qdq", "dq"])
@@ -157,7 +158,7 @@ def test_presets_and_what_the_user_says(tmp_path: Path) -> None:
         words
         == "equalized layers, smoothed activations (alpha 0.25), error-compensating rounding of weights, corrected biases"
     )
-    plan = planned(str(file), smooth=False, equalize=False, correct_bias=False)
+    plan = Planned(preset=str(file), smooth=False, equalize=False, correct_bias=False).plan()
     assert not plan.recover.passes
     assert "round-weights{statistics=@statistics narrow=false}" in str(plan.materialise)
     assert "correct-bias" not in str(plan.materialise)
@@ -212,7 +213,7 @@ def test_smoothing_keeps_the_float_model_to_the_bit() -> None:
     done = qdqtool.quantize(VIT, preset="a8w8", data={"input": data}, smooth=0.5)
     statistics = done.quantization.statistics
     assert statistics is not None
-    planned("a8w8").prepare.run(plain)
+    Planned(preset="a8w8").plan().prepare.run(plain)
     (prepared,) = open_session(plain).run({"input": data}).values()
     report = run_pipeline(plain, "smooth-activations{statistics=@statistics}", inputs={"statistics": statistics.layers})
     edited = {c.where for c in report.changes if c.kind == "edit"}

@@ -12,7 +12,8 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool import api
 from qdqtool.io.models.load import load
-from qdqtool.llm.run.perplexity import perplexity
+from qdqtool.io.models.save import save
+from qdqtool.verbs.perplexity import perplexity
 from tests.cases.cli_helpers import SAMPLES
 from tests.dial import sized
 
@@ -28,7 +29,7 @@ def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The decoder with outliers, split; its graphs give all logits, so that a text is scored in a few runs."""
     folder = tmp_path_factory.mktemp("outliers")
     hard = run_pipeline(load(SAMPLES / "tiny_llama.onnx"), "inject-outliers").model
-    api.save(hard, folder / "hard.onnx")
+    save(hard, folder / "hard.onnx")
     api.split(
         folder / "hard.onnx", folder / "float", prefill=(128,), decode=(1,), context=(WINDOW,), all_logits=True,
         tokenizer=SAMPLES / "tokenizer.json",

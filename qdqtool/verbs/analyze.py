@@ -1,0 +1,109 @@
+"""The verb `analyze`: what a target makes of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from qdqtool.options import option
+from qdqtool.verbs.groups import MODEL, OUTPUT, Path, Saving, Targeted, Warns
+from qdqtool.verbs.verb import Verb, function_of
+
+if TYPE_CHECKING:
+    from qdqtool.io.models.working import ModelOrPath
+    from qdqtool.npu.report import Analysis
+
+#: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
+PREPARE = "give-names,infer-shapes"
+OUTLINE = "outline-partitions"
+
+
+def percent(text: str) -> float:
+    """``95%`` or ``95``.
+
+    Raises:
+        ValueError: it is no share of 0 to 100 percent.
+    """
+    try:
+        share = float(text.removesuffix("%"))
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 100:
+        raise ValueError(f"{text!r} is no share; write 95%, up to 100%")
+    return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
+    """Say of each node of MODEL whether an NPU computes it, why not, and what to change; exit 1 with errors or too little on it.
+
+    Errors are what the target computes silently wrong; they change no verdict.
+    """
+
+    leads: ClassVar = (Targeted,)
+
+    model: ModelOrPath = field(kw_only=False, metadata=MODEL)
+    output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
+    simulated: bool = option(False, "What the simulated NPU runs; it leaves to the CPU what it has no kernel for.")
+    require_npu: float | None = option(
+        None, "Exit 1 when fewer of the operators are on the NPU: 100%, 95%.", value="PERCENT", read=percent
+    )
+    baseline: Path | None = option(
+        None, "JSON of an earlier analysis: exit 1 only when something is worse than there.", value="FILE"
+    )
+    memory: bool = option(
+        False,
+        "Also plan its memory on the target: weights, KV cache, activations; MODEL may be a folder that `split` wrote.",
+    )
+    outline: bool = option(False, "… and with each partition as a local function, one box in Netron.")
+
+    def run(self) -> Analysis:
+        """The analysis; the model is written with it in the metadata of its nodes where there is an ``output``.
+
+        Raises:
+            UsageError: the model is compiled already, or the baseline is no report of an analysis.
+            QdqError: bad model or target; see each class's exit code.
+        """
+        import onnx_ir as ir
+        from qdq_passes.pipeline.pipeline import run_pipeline
+        from qdq_passes.verification.rules import verify
+
+        from qdqtool.io.files.atomic import refuse_existing
+        from qdqtool.io.models.save import save
+        from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
+        from qdqtool.npu.analyzing import analysis, judged, options, stored
+        from qdqtool.npu.arranging import linear_arrangement
+        from qdqtool.npu.compiled import refuse_compiled
+        from qdqtool.npu.memory import graph_memory, plan_of
+        from qdqtool.targets.loading import load_target
+
+        if self.output is not None:
+            refuse_existing(os.fspath(self.output), overwrite=self.overwrite)
+        chip = load_target(self.target)
+        before = stored(self.baseline) if self.baseline is not None else None
+        work, source = opened(self.model)
+        refuse_compiled(work, chip)
+        known = verify(work, minimum="error")
+        steps = ["inline-functions"] if work.functions else []
+        steps += [*repair(work, self.warn), PREPARE]
+        run_pipeline(work, ",".join(steps))
+        path = "model.onnx" if isinstance(self.model, ir.Model) else os.fspath(self.model)
+        found = judged(analysis(work, path, chip, self.boundary, simulated=self.simulated), before, self.require_npu)
+        if self.memory:
+            taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
+            plan = plan_of(chip, [graph_memory(work, taken, name=os.path.basename(path))])
+            found = dataclasses.replace(found, memory=plan)
+        if self.output is not None:
+            steps.append("assign-targets{target=@target" + options(self.boundary, simulated=self.simulated) + "}")
+            if self.outline:
+                run_pipeline(work, OUTLINE)
+                steps.append(OUTLINE)
+            refuse_errors(work, known, allow_findings=self.allow_findings)
+            entry = None if self.no_provenance else provenance_of(",".join(steps), source, {"target": chip.sha256})
+            save(work, self.output, overwrite=self.overwrite, provenance=entry, annotations=True)
+        return found
+
+
+analyze = function_of(Analyze)

@@ -1,0 +1,104 @@
+"""The verb `calibrate`: ranges of the float tensors of a model."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qdq_passes.errors import UsageError
+
+from qdqtool.options import option, pairs, said, wired
+from qdqtool.verbs.groups import DATA, AllowsEmpty, Path, Reports, Samples, Selected, Tokenized, Working
+from qdqtool.verbs.verb import Verb, function_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from qdqtool.calibrate.ranges import Ranges
+    from qdqtool.io.feeds.feeds import FeedSpec
+    from qdqtool.io.models.working import ModelOrPath
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Verb["Ranges"]):
+    """Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
+
+    model: ModelOrPath | None = field(kw_only=False, metadata=said("The model.", kind="argument", value="[MODEL]"))
+    data: FeedSpec | None = field(kw_only=False, metadata=DATA)
+    method: str = option("minmax", "Calibration method.", value="NAME", listed_by="methods", shown=True)
+    method_options: Mapping[str, str | int | float | bool] | None = option(
+        None,
+        "Option of the method (repeat): percentile=99.99, symmetric=false, reference=true.",
+        value="K=V", flags=("--method-option",), many=True, read=lambda texts: pairs(texts, example="percentile=99.99"),
+    )  # fmt: skip
+    tensors: Sequence[str] | None = wired(None, "Names of float graph inputs and node outputs of the main graph.")
+    statistics: bool = option(False, "Keep a histogram of every tensor, also of methods that need none.")
+    cache: Path | None = option(
+        None, "Keep ranges here: reused for the same data, and an interrupted run goes on.", value="DIR"
+    )
+
+    def run(self) -> Ranges:
+        """The ranges.
+
+        Raises:
+            QdqError: bad model, data or options; see each class's exit code.
+        """
+        import onnx_ir as ir
+
+        from qdqtool.io.feeds.feeds import open_feeds
+        from qdqtool.io.feeds.spec import input_specs
+        from qdqtool.io.models.load import load
+        from qdqtool.quantization.calibrating import collect_finite
+        from qdqtool.verbs.work.telling import pass_on, stage
+        from qdqtool.verbs.work.texts import with_texts
+        from qdqtool.workers.cluster import open_workers
+
+        if self.model is None:
+            raise UsageError("no model", hint="give a model, or ranges to merge")
+        if self.data is None:
+            raise UsageError("no data to calibrate on", hint="give --data; see `qdqtool calibrate --help`")
+        graph = self.model if isinstance(self.model, ir.Model) else load(self.model)
+        tensors = self._tensors(graph)
+        data = with_texts(self.data, graph, self.model, tokenizer=self.tokenizer, samples=self.samples)
+        feeds = open_feeds(data, input_specs(graph), samples=self.samples, seed=self.seed, image=self.image)
+        with open_workers(self.jobs, self.cluster, warn=self.warn) as workers:
+            found = collect_finite(
+                graph,
+                feeds,
+                self.method,
+                tensors,
+                options=self.method_options,
+                statistics=self.statistics,
+                cache=self.cache,
+                way_out=lambda bad: (
+                    f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{n}' for n in bad))}"
+                ),
+                workers=workers,
+                progress=stage(self.progress, "calibrating", feeds.count),
+            )
+        pass_on(feeds.warnings, self.warn)
+        return found
+
+    def _tensors(self, graph: ir.Model) -> Sequence[str]:
+        """Names of what is observed.
+
+        Raises:
+            UsageError: a selector matches nothing that has a range.
+        """
+        from qdq_passes.select.selectors import Selector, select
+
+        from qdqtool.runtime.taps import float_tensors
+
+        every = float_tensors(graph) if self.tensors is None else self.tensors
+        if not self.select:
+            return every
+        names = {v.name for v in select(graph, Selector.of(*self.select), allow_empty=self.allow_empty).values}
+        chosen = [name for name in every if name in names]
+        if not chosen:
+            raise UsageError("--select names no float value of the main graph", hint="weights need no calibration")
+        return chosen
+
+
+calibrate = function_of(Calibrate)

@@ -1,0 +1,218 @@
+"""The verb `check`: what our verifier, onnx.checker, a target, the installed onnxruntime and the lints find."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.options import option
+from qdqtool.verbs.groups import DATA, MODEL, Path
+from qdqtool.verbs.lint import Lint, Linted, has_grids
+from qdqtool.verbs.verb import Verb, function_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from qdqtool.io.feeds.feeds import FeedSpec
+    from qdqtool.io.files.progress import StageProgress
+    from qdqtool.targets.target import Target
+
+#: Place of a finding that names no node; the same wherever the file lies, so that a baseline fits.
+PLACE = "model"
+_ERRORS = ("error", "fatal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What was found.
+
+    Args:
+        target: name of the target.
+        findings: level, rule, place, message and hint of each.
+        graph: the model; None for a folder.
+        known_errors: errors that the baseline has.
+    """
+
+    target: str | None
+    findings: list[dict[str, Any]]
+    graph: ir.Model | None
+    known_errors: int
+
+    @property
+    def errors(self) -> int:
+        """New errors."""
+        return sum(f["level"] in _ERRORS for f in self.findings) - self.known_errors
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the command's contract."""
+        from qdqtool.io.models.versions import loadable_in
+
+        return {
+            "target": self.target,
+            "findings": self.findings,
+            "onnxruntime": loadable_in(self.graph) if self.graph is not None else None,
+            "errors": self.errors,
+            "known_errors": self.known_errors,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Linted, Verb[Checked]):
+    """Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings.
+
+    MODEL may be a folder that `split` wrote: its files are compared with the hashes of the manifest, then checked graph by
+    graph. Traps, which integer backends fall into silently, are warnings and notes; they change no exit code. Nor do lints:
+    with --data, where the values of a model do not suit its grids (a Concat of unlike branches, a steep function, dead slices).
+    """
+
+    model: Path = field(kw_only=False, metadata=MODEL)
+    target: Path | None = option(None, "Look for the traps of this target too.", value="NAME|FILE", listed_by="targets")
+    runtime: bool = option(True, "Do not try to load the model in the installed onnxruntime.", flags=("--no-runtime",))
+    baseline: Path | None = option(
+        None, "JSON of an earlier check: exit 1 only on errors that it does not have.", value="FILE"
+    )
+    data: FeedSpec | None = field(default=None, metadata=DATA)
+
+    def run(self) -> Checked:
+        """The findings."""
+        from qdqtool.io.models.load import load
+        from qdqtool.targets.loading import load_target
+
+        chip = load_target(self.target) if self.target is not None else None
+        path, graph = os.fspath(self.model), None
+        if os.path.isdir(path):
+            findings = _folder(path, chip, runtime=self.runtime, progress=self.progress)
+        else:
+            graph = load(path)
+            findings = _findings(path, graph, chip, runtime=self.runtime)
+        if not any(f["level"] in _ERRORS for f in findings):  # what does not run has no values
+            findings = [*findings, *self._lints(graph)]
+        known = _known(os.fspath(self.baseline)) if self.baseline is not None else set()
+        old = sum(f["level"] in _ERRORS and (f["rule"], f["where"]) in known for f in findings)
+        return Checked(target=None if chip is None else chip.name, findings=findings, graph=graph, known_errors=old)
+
+    def _lints(self, graph: ir.Model | None) -> list[dict[str, Any]]:
+        """Findings of the lints: of a model with pairs always (weights alone without data), of a float one with data or a preset.
+
+        Raises:
+            UsageError: data for a folder.
+        """
+        from qdq_passes.errors import UsageError
+
+        is_asked = self.data is not None or self.preset is not None
+        if graph is None:
+            if is_asked:
+                hint = "check one of the folder's files"
+                raise UsageError("--data and --preset are for a single model", hint=hint)
+            return []
+        if not is_asked and not has_grids(graph):
+            return []
+        found = Lint(
+            graph, self.data, preset=self.preset, exclude=self.exclude, samples=self.samples, seed=self.seed, image=self.image,
+            tokenizer=self.tokenizer or os.path.dirname(self.model) or ".", jobs=self.jobs, progress=self.progress,
+            warn=self.warn,
+        ).run()  # fmt: skip
+        return [finding.to_json() for finding in found]
+
+
+def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool) -> list[dict[str, Any]]:
+    """All findings of one model."""
+    from qdqtool.targets.findings import silent_findings
+
+    silent = [finding.to_json() for finding in silent_findings(graph, chip)]
+    found = [*_verifier(graph), *_checker(path, graph), *silent, *_programs(graph, chip)]
+    return [*found, *_runtime(graph)] if runtime else found
+
+
+def _folder(folder: str, chip: Target | None, *, runtime: bool, progress: StageProgress | None) -> list[dict[str, Any]]:
+    """Findings of a folder that `split` wrote: files against the hashes of the manifest, then graph by graph."""
+    from qdqtool.io.models.load import load
+    from qdqtool.llm.folder.damage import verify_folder
+    from qdqtool.llm.folder.manifest import read_manifest
+    from qdqtool.verbs.work.telling import stage
+
+    damaged = verify_folder(folder, progress=stage(progress, "hashing"))
+    if damaged:
+        return [finding.to_json() for finding in damaged]
+    found = []
+    for model in read_manifest(folder).models:
+        for part in model.parts:
+            path = os.path.join(folder, part.file)
+            for finding in _findings(path, load(path), chip, runtime=runtime):
+                found.append({**finding, "where": f"{part.file}: {finding['where']}"})
+    return found
+
+
+def _verifier(graph: ir.Model) -> list[dict[str, Any]]:
+    from qdq_passes.verification.rules import verify
+
+    return [f.to_json() for f in verify(graph)]
+
+
+def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
+    """onnx.checker. What it rejects only for an operator of onnxruntime, our verifier has noted; onnxruntime decides about it."""
+    import onnx.checker
+    from qdq_passes.graph.uses import all_nodes
+
+    from qdqtool.io.models.parse import read_model
+
+    is_text = os.path.splitext(path)[1].lower() in (".onnxtxt", ".json", ".textproto", ".prototxt", ".pbtxt")
+    try:
+        onnx.checker.check_model(read_model(path) if is_text else path, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, OSError) as error:
+        text = " ".join(str(error).split())
+        noted = {f["where"] for f in _verifier(graph) if (f["level"], f["rule"]) == ("note", "known-operators")}
+        if any(f"No Op registered for {n.op_type} " in text for n in all_nodes(graph) if n.name in noted):
+            return []
+        return [_finding("error", "onnx-checker", PLACE, text[:400], "export the model again, or edit what it names")]
+    return []
+
+
+def _runtime(graph: ir.Model) -> list[dict[str, Any]]:
+    from qdq_passes.errors import QdqError, SetupError
+
+    from qdqtool.npu.compiled import needs_library, open_model
+    from qdqtool.npu.library import library_path
+
+    if needs_library(graph):
+        try:
+            library_path()
+        except SetupError as error:
+            return [_finding("note", "npu-library", PLACE, f"is not loaded: {error.message}", error.hint or "")]
+    try:
+        open_model(graph)
+    except SetupError:
+        raise
+    except QdqError as error:
+        return [_finding("error", "onnxruntime-load", error.where or PLACE, error.message, error.hint or "")]
+    return []
+
+
+def _programs(graph: ir.Model, chip: Target | None) -> list[dict[str, Any]]:
+    """Programs of an NPU in the model: damaged, or compiled for another target."""
+    from qdqtool.npu.compiled import findings
+
+    return [f.to_json() for f in findings(graph, chip)]
+
+
+def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict[str, Any]:
+    return {"level": level, "rule": rule, "where": where, "message": message, "hint": hint}
+
+
+def _known(path: str) -> set[tuple[str, str]]:
+    """(rule, place) of the findings of an earlier report."""
+    import json
+
+    from qdq_passes.errors import UsageError
+
+    from qdqtool.io.files.read import read_text
+
+    try:
+        findings = json.loads(read_text(path))["findings"]
+        return {(f["rule"], f["where"]) for f in findings}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError("is no report of `qdqtool check --json`", where=path) from error
+
+
+check = function_of(Check)

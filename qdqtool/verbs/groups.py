@@ -1,0 +1,216 @@
+"""Options that several verbs have, said once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from qdqtool.io.feeds.image_options import ImageOptions
+from qdqtool.options import group, option, said, wired
+
+if TYPE_CHECKING:
+    from qdqtool.io.feeds.feeds import FeedSpec
+    from qdqtool.io.files.progress import Progress, StageProgress
+
+Path = str | os.PathLike[str]
+
+#: Metadata of the first argument of most verbs.
+MODEL = said(kind="argument", value="MODEL", help="Path, or a model in memory, which stays as it is.")
+#: Metadata of ``-o`` where it may be left out: in Python the second argument.
+OUTPUT = said(
+    "Where to write the model; parent folders are made.", value="FILE", flags=("-o", "--output"), before="overwrite"
+)
+#: Metadata of ``-o`` where the command needs it.
+OUTPUT_NEEDED = said(
+    "Where to write the model; parent folders are made.",
+    value="FILE",
+    flags=("-o", "--output"),
+    required=True,
+    before="overwrite",
+)
+_DATA = (
+    "Samples: file.npz, a folder of .npz or of images, a text (.txt) of a language model, module:function, or "
+    "random:N[:SEED]."
+)
+#: Metadata of ``--data``.
+DATA = said(_DATA, value="D", before="samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warns:
+    """Who is told what is likely a mistake."""
+
+    warn: Callable[[str], None] | None = wired(None, "Called with each warning.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports(Warns):
+    """Who is told how far the work is, and what is likely a mistake."""
+
+    progress: StageProgress | None = wired(None, "Called with (stage, done, total).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReports:
+    """Who is told how far work of one stage is."""
+
+    has_stages: ClassVar[bool] = False
+
+    progress: Progress | None = wired(None, "Called with (done, total).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """How a model is written."""
+
+    overwrite: bool = option(False, "Replace FILE if it exists.", recipe=False)
+    no_provenance: bool = option(False, "Leave out the metadata entry that says what was done.", recipe=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What becomes of errors that were there before."""
+
+    allow_findings: bool = option(False, "Save although the model has errors that it came with.", recipe=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targeted(Findings):
+    """The NPU that a model is for."""
+
+    target: Path = field(metadata=said("The NPU.", value="NAME|FILE", listed_by="targets", required=True))
+    boundary: Literal["cpu", "npu"] | None = option(
+        None, "Where the Q and DQ of float inputs and outputs run, where not as the target says."
+    )
+
+
+def first_samples(default: int | None) -> int | None:
+    """The option that says how many samples are taken, with its default; None for all."""
+    return option(default, "Take the first N samples.", value="N", least=1, shown=default is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """How samples are taken from data."""
+
+    samples: int | None = first_samples(None)
+    seed: int = option(0, "Seed of random data.", shown=True)
+    image: ImageOptions | None = group(ImageOptions, prefix="image-", help="How images become inputs.", recipe=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenized:
+    """Who makes tokens of a text."""
+
+    tokenizer: Path | None = option(
+        None,
+        "tokenizer.json for a text as --data, or a folder with one; by default beside the model.",
+        value="FILE|DIR",
+        recipe=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Working:
+    """Who shares the work."""
+
+    jobs: int = option(
+        1,
+        "Processes of this machine that share the work, of one thread each. The result is the same, byte for byte.",
+        value="N", least=1, shown=True, recipe=False,
+    )  # fmt: skip
+    cluster: str | None = option(
+        None,
+        "Let the workers of a Dask cluster share the work: tcp://HOST:8786, or the scheduler's file.",
+        value="ADDRESS", recipe=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threaded:
+    """Threads of an operator."""
+
+    jobs: int = option(
+        1,
+        "Threads inside an operator. Equal N gives equal bytes; with another N figures may differ in the last bit.",
+        value="N", flags=("--threads", "--jobs"), least=1, shown=True, recipe=False,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """What the verb acts on."""
+
+    select: Sequence[str] = option((), "What the command acts on (selector; repeat to unite).", value="SEL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowsEmpty:
+    """What becomes of selectors that match nothing."""
+
+    allow_empty: bool = option(False, "A selector that matches nothing is a warning, not an error.", recipe=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """How far logits may be apart."""
+
+    tolerance: float = option(1e-4, "Largest difference, in units of the largest logit.", shown=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtThreads:
+    """Threads of onnxruntime."""
+
+    threads: int | None = option(0, "Threads inside an operator; 0: onnxruntime's choice.", value="N", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """What runs a language model."""
+
+    device: str | None = option(
+        None, "What runs the graphs: cpu (by default) or npusim, a simulated NPU.", value="NAME"
+    )
+    target: Path | None = option(None, "The NPU.", value="NAME|FILE", listed_by="targets")
+    arrange: Literal["whole", "linear"] | None = option(
+        None,
+        "The NPU takes what it can, or linear layers, with attention and norms on the CPU; else as the target says.",
+    )
+    schedule: Literal["sequential", "in-order", "out-of-order"] | None = option(
+        None,
+        "How chunks and engines follow each other; out-of-order by default. The numbers are the same.",
+    )
+    prefill_device: str | None = option(None, "--device of the prefill graphs alone.", value="NAME")
+    decode_device: str | None = option(None, "--device of the decode graphs alone.", value="NAME")
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether a device runs any graph, not onnxruntime's CPU provider alone."""
+        from qdqtool.llm.run.devices import names_plain
+
+        return not names_plain(self.device, self.prefill_device, self.decode_device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What variants of a quantization are judged by."""
+
+    metric: str = option(
+        "sqnr",
+        "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
+        value="NAME|M:F", shown=True,
+    )  # fmt: skip
+    eval_data: FeedSpec | None = option(
+        None, "Samples to judge on, in any form of --data; by default those of --data.", value="D"
+    )
+    eval_samples: int | None = option(
+        None,
+        "Judge on the first N; by default --samples, else up to 16 for SQNR and all for another metric.",
+        value="N", least=1,
+    )  # fmt: skip
+    resume: Path | None = option(
+        None, "Go on with the measurements in FILE; begin it where it does not exist.", value="FILE"
+    )

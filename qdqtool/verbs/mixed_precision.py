@@ -1,0 +1,189 @@
+"""The verb `mixed_precision`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qdq_passes.errors import UsageError
+
+from qdqtool.options import changed, option, options_of
+from qdqtool.quantization.options import PlanOptions
+from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Judging, Path, Saving, Working
+from qdqtool.verbs.planned import DEFAULT_PRESET, Planned
+from qdqtool.verbs.quantize import Quantize
+from qdqtool.verbs.verb import Verb, function_of
+
+if TYPE_CHECKING:
+    from qdqtool.io.feeds.feeds import FeedSpec
+    from qdqtool.io.models.working import ModelOrPath
+    from qdqtool.search.measuring import Setting
+    from qdqtool.search.mixed_precision import Mixed
+    from qdqtool.search.recipe import OptionValue, Recipe
+    from qdqtool.verbs.work.quantizing import Quantized
+
+#: What nodes may be raised to unless it is said.
+TYPES = ("int16", "fp16", "float")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedQuantized:
+    """What a search found, and what was made of it.
+
+    Args:
+        mixed: the search.
+        recipe: what makes the chosen point again.
+        quantized: the chosen point; None where the bound is not met.
+    """
+
+    mixed: Mixed
+    recipe: Recipe
+    quantized: Quantized | None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the command's contract."""
+        return {"preset": self.recipe.preset, **self.mixed.to_json(), "ranges_sha256": self.recipe.ranges_sha256}
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuantized]):
+    """Raise nodes of the float MODEL out of 8 bit until a bound holds, at the least cost; quantize like that.
+
+    The cost counts multiply-accumulates out of 8 bit and tensors that change their width, not nodes. Exit 1 with the best there
+    is when the bound cannot be met.
+    """
+
+    leads: ClassVar[tuple[type, ...]] = (Saving, Findings)
+    placed: ClassVar[Mapping[str, str]] = {**Planned.placed, "metric": "min_metric"}
+
+    model: ModelOrPath = field(kw_only=False, metadata=MODEL)
+    data: FeedSpec | None = field(default=None, kw_only=False, metadata=DATA)
+    output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
+    min_sqnr: float | None = option(None, "Bound: SQNR of the worst output, in dB.", value="DB")
+    min_metric: float | None = option(None, "Bound: figure of --metric.", value="X")
+    types: Sequence[str] = option(
+        TYPES,
+        "What nodes may be raised to: int16, fp16, bf16, float; of these what --target takes of a node.",
+        value="T,T", shown=",".join(TYPES), read=_words,
+    )  # fmt: skip
+    recipe: Path | None = option(None, "Write what `quantize --recipe` replays to the same bytes.", value="FILE")
+
+    def run(self) -> MixedQuantized:
+        """The search, and what was made of the cheapest point that holds the bound.
+
+        Raises:
+            UsageError: no bound, or two.
+            QdqError: bad model, data or options; see each class's exit code.
+        """
+        from qdqtool.calibrate.fingerprint import model_sha256
+        from qdqtool.io.files.atomic import refuse_existing
+        from qdqtool.io.models.working import opened
+        from qdqtool.search.allowed_precisions import allowed_precisions
+        from qdqtool.search.measuring import Measurements
+        from qdqtool.search.movers import movers
+        from qdqtool.search.precision_search import Search
+        from qdqtool.verbs.work.searching import begin, chip_of, close_journal, open_journal
+        from qdqtool.workers.cluster import open_workers
+
+        bound = self._bound()
+        for file in (self.output, self.recipe):
+            if file is not None:
+                refuse_existing(os.path.abspath(file), overwrite=self.overwrite)
+        precisions = self._types()
+        work, _ = opened(self.model)
+        fingerprint = model_sha256(work)
+        with open_workers(self.jobs, self.cluster, warn=self.warn) as workers:
+            setting, judge = begin(self, work, self.model, workers, precisions=precisions)
+            journal = open_journal(
+                "mixed-precision", setting, output=self.output, resume=self.resume, overwrite=self.overwrite
+            )
+            raisable = movers(setting.model, setting.plan, follow=True)
+            found = Search(
+                setting=setting,
+                measurements=Measurements(bench=setting.bench, workers=workers, journal=journal),
+                metric=judge,
+                bound=bound,
+                precisions=precisions,
+                allowed=allowed_precisions(setting.bench, raisable, precisions, chip_of(self)),
+                progress=self.progress,
+            ).run()
+        made = self._recipe(found, setting, fingerprint)
+        if not found.met:
+            return MixedQuantized(mixed=found, recipe=made, quantized=None)
+        done = Quantize(
+            self.model, self.output, recipe=made, preset=self.preset, data=self.data, image=self.image,
+            tokenizer=self.tokenizer, ranges=setting.bench.ranges if self.ranges is not None else None,
+            statistics=self.statistics, allow_empty=self.allow_empty, allow_findings=self.allow_findings,
+            overwrite=self.overwrite, no_provenance=self.no_provenance, cache=self.cache, progress=self.progress, warn=self.warn,
+        ).run()  # fmt: skip
+        made = replace(made, ranges_sha256=done.quantization.ranges.sha256)
+        if self.recipe is not None:
+            made.write(self.recipe, overwrite=self.overwrite)
+        close_journal(journal, self.output)
+        return MixedQuantized(mixed=found, recipe=made, quantized=done)
+
+    def _bound(self) -> float:
+        """The bound."""
+        if self.min_sqnr is not None and (self.min_metric is not None or self.metric != "sqnr"):
+            hint = "a search has one bound: --min-sqnr, or --metric and --min-metric"
+            raise UsageError("--min-sqnr and --metric together", hint=hint)
+        bound = self.min_sqnr if self.min_sqnr is not None else self.min_metric
+        if bound is None:
+            hint = "give --min-sqnr DB, or --metric module:function and --min-metric X"
+            raise UsageError("no bound to hold", hint=hint)
+        if bound != bound:
+            raise UsageError("the bound is no number", hint="give for example --min-sqnr 30")
+        return bound
+
+    def _types(self) -> tuple[str, ...]:
+        """``types``, cheapest first."""
+        from qdqtool.search.variants import RAISED
+
+        hint = f"it takes {', '.join(RAISED)}"
+        for name in self.types:
+            if name not in RAISED:
+                raise UsageError(f"nothing is raised to {name!r}", where="--types", hint=hint)
+        if not self.types:
+            raise UsageError("no types to raise nodes to", where="--types", hint=hint)
+        return tuple(name for name in RAISED if name in self.types)
+
+    def _recipe(self, found: Mixed, setting: Setting, fingerprint: str) -> Recipe:
+        from qdqtool.presets.preset import Preset
+        from qdqtool.search.recipe import Recipe
+
+        preset, chosen = self.preset or DEFAULT_PRESET, found.chosen
+        names = {each.name for each in options_of(PlanOptions)} | {"target", "samples", "seed"}
+        return Recipe(
+            preset=preset.name if isinstance(preset, Preset) else preset,
+            options={name: _option(name, value) for name, value in changed(self).items() if name in names},
+            nodes=dict(chosen.point.raised),
+            metric=found.metric.name,
+            bound=found.bound,
+            figure=chosen.measured.figure,
+            cost=chosen.measured.cost.total,
+            share_8_bit=chosen.measured.cost.share_8_bit,
+            crossings=chosen.measured.cost.crossings,
+            model_sha256=fingerprint,
+            preset_sha256=setting.plan.preset.sha256,
+        )
+
+
+def _option(name: str, value: Any) -> OptionValue:
+    """An argument of `quantize` as a recipe writes it.
+
+    Raises:
+        UsageError: it is a function, which a file cannot hold.
+    """
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if any(callable(item) for item in items):
+        raise UsageError("a recipe cannot hold a function", where=name, hint="give it as module:function")
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+mixed_precision = function_of(MixedPrecision)

@@ -1,0 +1,122 @@
+"""The verb `opt`: run a pipeline of passes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qdqtool.options import option, said
+from qdqtool.verbs.editing import Edit, Editing
+from qdqtool.verbs.groups import Findings, Path, Samples, Saving, first_samples
+from qdqtool.verbs.verb import function_of
+
+if TYPE_CHECKING:
+    from qdq_passes.pipeline.pipeline import Pipeline
+
+    from qdqtool.io.files.edit_script import Script
+    from qdqtool.runtime.hooks import NumericCheck
+    from qdqtool.verbs.work.editing import Saved
+
+
+#: Samples that ``check_data`` gives unless it is said.
+CHECKED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opt(Editing, Samples, Findings, Edit):
+    """Run a pipeline of passes on MODEL."""
+
+    leads: ClassVar[tuple[type, ...]] = (Saving,)
+
+    text: str = field(
+        metadata=said(
+            "Passes, or @FILE with text or a TOML edit script.", value="TEXT", flags=("-p", "--pipeline"), required=True
+        )
+    )
+    ranges: Path | None = option(None, "Binds @ranges, the ranges that `calibrate` wrote.", value="FILE")
+    encodings: Path | None = option(None, "Binds @encodings, an encodings file of any format.", value="FILE")
+    statistics: Path | None = option(None, "Binds @statistics, which `quantize --save-statistics` wrote.", value="FILE")
+    target: Path | None = option(None, "Binds @target.", value="T")
+    verify_each: bool = option(True, "Verify after every pass, so that a message names the pass.")
+    print_each: Path | None = option(None, "Write the model's text form after every pass into DIR.", value="DIR")
+    stop_after: int | None = option(None, "Stop after N passes.", value="N", least=0)
+    check_data: str | None = option(
+        None, "Run these samples before and after every pass; hold it to what it keeps.", value="D"
+    )
+    samples: int | None = first_samples(CHECKED)
+    annotations: bool = option(False, "Save the annotations of passes in metadata (to look at in Netron).")
+    reproducer: str | None = option(
+        None, "Where a failing pass leaves its input; OUTPUT.reproducer by default.", value="DIR"
+    )
+
+    placed: ClassVar = {
+        "samples": "allow_findings", "seed": "allow_findings", "image": "allow_findings", "allow_findings": "annotations",
+    }  # fmt: skip
+
+    def pipeline(self) -> Pipeline:
+        """The passes."""
+        from qdq_passes.pipeline.pipeline import Pipeline
+
+        return Pipeline(self.script().passes)
+
+    def script(self) -> Script:
+        """``-p TEXT`` or ``-p @FILE``: pipeline text, or a TOML edit script with ``[[pass]]`` tables and ``[inputs]``."""
+        from qdq_passes.pipeline.pipeline import parse_pipeline
+
+        from qdqtool.io.files.edit_script import Script, read_script
+
+        text = self.text
+        return read_script(text[1:]) if text.startswith("@") else Script(passes=parse_pipeline(text).passes)
+
+    def run(self) -> Saved:
+        """What the passes did, and what was written."""
+        from qdq_passes.pipeline.hooks import StopAfter
+        from qdq_passes.pipeline.pipeline import Pipeline
+
+        from qdqtool.io.files.artifacts import sha256_of_file
+        from qdqtool.io.files.atomic import refuse_output
+        from qdqtool.io.models.hooks import DumpEach
+        from qdqtool.targets.loading import load_target
+        from qdqtool.verbs.work.editing import run_and_save
+        from qdqtool.verbs.work.named import named_inputs
+        from qdqtool.verbs.work.telling import pass_on
+
+        model, output = self.paths
+        files = {"ranges": self.ranges, "encodings": self.encodings, "statistics": self.statistics}
+        refuse_output(output, self.overwrite, model, *files.values(), self.check_data, self.text.removeprefix("@"))
+        script = self.script()
+        pipeline = Pipeline(script.passes)
+        needed = pipeline.needs()
+        inputs = named_inputs(self.warn, model, script, files, needed)
+        if self.target and "target" not in needed:
+            pass_on(["no pass of the pipeline reads @target: --target is not used"], self.warn)
+        if script.source_sha256 and script.source_sha256 != sha256_of_file(model):
+            pass_on([f"{self.text[1:]} was recorded on another model"], self.warn)
+        check = self._numeric_check()
+        hooks: list[Any] = [DumpEach(os.fspath(self.print_each))] if self.print_each else []
+        hooks += [StopAfter(self.stop_after)] if self.stop_after is not None else []
+        hooks += [check] if check is not None else []
+        saved = run_and_save(
+            self, pipeline, inputs=inputs, hooks=hooks, allow_findings=self.allow_findings,
+            annotations=self.annotations or None, verify_each=self.verify_each, reproducer=self.reproducer,
+            target=load_target(self.target) if self.target else None,
+        )  # fmt: skip
+        unchecked = check.unchecked if check is not None else ()
+        pass_on([f"{passed} is not checked on the data: {why}" for passed, why in unchecked], self.warn)
+        return saved
+
+    def _numeric_check(self) -> NumericCheck | None:
+        from qdqtool.io.feeds.feeds import open_feeds
+        from qdqtool.io.feeds.spec import input_specs
+        from qdqtool.io.models.load import load
+        from qdqtool.runtime.hooks import NumericCheck
+
+        if not self.check_data:
+            return None
+        specs = input_specs(load(self.model))
+        feeds = open_feeds(self.check_data, specs, samples=self.samples, seed=self.seed, image=self.image)
+        return NumericCheck(feeds, samples=self.samples or CHECKED)
+
+
+opt = function_of(Opt)

@@ -1,0 +1,79 @@
+"""What the verbs share that quantize: options that say what is quantized and how, and on what data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from qdqtool.options import option, part_of
+from qdqtool.quantization.options import DecoderOptions, PlanOptions
+from qdqtool.verbs.groups import AllowsEmpty, Path, Reports, Samples, Tokenized
+
+if TYPE_CHECKING:
+    from qdqtool.calibrate.ranges import Ranges
+    from qdqtool.calibrate.statistics import Statistics
+    from qdqtool.presets.preset import Preset
+    from qdqtool.quantization.plan import Plan
+    from qdqtool.search.variants import Scheme
+
+#: What is quantized to where nothing is said.
+DEFAULT_PRESET = "xint8"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
+    """A quantization, before there is a model."""
+
+    trails: ClassVar[tuple[type, ...]] = (DecoderOptions,)
+    placed: ClassVar[Mapping[str, str]] = {"allow_empty": "discard"}
+
+    preset: str | Preset | None = option(
+        None, "What to quantize to.", value="NAME|FILE", listed_by="presets", shown=DEFAULT_PRESET
+    )
+    target: Path | None = option(
+        None, "Quantize the operators that this target takes.", value="NAME|FILE", listed_by="targets"
+    )
+    ranges: Ranges | Path | None = option(
+        None, "Ranges from `calibrate` instead of calibrating now.", value="FILE", recipe=False, before="weights"
+    )
+    cache: Path | None = option(
+        None, "Keep ranges here: reused for the same data, and an interrupted run goes on.",
+        value="DIR", recipe=False, before="weights",
+    )  # fmt: skip
+    statistics: Statistics | Path | None = option(
+        None, "Statistics for these, of --save-statistics, instead of collecting them.",
+        value="FILE", recipe=False, before="data",
+    )  # fmt: skip
+
+    def settled(self, *, is_text: bool) -> Self:
+        """These options with what follows from the others: ranges tell the method, a text of a decoder that masks are bound."""
+        from qdqtool.calibrate.ranges import Ranges
+
+        ranges = Ranges.given(self.ranges)
+        return dataclasses.replace(
+            self,
+            ranges=ranges,
+            method=self.method if ranges is None else ranges.method,
+            bound_masks=is_text if self.bound_masks is None else self.bound_masks,
+        )
+
+    def scheme(self) -> Scheme:
+        """Preset, options and target, without what is written where and who is told."""
+        from qdqtool.presets.loading import load_preset
+        from qdqtool.presets.preset import Preset
+        from qdqtool.search.variants import Scheme
+        from qdqtool.targets.loading import load_target
+
+        preset, chip = self.preset or DEFAULT_PRESET, load_target(self.target) if self.target else None
+        return Scheme(
+            preset=preset if isinstance(preset, Preset) else load_preset(preset),
+            options=part_of(PlanOptions, self),
+            ops=chip.quantized_ops() if chip else (),
+            legalization=chip.legalization if chip else None,
+        )
+
+    def plan(self) -> Plan:
+        """What will run."""
+        return self.scheme().plan()

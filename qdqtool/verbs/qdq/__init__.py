@@ -1,0 +1,1 @@
+"""The verbs ``qdq …``, which edit pairs, one a file."""

@@ -1,0 +1,72 @@
+"""The verb `quantize`: where quantization, comparison and language models meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from qdqtool.options import option, wired
+from qdqtool.quantization.options import DecoderOptions
+from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
+from qdqtool.verbs.planned import Planned
+from qdqtool.verbs.verb import Verb, function_of
+
+if TYPE_CHECKING:
+    from qdq_passes.pipeline.pipeline import Hook
+
+    from qdqtool.io.feeds.feeds import FeedSpec
+    from qdqtool.io.models.working import ModelOrPath
+    from qdqtool.search.recipe import Recipe
+    from qdqtool.verbs.work.quantizing import Quantized
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
+    """Quantize the float MODEL: clean, fuse, calibrate on --data, insert QDQ pairs."""
+
+    leads: ClassVar[tuple[type, ...]] = (Saving,)
+    trails: ClassVar[tuple[type, ...]] = (DecoderOptions, Working)
+    placed: ClassVar[Mapping[str, str]] = {
+        **Planned.placed, "allow_findings": "exclude", "statistics": "save_statistics"
+    }  # fmt: skip
+
+    model: ModelOrPath = field(kw_only=False, metadata=MODEL)
+    output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
+    data: FeedSpec | None = field(default=None, metadata=DATA)
+    recipe: Recipe | Path | None = option(
+        None, "Replay what `mixed-precision` wrote; no option may contradict it.",
+        value="FILE", recipe=False, before="target",
+    )  # fmt: skip
+    report: Path | None = option(
+        None, "Also write what became of each tensor: range, position, clipping, SQNR (JSON).",
+        value="FILE", recipe=False, before="cache",
+    )  # fmt: skip
+    save_statistics: Path | None = option(
+        None, "Also write the statistics that were used (.npz).", value="FILE", recipe=False, before="data"
+    )
+    hooks: Iterable[Hook] = wired((), "Pipeline hooks.")
+
+    def run(self) -> Quantized:
+        """What became of the model; of a folder that `split` wrote, such a folder.
+
+        Raises:
+            QdqError: bad model, data or options; see each class's exit code.
+        """
+        from qdqtool.verbs.work.quantizing import quantized
+        from qdqtool.verbs.work.quantizing_decoders import quantized_folder
+        from qdqtool.verbs.work.replaying import replayed
+        from qdqtool.verbs.work.texts import is_folder
+
+        if self.recipe is not None:
+            return replayed(self, self.recipe)
+        return quantized_folder(self) if is_folder(self.model) else quantized(self)
+
+    def begun(self) -> Self:
+        """These options with what follows from each other, and from what there is to quantize."""
+        from qdqtool.verbs.work.texts import is_folder, is_text
+
+        return self.settled(is_text=is_text(self.data) or is_folder(self.model))
+
+
+quantize = function_of(Quantize)

@@ -1,0 +1,75 @@
+"""What every verb is: a frozen dataclass whose fields are its arguments and options, and `run`, which does it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypeVar
+
+from qdq_passes.errors import UsageError
+
+from qdqtool.options import options_of
+
+if TYPE_CHECKING:
+    from qdqtool.io.files.progress import StageProgress
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb(Generic[R_co]):
+    """A job and what is said of it. Module, class and function have one name: `verbs.split`, `Split`, `split`.
+
+    Options are shown in the order of the class: its own, then those of its groups; the groups in ``leads`` come first, those in
+    ``trails`` last, and an option that is ``placed`` before the other that it names.
+    """
+
+    leads: ClassVar[tuple[type, ...]] = ()
+    trails: ClassVar[tuple[type, ...]] = ()
+    placed: ClassVar[Mapping[str, str]] = {}
+    has_stages: ClassVar[bool] = True
+
+    @abstractmethod
+    def run(self) -> R_co:
+        """Do it."""
+
+    def told(self, *, warn: Callable[[str], None], progress: StageProgress, stage: str) -> Self:
+        """This verb with somebody who listens, where it tells anything; ``stage`` is the name of its only one."""
+        steps = progress if self.has_stages else functools.partial(progress, stage)
+        listeners: dict[str, Any] = {"warn": warn, "progress": steps}
+        return replace(self, **{each.name: listeners[each.name] for each in fields(self) if each.name in listeners})
+
+
+def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
+    """The function that a caller in Python uses: it takes what ``verb`` is made of, and runs it.
+
+    It raises a UsageError for an option that there is not.
+    """
+    known = frozenset(inspect.signature(verb).parameters)
+
+    @functools.wraps(verb, updated=())
+    def call(*args: P.args, **kwargs: P.kwargs) -> R_co:
+        for name in sorted(kwargs.keys() - known):
+            raise UsageError(f"there is no option {name!r}", hint=f"there is {', '.join(sorted(known))}")
+        return verb(*args, **kwargs).run()
+
+    assert isinstance(verb, type)
+    call.__name__ = call.__qualname__ = verb.__module__.rpartition(".")[2]
+    call.__doc__ = documented(verb)
+    call.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]
+    return call
+
+
+def help_of(verb: type) -> str:
+    """What ``verb`` does: the docstring of the class that is a `Verb` itself, not of one that adds options for a command."""
+    return inspect.getdoc(next(cls for cls in verb.__mro__ if Verb in cls.__bases__)) or ""
+
+
+def documented(verb: type) -> str:
+    """The docstring of the function: what it does, then each argument with its help."""
+    rows = "\n".join(f"    {each.name}: {each.option.text}" for each in options_of(verb))
+    return f"{help_of(verb)}\n\nArgs:\n{rows}\n"

@@ -1,0 +1,133 @@
+"""How verbs that change a model load it, run a pipeline, verify and save: one way for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import onnx_ir as ir
+from qdq_passes.core.base import Pass
+from qdq_passes.pipeline.hooks import QuietHook, VerifyEach
+from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report, parse_pipeline
+from qdq_passes.verification.rules import verify
+
+from qdqtool.io.files.artifacts import sha256_of_file
+from qdqtool.io.files.atomic import refuse_inputs, refuse_output
+from qdqtool.io.files.edit_script import append_script, refuse_append
+from qdqtool.io.files.named_inputs import NamedInputs
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.models.hooks import Reproducer
+from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
+from qdqtool.io.models.working import opened, provenance_of, refuse_errors
+from qdqtool.runtime.computing import RUNTIME, compute
+from qdqtool.targets.target import Target
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.editing import Editing
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A pipeline that ran, and what was written.
+
+    Args:
+        report: what the passes did.
+        output: the model.
+        files: everything written: the model, and its new data file if there is one.
+    """
+
+    report: Report
+    output: str
+    files: tuple[str, ...]
+
+
+@dataclass
+class Ticks(QuietHook):
+    """Show each pass while it runs.
+
+    Args:
+        tick: the progress bar.
+        total: passes in all.
+    """
+
+    tick: StageProgress
+    total: int
+    _done: int = 0
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """Name ``pass_``."""
+        self.tick(type(pass_).name(), self._done, self.total)
+        self._done += 1
+
+
+def run_and_save(
+    asked: Editing,
+    pipeline: Pipeline | str,
+    *,
+    inputs: NamedInputs | None = None,
+    target: Target | None = None,
+    hooks: Iterable[Hook] = (),
+    allow_findings: bool = False,
+    external: Literal["auto", "never", "always"] = "auto",
+    threshold: int | None = None,
+    annotations: bool | None = None,
+    verify_each: bool = True,
+    reproducer: str | None = None,
+    record: str | None = None,
+) -> Saved:
+    """Load the model, run ``pipeline``, verify, save; a pass that breaks leaves a reproducer.
+
+    Args:
+        asked: the model, where the result goes, and who is told how far it is.
+        pipeline: what runs.
+        inputs: named inputs of the pipeline, from files; those that no pass reads are left out of the provenance.
+        target: what ``@target`` is bound to.
+        hooks: hooks besides those for verification and the reproducer.
+        allow_findings: save although the model has errors that it came with.
+        external: as for `qdqtool.io.models.save.save`, and ``threshold``, ``annotations`` too.
+        verify_each: verify after every pass, so that an error names the pass.
+        reproducer: folder for the reproducer; ``<output>.reproducer`` by default.
+        record: edit script that the passes are appended to.
+
+    Raises:
+        UsageError: the output exists, ``record`` cannot be written, or the input has errors and neither the pipeline nor
+            ``allow_findings`` deals with them.
+        VerifyError: the pipeline made an error that was not there: a bug of a pass.
+    """
+    source, output = asked.paths
+    steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+    needed, count = steps.needs(), len(steps.passes)
+    read = {name: given for name, given in (inputs or {}).items() if name in needed}
+    files = [given.file for given in read.values()]
+    refuse_output(output, asked.overwrite, source, record, *files)
+    tick = asked.progress or (lambda stage, done, total: None)
+    model, digest = opened(source)
+    refuse_own_data(model, output)  # a pass may let go of what lies there, and `save` would not know of it
+    if record is not None:
+        refuse_inputs(record, [source, *files])
+        refuse_append(record, digest, read)
+    known = verify(model, minimum="error")
+    checks: list[Hook] = [Reproducer(reproducer or f"{output}.reproducer", {n: g.file for n, g in read.items()})]
+    checks += [VerifyEach(known)] if verify_each else []
+    bound: dict[str, Any] = {name: given.value for name, given in read.items()}
+    bound |= {"target": target} if target is not None else {}
+    bound |= {RUNTIME: compute} if RUNTIME in needed else {}
+    report = steps.run(model, inputs=bound, hooks=[Ticks(tick, count), *checks, *hooks])
+    refuse_errors(model, known, allow_findings=allow_findings)
+    ran = ",".join(part.text for part in report.passes)
+    hashes = {name: given.sha256 for name, given in read.items()}
+    entry = None if asked.no_provenance or not report.modified else provenance_of(ran, digest, hashes)
+    tick("saving", count, count)
+    written = save(
+        model,
+        output,
+        overwrite=asked.overwrite,
+        provenance=entry,
+        external=external,
+        threshold=THRESHOLD if threshold is None else threshold,
+        annotations=annotations,
+    )
+    if record is not None:
+        append_script(record, steps.passes, source_sha256=digest, result_sha256=sha256_of_file(output), inputs=read)
+    return Saved(report, output, (output, *written[1:]))

@@ -1,0 +1,178 @@
+"""`quantize` of one model: what is done with a plan, and the figures of the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from qdq_passes.errors import QdqError
+from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.verification.rules import verify
+
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.calibrate.statistics import Statistics
+from qdqtool.comparison.cumulative import compare_models
+from qdqtool.comparison.report import Comparison
+from qdqtool.io.feeds.feeds import Feeds, open_feeds
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.artifacts import write_json
+from qdqtool.io.files.progress import Warn
+from qdqtool.io.models.provenance import Provenance
+from qdqtool.io.models.save import refuse_own_data, save
+from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
+from qdqtool.quantization.angles import without_angles
+from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, sqnr_samples
+from qdqtool.quantization.plan import RANGES, Plan
+from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
+from qdqtool.quantization.recovery import STATISTICS, Recovering
+from qdqtool.quantization.refusals import grouped, target_refusals
+from qdqtool.targets.loading import load_target
+from qdqtool.verbs.work.telling import pass_on, stage
+from qdqtool.verbs.work.texts import is_text, with_texts
+from qdqtool.workers.cluster import open_workers
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.quantize import Quantize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized:
+    """A quantized model and the story of it.
+
+    Args:
+        model: the model.
+        quantization: what was done.
+        comparison: quantized against float on the first `sqnr_samples` samples; None without data.
+        source_sha256: SHA-256 of the float model's file, empty for a model in memory.
+        target_refusals: (node, reason) of what the target does not take as it was quantized; None without a target.
+    """
+
+    model: ir.Model
+    quantization: Quantization
+    comparison: Comparison | None
+    source_sha256: str
+    target_refusals: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def provenance(self) -> Provenance:
+        """The entry that `save` notes in the model."""
+        done = self.quantization
+        inputs = {RANGES: done.ranges.sha256} | ({STATISTICS: done.statistics.sha256} if done.statistics else {})
+        return provenance_of(str(done.plan.pipeline), self.source_sha256, inputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the command's contract. ``sqnr_db`` is null when exact, absent without data."""
+        data = self.quantization.to_json()
+        if self.comparison is not None:
+            data["sqnr_db"] = self.comparison.min_sqnr
+            data["sqnr_samples"] = self.comparison.samples
+        if self.target_refusals is not None:
+            data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
+        return data
+
+
+def quantized(asked: Quantize) -> Quantized:
+    """``asked``, of one model."""
+    job, given = begun(asked)
+    recovering = recovering_for(asked)
+    work, source = opened(asked.model)
+    if asked.output is not None:
+        refuse_own_data(work, asked.output)  # what lies there is let go of when weights become integers
+    known = verify(work, minimum="error")
+    job, feeds = _with_data(asked, job, work)
+    passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
+    reference = None
+    if feeds is not None:  # named alike, as onnxruntime takes no two nodes of one name
+        reference = run_pipeline(work, "give-names", copy=True).model
+    is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
+    with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
+        done = quantize_model(
+            work, job, feeds=feeds if is_shared else passing, ranges=given, allow_empty=asked.allow_empty, hooks=asked.hooks,
+            warn=asked.warn, workers=workers, recovering=recovering, statistics=asked.report is not None, cache=asked.cache,
+            progress=stage(asked.progress, "calibrating", None if feeds is None else feeds.count),
+        )  # fmt: skip
+    refuse_errors(work, known, allow_findings=asked.allow_findings)
+    unfit = None if asked.target is None else target_refusals(work, load_target(asked.target))
+    pass_on(grouped(unfit or ()), asked.warn)
+    result = Quantized(
+        model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
+        source_sha256=source, target_refusals=unfit,
+    )  # fmt: skip
+    if asked.output is not None:
+        entry = None if asked.no_provenance else result.provenance
+        save(work, asked.output, overwrite=asked.overwrite, provenance=entry)
+    if asked.report is not None:
+        write_json(asked.report, kind="quantization", version=1, payload=result.to_json(), overwrite=asked.overwrite)
+    return result
+
+
+def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
+    """What will run, and the ranges that are given."""
+    given = Ranges.given(asked.ranges)
+    job = dataclasses.replace(asked, ranges=given).begun().plan()
+    if given is not None and asked.method is not None and given.method != asked.method:
+        pass_on([f"--method {asked.method} is not used: the ranges given are of method {given.method}"], asked.warn)
+    if given is not None and not job.preset.is_calibrated and asked.kv_cache == "float":
+        pass_on([f"--ranges is not used: {job.preset.name} leaves activations float"], asked.warn)
+    return job, given
+
+
+def recovering_for(asked: Quantize) -> Recovering:
+    """The statistics that are given, or what to do with those that are collected."""
+    found = Statistics.given(asked.statistics)
+    return Recovering(given=found, file=asked.save_statistics, progress=asked.progress, warn=asked.warn)
+
+
+def _with_data(asked: Quantize, job: Plan, model: ir.Model) -> tuple[Plan, Feeds | None]:
+    """``job`` as the data want it, and the data."""
+    if asked.data is None:
+        return job, None
+    job = without_angles(job, model) if is_text(asked.data) else job
+    data = with_texts(asked.data, model, asked.model, tokenizer=asked.tokenizer, samples=asked.samples)
+    return job, open_feeds(data, input_specs(model), samples=asked.samples, seed=asked.seed, image=asked.image)
+
+
+def _compared(
+    asked: Quantize,
+    job: Plan,
+    reference: ir.Model | None,
+    model: ir.Model,
+    feeds: Feeds | None,
+    passing: Passing | None,
+) -> Comparison | None:
+    """Quantized against float on the first samples; None where that cannot be, with the reason told."""
+    if not all(a.dtype == b.dtype for a, b in zip(_ends(reference or model), _ends(model), strict=True)):
+        pass_on(
+            ["the SQNR of the result is not measured: inputs and outputs are of other types than before"], asked.warn
+        )
+        return None
+    if reference is None or passing is None or feeds is None:
+        return None
+    comparison = None
+    few = (passing.first or list(itertools.islice(feeds, SQNR_SAMPLES)))[: sqnr_samples(model)]
+    try:
+        ticks = stage(asked.progress, "comparing", len(few))
+        comparison = compare_models(reference, model, few, tensors=[], progress=ticks)
+    except QdqError as error:
+        if not job.is_for_chips:
+            raise
+        pass_on([f"not compared with the float model, as it computes in bfloat16: {error}"], asked.warn)
+    pass_on([*feeds.warnings, *(comparison.warnings if comparison is not None else ())], asked.warn)
+    return comparison
+
+
+def _ends(model: ir.Model) -> list[ir.Value]:
+    """What comes in, without weights, and what goes out."""
+    return [*(v for v in model.graph.inputs if v.name not in model.graph.initializers), *model.graph.outputs]
+
+
+def planned_for(model: ModelOrPath, job: Plan, *, allow_empty: bool = False, warn: Warn | None = None) -> Plan:
+    """``job`` with its selectors tried on ``model`` (which stays as it is), as `quantize` would run it.
+
+    Raises:
+        UsageError: a selector matches nothing.
+    """
+    return prepare(opened(model)[0], job, allow_empty=allow_empty, warn=warn)[0]

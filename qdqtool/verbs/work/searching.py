@@ -1,0 +1,113 @@
+"""What the verbs that measure many variants have in common: data to calibrate and to judge on, a file to go on from."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx_ir as ir
+from qdq_passes.errors import UsageError
+
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.calibrate.statistics import Statistics
+from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.journal import Journal
+from qdqtool.io.models.working import ModelOrPath
+from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.quantization.recovery import Recovering
+from qdqtool.search.measuring import Setting, set_up
+from qdqtool.search.metrics import Metric, open_metric
+from qdqtool.search.precision_cost import Prices
+from qdqtool.targets.loading import load_target
+from qdqtool.targets.target import Target
+from qdqtool.verbs.work.telling import pass_on, stage
+from qdqtool.verbs.work.texts import is_text, with_texts
+from qdqtool.workers.cluster import Workers
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.mixed_precision import MixedPrecision
+    from qdqtool.verbs.sensitivity import Sensitivity
+
+    Search: TypeAlias = Sensitivity | MixedPrecision
+
+#: What is put behind the name of an output for the file that an interrupted run leaves.
+PARTIAL = ".partial"
+
+
+def begin(
+    asked: Search, model: ir.Model, source: ModelOrPath, workers: Workers, *, precisions: Sequence[str] = ()
+) -> tuple[Setting, Metric]:
+    """Prepare and calibrate ``model`` (edited in place), which came from ``source``; run it on what is judged on before."""
+    if asked.data is None and (asked.ranges is None or asked.eval_data is None):
+        raise UsageError("no data", hint="give --data: samples to calibrate and to judge on")
+    metric, chip, specs = open_metric(asked.metric), chip_of(asked), input_specs(model)
+    count = asked.samples if asked.eval_samples is None else asked.eval_samples
+    if count is None and not metric.needs_labels:
+        count = sqnr_samples(model)
+
+    def feeds_of(data: FeedSpec, samples: int | None, *, extras: bool = False) -> Feeds:
+        given = with_texts(data, model, source, tokenizer=asked.tokenizer, samples=samples)
+        return open_feeds(given, specs, samples=samples, seed=asked.seed, image=asked.image, extras=extras)
+
+    judged_on = asked.data if asked.eval_data is None else asked.eval_data
+    assert judged_on is not None
+    judged = feeds_of(judged_on, count, extras=metric.needs_labels)
+    ranges = Ranges.given(asked.ranges)
+    feeds = feeds_of(asked.data, asked.samples) if ranges is None and asked.data is not None else None
+    setting = set_up(
+        model,
+        asked.settled(is_text=is_text(asked.data)).scheme(),
+        workers,
+        metric=metric,
+        judged=list(itertools.islice(judged, count)),
+        feeds=feeds,
+        recovering=Recovering(given=Statistics.given(asked.statistics), progress=asked.progress, warn=asked.warn),
+        ranges=ranges,
+        precisions=precisions,
+        prices=None if chip is None else Prices.of(chip.cost),
+        allow_empty=asked.allow_empty,
+        cache=asked.cache,
+        progress=stage(asked.progress, "calibrating", None if feeds is None else feeds.count),
+        warn=asked.warn,
+    )
+    pass_on([*judged.warnings, *(feeds.warnings if feeds is not None else ())], asked.warn)
+    return setting, metric
+
+
+def chip_of(asked: Search) -> Target | None:
+    """The target."""
+    return load_target(asked.target) if asked.target else None
+
+
+def open_journal(
+    kind: str,
+    setting: Setting,
+    *,
+    output: str | os.PathLike[str] | None,
+    resume: str | os.PathLike[str] | None,
+    overwrite: bool,
+) -> Journal | None:
+    """The file that keeps what was measured: ``resume``, else one beside ``output``; None without either.
+
+    Raises:
+        UsageError: an interrupted run left the one beside ``output``, or ``resume`` is of something else.
+    """
+    if resume is not None:
+        return Journal(os.fspath(resume), kind=kind, of=setting.of, resume=True)
+    if output is None:
+        return None
+    partial = f"{os.fspath(output)}{PARTIAL}"
+    if os.path.exists(partial) and not overwrite:
+        hint = f"--resume {shlex.quote(partial)} goes on with it, --overwrite begins anew"
+        raise UsageError("is left of a run that was interrupted or missed its bound", where=partial, hint=hint)
+    return Journal(partial, kind=kind, of=setting.of, overwrite=overwrite)
+
+
+def close_journal(journal: Journal | None, output: str | os.PathLike[str] | None) -> None:
+    """Take the file beside ``output`` away, now that this is written; one that the user named stays."""
+    if journal is not None and output is not None and journal.path == os.path.abspath(f"{os.fspath(output)}{PARTIAL}"):
+        journal.remove()
