@@ -12,7 +12,6 @@ import pytest
 from qdq_passes.npu.partitions.partitions import partition_for
 from qdq_passes.numerics.arithmetic import Precision
 from qdq_passes.pipeline.pipeline import run_pipeline
-from tests.npu.equality.equality.units_floats import FloatBuilder
 
 import qdqtool.npu
 from qdqtool.io.models.load import load
@@ -22,6 +21,7 @@ from qdqtool.runtime import provider
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
+from tests.npu.equality.units_floats import FloatBuilder
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 LLAMA = (

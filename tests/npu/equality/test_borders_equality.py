@@ -11,14 +11,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from qdq_passes.numerics.arithmetic import Arithmetic
-from tests.npu.equality.equality.equality import reference
-from tests.npu.equality.equality.test_elementwise_equality import ANY
-from tests.npu.equality.equality.units_elementwise import WideBuilder
 
 import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from qdqtool.runtime.session import open_session
+from tests.npu.equality.equality import reference
+from tests.npu.equality.test_elementwise_equality import ANY
+from tests.npu.equality.units_elementwise import WideBuilder
 
 ARITHMETICS = (
     Arithmetic(),

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from qdq_passes.numerics.arithmetic import Arithmetic
-from tests.npu.equality.equality.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, generator, on_arithmetic
-from tests.npu.equality.equality.units_elementwise import CASES, WideBuilder
 
 import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from qdqtool.targets.loading import load_target
+from tests.npu.equality.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, generator, on_arithmetic
+from tests.npu.equality.units_elementwise import CASES, WideBuilder
 
 ANY = load_target(Path(__file__).with_name("any_width.toml"))
 SEEDS = 8

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 from qdq_passes.numerics.arithmetic import Arithmetic
-from tests.npu.equality.equality.equality import (
+
+import qdqtool.npu
+from qdqtool.npu.compile import compile as compile_model
+from qdqtool.runtime import provider
+from qdqtool.runtime.session import open_session
+from qdqtool.targets.loading import load_target
+from tests.dial import some
+from tests.npu.equality.equality import (
     ARITHMETICS,
     INSTRUCTION_SETS,
     Unit,
@@ -16,14 +23,7 @@ from tests.npu.equality.equality.equality import (
     generator,
     on_arithmetic,
 )
-from tests.npu.equality.equality.random_units import CASES, Builder
-
-import qdqtool.npu
-from qdqtool.npu.compile import compile as compile_model
-from qdqtool.runtime import provider
-from qdqtool.runtime.session import open_session
-from qdqtool.targets.loading import load_target
-from tests.dial import some
+from tests.npu.equality.random_units import CASES, Builder
 
 ANY = load_target(Path(__file__).with_name("any_int8.toml"))
 SEEDS = 8

@@ -15,14 +15,14 @@ from qdq_passes.npu.formulas.functions import FUNCTIONS
 from qdq_passes.npu.program.floats.operator import HANDLERS
 from qdq_passes.numerics.arithmetic import Precision
 from qdq_passes.pipeline.pipeline import run_pipeline
-from tests.npu.equality.equality.test_floats_equality import ARITHMETICS, PRECISIONS, on_arithmetic, reference
-from tests.npu.equality.equality.units_float_operators import CASES, NEWEST
-from tests.npu.equality.equality.units_floats import FloatBuilder
 
 import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from tests.dial import some
+from tests.npu.equality.test_floats_equality import ARITHMETICS, PRECISIONS, on_arithmetic, reference
+from tests.npu.equality.units_float_operators import CASES, NEWEST
+from tests.npu.equality.units_floats import FloatBuilder
 
 Array = npt.NDArray[Any]
 NAMES = [pytest.param(name, marks=pytest.mark.newest) if name[1] in NEWEST else name for name in CASES]

@@ -14,7 +14,6 @@ from qdq_passes.npu.formulas.floats import exponential
 from qdq_passes.npu.reference.run import run_reference
 from qdq_passes.numerics.arithmetic import Arithmetic, Precision
 from qdq_passes.pipeline.pipeline import run_pipeline
-from tests.npu.equality.equality.units_floats import CASES, FloatBuilder
 
 import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
@@ -25,6 +24,7 @@ from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from tests.dial import some
+from tests.npu.equality.units_floats import CASES, FloatBuilder
 
 ANY = load_target(Path(__file__).with_name("any_float.toml"))
 PRECISIONS: tuple[Precision, ...] = ("float16", "bfloat16", "float32")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.npu.equality.equality.equality import Unit, Units, generator
-from tests.npu.equality.equality.units_movement import CASES, WIDTHS, WideBuilder
 
 import qdqtool.npu
 from qdqtool.targets.loading import load_target
+from tests.npu.equality.equality import Unit, Units, generator
+from tests.npu.equality.units_movement import CASES, WIDTHS, WideBuilder
 
 WIDE = load_target(Path(__file__).with_name("any_width.toml"))
 SEEDS = 6

@@ -12,12 +12,12 @@ from qdq_passes.npu.program.operators import why_not_computable
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.pipeline.pipeline import run_pipeline
-from tests.npu.equality.equality.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, generator, reference
-from tests.npu.equality.equality.random_units import Builder
-from tests.npu.equality.equality.units_norms import CASES
 
 import qdqtool.npu
 from qdqtool.targets.loading import load_target
+from tests.npu.equality.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, generator, reference
+from tests.npu.equality.random_units import Builder
+from tests.npu.equality.units_norms import CASES
 
 ANY = load_target(Path(__file__).with_name("any_norm.toml"))
 SEEDS = 12

@@ -17,13 +17,12 @@ from qdq_passes.npu.program.operators import FAMILIES, FLOAT_ROWS, ROWS, STANDAR
 from qdq_passes.npu.reference.movement import is_movement
 from qdq_passes.npu.reference.operators import OPERATORS as REFERENCE
 from qdq_passes.pipeline.pipeline import run_pipeline
-from tests.npu.equality.equality.equality import ARITHMETICS
-from tests.npu.equality.equality.units_floats import FloatBuilder
 
 from qdqtool.npu.compile import lower
 from qdqtool.targets.loading import load_target
 from tests.architecture.places import ROOT
-from tests.npu.equality.equality import units_float_operators, units_widths
+from tests.npu.equality.equality import ARITHMETICS, units_float_operators, units_widths
+from tests.npu.equality.units_floats import FloatBuilder
 from tests.npu.small_programs import SOURCES, context_model, payload, session
 
 ALL_ROWS: dict[str, Row] = {**ROWS, **FLOAT_ROWS}

@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from qdq_passes.numerics.arithmetic import Arithmetic
-from tests.npu.equality.equality.equality import (
+
+import qdqtool.npu
+from qdqtool.npu.compile import compile as compile_model
+from qdqtool.runtime import provider
+from qdqtool.targets.loading import load_target
+from tests.npu.equality.equality import (
     ARITHMETICS,
     INSTRUCTION_SETS,
     Unit,
@@ -16,13 +21,8 @@ from tests.npu.equality.equality.equality import (
     on_arithmetic,
     reference,
 )
-from tests.npu.equality.equality.random_units import Builder
-from tests.npu.equality.equality.units_products import CASES
-
-import qdqtool.npu
-from qdqtool.npu.compile import compile as compile_model
-from qdqtool.runtime import provider
-from qdqtool.targets.loading import load_target
+from tests.npu.equality.random_units import Builder
+from tests.npu.equality.units_products import CASES
 
 ANY = load_target(Path(__file__).with_name("any_width.toml"))
 SEEDS = 12

@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.npu.equality.equality.equality import ARITHMETICS, Unit, Units, generator
-from tests.npu.equality.equality.units_movement import WIDTHS, WideBuilder
-from tests.npu.equality.equality.units_rotary import CASES
 
 import qdqtool.npu
 from qdqtool.targets.loading import load_target
+from tests.npu.equality.equality import ARITHMETICS, Unit, Units, generator
+from tests.npu.equality.units_movement import WIDTHS, WideBuilder
+from tests.npu.equality.units_rotary import CASES
 
 WIDE = load_target(Path(__file__).with_name("any_width.toml"))
 SEEDS = 6

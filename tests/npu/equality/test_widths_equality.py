@@ -10,11 +10,11 @@ import pytest
 from qdq_passes.npu.formulas.functions import FUNCTIONS
 from qdq_passes.npu.program.operators import FAMILIES
 from qdq_passes.numerics.arithmetic import WideFunctions
-from tests.npu.equality.equality.equality import ARITHMETICS, assert_provider_equals, on_arithmetic
-from tests.npu.equality.equality.units_widths import CASES, model
 
 import qdqtool.npu
 from qdqtool.targets.loading import load_target
+from tests.npu.equality.equality import ARITHMETICS, assert_provider_equals, on_arithmetic
+from tests.npu.equality.units_widths import CASES, model
 
 #: What takes everything: parameters of normalizations are weights of 16 bits and more.
 ANY, ANY_NORM = (load_target(Path(__file__).with_name(f"any_{what}.toml")) for what in ("width", "norm"))

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from tests.npu.equality.equality.random_units import FUNCTIONS, Array, Builder
+
+from tests.npu.equality.random_units import FUNCTIONS, Array, Builder
 
 _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 _NARROW, _WIDE = ("int8", "uint8"), ("int16", "uint16")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.npu.formulas.functions import FUNCTIONS
-from tests.npu.equality.equality.units_floats import Case, FloatBuilder
+
+from tests.npu.equality.units_floats import Case, FloatBuilder
 
 CONTRIB = "com.microsoft"
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from tests.npu.equality.equality.random_units import Builder
+
+from tests.npu.equality.random_units import Builder
 
 Array = npt.NDArray[Any]
 Case = Callable[["FloatBuilder"], ir.Model]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from tests.npu.equality.equality.random_units import Array, Builder, Case
+
+from tests.npu.equality.random_units import Array, Builder, Case
 
 #: Type → its limits.
 TYPES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from tests.npu.equality.equality.random_units import Builder, Case
+
+from tests.npu.equality.random_units import Builder, Case
 
 _TYPES: dict[str, Any] = {
     "int8": np.int8, "uint8": np.uint8, "int16": np.int16, "uint16": np.uint16, "int32": np.int32,

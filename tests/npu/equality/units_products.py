@@ -7,7 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
-from tests.npu.equality.equality.random_units import Array, Builder, Case
+
+from tests.npu.equality.random_units import Array, Builder, Case
 
 #: Name → type, least and largest integer.
 TYPES: dict[str, tuple[Any, int, int]] = {

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from tests.npu.equality.equality.random_units import Case
-from tests.npu.equality.equality.units_movement import WideBuilder
+
+from tests.npu.equality.random_units import Case
+from tests.npu.equality.units_movement import WideBuilder
 
 LENGTH, CONTEXT = 5, 16
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.npu.formulas.functions import FUNCTIONS
-from tests.npu.equality.equality.random_units import Array, Builder
-from tests.npu.equality.equality.units_products import TYPES, bias, weight
+
+from tests.npu.equality.random_units import Array, Builder
+from tests.npu.equality.units_products import TYPES, bias, weight
 
 DATA = ("int8", "uint8", "int16", "uint16")
 CONTRIB = "com.microsoft"

@@ -9,13 +9,13 @@ import pytest
 from qdq_passes.npu.partitions.partitions import partition_for
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.pipeline.pipeline import run_pipeline
-from tests.npu.equality.equality.test_movement_equality import WIDE
 
 import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.npu.runs import reference_run
 from qdqtool.runtime import provider
 from tests.cases.small_models import model
+from tests.npu.equality.test_movement_equality import WIDE
 
 #: Keys of one new position are scattered into a cache [1, 2, 4, 3], and read by the scores; a mask is computed from positions.
 STEP = """<ir_version: 10, opset_import: ["" : 21]>

@@ -13,11 +13,11 @@ from qdq_passes.graph.dump import dump
 from qdq_passes.npu.program import DOMAIN
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.verification.rules import verify
-from tests.npu.equality.equality.random_units import CASES, Builder
 
 from qdqtool.io.models.serialize import serialize
 from tests.cases.lowering import TakesAll, foreign, lowered, operators
 from tests.cases.small_models import model
+from tests.npu.equality.random_units import CASES, Builder
 
 ARITHMETICS = {
     "fixed_point": Arithmetic(),
