@@ -10,7 +10,7 @@ import click
 from qdqtool.cli.render import plural, say, table
 
 if TYPE_CHECKING:
-    from qdq_passes.npu.units.placed import PlacedUnit
+    from qdq_passes.npu.units.verdict import PlacedUnit
 
     from qdqtool.llm.run.placement import GraphPlacement
     from qdqtool.llm.run.talk import Generated

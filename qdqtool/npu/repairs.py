@@ -15,10 +15,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 from qdq_passes.graph.reach import reach, values_read
 from qdq_passes.npu.partitions.partitions import Partitioning, partitions
-from qdq_passes.npu.units.placed import CPU
-from qdq_passes.npu.units.unit_graph import unit_graph
-from qdq_passes.npu.units.units import Unit
-from qdq_passes.npu.units.verdict import Boundary, Policy, TargetRules, Verdict
+from qdq_passes.npu.units.units import Unit, unit_graph
+from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
 
 from qdqtool.npu.figures import after, counts, inner_operators, op_of
 from qdqtool.npu.report import After, Cut, Repair, group_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.encode.look.observed import histogram_of
+from qdq_passes.encode.edit.encoding_policy import histogram_of
 from qdq_passes.graph.uses import all_values, constant_array
 from qdq_passes.numerics.agreement import worst_first
 from qdq_passes.numerics.encoding import Encoding, nested

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from qdq_passes.graph.operators.clips import clip_bounds
+from qdq_passes.graph.operators.activations import clip_bounds
 from qdq_passes.graph.uses import is_standard
 from qdq_passes.npu.units.float_causes import why_not_quantized
 from qdq_passes.npu.units.units import Unit

@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.decoder.edit.entries import canonical_positions, position_input
+from qdq_passes.decoder.edit.slots import canonical_positions, position_input
 from qdq_passes.decoder.look.entries import frozen_positions
 from qdq_passes.decoder.look.host import Host
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io

@@ -16,7 +16,7 @@ from qdq_passes.decoder.look.rotary_angles import Angles, graph_between, rotary_
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.build import Builder, Site, drop_chains
 from qdq_passes.graph.edit import replace_value
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 
 _CLOSE = Keeps("changes", why="cosines and sines are those of numpy, which differ from a runtime's in their last bits")
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.uses import constant_array, label, readers
 from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding

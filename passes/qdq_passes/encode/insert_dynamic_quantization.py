@@ -14,8 +14,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.encode.look.demands import CONTROL_INPUTS
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, insert_after, make_node, new_constant
-from qdq_passes.graph.operators.qdq_ops import has_pair, is_dequantize
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_BFLOAT16, has_pair, is_dequantize, opset_at
 from qdq_passes.graph.operators.qoperators import given
 from qdq_passes.graph.shapes.inference import static_shape
 from qdq_passes.graph.uses import FLOAT_TYPES, all_values, dtype_of, is_constant, is_standard, readers

@@ -11,12 +11,18 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.fuse.edit.layers import fold_readers, set_parameters
-from qdq_passes.graph.attributes import float_of
 from qdq_passes.graph.edit import Namer, take_over
-from qdq_passes.graph.operators.batch_norms import DEFAULT_EPSILON, normalizes_by_input
-from qdq_passes.graph.operators.layers import LAYERS, Layer, as_layer, joined_layers, why_read_elsewhere
-from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import all_nodes, constant_array, is_standard, label
+from qdq_passes.graph.operators.layers import (
+    DEFAULT_EPSILON,
+    LAYERS,
+    Layer,
+    as_layer,
+    joined_layers,
+    normalizes_by_input,
+    why_read_elsewhere,
+)
+from qdq_passes.graph.operators.qdq_ops import opset_at
+from qdq_passes.graph.uses import all_nodes, constant_array, float_of, is_standard, label
 from qdq_passes.numerics.arrays import Array
 
 

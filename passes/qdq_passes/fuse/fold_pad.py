@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import integer_of, integers_of
 from qdq_passes.graph.edit import drop_unread, inherit, remove
 from qdq_passes.graph.operators.layers import why_read_elsewhere
 from qdq_passes.graph.operators.pads import AUTO_PAD, added_pads, own_pads, padding_of, windows_start_inside
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.shapes.inference import static_shape
-from qdq_passes.graph.uses import all_nodes, is_standard, label
+from qdq_passes.graph.uses import all_nodes, integer_of, integers_of, is_standard, label
 from qdq_passes.qdq.look.biases import constant_shape
 from qdq_passes.qdq.look.value_ranges import proven_range
 

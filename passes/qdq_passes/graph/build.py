@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, new_constant, remove
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.uses import dtype_of, label
 

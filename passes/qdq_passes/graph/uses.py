@@ -1,4 +1,4 @@
-"""Who makes, reads and holds a value; bodies of If/Loop/Scan and local functions included."""
+"""Who makes, reads and holds a value; bodies of If/Loop/Scan and local functions included. Attributes of nodes, with defaults."""
 
 from __future__ import annotations
 
@@ -187,3 +187,27 @@ def main_nodes(model: ir.Model) -> list[ir.Node]:
 def label(node: ir.Node) -> str:
     """What messages call ``node``: its name, or its type where it has none."""
     return node.name or node.op_type
+
+
+def integers_of(node: ir.Node, attribute: str) -> list[int]:
+    """A list attribute of ``node``; empty where it has none."""
+    found = node.attributes.get(attribute)
+    return [] if found is None or found.is_ref() else list(found.as_ints())
+
+
+def integer_of(node: ir.Node, attribute: str, default: int) -> int:
+    """An integer attribute of ``node``."""
+    found = node.attributes.get(attribute)
+    return default if found is None or found.is_ref() else found.as_int()
+
+
+def float_of(node: ir.Node, attribute: str, default: float) -> float:
+    """A float attribute of ``node``."""
+    found = node.attributes.get(attribute)
+    return default if found is None or found.is_ref() else found.as_float()
+
+
+def text_of(node: ir.Node, attribute: str, default: str) -> str:
+    """A text attribute of ``node``."""
+    found = node.attributes.get(attribute)
+    return default if found is None or found.is_ref() else found.as_string()

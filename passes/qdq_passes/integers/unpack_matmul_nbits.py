@@ -15,7 +15,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.names import float_name
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_nodes
-from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET, OPSET_OF_BLOCKS, opset_at
+from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_BLOCKS, opset_at
 from qdq_passes.graph.operators.qoperators import given
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.integers.look.packed_weights import PackedWeight, is_packed, packed_weight

@@ -11,9 +11,8 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import integers_of
 from qdq_passes.graph.edit import Namer, make_node, move_annotations, put_first
-from qdq_passes.graph.uses import FLOAT_TYPES, is_standard, readers
+from qdq_passes.graph.uses import FLOAT_TYPES, integers_of, is_standard, readers
 from qdq_passes.select.selectors import ALL, Selector, select_values
 
 Layout = Literal["nhwc", "nchw"]

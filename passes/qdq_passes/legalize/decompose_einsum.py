@@ -14,13 +14,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import text_of
 from qdq_passes.graph.build import Builder, Site, take_place
 from qdq_passes.graph.edit import drop_unread, remove
 from qdq_passes.graph.operators.einsums import Contraction, Dim, Turn, contraction
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import constant_array, dtype_of, only_reader
+from qdq_passes.graph.uses import constant_array, dtype_of, only_reader, text_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.edit.pairs import insert_pairs
 from qdq_passes.qdq.look.pairs import encoding_of

@@ -14,8 +14,7 @@ from qdq_passes.analysis.plans.resizing import interpolates, resized
 from qdq_passes.analysis.plans.tables import brought
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.graph.uses import constant_array, integer_of, is_standard
 from qdq_passes.lower._lowering import Lowering
 from qdq_passes.lower._resampling import resampled
 from qdq_passes.npu.units.units import Operand, Unit

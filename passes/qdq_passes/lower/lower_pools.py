@@ -15,8 +15,7 @@ from qdq_passes.analysis.plans.operands import step, zero
 from qdq_passes.analysis.plans.pools import Mean, mean, reduced_extremes
 from qdq_passes.core.base import Change
 from qdq_passes.core.program_edit import Replacement, attributes_of
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import integer_of, is_standard
 from qdq_passes.lower._lowering import Attributes, Lowering, output_attributes
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic

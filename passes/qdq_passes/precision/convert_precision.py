@@ -16,8 +16,7 @@ from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_qu
 from qdq_passes.graph.shapes.inference import element_types
 from qdq_passes.graph.uses import all_graph_likes, constant_array, is_standard, main_nodes
 from qdq_passes.numerics.encoding import parse_dtype
-from qdq_passes.precision.edit.casts import Region
-from qdq_passes.precision.edit.half_constants import in_half
+from qdq_passes.precision.edit.casts import Region, in_half
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 

@@ -12,8 +12,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import ENCODING, OBSERVED, SHARED, STYLE
 from qdq_passes.graph.edit import Namer
-from qdq_passes.graph.operators.qdq_ops import has_pair
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import has_pair, opset_at
 from qdq_passes.graph.shapes.inference import element_types
 from qdq_passes.graph.uses import QUANTIZABLE_TYPES, UNKNOWN_TYPE, all_values, dtype_of, is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type, parse_dtype

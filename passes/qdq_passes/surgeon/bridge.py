@@ -29,8 +29,8 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.edit import Namer
 from qdq_passes.surgeon import putback
 from qdq_passes.surgeon.changes import same_array
+from qdq_passes.surgeon.edit import FoldsShapes
 from qdq_passes.surgeon.facts import ModelFacts, NodeFacts, ScopeFacts, is_sorted
-from qdq_passes.surgeon.fold import FoldsShapes
 from qdq_passes.surgeon.losses import refuse_edited, refuse_losses
 from qdq_passes.surgeon.surgeon_pass import SurgeonPass, surgeon_pass
 

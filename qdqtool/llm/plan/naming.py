@@ -13,7 +13,7 @@ from typing import Any
 from qdq_passes.core.registry import PASSES
 from qdq_passes.core.toml_registry import TomlRegistry
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.decoder.look.cache_widths import CacheWidths
+from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.shapes.inference import static_shape
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline

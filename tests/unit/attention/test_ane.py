@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes import run_pipeline
-from qdq_passes.decoder.look.cache_widths import CacheWidths
+from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.decoder.look.record import Decoder
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError

@@ -23,8 +23,8 @@ from qdq_passes.analysis.plans.operands import (
     zero,
 )
 from qdq_passes.analysis.plans.products import Scaling, scaling_of
-from qdq_passes.graph.attributes import text_of
 from qdq_passes.graph.operators.einsums import Contraction, Dim, contraction
+from qdq_passes.graph.uses import text_of
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.plans.float_steps import FLOATS, Constant, Made, Source, Steps, constant_of, float_type
 from qdq_passes.analysis.plans.operands import NotComputable, check_condition, constant_floats
-from qdq_passes.graph.attributes import float_of, integer_of
+from qdq_passes.graph.uses import float_of, integer_of
 from qdq_passes.npu.formulas.floats import TYPES, lookup_table
 from qdq_passes.npu.formulas.functions import Function, function_of
 

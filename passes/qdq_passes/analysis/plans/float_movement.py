@@ -12,7 +12,7 @@ from qdq_passes.analysis.plans.float_steps import Constant, Made, Source, Steps
 from qdq_passes.analysis.plans.movement import JOINING, MOVING, check_carried, padding_with, rearrangement
 from qdq_passes.analysis.plans.operands import NotComputable
 from qdq_passes.analysis.plans.resizing import resized, taps_of
-from qdq_passes.graph.attributes import text_of
+from qdq_passes.graph.uses import text_of
 from qdq_passes.npu.formulas.floats import rounded
 
 Handler = Callable[[Steps, ir.Node], list[Source]]

@@ -11,7 +11,7 @@ from qdq_passes.analysis.plans.float_elementwise import type_of
 from qdq_passes.analysis.plans.float_steps import Constant, Source, Steps
 from qdq_passes.analysis.plans.operands import NotComputable, sizes_of
 from qdq_passes.analysis.plans.windows import window_of
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of
+from qdq_passes.graph.uses import float_of, integer_of, integers_of
 
 Handler = Callable[[Steps, ir.Node], list[Source]]
 

@@ -13,7 +13,7 @@ from qdq_passes.analysis.plans.float_steps import Attributes, Constant, Source, 
 from qdq_passes.analysis.plans.operands import NotComputable, no_other_output
 from qdq_passes.analysis.plans.softmax import softmax_axis
 from qdq_passes.analysis.plans.windows import window_of
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of
+from qdq_passes.graph.uses import float_of, integer_of, integers_of
 from qdq_passes.npu.formulas.floats import batch_norm_factors
 
 Handler = Callable[[Steps, ir.Node], list[Source]]

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.analysis.plans.operands import NotComputable, check_index, rank_of, sizes_of
-from qdq_passes.graph.attributes import float_of, integer_of
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, float_of, integer_of
 from qdq_passes.npu.units.units import Operand
 
 CONTRIB = "com.microsoft"

@@ -32,9 +32,8 @@ from qdq_passes.analysis.plans.operands import (
 from qdq_passes.analysis.plans.tables import brought
 from qdq_passes.analysis.plans.windows import Window, window_of
 from qdq_passes.analysis.program_operators import why_no_kernel
-from qdq_passes.graph.attributes import integer_of, integers_of, text_of
 from qdq_passes.graph.operators.pads import Padding, padding_of
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import integer_of, integers_of, is_constant, text_of
 from qdq_passes.npu.formulas.functions import quantized
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic

@@ -28,7 +28,7 @@ from qdq_passes.analysis.plans.operands import (
     source,
     target,
 )
-from qdq_passes.graph.attributes import float_of, integer_of
+from qdq_passes.graph.uses import float_of, integer_of
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.encoding import Encoding
 

@@ -31,7 +31,7 @@ from qdq_passes.analysis.plans.operands import (
 )
 from qdq_passes.analysis.plans.tails import Tail, tail_of
 from qdq_passes.analysis.plans.windows import Window, window_of
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of
+from qdq_passes.graph.uses import float_of, integer_of, integers_of
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.arrays import Reals

@@ -24,10 +24,8 @@ from qdq_passes.analysis.plans.operands import (
 )
 from qdq_passes.analysis.plans.products import multiplier
 from qdq_passes.errors import QdqError
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of, text_of
-from qdq_passes.graph.uses import constant_array, is_standard
-from qdq_passes.npu.formulas.interpolation import WEIGHT_BITS, Taps, resize_taps
-from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indices
+from qdq_passes.graph.uses import constant_array, float_of, integer_of, integers_of, is_standard, text_of
+from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, WEIGHT_BITS, Taps, resize_nearest_indices, resize_taps
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from qdq_passes.analysis.plans.operands import NotComputable, no_references, opset_of, rank_of, source, step, target
 from qdq_passes.analysis.plans.products import multiplier
 from qdq_passes.analysis.plans.tails import Tail, tail_of
-from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.uses import integer_of
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding, is_wide

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,8 +13,12 @@ import onnx_ir as ir
 from qdq_passes.attention.edit.attention import attend, bias_of, causal, merge_heads, repeat_heads, split_heads
 from qdq_passes.attention.look.dot_product import DotProduct, attention, multi_head
 from qdq_passes.attention.look.group_query import last_size
-from qdq_passes.graph.build import Builder, Once, Site, key_of_length, size_of
+from qdq_passes.core.base import Change, skip
+from qdq_passes.graph.build import Builder, Once, Site, key_of_length, size_of, take_place
+from qdq_passes.graph.edit import drop_unread
 from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.uses import all_nodes
+from qdq_passes.select.selectors import Selector, select_operators
 
 
 @dataclass(frozen=True)
@@ -202,3 +207,30 @@ def multi_head_parts(builder: Builder, node: ir.Node, inferred: Inferred, once: 
         return found
     sizes = sizes_of(found, inferred)
     return sizes if isinstance(sizes, str) else Parts(builder.at(node), node, found, sizes, once)
+
+
+def decompose_attentions(
+    model: ir.Model,
+    select: Selector,
+    is_attention: Callable[[ir.Node], bool],
+    parts_of: Callable[[Builder, ir.Node, Inferred, Once], Parts | str],
+) -> Iterator[Change]:
+    """Replace node by node; masks are made once for all that have the same lengths.
+
+    Args:
+        model: edited in place.
+        select: the operators.
+        is_attention: whether a node is of the kind to replace.
+        parts_of: its parts, or the reason why it stays.
+    """
+    wanted, builder, inferred, once = select_operators(model, select), Builder(model), Inferred(model), Once()
+    for node in all_nodes(model):
+        if not is_attention(node) or node not in wanted:
+            continue
+        parts = parts_of(builder, node, inferred, once)
+        if isinstance(parts, str):
+            yield skip(node, parts)
+            continue
+        read = list(node.inputs)
+        yield take_place(node, parts.result(), builder.namer, "standard operators that compute the same")
+        drop_unread(read)

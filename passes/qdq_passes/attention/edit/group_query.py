@@ -7,8 +7,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from qdq_passes.attention.edit.attention import attend, bias_of, causal, merge_heads, repeat_heads, split_heads
-from qdq_passes.attention.edit.norms import rms_norm
-from qdq_passes.attention.edit.rotary import rotate
+from qdq_passes.attention.edit.primitives import rms_norm, rotate
 from qdq_passes.attention.look.group_query import GroupQuery, is_in_place
 from qdq_passes.graph.build import Once, Site, key_of_length
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of
-from qdq_passes.graph.uses import dtype_of
+from qdq_passes.graph.uses import dtype_of, float_of, integer_of
 
 
 @dataclass(frozen=True, kw_only=True)

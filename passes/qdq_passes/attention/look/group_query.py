@@ -7,8 +7,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of, text_of
-from qdq_passes.graph.uses import bodies_of, constant_array, dtype_of, is_constant, is_standard
+from qdq_passes.graph.uses import (
+    bodies_of,
+    constant_array,
+    dtype_of,
+    float_of,
+    integer_of,
+    is_constant,
+    is_standard,
+    text_of,
+)
 
 OPERATOR = "GroupQueryAttention"
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integers_of
-from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import constant_array, dtype_of, is_standard
+from qdq_passes.graph.operators.qdq_ops import opset_at
+from qdq_passes.graph.uses import constant_array, dtype_of, integers_of, is_standard
 
 #: Operator → (its neutral constant, the inputs that may be it).
 NEUTRAL = {"Add": (0, (1, 0)), "Div": (1, (1,)), "Mul": (1, (1, 0)), "Sub": (0, (1,))}

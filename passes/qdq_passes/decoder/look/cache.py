@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from qdq_passes.decoder.look.flow import SHAPE_READERS, Flow, Passed, is_attention, is_product, passed_on, softmax_sides
-from qdq_passes.decoder.look.names import Part, number_of, part_by_name
+from qdq_passes.decoder.look.record import Part, number_of, part_by_name
 from qdq_passes.decoder.look.states import KvState, Update, state_of
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import is_standard, label
+from qdq_passes.graph.uses import integer_of, is_standard, label
 
 #: Attentions that keep a cache: inputs past key and past value; their outputs 1 and 2 are present key and value.
 CACHING: dict[tuple[str, str], tuple[int, int]] = {

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import MOVERS, kind_of
-from qdq_passes.graph.uses import constant_array, dtype_of, is_standard
+from qdq_passes.graph.uses import constant_array, dtype_of, integer_of, is_standard
 
 #: Elements of a constant mask up to which it is read.
 READ = 1 << 24

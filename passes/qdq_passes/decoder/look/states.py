@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.decoder.look.flow import passed_on
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import constant_array, is_standard, readers
+from qdq_passes.graph.uses import constant_array, integer_of, is_standard, readers
 
 #: (node that updates a slice, what it writes, axis of the sequence).
 Update = tuple[ir.Node, ir.Value, int]

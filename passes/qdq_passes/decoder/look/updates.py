@@ -9,8 +9,7 @@ import onnx_ir as ir
 from qdq_passes.decoder.look.cache import CachePair, extra_readers
 from qdq_passes.decoder.look.flow import Passed, passed_on
 from qdq_passes.errors import ModelError, UnsupportedError
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import is_standard, label
+from qdq_passes.graph.uses import integer_of, is_standard, label
 
 #: Operators that write new rows into a cache that has room for them.
 SCATTERS = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})

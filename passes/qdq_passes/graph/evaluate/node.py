@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import DOMAINS, kind_of
 from qdq_passes.graph.reach import values_read
+from qdq_passes.graph.uses import integer_of
 from qdq_passes.numerics.arrays import Array
 
 #: Operators without a schema of onnx whose outputs all have the shape of their first input.

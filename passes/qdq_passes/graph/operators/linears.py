@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import constant_array, is_constant, is_standard, only_reader
+from qdq_passes.graph.uses import constant_array, integer_of, is_constant, is_standard, only_reader
 
 #: Make a constant of constants.
 _OF_CONSTANTS = (

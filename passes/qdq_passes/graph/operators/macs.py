@@ -16,10 +16,9 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.fused_products import fused_product, is_fused
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import integer_of, is_standard
 
 #: Operators that multiply and accumulate.
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")

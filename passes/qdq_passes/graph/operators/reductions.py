@@ -8,10 +8,9 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.arithmetic import ARITHMETIC
 from qdq_passes.graph.operators.windows import written_axes
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import integer_of, is_standard
 
 Kind = Literal["mean", "sum", "squares", "norm"]
 #: What is computed of each row: Σx/n, Σx, Σx², √Σx².

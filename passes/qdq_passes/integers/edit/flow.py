@@ -15,8 +15,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.names import float_name
 from qdq_passes.graph.edit import Namer, graph_of, inherit, make_node, new_constant, replace_value
-from qdq_passes.graph.operators.qdq_ops import is_dequantize
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_AXIS, OPSET_OF_HALF
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_AXIS, OPSET_OF_HALF, is_dequantize
 from qdq_passes.graph.operators.qoperators import MICROSOFT, Parameters, given, storage_type
 from qdq_passes.graph.uses import constant_array, is_constant
 from qdq_passes.integers.look.integer_flow import QDQ_DOMAINS, same

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
+from qdq_passes.graph.nesting import place_of_nodes
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.places import place_of_nodes
 from qdq_passes.graph.uses import label
 from qdq_passes.integers.look.integer_ops import IntegerTensor, integer_tensors
 from qdq_passes.numerics.encoding import Encoding, nested

@@ -11,10 +11,8 @@ import onnx_ir as ir
 from qdq_passes.analysis.computable import why_not_computable, why_not_moved
 from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, label, main_nodes
 from qdq_passes.npu.units.partition_graph import Partition, compute_nodes, group_units, make_partitions
-from qdq_passes.npu.units.placed import CPU
-from qdq_passes.npu.units.unit_graph import UnitGraph, unit_graph
-from qdq_passes.npu.units.units import Unit, units_of
-from qdq_passes.npu.units.verdict import Boundary, Policy, TargetRules, Verdict
+from qdq_passes.npu.units.units import Unit, UnitGraph, unit_graph, units_of
+from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
 
 #: Rule of what a target takes and the simulated NPU does not compute.
 NOT_SIMULATED = "not-simulated"

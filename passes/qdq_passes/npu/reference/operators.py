@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from qdq_passes.npu.reference import einsum as reference_einsum
 from qdq_passes.npu.reference import norms, reductions, rotary
 from qdq_passes.npu.reference import resize as resizing
 from qdq_passes.npu.reference.elementwise import added, compared, divided, multiplied
-from qdq_passes.npu.reference.integer_moves import max_pool
+from qdq_passes.npu.reference.movement import max_pool
 from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.products import product
+from qdq_passes.npu.reference.products import einsum, product
 from qdq_passes.npu.reference.values import Value
 
 Handler = Callable[[ReferenceNode], Sequence[Value]]
@@ -41,7 +40,7 @@ OPERATORS: Mapping[tuple[str, str], Handler] = {
     ("", "MaxPool"): max_pool,
     ("", "GlobalMaxPool"): max_pool,
     ("", "Softmax"): reductions.softmax,
-    ("", "Einsum"): reference_einsum.einsum,
+    ("", "Einsum"): einsum,
     ("", "Resize"): resizing.resize,
     ("", "RotaryEmbedding"): rotary.rotary_embedding,
     ("com.microsoft", "RotaryEmbedding"): rotary.contrib_rotary_embedding,

@@ -21,11 +21,9 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.npu.formulas.floats import quantized_float
-from qdq_passes.npu.reference.float_moves import MOVES
-from qdq_passes.npu.reference.float_sums import HANDLERS
+from qdq_passes.npu.reference.float_sums import HANDLERS, MOVES
 from qdq_passes.npu.reference.floats import FloatNode, computed_in_float
-from qdq_passes.npu.reference.integer_moves import moved_integers
-from qdq_passes.npu.reference.movement import Moving, is_movement, moved
+from qdq_passes.npu.reference.movement import Moving, is_movement, moved, moved_integers
 from qdq_passes.npu.reference.node import ReferenceNode
 from qdq_passes.npu.reference.operators import OPERATORS
 from qdq_passes.npu.reference.values import PENDING, NotRepresentable, Stored, Value, integers_of

@@ -9,8 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.findings import Level, place
-from qdq_passes.graph.operators.clips import clip_bounds
-from qdq_passes.graph.operators.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
+from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, clip_bounds, is_relu6_or_relu1
 from qdq_passes.graph.uses import is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
 from qdq_passes.qdq.look.seen import Reading, Seen
@@ -37,7 +36,7 @@ class PairInsideFusedLayer(TrapRule):
                 continue
             follows = is_standard(node, *self.producers) and is_standard(reading.node, *self.activations)
             if follows and reading.node.op_type == "Clip":
-                follows = is_bounded_relu(reading.node)
+                follows = is_relu6_or_relu1(reading.node)
             if follows or (is_standard(node, "Pad") and is_standard(reading.node, *AVERAGE_POOLS)):
                 message = f"a pair stands between it and {place(node)}, which would be one layer"
                 yield trap(reading.node, message, "remove the pair: qdqtool qdq remove, or quantize with --fuse-layers")

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.findings import Level
 from qdq_passes.decoder.look.cache import CachePair, cache_pairs
-from qdq_passes.decoder.look.cache_widths import CacheWidths
+from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.shapes.inference import static_shape

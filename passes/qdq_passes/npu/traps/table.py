@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from qdq_passes.core.findings import LEVELS, Finding
-from qdq_passes.npu.traps import angles, biases, groups, layouts, operators, pairs, scales
+from qdq_passes.npu.traps import groups, layouts, operators, pairs, scales
 from qdq_passes.npu.traps.rule import TrapRule
 from qdq_passes.qdq.look.seen import Seen
 
 #: What is a trap on every backend of integers.
 ALWAYS: tuple[TrapRule, ...] = (
-    biases.BiasScale(),
-    biases.BiasSaturated(),
+    scales.BiasScale(),
+    scales.BiasSaturated(),
     scales.ScaleAlongSummedAxis(),
     scales.ScaleNoPowerOfTwo(),
     scales.SubnormalScale(),
@@ -43,13 +43,13 @@ OF_TARGETS: dict[str, type[TrapRule]] = {
         operators.UnreliableOperator,
         operators.FloatOperator,
         scales.BlockedUint4ZeroPoint,
-        biases.Int8BiasFloat,
+        scales.Int8BiasFloat,
         groups.ActivationWithoutPair,
         groups.PairInsideFusedLayer,
         layouts.PaddedTiles,
         layouts.CacheSizes,
         layouts.CachePerLayer,
-        angles.HalfAngles,
+        operators.HalfAngles,
     )
 }
 

@@ -21,8 +21,7 @@ from qdq_passes.graph.convex import convex_groups, joined_siblings
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.reach import in_order
 from qdq_passes.graph.uses import constant_array, dtype_of, is_constant
-from qdq_passes.npu.units.unit_graph import UnitGraph
-from qdq_passes.npu.units.units import Unit, operands_of
+from qdq_passes.npu.units.units import Unit, UnitGraph, operands_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, graph_of, insert_after
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, opset_at
 from qdq_passes.graph.uses import dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import change_type, rounded_to

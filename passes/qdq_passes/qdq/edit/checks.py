@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.errors import UnsupportedError, UsageError
-from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
+from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
 from qdq_passes.graph.shapes.inference import static_shape
 from qdq_passes.graph.uses import dtype_of
 from qdq_passes.numerics.encoding import Encoding

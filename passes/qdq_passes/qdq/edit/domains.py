@@ -13,8 +13,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.edit import RUN_SORT, Namer, drop_unread, graph_of, make_node, new_constant, remove, replace_nodes
-from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_quantize
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_AXIS, opset_at
+from qdq_passes.graph.operators.qdq_ops import OPERATORS, OPSET_OF_AXIS, is_quantize, opset_at
 from qdq_passes.graph.uses import constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 from qdq_passes.numerics.quantize import dequantize

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer
-from qdq_passes.graph.operators.qdq_ops import is_dequantize
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, opset_at
 from qdq_passes.graph.uses import constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize

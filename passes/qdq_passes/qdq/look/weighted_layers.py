@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of, text_of
 from qdq_passes.graph.uses import (
     FLOAT_TYPES,
     constant_array,
     dtype_of,
+    float_of,
+    integer_of,
+    integers_of,
     is_constant,
     is_standard,
     main_nodes,
     only_reader,
+    text_of,
 )
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.layer_form import LayerForm

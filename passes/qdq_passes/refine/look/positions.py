@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
+from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_relu6_or_relu1
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, is_constant, is_standard, main_nodes
 from qdq_passes.numerics import pow2
@@ -224,7 +224,7 @@ class Positions:
             return is_first if self.reference else factor_input(reader) is not None
         if not self.reference:
             return is_first and is_standard(reader, *ACTIVATIONS, *DATA_MOVEMENT)
-        is_activation = is_standard(reader, *ACTIVATIONS) and (reader.op_type != "Clip" or is_bounded_relu(reader))
+        is_activation = is_standard(reader, *ACTIVATIONS) and (reader.op_type != "Clip" or is_relu6_or_relu1(reader))
         return is_first and is_activation and node.op_type in PRODUCERS
 
 

@@ -1,9 +1,11 @@
-"""Normalizations in primitive operators, or as the operator of the opset.
+"""Normalizations and rotary position embedding in primitive operators, or as the operator of the opset.
 
     RMS:    y = x/√(mean(x²) + ε)·γ
     layer:  y = (x − mean(x))/√(mean((x − mean(x))²) + ε)·γ + β
+    rotary: y₁ = x₁·cos(pθ) − x₂·sin(pθ),  y₂ = x₂·cos(pθ) + x₁·sin(pθ)
 
-The mean is that of float32 where x is float16 or bfloat16, as the fused operators have it."""
+The mean is that of float32 where x is float16 or bfloat16, as the fused operators have it.
+x₁, x₂ are the two halves of the first R elements of a rotated head, or (interleaved) its even and odd ones; the rest is kept."""
 
 from __future__ import annotations
 
@@ -77,3 +79,32 @@ def _scaled(site: Site, x: ir.Value, of: ir.Value, dtype: ir.DataType, epsilon: 
     root = site("Sqrt", site("Add", square, site.constant(epsilon, wide, "epsilon"), name="Epsilon"))
     y = site("Div", x, root)
     return y if wide == dtype else site.cast(y, dtype)
+
+
+ROTATION_BOUNDED = Keeps(
+    "bounded",
+    bound=2.0**-9,
+    why="each result is the sum of two products, rounded once or three times: 3·2^-11 of float16, 3·2^-24 of float32",
+)
+
+
+def rotate(
+    site: Site, x: ir.Value, cos: ir.Value, sin: ir.Value, *, size: int, rotated: int, interleaved: bool, rank: int = 4
+) -> ir.Value:
+    """``x`` [… , size] of ``rank`` dimensions turned by angles whose cosines and sines are [… , rotated / 2], to be broadcast."""
+    head = x if rotated == size else site.slice(x, -1, 0, rotated)
+    if interleaved:
+        first, second = site.slice(head, -1, 0, rotated, 2), site.slice(head, -1, 1, rotated, 2)
+    else:
+        first, second = site.slice(head, -1, 0, rotated // 2), site.slice(head, -1, rotated // 2, rotated)
+    low = site("Sub", site("Mul", first, cos), site("Mul", second, sin))
+    high = site("Add", site("Mul", second, cos), site("Mul", first, sin))
+    if interleaved:
+        pairs = site("Concat", site.unsqueeze(low, rank), site.unsqueeze(high, rank), axis=-1)
+        turned = site.reshape(pairs, [*[0] * (rank - 1), rotated])
+        parts = [turned]
+    else:
+        parts = [low, high]
+    if rotated != size:
+        parts.append(site.slice(x, -1, rotated, size))
+    return site("Concat", *parts, name="Rotated", axis=-1) if len(parts) > 1 else parts[0]
