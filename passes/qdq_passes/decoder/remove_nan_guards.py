@@ -18,6 +18,7 @@ from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.decoder.look.nan_guards import nan_guard, why_nan
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, bypass, drop_unread, remove
+from qdq_passes.graph.sizes import rank_of
 from qdq_passes.graph.uses import FLOAT_TYPES, main_nodes
 
 
@@ -60,7 +61,7 @@ def _masks(model: ir.Model) -> tuple[frozenset[ir.Value], bool]:
     name = re.compile(rf"{MASK}(_w\d+)?")
     found = frozenset(
         v for v in model.graph.inputs
-        if name.fullmatch(v.name or "") and v.dtype in FLOAT_TYPES and v.shape is not None and len(v.shape) == 4
+        if name.fullmatch(v.name or "") and v.dtype in FLOAT_TYPES and rank_of(v) == 4
     )  # fmt: skip
     try:
         io: DecoderIo | None = decoder_io(model)

@@ -147,6 +147,11 @@ def dtype_of(value: ir.Value) -> ir.DataType | None:
     return None
 
 
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Input ``index`` of ``node``; None where there is none, or it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 def readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
     """(node, input index) of every reader, bodies included, in a stable order."""
     return [(use.node, use.idx) for use in value.uses()]

@@ -15,13 +15,12 @@ from qdq_passes.graph.operators.qoperators import (
     Form,
     Parameters,
     bias_parameters,
-    given,
     parameters_of,
     recurrent_weights,
     result_parameters,
     storage_type,
 )
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, input_at
 from qdq_passes.integers._convert_movement import rank_of, to_channels_first, to_channels_last
 from qdq_passes.integers.edit.flow import OPSET_OF_DYNAMIC, Floats, float_name_of, float_twin, take_place, why_not
 from qdq_passes.integers.look.integer_products import FLOAT_OPS, IntegerProduct
@@ -64,7 +63,7 @@ def convert_form(node: ir.Node, form: Form, floats: Floats, flow: dict[ir.Value,
 def _storage_type(node: ir.Node, form: Form) -> ir.DataType | None:
     """Type of the integers that ``node`` writes: all its integers have the type of the first operand."""
     operand = form.operands[0]
-    value = given(node, operand.value)
+    value = input_at(node, operand.value)
     return None if value is None else storage_type(value, parameters_of(node, operand))
 
 
@@ -73,11 +72,11 @@ def _why_not(node: ir.Node, form: Form, floats: Floats, flow: dict[ir.Value, Par
     if not form.operands:
         return "lacks an operand or its scale"
     for operand in form.operands:
-        value = given(node, operand.value)
+        value = input_at(node, operand.value)
         reason = None if value is None else why_not(value, parameters_of(node, operand), flow)
         if reason is not None:
             return reason
-    bias, parameters = given(node, form.bias) if form.bias is not None else None, bias_parameters(node, form)
+    bias, parameters = input_at(node, form.bias) if form.bias is not None else None, bias_parameters(node, form)
     count = 1 if parameters is None or parameters.scales is None else parameters.scales.size
     if bias is not None and count > 1 and bias.shape is not None and list(bias.shape)[-1:] != [count]:
         return f"its bias of shape {list(bias.shape)} has {count} scales"
@@ -95,7 +94,7 @@ def _inputs(node: ir.Node, form: Form, floats: Floats) -> list[ir.Value | None]:
     operands = {operand.value: operand for operand in form.operands}
     inputs: list[ir.Value | None] = []
     for index in form.inputs:
-        value = given(node, index)
+        value = input_at(node, index)
         if value is not None and index in operands:
             real = floats.of(node, value, parameters_of(node, operands[index]))
             is_image = index == form.inputs[0] and _is_channels_last(node)
@@ -110,7 +109,7 @@ def _inputs(node: ir.Node, form: Form, floats: Floats) -> list[ir.Value | None]:
 
 def _computed_bias(node: ir.Node, form: Form, floats: Floats) -> Parameters:
     """The parameters of a bias whose scale s_x·s_w (·alpha) is computed at run time, by Mul nodes before ``node``."""
-    scales = [given(node, operand.scale) for operand in form.operands[:2]]
+    scales = [input_at(node, operand.scale) for operand in form.operands[:2]]
     if "alpha" in node.attributes:
         alpha = np.float32(node.attributes["alpha"].as_float())
         scales.append(new_constant(graph_of(node), floats.namer, f"{node.name}_alpha", np.asarray(alpha), [node]))
@@ -261,7 +260,7 @@ def convert_recurrent(node: ir.Node, floats: Floats) -> Iterator[Change]:
     if reason is not None or len(weights) != 2:
         yield skip(node, reason or "lacks a weight or its scale")
         return
-    inputs = [given(node, k) for k in range(8)]
+    inputs = [input_at(node, k) for k in range(8)]
     for k, (value, parameters) in enumerate(weights, start=1):
         if parameters.block_size and opset_at(floats.model, node) < OPSET_OF_BLOCKS:
             array, encoding = constant_array(value), parameters.encoding(value)

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import drop_unread, graph_of, make_node, new_constant, remove
 from qdq_passes.graph.operators.qdq_ops import is_dynamic_quantize, is_quantize
-from qdq_passes.graph.operators.qoperators import Parameters, form_of, given, storage_type
-from qdq_passes.graph.uses import constant_array, is_constant, label
+from qdq_passes.graph.operators.qoperators import Parameters, form_of, storage_type
+from qdq_passes.graph.uses import constant_array, input_at, is_constant, label
 from qdq_passes.integers.edit.flow import Floats, float_name_of, take_place, why_not
 from qdq_passes.integers.look.integer_flow import (
     QDQ_DOMAINS,
@@ -26,7 +26,7 @@ from qdq_passes.integers.look.integer_flow import (
 
 def rank_of(node: ir.Node) -> int | None:
     """Number of axes of what ``node`` reads and writes: of its input, of a Conv's weight, or by its kernel; None when unknown."""
-    source, weight = node.inputs[0], given(node, 3)
+    source, weight = node.inputs[0], input_at(node, 3)
     if source is not None and source.shape is not None:
         return len(source.shape)
     if node.op_type == "QLinearConv" and weight is not None and weight.shape is not None:
@@ -135,7 +135,7 @@ def _why_not(node: ir.Node, data: list[ir.Value], known: list[Parameters]) -> st
     if node.op_type == "Pad" and _mode(node) == "constant":
         if "value" in node.attributes or "pads" in node.attributes:
             return "pads by attributes, as before opset 11"
-        constant = given(node, 2)
+        constant = input_at(node, 2)
         if (constant is not None and not is_constant(constant)) or known[0].scales is None:
             return "what it pads with is computed at run time"
     return next((r for v, p in zip(data, known, strict=True) if (r := why_not(v, p)) is not None), None)
@@ -149,7 +149,7 @@ def _pad_value(node: ir.Node, parameters: Parameters, floats: Floats) -> ir.Valu
     """The float that quantizes to the integer that Pad fills with: (q − z)·s. Left out, q is 0."""
     if _mode(node) != "constant":
         return None
-    filled = constant_array(given(node, 2))
+    filled = constant_array(input_at(node, 2))
     points, scales = constant_array(parameters.zero_point), parameters.scales
     assert scales is not None
     q = 0 if filled is None else int(filled.reshape(-1)[0])

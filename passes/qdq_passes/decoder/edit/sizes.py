@@ -12,6 +12,7 @@ from qdq_passes.decoder.look.io import CachePair, DecoderIo
 from qdq_passes.decoder.look.updates import SCATTERS
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import kind_of
+from qdq_passes.graph.sizes import rank_or
 from qdq_passes.graph.uses import FLOAT_TYPES
 
 #: What writes new rows into a cache that is as long as the context; all else makes it longer by them.
@@ -47,7 +48,7 @@ class DecoderSizes:
         found = {value: _sizes(value, dims, names) for value, dims in roles.items()}
         for value in io.others:
             if value not in found:
-                found[value] = _sizes(value, [None] * _rank(value), names)
+                found[value] = _sizes(value, [None] * rank_or(value, 0), names)
         pasts = {pair.past for pair in io.pairs}
         for value, sizes in found.items():
             if None in sizes and value not in pasts:
@@ -61,15 +62,15 @@ class DecoderSizes:
     def _by_role(self, io: DecoderIo) -> Iterator[tuple[ir.Value, list[int | None]]]:
         """(input, sizes that its role tells)."""
         rows = [self.batch, self.sequence]
-        yield io.ids, [*rows, *([None] * max(_rank(io.ids, 2) - 2, 0))]
+        yield io.ids, [*rows, *([None] * max(rank_or(io.ids, 2) - 2, 0))]
         if io.positions is not None:
-            rank = _rank(io.positions, 2)
+            rank = rank_or(io.positions, 2)
             yield io.positions, [*([None] * max(rank - 2, 0)), *(rows[2 - rank :] if rank < 2 else rows)]
         for value in (io.mask, *io.others):
             if value is not None and (value is io.mask or _is_mask(value)):
-                yield value, self._mask(_rank(value, 2))
+                yield value, self._mask(rank_or(value, 2))
         for pair in io.pairs:
-            sizes: list[int | None] = [None] * _rank(pair.past, 4)
+            sizes: list[int | None] = [None] * rank_or(pair.past, 4)
             sizes[pair.batch_axis], sizes[pair.axis] = self.batch, self.past(pair)
             yield pair.past, sizes
 
@@ -80,10 +81,6 @@ class DecoderSizes:
             4: [self.batch, None, self.sequence, self.context],
         }
         return shapes.get(rank, [self.batch, self.context])
-
-
-def _rank(value: ir.Value, otherwise: int = 0) -> int:
-    return otherwise if value.shape is None else len(value.shape)
 
 
 def _text(value: ir.Value) -> str:
@@ -112,7 +109,11 @@ def _sizes(value: ir.Value, by_role: Sequence[int | None], names: Mapping[str, i
     for axis, dim in enumerate(dims):
         wanted = by_role[axis] if axis < len(by_role) else None
         if isinstance(dim, int):
-            if wanted is not None and wanted != dim and not (dim == 1 and _rank(value) > 2 and axis < _rank(value) - 2):
+            if (
+                wanted is not None
+                and wanted != dim
+                and not (dim == 1 and rank_or(value, 0) > 2 and axis < rank_or(value, 0) - 2)
+            ):
                 raise UnsupportedError(
                     f"has the shape {_text(value)}, whose axis {axis} would have to be {wanted}",
                     where=value.name,

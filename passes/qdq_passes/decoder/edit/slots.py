@@ -14,6 +14,7 @@ from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.build import Builder, Site
 from qdq_passes.graph.edit import Namer, graph_of
+from qdq_passes.graph.sizes import rank_of, rank_or
 from qdq_passes.graph.uses import all_values
 
 #: Name of the input that is made where a model has no positions.
@@ -81,7 +82,7 @@ class Slots:
         return self._made[key]
 
     def _rank(self) -> int:
-        return self._positions.shape.rank() if self._positions.shape is not None else 2
+        return rank_or(self._positions, 2)
 
     def _check(self, rows: Rows, update: ir.Node) -> None:
         shape = list(self._positions.shape) if self._positions.shape is not None else []
@@ -167,7 +168,7 @@ def free_name(model: ir.Model, holder: ir.Value | None, name: str, instead: str,
 def canonical_positions(io: DecoderIo) -> ir.Value | None:
     """The input of positions if it is int64 [batch, sequence], one row of a batch each."""
     own = io.positions
-    is_canonical = own is not None and own.dtype == ir.DataType.INT64 and own.shape is not None and len(own.shape) == 2
+    is_canonical = own is not None and own.dtype == ir.DataType.INT64 and rank_of(own) == 2
     return own if is_canonical else None
 
 

@@ -18,6 +18,7 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.evaluate.node import SHOWN, NodeEvaluator, Spec
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import in_order, needed_for, values_read
+from qdq_passes.graph.sizes import rank_or, size_at
 from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, is_constant, label
 from qdq_passes.numerics.arrays import Array
 
@@ -232,9 +233,9 @@ class Host:
             if value.shape is not None:
                 found[value] = Spec(value.dtype, _shape(value, [named.get(name or "") for name in _names(value)]))
         for pair in self.io.pairs:
-            rank = len(pair.past.shape) if pair.past.shape is not None else 4
+            rank = rank_or(pair.past, 4)
             known = {pair.batch_axis: sizes.batch, pair.axis: sizes.past}
-            guessed = [known.get(axis, _written(pair.present, axis)) for axis in range(rank)]
+            guessed = [known.get(axis, size_at(pair.present, axis)) for axis in range(rank)]
             found[pair.past] = Spec(pair.past.dtype, _shape(pair.past, guessed, free=_HEAD_SIZE))
         return found
 
@@ -272,10 +273,8 @@ class Host:
 
 def fixed_sizes(host: Host) -> tuple[int, int]:
     """Tokens in the cache and tokens of a run where the file fixes them, 0 where not."""
-    ids, pair = host.io.ids.shape, host.io.pairs[0]
-    new = ids[1] if ids is not None and len(ids) > 1 else 0
-    past = pair.past.shape[pair.axis] if pair.past.shape is not None else 0
-    return past if isinstance(past, int) else 0, new if isinstance(new, int) else 0
+    pair = host.io.pairs[0]
+    return size_at(pair.past, pair.axis) or 0, size_at(host.io.ids, 1) or 0
 
 
 def batch_of(host: Host) -> int:
@@ -300,12 +299,6 @@ def _shape(value: ir.Value, known: Sequence[int | None], free: int = 1) -> tuple
     return tuple(sizes)
 
 
-def _written(value: ir.Value, axis: int) -> int | None:
-    """Size of ``value`` along ``axis`` where the file says a number."""
-    size = value.shape[axis] if value.shape is not None and axis < len(value.shape) else None
-    return size if isinstance(size, int) else None
-
-
 def _names(value: ir.Value) -> list[str | None]:
     """Names of dimensions, None for numbers."""
     return [] if value.shape is None else [None if isinstance(d, int) else d.value for d in value.shape]
@@ -317,7 +310,7 @@ def _as(value: ir.Value, array: Array) -> Array:
 
 def _mask(value: ir.Value, ones: Array, sizes: Sizes) -> Array:
     """[batch, total] as it is; of rank 4 causal besides, within the window of its name, and additive where it is float."""
-    rank = len(value.shape) if value.shape is not None else 2
+    rank = rank_or(value, 2)
     if rank <= 2:
         return ones if rank == 2 else ones[0]
     queries, keys = np.arange(sizes.past, sizes.total)[:, None], np.arange(sizes.total)
@@ -333,7 +326,7 @@ def _mask(value: ir.Value, ones: Array, sizes: Sizes) -> Array:
 
 def _other(value: ir.Value, positions: Array, sizes: Sizes, is_position: bool) -> Array | None:
     """Positions in the shape that ``value`` has; flags are set, counts by their names, the rest zeros of its shape."""
-    rank, name = len(value.shape) if value.shape is not None else 2, (value.name or "").lower()
+    rank, name = rank_or(value, 2), (value.name or "").lower()
     if is_position or "position" in name:
         shapes = {0: positions[0, 0], 1: positions[0], 2: positions}
         return _as(value, shapes[rank] if rank in shapes else np.broadcast_to(positions, (3, *positions.shape)))

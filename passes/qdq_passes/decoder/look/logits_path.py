@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.kinds import ACTIVATIONS, kind_of
 from qdq_passes.graph.reach import values_read
+from qdq_passes.graph.sizes import rank_of, rank_or
 from qdq_passes.graph.uses import constant_array, integer_of, is_constant, is_standard, readers
 
 #: One data input, element by element.
@@ -156,10 +157,10 @@ def _ranks(node: ir.Node) -> tuple[int | None, int | None]:
     """Number of dimensions of the input and of the output of a Reshape."""
     source, target = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     array = constant_array(target)
-    after = len(node.outputs[0].shape) if node.outputs[0].shape is not None else None if array is None else array.size
+    after = rank_or(node.outputs[0], array.size) if array is not None else rank_of(node.outputs[0])
     maker = source.producer() if source is not None else None
     flat = maker is not None and kind_of(maker) == "Gemm"
-    before = len(source.shape) if source is not None and source.shape is not None else 2 if flat else None
+    before = 2 if flat and rank_of(source) is None else rank_of(source)
     return before, after
 
 

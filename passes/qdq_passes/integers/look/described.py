@@ -14,12 +14,11 @@ from qdq_passes.graph.operators.qoperators import (
     Parameters,
     bias_parameters,
     form_of,
-    given,
     parameters_of,
     result_parameters,
     storage_type,
 )
-from qdq_passes.graph.uses import FLOAT_TYPES, all_nodes, constant_array, dtype_of, is_constant
+from qdq_passes.graph.uses import FLOAT_TYPES, all_nodes, constant_array, dtype_of, input_at, is_constant
 from qdq_passes.qdq.edit.display import SCALE, ZERO_POINT, Notes
 from qdq_passes.qdq.look.grids import Grid, grid_of
 from qdq_passes.qdq.look.pairs import half_pairs, qdq_pairs
@@ -114,7 +113,7 @@ def _of_nodes(tensor: str, kind: str, q: ir.Node | None, dq: ir.Node | None, *, 
     """A pair, or the half of one; ``q`` is ``dq`` where one node does both."""
     nodes = tuple(dict.fromkeys(node for node in (q, dq) if node is not None))
     last, is_fused = nodes[-1], q is dq
-    scale, zero_point = (None, None) if is_fused else (given(last, 1), given(last, 2))
+    scale, zero_point = (None, None) if is_fused else (input_at(last, 1), input_at(last, 2))
     source = q.inputs[0] if q is not None else None
     read = dq.outputs[0] if dq is not None else None
     writer = source.producer() if source is not None else None
@@ -145,7 +144,7 @@ def _of_operator(node: ir.Node) -> Iterator[Described]:
     if form.bias is not None and (bias := bias_parameters(node, form)) is not None:
         found.append((form.bias, bias))
     for index, parameters in found:
-        value = given(node, index)
+        value = input_at(node, index)
         if value is not None:
             kind = ("bias" if index == form.bias else "weight") if is_constant(value) else "activation"
             yield _of_integers(node, value, parameters, kind, f"input[{index}]")

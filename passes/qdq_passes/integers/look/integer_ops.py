@@ -14,12 +14,11 @@ from qdq_passes.graph.operators.qoperators import (
     Parameters,
     bias_parameters,
     form_of,
-    given,
     is_recurrent,
     recurrent_weights,
     storage_type,
 )
-from qdq_passes.graph.uses import all_nodes, is_constant
+from qdq_passes.graph.uses import all_nodes, input_at, is_constant
 from qdq_passes.integers.look.dynamic_quantization import DynamicGroup, Spread, dynamic_groups
 from qdq_passes.integers.look.integer_flow import integer_flow, moved_inputs
 from qdq_passes.integers.look.integer_products import integer_product, is_integer_product
@@ -111,7 +110,7 @@ def _operands(node: ir.Node, flow: dict[ir.Value, Parameters]) -> Iterable[tuple
     applied to the result or is part of a recurrent operator."""
     form = form_of(node)
     if form is not None and form.bias is not None:
-        bias = given(node, form.bias)
+        bias = input_at(node, form.bias)
         if bias is not None:
             yield bias, bias_parameters(node, form), "bias"
     operands: Iterable[tuple[ir.Value | None, Parameters]] = ()
@@ -142,7 +141,7 @@ def _touched(node: ir.Node, flow: dict[ir.Value, Parameters]) -> list[ir.Value]:
         indices = [1, 2]
     else:
         indices = [k for k in moved_inputs(node) if node.inputs[k] in flow]
-    read = [value for k in indices if (value := given(node, k)) is not None]
+    read = [value for k in indices if (value := input_at(node, k)) is not None]
     return [*read, *(value for value in node.outputs if value in flow)]
 
 
@@ -184,7 +183,7 @@ def _float_name(value: ir.Value, producer: ir.Node | None, readers: tuple[ir.Nod
 
 
 def _packed(node: ir.Node) -> tuple[ir.Value, IntegerTensor] | None:
-    stored = given(node, 1 if node.op_type == "MatMulNBits" else 0)
+    stored = input_at(node, 1 if node.op_type == "MatMulNBits" else 0)
     if stored is None:
         return None
     weight = packed_weight(node)

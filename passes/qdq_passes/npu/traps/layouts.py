@@ -14,7 +14,7 @@ from qdq_passes.decoder.look.cache import CachePair, cache_pairs
 from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
 from qdq_passes.qdq.look.seen import Seen
@@ -40,7 +40,7 @@ class PaddedTiles(TrapRule):
             if is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant", "Shape", "Size"):
                 continue
             for value in node.outputs:
-                sizes = static_shape(value)
+                sizes = static_sizes(value)
                 if not sizes or 0 in sizes or dtype_of(value) not in FLOAT_TYPES:
                     continue
                 stored = _filled(sizes, self.tile)
@@ -64,7 +64,7 @@ class CacheSizes(TrapRule):
         """Each tensor of the cache whose sizes are known; of a cache that is not understood `CachePerLayer` says so."""
         widths = CacheWidths(last_axis_bytes=2 * self.tile[-1], powers_of_two=True, itemsize=2)
         for pair in _cache(seen)[0]:
-            sizes = static_shape(pair.past)
+            sizes = static_sizes(pair.past)
             for complaint in widths.complaints(sizes, 2) if sizes else ():
                 yield trap(
                     pair.past,

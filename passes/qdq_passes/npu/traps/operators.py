@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from qdq_passes.core.findings import Level
 from qdq_passes.decoder.look.rotary_angles import Angles, rotary_angles
-from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, integers_of, is_standard, text_of
+from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, input_at, integers_of, is_standard, text_of
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
 from qdq_passes.qdq.look.grids import Grid
-from qdq_passes.qdq.look.seen import Seen, operand
+from qdq_passes.qdq.look.seen import Seen
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class AveragePoolPadsFloat(TrapRule):
         for node in seen.nodes:
             if not is_standard(node, "AveragePool") or seen.read(node, 0) is not None:
                 continue
-            source = operand(node, 0)
+            source = input_at(node, 0)
             is_padded = any(integers_of(node, "pads")) or text_of(node, "auto_pad", "NOTSET").startswith("SAME")
             if is_padded and source is not None and (dtype_of(source) or ir.DataType.FLOAT) in FLOAT_TYPES:
                 yield trap(
@@ -101,7 +101,7 @@ class LayerNormParameters(TrapRule):
             if not is_standard(node, "LayerNormalization") or seen.read(node, 0) is None:
                 continue
             gain, bias = seen.read(node, 1), seen.read(node, 2)
-            has_bias = operand(node, 2) is not None
+            has_bias = input_at(node, 2) is not None
             if gain is None or gain.bits != 8:
                 what = f"its gain is {gain.dtype.name.lower() if gain is not None else 'float'}"
             elif has_bias and (bias is None or bias.dtype != ir.DataType.INT32):
@@ -200,7 +200,7 @@ def _of_types(seen: Seen, types: tuple[str, ...], elements: tuple[str, ...]) -> 
         if f"{domain}{node.op_type}" not in types:
             continue
         found = [grid.dtype for grid in [seen.read(node, 0), *seen.written(node.outputs[0])] if grid is not None]
-        source = operand(node, 0)
+        source = input_at(node, 0)
         if not found and source is not None and (dtype := dtype_of(source)) is not None:
             found = [dtype]
         names = [dtype.name.lower() for dtype in found]

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from qdq_passes.core.findings import Level, place
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import DATA_MOVEMENT, all_values, is_constant, is_standard
+from qdq_passes.graph.uses import DATA_MOVEMENT, all_values, input_at, is_constant, is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
-from qdq_passes.qdq.look.seen import Seen, operand
+from qdq_passes.qdq.look.seen import Seen
 
 #: Operators that compute with their operands element by element, or join them; and which operands that are.
 MEETING = {
@@ -118,11 +118,11 @@ class SplitPair(TrapRule):
     def find(self, seen: Seen) -> Iterator[Trap]:
         """Operators that move integers; integer arithmetic in between is another format of model, and is meant."""
         for node in seen.nodes:
-            value = operand(node, 0) if is_dequantize(node) else None
+            value = input_at(node, 0) if is_dequantize(node) else None
             moved: list[ir.Node] = []
             while value is not None and (producer := value.producer()) is not None and is_standard(producer, *MOVING):
                 moved.append(producer)
-                value = operand(producer, 0)
+                value = input_at(producer, 0)
             source = value.producer() if value is not None else None
             if moved and source is not None and is_quantize(source):
                 message = f"{place(moved[0])} stands between it and its QuantizeLinear {place(source)}"

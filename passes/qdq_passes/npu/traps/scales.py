@@ -11,11 +11,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.findings import Level
-from qdq_passes.graph.uses import constant_array, dtype_of, integer_of, is_constant, is_standard
+from qdq_passes.graph.sizes import known_rank
+from qdq_passes.graph.uses import constant_array, dtype_of, input_at, integer_of, is_constant, is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
 from qdq_passes.qdq.look.biases import product_at
 from qdq_passes.qdq.look.grids import Numbers
-from qdq_passes.qdq.look.seen import Seen, operand, rank_of
+from qdq_passes.qdq.look.seen import Seen
 
 #: A model is meant to have powers of two only when at most this share of its scales are none, of at least so many.
 FEW, ENOUGH = 0.1, 5
@@ -49,7 +50,7 @@ class SubnormalScale(TrapRule):
     def find(self, seen: Seen) -> Iterator[Trap]:
         """float32 and bfloat16: 2^-126; float16: 2^-14."""
         for node, grid in seen.linears():
-            scale = operand(node, 1)
+            scale = input_at(node, 1)
             dtype = dtype_of(scale) if scale is not None else None
             if dtype is None or dtype not in SMALLEST_NORMAL:
                 continue
@@ -69,7 +70,7 @@ class ScaleAlongSummedAxis(TrapRule):
         """Weights of Conv, ConvTranspose, Gemm, MatMul, and activations with a scale per channel."""
         for node in seen.nodes:
             for index in (0, 1) if is_standard(node, "Conv", "ConvTranspose", "Gemm", "MatMul") else ():
-                grid, rank = seen.read(node, index), rank_of(seen.source(node, index))
+                grid, rank = seen.read(node, index), known_rank(seen.source(node, index))
                 if grid is None or grid.is_per_tensor or grid.block_size or grid.axis is None or rank is None:
                     continue
                 if not -rank <= grid.axis < rank or grid.axis % rank not in _summed(node, index, rank):
@@ -143,7 +144,7 @@ class BiasScale(TrapRule):
             if grid is None or grid.dtype != ir.DataType.INT32 or _factor(node, "alpha") != 1:
                 continue
             dq = seen.dequantizer(node, 2)
-            scale = operand(dq, 1) if dq is not None else None
+            scale = input_at(dq, 1) if dq is not None else None
             products = [product_at(node, 2, factor) for factor in dict.fromkeys((1.0, _factor(node, "beta")))]
             wanted = [np.array(p.scale, np.float64) for p in products if not isinstance(p, str)]
             if not wanted or scale is None or any(_is_near(grid.scale, w, dtype_of(scale)) for w in wanted):

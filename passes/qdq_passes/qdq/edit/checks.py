@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.edit.streamed import blocked_weight
@@ -100,7 +100,7 @@ def _check_scale(value: ir.Value, encoding: Encoding, dtype: ir.DataType) -> Non
     scale = np.ones(1, np.float32) if is_later else encoding.scale_array().astype(dtype.numpy()).astype(np.float32)
     if not (np.isfinite(scale) & (scale > 0)).all():
         raise UsageError(f"scale {encoding.scale[0]:g} is no positive {dtype.name.lower()}", where=value.name)
-    shape = static_shape(value)
+    shape = static_sizes(value)
     if shape is not None and encoding.axis is not None:
         if not -len(shape) <= encoding.axis < len(shape):
             raise UsageError(f"axis {encoding.axis} does not exist in shape {shape}", where=value.name)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 from qdq_passes.numerics.granularity import Granularity
 
@@ -60,7 +60,7 @@ def explicit_encoding(
     zeros = tuple(zero_point) * (len(scale) if len(zero_point) == 1 else 1) or (0,) * len(scale)
     shape: tuple[int, ...] = () if axis is None else (len(scale),)
     if block_size and axis is not None:
-        dims = static_shape(value) if value is not None else None
+        dims = static_sizes(value) if value is not None else None
         where = value.name if value is not None else None
         if dims is None:
             raise UsageError("blocks on a tensor whose shape is not known", where=where, hint="run infer-shapes first")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import all_nodes, constant_array, is_constant
+from qdq_passes.graph.uses import all_nodes, input_at, is_constant
 from qdq_passes.qdq.look.grids import Grid, grid_of
 from qdq_passes.qdq.look.pairs import dequantizers
 
@@ -63,7 +63,7 @@ class Seen:
 
     def dequantizer(self, node: ir.Node, index: int) -> ir.Node | None:
         """The node that dequantizes operand ``index`` of ``node``."""
-        value = operand(node, index)
+        value = input_at(node, index)
         producer = value.producer() if value is not None else None
         return producer if producer is not None and _dequantizes(producer) else None
 
@@ -76,9 +76,9 @@ class Seen:
         """Operand ``index`` of ``node`` before its pair: the float value a Q reads, or the stored integers; itself without."""
         dq = self.dequantizer(node, index)
         if dq is None:
-            return operand(node, index)
+            return input_at(node, index)
         producer = None if is_quantize_dequantize(dq) or dq.inputs[0] is None else dq.inputs[0].producer()
-        return operand(producer, 0) if producer is not None and is_quantize(producer) else operand(dq, 0)
+        return input_at(producer, 0) if producer is not None and is_quantize(producer) else input_at(dq, 0)
 
     def is_activation(self, node: ir.Node, index: int) -> bool:
         """Whether operand ``index`` of ``node`` is there, and no constant."""
@@ -97,21 +97,6 @@ class Seen:
             else:
                 found.append(Reading(use.node, use.idx))
         return found
-
-
-def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """Input ``index`` of ``node``, None where there is none."""
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
-def rank_of(value: ir.Value | None) -> int | None:
-    """Number of dimensions of ``value``, as far as it is known."""
-    if value is None:
-        return None
-    if value.shape is not None:
-        return len(value.shape)
-    array = constant_array(value)
-    return None if array is None else array.ndim
 
 
 def _quantizes(node: ir.Node) -> bool:

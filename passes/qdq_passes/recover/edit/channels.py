@@ -12,6 +12,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.sizes import sizes_of
 from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.qdq.edit.pairs import write_constant
@@ -32,7 +33,7 @@ class KnownSizes:
         if array is not None:
             return list(array.shape)
         if value.shape is not None:
-            return [size if isinstance(size, int) else size.value for size in value.shape]
+            return sizes_of(value)
         rank = self._inferred.rank(value)
         if rank is None:
             return None
