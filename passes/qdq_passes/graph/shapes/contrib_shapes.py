@@ -179,6 +179,14 @@ RULES: dict[str, dict[str, Rule]] = {
     },
 }
 
+#: Operators of com.microsoft whose floats are all of one type, float32 or float16 (read in the schemas of onnxruntime 1.31.1).
+OF_ONE_FLOAT_TYPE = frozenset(
+    {
+        "BiasGelu", "BiasSplitGelu", "EmbedLayerNormalization", "FastGelu", "FusedMatMul", "Gelu", "GroupQueryAttention",
+        "MultiHeadAttention", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+    }
+)  # fmt: skip
+
 
 def contrib_types(
     node: ir.Node, types: Mapping[ir.Value, TypeProto], arrays: Mapping[ir.Value, npt.NDArray[Any]]
