@@ -20,7 +20,7 @@ from typing import Any
 
 import onnx_ir as ir
 from qdq_passes.graph.operators.macs import MULTIPLYING, macs_of
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import SHARING, all_nodes, all_values, dtype_of, is_standard
 from qdq_passes.precision.look.mac_shares import Crossing, boundary_crossings
 from qdq_passes.precision.look.operand_widths import EIGHT, OperandWidths
@@ -138,7 +138,7 @@ def _is_halved(value: ir.Value | None) -> bool:
         node = front.pop()
         if is_standard(node, "Cast") and dtype_of(node.outputs[0]) in _HALF:
             return True
-        if node not in seen and (is_quantize(node) or is_dequantize(node) or is_standard(node, *SHARING)):
+        if node not in seen and (is_qdq(node) or is_standard(node, *SHARING)):
             seen.add(node)
             front += [user for output in node.outputs for user in output.consumers()]
     return False

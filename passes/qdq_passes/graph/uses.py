@@ -108,6 +108,13 @@ def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
     return None
 
 
+def known_array(value: ir.Value | None) -> npt.NDArray[Any]:
+    """The array of ``value``, which is known to be constant."""
+    array = constant_array(value)
+    assert array is not None
+    return array
+
+
 def is_constant(value: ir.Value | None) -> bool:
     """Whether `constant_array` would give an array (the data is not read)."""
     if value is None or value.is_graph_input():
@@ -152,6 +159,12 @@ def input_at(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def may_be_float(value: ir.Value) -> bool:
+    """Whether ``value`` is, or as far as is known may be, a float tensor."""
+    dtype = dtype_of(value)
+    return dtype is None or dtype in FLOAT_TYPES
+
+
 def readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
     """(node, input index) of every reader, bodies included, in a stable order."""
     return [(use.node, use.idx) for use in value.uses()]
@@ -187,6 +200,11 @@ def bodies_of(node: ir.Node) -> list[ir.Graph]:
 def main_nodes(model: ir.Model) -> list[ir.Node]:
     """Nodes of the main graph, without bodies."""
     return list(model.graph)
+
+
+def op_type_of(node: ir.Node) -> str:
+    """The operator as targets and reports write it: bare for ONNX's own, else ``domain::type``."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
 def label(node: ir.Node) -> str:

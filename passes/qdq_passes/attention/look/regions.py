@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.kinds import ATTENTIONS, ELEMENTWISE, kind_of
 from qdq_passes.graph.operators.moved_axes import Moved, indices_along, is_whole, sources_of
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.reach import in_order
 from qdq_passes.graph.uses import all_nodes, integer_of, is_constant, is_standard, label, readers
 
@@ -156,7 +156,7 @@ def _downwards(scores: ir.Node, known: Iterable[ir.Node]) -> set[ir.Node]:
 def is_alike(node: ir.Node) -> bool:
     """Whether each element of what ``node`` writes comes of one element of each operand, at the same place."""
     kind = kind_of(node)
-    is_pair = (is_quantize(node) or is_dequantize(node)) and "block_size" not in node.attributes
+    is_pair = is_qdq(node) and "block_size" not in node.attributes
     known = (kind in ELEMENTWISE and node.domain in ("", "ai.onnx")) or is_standard(node, *_ALIKE)
     return is_pair or (known and len(node.outputs) == 1 and kind != "PRelu")
 
@@ -167,7 +167,7 @@ def _odd(region: AttentionRegion, sizes_of: Sizes) -> str:
         sizes = sizes_of(value)
         if sizes is None:
             return f"the sizes of {value.name}, which {node.name} reads, are not known"
-        if (is_quantize(node) or is_dequantize(node)) and index and max(sizes, default=1) > 1:
+        if is_qdq(node) and index and max(sizes, default=1) > 1:
             return f"{node.name} has scales along an axis"
         wanted = region.sizes[len(region.sizes) - len(sizes) :]
         if len(sizes) > len(region.sizes) or any(

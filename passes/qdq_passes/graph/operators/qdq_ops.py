@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import is_constant, is_standard
 
 #: Names of a QuantizeLinear and a DequantizeLinear per domain; ``ai.onnx`` is another spelling of the default domain.
 OPERATORS: dict[str, tuple[str, str]] = {
@@ -46,6 +46,23 @@ def is_dequantize(node: ir.Node) -> bool:
 def is_quantize_dequantize(node: ir.Node) -> bool:
     """Whether ``node`` is both halves of a pair at once."""
     return (node.domain, node.op_type) in FIX or (node.domain, node.op_type) in BLOCK_FLOAT
+
+
+def is_qdq(node: ir.Node) -> bool:
+    """Whether ``node`` is a QuantizeLinear or a DequantizeLinear, of any domain."""
+    return is_quantize(node) or is_dequantize(node)
+
+
+def is_quantization(node: ir.Node) -> bool:
+    """Whether ``node`` quantizes, dequantizes, or does both."""
+    return is_qdq(node) or is_quantize_dequantize(node)
+
+
+def reads_stored(node: ir.Node) -> bool:
+    """Whether the Q or DQ ``node`` reads stored data, or integers that a QuantizeLinear makes of them."""
+    source = node.inputs[0]
+    producer = source.producer() if source is not None else None
+    return is_constant(source) or (producer is not None and is_quantize(producer) and is_constant(producer.inputs[0]))
 
 
 def float_source(value: ir.Value | None) -> ir.Value | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.operators.qoperators import (
     Parameters,
     bias_parameters,
@@ -128,7 +128,7 @@ def _of_nodes(tensor: str, kind: str, q: ir.Node | None, dq: ir.Node | None, *, 
         nodes=nodes,
         floats=_named([source, read]),
         integers=_named(integers),
-        around=tuple((node, key) for node, key in around if not _is_qdq(node)),
+        around=tuple((node, key) for node, key in around if not is_quantization(node)),
         scale=scale,
         zero_point=zero_point,
         is_of_scale=is_of_scale,
@@ -182,7 +182,3 @@ def _grid(value: ir.Value, parameters: Parameters) -> Grid | None:
 
 def _named(values: Iterable[ir.Value | None]) -> tuple[ir.Value, ...]:
     return tuple(dict.fromkeys(value for value in values if value is not None and value.name))
-
-
-def _is_qdq(node: ir.Node) -> bool:
-    return is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node)

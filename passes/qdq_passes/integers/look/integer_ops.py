@@ -9,7 +9,13 @@ from typing import Literal
 import onnx_ir as ir
 
 from qdq_passes.core.names import float_name
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import (
+    is_dequantize,
+    is_dynamic_quantize,
+    is_qdq,
+    is_quantize,
+    is_quantize_dequantize,
+)
 from qdq_passes.graph.operators.qoperators import (
     Parameters,
     bias_parameters,
@@ -130,7 +136,7 @@ def _kind(value: ir.Value) -> Kind:
 
 def _touched(node: ir.Node, flow: dict[ir.Value, Parameters]) -> list[ir.Value]:
     """Integers that ``node`` makes, computes on or moves, when it is neither Q nor DQ."""
-    if is_quantize(node) or is_dequantize(node):
+    if is_qdq(node):
         return []
     form = form_of(node)
     if form is not None:

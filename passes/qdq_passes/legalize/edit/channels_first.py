@@ -17,7 +17,7 @@ from qdq_passes.core.base import Change
 from qdq_passes.graph.build import OPSET_OF_AXES, OPSET_OF_MEAN_AXES, Builder, Site, attribute_of, drop_chains
 from qdq_passes.graph.edit import graph_of, hand_over, inherit, move_annotations, remove
 from qdq_passes.graph.operators.linears import Linear, Rank, is_fixed
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.reach import in_order
 from qdq_passes.graph.uses import constant_array, integer_of, integers_of, is_standard, only_reader, readers
 from qdq_passes.legalize.edit.conv_weights import ConvWeights
@@ -130,7 +130,7 @@ def _member(node: ir.Node, facts: Facts) -> Member | None:
 def _alike(node: ir.Node, rank: int, facts: Facts) -> Member | None:
     """Element by element: each operand is an activation of the same rank, or fixed, or one number."""
     operands = []
-    is_pair = is_quantize(node) or is_dequantize(node)
+    is_pair = is_qdq(node)
     for index, value in enumerate(node.inputs):
         if value is None:
             continue

@@ -13,7 +13,7 @@ from qdq_passes.core.findings import Level
 from qdq_passes.decoder.look.cache import CachePair, cache_pairs
 from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
@@ -37,7 +37,7 @@ class PaddedTiles(TrapRule):
     def find(self, seen: Seen) -> Iterator[Trap]:
         """What operators write in floating point, or behind a pair; a scalar is in no tile."""
         for node in seen.nodes:
-            if is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant", "Shape", "Size"):
+            if is_qdq(node) or is_standard(node, "Constant", "Shape", "Size"):
                 continue
             for value in node.outputs:
                 sizes = static_sizes(value)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.findings import Level, place
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import DATA_MOVEMENT, all_values, input_at, is_constant, is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
 from qdq_passes.qdq.look.seen import Seen
@@ -99,11 +99,11 @@ class ReadBesideItsPair(TrapRule):
         is quantized for those too who read it as it is."""
         for value in all_values(seen.model):
             producer = value.producer()
-            is_quantized = producer is not None and _is_qdq(producer)
+            is_quantized = producer is not None and is_quantization(producer)
             readings = [] if is_constant(value) or is_quantized else seen.readings(value)
             straight = [r.node for r in readings if r.dq is None and not is_standard(r.node, *SHAPE_ONLY)]
             paired = [r.node for r in readings if r.dq is not None]
-            straight = [node for node in straight if not _is_qdq(node)]
+            straight = [node for node in straight if not is_quantization(node)]
             if straight and paired:
                 message = f"is read quantized by {place(paired[0])} and as float by {place(straight[0])}"
                 yield trap(value, message, "quantize for both readers, or for neither: qdqtool qdq remove")
@@ -146,7 +146,3 @@ class MovementRequantizes(TrapRule):
                     message = f"moves elements, yet its input is {before} and its output {after}"
                     yield trap(node, message, "give both one encoding: qdqtool qdq set")
                     break
-
-
-def _is_qdq(node: ir.Node) -> bool:
-    return is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from qdq_passes.encode.look.demands import CONTROL_INPUTS, scalings
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, BOUNDS, PRODUCERS, clip_bound
 from qdq_passes.graph.operators.channels import BIAS_INPUT
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
 from qdq_passes.graph.reach import in_order, values_read
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, is_standard, only_reader
 from qdq_passes.numerics.encoding import Encoding
@@ -326,7 +326,7 @@ def unit_graph(model: ir.Model, units: Sequence[Unit]) -> UnitGraph:
                 add(node, [node])
         if node in item_of:
             found: tuple[int, ...] = (item_of[node],)
-        elif is_quantize(node) or is_dequantize(node):
+        elif is_qdq(node):
             found = tuple({writer for value in values_read(node) for writer in writers.get(value, ())})
         else:
             continue

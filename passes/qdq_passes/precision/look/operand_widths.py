@@ -8,7 +8,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from qdq_passes.encode.look.demands import CONTROL_INPUTS
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize_dequantize
 from qdq_passes.graph.uses import FLOAT_TYPES, SHARING, all_nodes, dtype_of, is_constant, is_standard, only_reader
 from qdq_passes.integers.look.dynamic_quantization import dynamic_groups
 from qdq_passes.numerics.encoding import integer_format, is_integer_type
@@ -70,7 +70,7 @@ class OperandWidths:
 
     def is_pair(self, node: ir.Node) -> bool:
         """Whether ``node`` belongs to what quantizes and dequantizes."""
-        return is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node) or node in self._inside
+        return is_quantization(node) or node in self._inside
 
     def given_by(self, node: ir.Node) -> int | None:
         """Bits that a node that computes nothing gives to what it hands on: those of a pair, `FLOAT` of a Cast; else None."""
@@ -173,7 +173,7 @@ def _is_parameter(value: ir.Value) -> bool:
         node = value.producer()
         if node is None or node.inputs[:1] in ((), (None,)):
             return False
-        if not (is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node) or is_standard(node, "Cast")):
+        if not (is_quantization(node) or is_standard(node, "Cast")):
             return False
         first = node.inputs[0]
         assert first is not None
