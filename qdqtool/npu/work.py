@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.graph.operators.fused_products import Products, fused_product, is_attention
-from qdq_passes.graph.operators.windows import kernel_of
+from qdq_passes.graph.operators.reductions import kernel_of
 from qdq_passes.graph.uses import integer_of
 from qdq_passes.npu.units.units import Operand, Result, Unit
 

@@ -16,7 +16,7 @@ from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.graph.edit import Namer, bypass, drop_unread
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
-from qdq_passes.graph.operators.windows import averaged_sizes
+from qdq_passes.graph.operators.reductions import averaged_sizes
 from qdq_passes.graph.uses import all_nodes, float_of, is_standard, label
 from qdq_passes.numerics.dpu import (
     HARD_SIGMOID_FACTOR,

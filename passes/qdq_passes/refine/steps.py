@@ -13,8 +13,8 @@ from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.uses import label
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.qdq.edit.encoding_words import change_in_words, words
 from qdq_passes.qdq.edit.reencode import Edit, Target, nodes_of, reencode, settled, targets
+from qdq_passes.qdq.look.grids import change_in_words, words
 from qdq_passes.refine._run import Step
 from qdq_passes.refine.look.position_groups import tensor_of
 from qdq_passes.refine.look.positions import Positions

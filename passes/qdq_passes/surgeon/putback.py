@@ -15,7 +15,7 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.annotate import ORIGIN, Origin
 from qdq_passes.graph.scopes import INHERITED_KEYS
 from qdq_passes.graph.sizes import dims_of
-from qdq_passes.surgeon.facts import NodeFacts, ScopeFacts, ValueFacts
+from qdq_passes.surgeon.snapshot import NodeFacts, ScopeFacts, ValueFacts
 
 #: Element types that graphsurgeon writes as ONNX's number, because its numpy arrays have none.
 _NO_NUMPY = frozenset(

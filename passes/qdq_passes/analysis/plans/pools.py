@@ -25,7 +25,7 @@ from qdq_passes.analysis.plans.products import multiplier
 from qdq_passes.analysis.plans.tails import Tail, tail_of
 from qdq_passes.analysis.plans.windows import Window, window_of
 from qdq_passes.graph.operators.pads import padding_of, windows_start_inside
-from qdq_passes.graph.operators.windows import averaged_axes, kernel_of
+from qdq_passes.graph.operators.reductions import averaged_axes, kernel_of
 from qdq_passes.graph.uses import integer_of, is_standard
 from qdq_passes.npu.units.units import Operand, Unit
 from qdq_passes.numerics.arithmetic import Arithmetic

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from qdq_passes.analysis.plans.operands import NotComputable, no_references, rank_of, sizes_of
 from qdq_passes.graph.operators.pads import AUTO_PAD, EXPLICIT
-from qdq_passes.graph.operators.windows import same_total, split_evenly, transposed_total
+from qdq_passes.graph.operators.reductions import same_total, split_evenly, transposed_total
 from qdq_passes.graph.uses import integer_of, integers_of, text_of
 from qdq_passes.npu.units.units import Operand
 

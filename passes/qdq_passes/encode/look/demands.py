@@ -14,7 +14,7 @@ import onnx_ir as ir
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.operators.qdq_ops import OPSET_OF_HALF, has_pair, is_dequantize, is_qdq
-from qdq_passes.graph.operators.windows import averaged_sizes
+from qdq_passes.graph.operators.reductions import averaged_sizes
 from qdq_passes.graph.uses import (
     QUANTIZABLE_TYPES,
     SHARING,

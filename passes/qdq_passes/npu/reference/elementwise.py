@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qdq_passes.npu.reference import sums
-from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.values import Joined, Moved, NotRepresentable, Stored, Sum, Value
+from qdq_passes.npu.reference.values import Joined, Moved, NotRepresentable, ReferenceNode, Stored, Sum, Value
 
 
 def added(node: ReferenceNode) -> Sequence[Value]:

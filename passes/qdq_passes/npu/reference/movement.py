@@ -14,9 +14,8 @@ import onnx_ir as ir
 
 from qdq_passes.npu.formulas.functions import quantized
 from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indices
-from qdq_passes.npu.reference.node import ReferenceNode
 from qdq_passes.npu.reference.scatter import SCATTERS, expected
-from qdq_passes.npu.reference.values import Joined, Moved, NotRepresentable, Stored, Value
+from qdq_passes.npu.reference.values import Joined, Moved, NotRepresentable, ReferenceNode, Stored, Value
 from qdq_passes.npu.reference.windows import window_of
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import integer_range

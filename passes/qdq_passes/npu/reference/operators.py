@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from qdq_passes.npu.reference import norms, reductions, rotary
+from qdq_passes.npu.reference import reductions, rotary
 from qdq_passes.npu.reference import resize as resizing
 from qdq_passes.npu.reference.elementwise import added, compared, divided, multiplied
 from qdq_passes.npu.reference.movement import max_pool
-from qdq_passes.npu.reference.node import ReferenceNode
 from qdq_passes.npu.reference.products import einsum, product
-from qdq_passes.npu.reference.values import Value
+from qdq_passes.npu.reference.values import ReferenceNode, Value
 
 Handler = Callable[[ReferenceNode], Sequence[Value]]
 
 OPERATORS: Mapping[tuple[str, str], Handler] = {
-    ("", "LayerNormalization"): norms.layer_norm,
-    ("", "RMSNormalization"): norms.rms_norm,
-    ("", "SimplifiedLayerNormalization"): norms.rms_norm,
-    ("", "InstanceNormalization"): norms.instance_norm,
-    ("", "GroupNormalization"): norms.group_norm,
-    ("", "LpNormalization"): norms.lp_norm,
+    ("", "LayerNormalization"): reductions.layer_norm,
+    ("", "RMSNormalization"): reductions.rms_norm,
+    ("", "SimplifiedLayerNormalization"): reductions.rms_norm,
+    ("", "InstanceNormalization"): reductions.instance_norm,
+    ("", "GroupNormalization"): reductions.group_norm,
+    ("", "LpNormalization"): reductions.lp_norm,
     ("", "Conv"): product,
     ("", "ConvTranspose"): product,
     ("", "Gemm"): product,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qdq_passes.npu.reference import sums
-from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.values import PENDING, NotRepresentable, Sum, Value
+from qdq_passes.npu.reference.values import PENDING, NotRepresentable, ReferenceNode, Sum, Value
 from qdq_passes.numerics.encoding import is_wide
 from qdq_passes.numerics.requantize import fit_accumulator
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.values import Addends, Joined, Moved, NotRepresentable, Stored, Value
+from qdq_passes.npu.reference.values import Addends, Joined, Moved, NotRepresentable, ReferenceNode, Stored, Value
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.requantize import exact_product
 

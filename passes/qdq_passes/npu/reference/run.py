@@ -24,9 +24,8 @@ from qdq_passes.npu.formulas.floats import quantized_float
 from qdq_passes.npu.reference.float_sums import HANDLERS, MOVES
 from qdq_passes.npu.reference.floats import FloatNode, computed_in_float
 from qdq_passes.npu.reference.movement import Moving, is_movement, moved, moved_integers
-from qdq_passes.npu.reference.node import ReferenceNode
 from qdq_passes.npu.reference.operators import OPERATORS
-from qdq_passes.npu.reference.values import PENDING, NotRepresentable, Stored, Value, integers_of
+from qdq_passes.npu.reference.values import PENDING, NotRepresentable, ReferenceNode, Stored, Value, integers_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, is_integer_type

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.windows import extent, same_total, split_evenly, transposed_total
+from qdq_passes.graph.operators.reductions import extent, same_total, split_evenly, transposed_total
 from qdq_passes.npu.reference.values import NotRepresentable
 from qdq_passes.numerics.arrays import Array
 

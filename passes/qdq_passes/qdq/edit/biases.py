@@ -29,9 +29,9 @@ from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding, integer_range
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize
-from qdq_passes.qdq.edit.encoding_words import change_in_words
 from qdq_passes.qdq.edit.pairs import Use, dequantize_node, fresh_base, members, requantize, write_encodings
 from qdq_passes.qdq.look.biases import CoupledBias, float_type_of, product_at
+from qdq_passes.qdq.look.grids import change_in_words
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, is_dequantize
 
 INT32_MAX = 2**31 - 1

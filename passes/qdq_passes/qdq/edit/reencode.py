@@ -19,9 +19,9 @@ from qdq_passes.numerics.reencode import clipped, real_range, requantized, round
 from qdq_passes.qdq.edit.biases import follow_biases
 from qdq_passes.qdq.edit.checks import check_encoding
 from qdq_passes.qdq.edit.clips import clips_at_zero
-from qdq_passes.qdq.edit.encoding_words import change_in_words
 from qdq_passes.qdq.edit.pairs import Use, members, write_constant, write_encodings
 from qdq_passes.qdq.look.biases import CoupledBias, coupled_biases
+from qdq_passes.qdq.look.grids import change_in_words
 from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of, half_pairs, is_named, qdq_pairs
 from qdq_passes.select.selectors import ALL, Selector, select
 

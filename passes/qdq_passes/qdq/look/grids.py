@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.qdq_ops import is_qdq, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import constant_array, dtype_of, integer_of
-from qdq_passes.numerics.encoding import integer_format, integer_range, is_integer_type
+from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range, is_integer_type
 from qdq_passes.qdq.look.pairs import encoding_of
 
 Numbers = npt.NDArray[np.float32]
@@ -170,3 +170,18 @@ def _text(number: np.generic) -> str:
     """The shortest decimal that reads back as the same float32; integers without a point."""
     value = float(number)
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else str(np.float32(value))
+
+
+def words(encoding: Encoding) -> str:
+    """``int8, scale 2^-4, zero point 0``; of many scales their count and their extremes."""
+    scale, zero = np.array(encoding.scale, np.float32), np.array(encoding.zero_point, np.float32)
+    return str(
+        Grid(
+            dtype=encoding.dtype, scale=scale, zero_point=zero, axis=encoding.axis, block_size=encoding.block_size,
+        )
+    )  # fmt: skip
+
+
+def change_in_words(old: Encoding, new: Encoding) -> str:
+    """``int8, scale 2^-4, zero point 0 → int16, scale 2^-12, zero point 0``."""
+    return f"{words(old)} → {words(new)}"
