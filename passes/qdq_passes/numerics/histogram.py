@@ -8,8 +8,9 @@ any samples is the same to the last bit whatever their order, grouping and growt
 Values of exactly 0 (half of what leaves a Relu) are counted once more by themselves, as every grid represents them. The figures
 of an encoding take the values of a bin as spread evenly over the part of it that lies within [low, high].
 
-`mean_squared_errors` is what a grid makes of values that are spread evenly over intervals: squared error, power, share beyond the ends.
-Let t = x/s and n(t) the nearest point of the grid; for integers n = clip(rint(t), qmin − z, qmax − z). With r = t − n(t),
+`mean_squared_errors` is what a grid makes of values that are spread evenly over intervals, with `mean_squares` their power
+and `clipped_shares` their share beyond the ends. Let t = x/s and n(t) the nearest point of the grid; for integers
+n = clip(rint(t), qmin − z, qmax − z). With r = t − n(t),
 
     ∫ (u − n(u))² du from 0 up to t  =  G(n) + r³/3,      G(n) = 2/3 · Σ (half the gap)³ between 0 and n
 

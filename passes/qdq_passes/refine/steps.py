@@ -17,7 +17,7 @@ from qdq_passes.qdq.edit.reencode import Edit, Target, nodes_of, reencode, settl
 from qdq_passes.qdq.look.grids import change_in_words, words
 from qdq_passes.refine._run import Step
 from qdq_passes.refine.look.position_groups import tensor_of
-from qdq_passes.refine.look.positions import Positions
+from qdq_passes.refine.look.scale_positions import Positions
 from qdq_passes.refine.look.shifts import RULES
 from qdq_passes.select.selectors import ALL
 

@@ -14,7 +14,7 @@ from qdqtool.cli.render import Out, Precise, plural, say, table
 @allow_empty_option
 def list_pairs(out: Out, model: str, select: tuple[str, ...], allow_empty: bool) -> None:
     """List everything quantized in MODEL: pairs, stored integers, integer operators; encoding, position, nodes."""
-    from qdq_passes.integers.look.rows import qdq_rows
+    from qdq_passes.integers.look.quantized_table import qdq_rows
     from qdq_passes.select.selectors import Selector
     from qdq_passes.select.selectors import select as evaluate
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.decoder.edit.slots import canonical_positions
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.decoder.look.position_reach import shortest_table
 from qdq_passes.decoder.look.record import DECODER

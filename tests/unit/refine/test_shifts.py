@@ -7,7 +7,7 @@ import pytest
 from qdq_passes import run_pipeline
 from qdq_passes.graph.operators.activations import is_relu6_or_relu1
 from qdq_passes.qdq.look.pairs import qdq_pairs
-from qdq_passes.refine.look.positions import Positions, factor_input
+from qdq_passes.refine.look.scale_positions import Positions, factor_input
 from qdq_passes.refine.look.shifts import RULES, ShiftLimits, violations
 from qdq_passes.refine.refine_positions import RefinePositions
 

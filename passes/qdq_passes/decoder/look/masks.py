@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.decoder.look.flow import is_attention
-from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
+from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import MaskEdge, mask_candidates, multiplies_streams
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.uses import integer_of, is_standard, label

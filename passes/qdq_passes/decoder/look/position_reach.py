@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.decoder.look.entries import side_entries
 from qdq_passes.decoder.look.flow import depending_on
-from qdq_passes.decoder.look.host import Host, Sizes, fixed_sizes
+from qdq_passes.decoder.look.host_boundary import side_entries
+from qdq_passes.decoder.look.host_region import Host, Sizes, fixed_sizes
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.uses import is_standard
 from qdq_passes.numerics.arrays import Array

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.decoder.look.entries import leading_to, reaches_back, side_entries
-from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
-from qdq_passes.decoder.look.rows import Positioned, Spread, fits_rows, spreads
+from qdq_passes.decoder.look.batch_rows import Positioned, Spread, fits_rows, spreads
+from qdq_passes.decoder.look.host_boundary import leading_to, reaches_back, side_entries
+from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.uses import is_standard
 

@@ -16,7 +16,7 @@ from qdq_passes.graph.uses import constant_array, dtype_of, input_at, integer_of
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
 from qdq_passes.qdq.look.biases import product_at
 from qdq_passes.qdq.look.grids import Numbers
-from qdq_passes.qdq.look.seen import Seen
+from qdq_passes.qdq.look.pair_view import PairView
 
 #: A model is meant to have powers of two only when at most this share of its scales are none, of at least so many.
 FEW, ENOUGH = 0.1, 5
@@ -30,9 +30,9 @@ class ScaleNoPowerOfTwo(TrapRule):
     A backend that shifts rounds it to one, by a factor of up to sqrt(2); the model goes on with the scale it has.
     """
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Count first."""
-        linears = seen.linears()
+        linears = view.linears()
         odd = [(node, grid) for node, grid in linears if not grid.is_pow2]
         if len(linears) < ENOUGH or len(odd) > FEW * len(linears):
             return
@@ -47,9 +47,9 @@ class SubnormalScale(TrapRule):
 
     level: ClassVar[Level] = "note"
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """float32 and bfloat16: 2^-126; float16: 2^-14."""
-        for node, grid in seen.linears():
+        for node, grid in view.linears():
             scale = input_at(node, 1)
             dtype = dtype_of(scale) if scale is not None else None
             if dtype is None or dtype not in SMALLEST_NORMAL:
@@ -66,16 +66,16 @@ class SubnormalScale(TrapRule):
 class ScaleAlongSummedAxis(TrapRule):
     """Scales along an axis over which the operator sums: no sum of integers can hold that, so it is computed in float."""
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Weights of Conv, ConvTranspose, Gemm, MatMul, and activations with a scale per channel."""
-        for node in seen.nodes:
+        for node in view.nodes:
             for index in (0, 1) if is_standard(node, "Conv", "ConvTranspose", "Gemm", "MatMul") else ():
-                grid, rank = seen.read(node, index), known_rank(seen.source(node, index))
+                grid, rank = view.read(node, index), known_rank(view.source(node, index))
                 if grid is None or grid.is_per_tensor or grid.block_size or grid.axis is None or rank is None:
                     continue
                 if not -rank <= grid.axis < rank or grid.axis % rank not in _summed(node, index, rank):
                     continue
-                what = "weight" if is_constant(seen.source(node, index)) else "input"
+                what = "weight" if is_constant(view.source(node, index)) else "input"
                 message = (
                     f"its {what} has {grid.scale.size} scales along axis {grid.axis}, over which {node.op_type} sums"
                 )
@@ -88,9 +88,9 @@ class ScaleAlongSummedAxis(TrapRule):
 class BlockedUint4ZeroPoint(TrapRule):
     """Blocked uint4 weights with zero points, which the backend does not subtract."""
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Weights only; int4 has none of it."""
-        for node, grid in seen.linears():
+        for node, grid in view.linears():
             if grid.dtype == ir.DataType.UINT4 and grid.block_size and np.any(grid.zero_point):
                 message = f"its zero points, up to {grid.zero_point.max():g}, are not subtracted: the weights come out too large"
                 yield trap(node, message, "store it as int4: qdqtool qdq convert --dtype int4")
@@ -137,13 +137,13 @@ class BiasScale(TrapRule):
     onnxruntime 1.31 makes an integer layer of it all the same up to a difference of one percent, and computes in float beyond.
     """
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """A Gemm with α = 1; β may be in the scale, as onnxruntime's quantizer puts it there."""
-        for node in seen.nodes:
-            grid = seen.read(node, 2) if is_standard(node, *SUMMING) else None
+        for node in view.nodes:
+            grid = view.read(node, 2) if is_standard(node, *SUMMING) else None
             if grid is None or grid.dtype != ir.DataType.INT32 or _factor(node, "alpha") != 1:
                 continue
-            dq = seen.dequantizer(node, 2)
+            dq = view.dequantizer(node, 2)
             scale = input_at(dq, 1) if dq is not None else None
             products = [product_at(node, 2, factor) for factor in dict.fromkeys((1.0, _factor(node, "beta")))]
             wanted = [np.array(p.scale, np.float64) for p in products if not isinstance(p, str)]
@@ -157,13 +157,13 @@ class BiasScale(TrapRule):
 class BiasSaturated(TrapRule):
     """An int32 bias with integers at the limit of int32: s_x·s_w is too small for it, and it was clipped."""
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """The stored integers."""
         limits = np.iinfo(np.int32)
-        for node in seen.nodes:
-            grid = seen.read(node, 2) if is_standard(node, *SUMMING) else None
+        for node in view.nodes:
+            grid = view.read(node, 2) if is_standard(node, *SUMMING) else None
             stored = (
-                constant_array(seen.source(node, 2)) if grid is not None and grid.dtype == ir.DataType.INT32 else None
+                constant_array(view.source(node, 2)) if grid is not None and grid.dtype == ir.DataType.INT32 else None
             )
             if stored is None or stored.dtype != np.int32:
                 continue
@@ -179,10 +179,10 @@ class Int8BiasFloat(TrapRule):
 
     level: ClassVar[Level] = "note"
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Measured on HTP: 10 to 15 times slower, 98 % of the integers exact."""
-        for node in seen.nodes:
-            grid = seen.read(node, 2) if is_standard(node, *SUMMING) else None
+        for node in view.nodes:
+            grid = view.read(node, 2) if is_standard(node, *SUMMING) else None
             if grid is not None and grid.bits == 8:
                 message = f"its bias is {grid.dtype.name.lower()}: dequantized, computed in float, quantized again"
                 yield trap(node, message, "store it as int32 at s_x·s_w: qdqtool qdq convert --bias int32")

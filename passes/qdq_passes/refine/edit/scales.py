@@ -28,7 +28,7 @@ from qdq_passes.qdq.edit.biases import follow_biases
 from qdq_passes.qdq.edit.pairs import Use, write_constant
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, pair_of, pair_with
 from qdq_passes.refine.look.position_groups import tensor_of
-from qdq_passes.refine.look.positions import Move, Positions
+from qdq_passes.refine.look.scale_positions import Move, Positions
 
 #: What becomes of stored integers whose scale moves: integers of the same values, or the same integers, which then stand for
 #: other values.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.decoder.look.entries import STEERED, is_by_row, rows_of
-from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
+from qdq_passes.decoder.look.host_boundary import STEERED, is_by_row, rows_of
+from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import score_nodes
 from qdq_passes.graph.evaluate.node import Spec
 from qdq_passes.graph.operators.kinds import kind_of

@@ -17,7 +17,7 @@ from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
-from qdq_passes.qdq.look.seen import Seen
+from qdq_passes.qdq.look.pair_view import PairView
 
 #: What chooses the sizes of a decoder.
 _SPLIT = "for a decoder choose tokens and slots that do: `qdqtool split --prefill N --context N`"
@@ -34,9 +34,9 @@ class PaddedTiles(TrapRule):
     level: ClassVar[Level] = "note"
     tile: tuple[int, ...]
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """What operators write in floating point, or behind a pair; a scalar is in no tile."""
-        for node in seen.nodes:
+        for node in view.nodes:
             if is_qdq(node) or is_standard(node, "Constant", "Shape", "Size"):
                 continue
             for value in node.outputs:
@@ -60,10 +60,10 @@ class CacheSizes(TrapRule):
 
     tile: tuple[int, ...]
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Each tensor of the cache whose sizes are known; of a cache that is not understood `CachePerLayer` says so."""
         widths = CacheWidths(last_axis_bytes=2 * self.tile[-1], powers_of_two=True, itemsize=2)
-        for pair in _cache(seen)[0]:
+        for pair in _cache(view)[0]:
             sizes = static_sizes(pair.past)
             for complaint in widths.complaints(sizes, 2) if sizes else ():
                 yield trap(
@@ -79,9 +79,9 @@ class CachePerLayer(TrapRule):
 
     level: ClassVar[Level] = "note"
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """The first of the keys, and of the values."""
-        pairs, trouble = _cache(seen)
+        pairs, trouble = _cache(view)
         yield from trouble
         for part in ("key", "value"):
             layers = [pair for pair in pairs if pair.part == part and pair.layers == 1]
@@ -94,12 +94,12 @@ class CachePerLayer(TrapRule):
                 )
 
 
-def _cache(seen: Seen) -> tuple[list[CachePair], list[Trap]]:
+def _cache(view: PairView) -> tuple[list[CachePair], list[Trap]]:
     """The cache of the model, and what is said where it is none that is known."""
     try:
-        return [pair for pair, _ in cache_pairs(seen.model)], []
+        return [pair for pair, _ in cache_pairs(view.model)], []
     except UnsupportedError as error:
-        graph = ir.Value(name=error.where or seen.model.graph.name or "model")
+        graph = ir.Value(name=error.where or view.model.graph.name or "model")
         hint = error.hint or "export it with past key values"
         return [], [trap(graph, f"cannot be judged as a cache: {error.message}", hint)]
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.decoder.look.flow import SHAPE_READERS, depending_on
-from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
+from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import score_nodes
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import needed_for, values_read

@@ -32,7 +32,7 @@ class Reading:
     dq: ir.Node | None = None
 
 
-class Seen:
+class PairView:
     """A model with its pairs looked through; bodies and local functions included."""
 
     def __init__(self, model: ir.Model) -> None:
