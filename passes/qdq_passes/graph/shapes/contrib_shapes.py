@@ -197,7 +197,7 @@ def contrib_types(
     if rule is None or call.input(0) is UNKNOWN:
         return {}
     pairs = zip(node.outputs, rule(call), strict=False)
-    return {value: proto_of(spec) for value, spec in pairs if value.name and spec is not None and spec.dtype}
+    return {value: proto_of(spec) for value, spec in pairs if value.name != "" and spec is not None and spec.dtype}
 
 
 @cache
