@@ -21,7 +21,7 @@ from qdq_passes.numerics.override import parse_overrides
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
 from qdq_passes.precision.convert_boundaries import ConvertBoundaries
-from qdq_passes.precision.look.mac_shares import boundary_crossings, mac_shares
+from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdq_passes.select.selectors import NONE, Selector, select_nodes
 

@@ -11,11 +11,20 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import BOUNDED, attend, bias_of, causal, merge_heads, repeat_heads, split_heads
+from qdq_passes.attention.edit.attention import (
+    BOUNDED,
+    attend,
+    bias_of,
+    causal,
+    key_of_length,
+    merge_heads,
+    repeat_heads,
+    split_heads,
+)
 from qdq_passes.attention.edit.primitives import rms_norm, rotate
 from qdq_passes.attention.look.group_query import OPERATOR, GroupQuery, group_query, is_in_place
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.build import Builder, Once, Site, drop_chains, key_of_length, take_place
+from qdq_passes.graph.build import Builder, Once, Site, drop_chains, take_place
 from qdq_passes.graph.edit import drop_unused_domains
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.select.selectors import ALL, Selector, select_operators

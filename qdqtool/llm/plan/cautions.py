@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
-from qdq_passes.decoder.look.position_reach import first_of_another_length
+from qdq_passes.decoder.look.positions import first_of_another_length
 from qdq_passes.graph.uses import label
 
 #: Operators that quantize all tokens of a run by one scale, made of their values.

@@ -14,7 +14,7 @@ from qdq_passes.decoder.look.host_boundary import shared_positions
 from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.decoder.look.logits_path import gives_one_row
-from qdq_passes.decoder.look.position_reach import shortest_table
+from qdq_passes.decoder.look.positions import shortest_table
 from qdq_passes.decoder.look.record import DECODER, CacheTensor, Decoder, Layout, MaskInput
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import copy_model

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from qdq_passes.decoder.edit.slots import canonical_positions
 from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
-from qdq_passes.decoder.look.position_reach import shortest_table
+from qdq_passes.decoder.look.positions import shortest_table
 from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.errors import UnsupportedError, UsageError
 

@@ -14,7 +14,7 @@ import pytest
 from qdq_passes.analysis.computable import FAMILIES
 from qdq_passes.analysis.program_operators import DOMAIN, FLOAT_OPERATORS, OPERATORS, STANDARD
 from qdq_passes.npu.reference.movement import is_movement
-from qdq_passes.npu.reference.operators import OPERATORS as REFERENCE
+from qdq_passes.npu.reference.run import OPERATORS as REFERENCE
 from qdq_passes.pipeline.pipeline import run_pipeline
 from tests.npu.equality.equality.equality import ARITHMETICS
 from tests.npu.equality.equality.units_floats import FloatBuilder

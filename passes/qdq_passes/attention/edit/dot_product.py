@@ -11,10 +11,19 @@ from itertools import pairwise
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import attend, bias_of, causal, merge_heads, repeat_heads, split_heads
+from qdq_passes.attention.edit.attention import (
+    attend,
+    bias_of,
+    causal,
+    key_of_length,
+    merge_heads,
+    repeat_heads,
+    size_of,
+    split_heads,
+)
 from qdq_passes.attention.look.group_query import last_size
 from qdq_passes.core.base import Change, skip
-from qdq_passes.graph.build import Builder, Once, Site, key_of_length, size_of, take_place
+from qdq_passes.graph.build import Builder, Once, Site, take_place
 from qdq_passes.graph.edit import drop_unread
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.uses import all_nodes, dtype_of, float_of, integer_of

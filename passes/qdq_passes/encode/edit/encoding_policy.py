@@ -33,7 +33,7 @@ from qdq_passes.numerics.mapped import encoding_of_large, is_large_file
 from qdq_passes.numerics.override import Override
 from qdq_passes.numerics.pow2 import position_of
 from qdq_passes.numerics.reencode import rounded_up_to
-from qdq_passes.qdq.edit.explicit import check_numbers
+from qdq_passes.qdq.edit.checks import check_numbers
 
 _NOTHING_SAID = Override()
 
