@@ -11,17 +11,18 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import (
-    BOUNDED,
+from qdq_passes.attention.edit.primitives import (
+    ATTENTION_BOUNDED,
     attend,
     bias_of,
     causal,
     key_of_length,
     merge_heads,
     repeat_heads,
+    rms_norm,
+    rotate,
     split_heads,
 )
-from qdq_passes.attention.edit.primitives import rms_norm, rotate
 from qdq_passes.attention.look.group_query import OPERATOR, GroupQuery, group_query, is_in_place
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder, Once, Site, drop_chains, take_place
@@ -51,7 +52,7 @@ class DecomposeGroupQueryAttention(Pass):
         select: the operators.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = ATTENTION_BOUNDED
     select: Selector = ALL
 
     def run(self, model: ir.Model) -> Iterator[Change]:

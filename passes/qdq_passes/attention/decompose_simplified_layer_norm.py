@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.primitives import BOUNDED, OPSET_OF_RMS_NORM, Form, rms_norm
+from qdq_passes.attention.edit.primitives import NORM_BOUNDED, OPSET_OF_RMS_NORM, Form, rms_norm
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.build import Builder, take_place
@@ -36,7 +36,7 @@ class DecomposeSimplifiedLayerNorm(Pass):
         form: ``operator`` writes RMSNormalization (opset 23), ``primitives`` its pieces, ``auto`` the operator where it can.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = NORM_BOUNDED
     select: Selector = ALL
     form: Form = "auto"
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.attention.edit.primitives import (
-    BOUNDED,
+    NORM_BOUNDED,
     OPSET_OF_LAYER_NORM,
     OPSET_OF_RMS_NORM,
     Form,
@@ -45,7 +45,7 @@ class DecomposeSkipLayerNorm(Pass):
             ``auto`` the operator where the opset has it.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = NORM_BOUNDED
     select: Selector = ALL
     form: Form = "auto"
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import (
+from qdq_passes.attention.edit.primitives import (
     attend,
     bias_of,
     causal,
