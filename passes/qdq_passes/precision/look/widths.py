@@ -13,6 +13,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from qdq_passes.encode.look.demands import CONTROL_INPUTS
+from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.operators.macs import MULTIPLYING, macs_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize_dequantize
 from qdq_passes.graph.uses import (
@@ -159,23 +160,13 @@ def bits_of(node: ir.Node) -> int:
 
 def _connected(nodes: list[ir.Node], operands: Callable[[ir.Node], list[ir.Value]]) -> list[list[ir.Node]]:
     """``nodes`` in groups: connected by values that one of them writes and another computes on."""
-    parent = {node: node for node in nodes}
-
-    def root(node: ir.Node) -> ir.Node:
-        while parent[node] is not node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
+    sets = DisjointSets(nodes)
     for node in nodes:
         for value in operands(node):
             producer = value.producer()
-            if producer is not None and producer in parent:
-                parent[root(node)] = root(producer)
-    found: dict[ir.Node, list[ir.Node]] = {}
-    for node in nodes:
-        found.setdefault(root(node), []).append(node)
-    return list(found.values())
+            if producer is not None and producer in sets:
+                sets.join(producer, node)
+    return sets.groups()
 
 
 def _is_parameter(value: ir.Value) -> bool:
