@@ -90,9 +90,9 @@ def joined_siblings(before: Sequence[Iterable[int]], groups: Sequence[int | None
 
 
 class DisjointSets(Generic[T]):
-    """Items that are joined to sets; at first each is alone."""
+    """Items that are joined to sets; at first each is alone, and so is one that was never named."""
 
-    def __init__(self, items: Iterable[T]) -> None:
+    def __init__(self, items: Iterable[T] = ()) -> None:
         self._above = {item: item for item in items}
 
     def __contains__(self, item: object) -> bool:
@@ -101,8 +101,8 @@ class DisjointSets(Generic[T]):
     def root(self, item: T) -> T:
         """The item that stands for the set of ``item``."""
         above = self._above
-        while above[item] != item:
-            above[item] = above[above[item]]
+        while (higher := above.get(item, item)) != item:
+            above[item] = above.get(higher, higher)
             item = above[item]
         return item
 

@@ -5,7 +5,7 @@ and how they are written so, with layout changes where both meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from qdq_passes.attention.look.regions import is_alike
 from qdq_passes.core.base import Change
 from qdq_passes.graph.build import OPSET_OF_AXES, OPSET_OF_MEAN_AXES, Builder, Site, attribute_of, drop_chains
+from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.edit import graph_of, hand_over, inherit, move_annotations, remove
 from qdq_passes.graph.operators.linears import Linear, Rank, is_fixed
 from qdq_passes.graph.operators.qdq_ops import is_qdq
@@ -75,34 +76,17 @@ def members(graph: ir.Graph | ir.Function, linears: Sequence[Linear], facts: Fac
             member = _member(node, facts)
         if member is not None:
             found[node] = member
-    groups = _Groups()
+    groups = DisjointSets[ir.Value]()
     for member in found.values():
-        groups.unite([*(v for i in member.operands if (v := member.node.inputs[i]) is not None), *_written(member)])
-    wanted = {groups.find(each.x) for each in linears}
-    return [m for m in found.values() if groups.find(_written(m)[0]) in wanted]
+        first, *others = [*(v for i in member.operands if (v := member.node.inputs[i]) is not None), *_written(member)]
+        for other in others:
+            groups.join(first, other)
+    wanted = {groups.root(each.x) for each in linears}
+    return [m for m in found.values() if groups.root(_written(m)[0]) in wanted]
 
 
 def _written(member: Member) -> list[ir.Value]:
     return [member.linear.y] if member.linear is not None else [v for v in member.node.outputs if v.name]
-
-
-class _Groups:
-    """Values that hang together."""
-
-    def __init__(self) -> None:
-        self._parents: dict[ir.Value, ir.Value] = {}
-
-    def find(self, value: ir.Value) -> ir.Value:
-        """The value that stands for the group of ``value``."""
-        while value in self._parents and self._parents[value] is not value:
-            value = self._parents[value]
-        return value
-
-    def unite(self, values: Iterable[ir.Value]) -> None:
-        """Make one group of ``values``."""
-        first, *others = values
-        for other in others:
-            self._parents[self.find(other)] = self.find(first)
 
 
 def _member(node: ir.Node, facts: Facts) -> Member | None:
