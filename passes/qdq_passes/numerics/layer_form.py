@@ -8,9 +8,10 @@
 A channel is what one number of an activation's channel axis scales: C of a convolution, K of a product. `LayerForm` knows how
 the weight is laid out, not what is in it.
 
-The vectors x come from the data X in strips. A patch of a convolution with kernel k, dilation d, stride s and
-padding p at output position o is x[o·s − p + t·d], t = 0…k−1. Output position o of a transposed convolution takes from tap t the input (o + p − t·d)/s, where that is a whole number
-inside the data: that is a patch of stride 1, read backwards, of the data with s − 1 zeros between neighbours."""
+The vectors x come from the data X in strips. A patch of a convolution with kernel k, dilation d, stride s and padding p at
+output position o is x[o·s − p + t·d], t = 0…k−1. Output position o of a transposed convolution takes from tap t the input (o
++ p − t·d)/s, where that is a whole number inside the data: that is a patch of stride 1, read backwards, of the data with s −
+1 zeros between neighbours."""
 
 from __future__ import annotations
 
