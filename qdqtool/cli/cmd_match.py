@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @allow_empty_option
 def match(out: Out, model: str, selectors: tuple[str, ...], allow_empty: bool) -> None:
     """Show the nodes and tensors of MODEL that selectors hit, before they are used anywhere."""
-    from qdq_passes.graph.scopes import scope_of
+    from qdq_passes.graph.nesting import scope_of
     from qdq_passes.select.selectors import Selector, select
 
     graph = load_model(model)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 from qdq_passes.graph.annotate import Placement
+from qdq_passes.graph.nesting import scope_of
 from qdq_passes.graph.operators.macs import macs_in
 from qdq_passes.graph.operators.qdq_ops import is_qdq
-from qdq_passes.graph.scopes import scope_of
 from qdq_passes.graph.uses import dtype_of, is_standard, op_type_of
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.partition_graph import Partition, bytes_of, weight_bytes

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from qdq_passes.encode.edit.whole_groups import touched_by
 from qdq_passes.graph.annotate import FUSED, PART
 from qdq_passes.graph.convex import DisjointSets
+from qdq_passes.graph.nesting import layer_of, scope_of
 from qdq_passes.graph.operators.macs import macs_in, macs_of
-from qdq_passes.graph.scopes import layer_of, scope_of
 from qdq_passes.graph.uses import SHARING, is_standard, label, main_nodes
 
 from qdqtool.quantization.plan import Plan

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.annotate import ORIGIN, Origin
-from qdq_passes.graph.scopes import INHERITED_KEYS
+from qdq_passes.graph.nesting import INHERITED_KEYS
 from qdq_passes.graph.sizes import dims_of
 from qdq_passes.surgeon.snapshot import NodeFacts, ScopeFacts, ValueFacts
 
