@@ -15,8 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
-from qdq_passes.numerics.layer_columns import columns, magnitudes
-from qdq_passes.numerics.layer_form import LayerForm
+from qdq_passes.numerics.layer_form import LayerForm, columns, magnitudes
 from qdq_passes.numerics.moments import LayerStatistics, Moments
 from qdq_passes.numerics.one_thread import one_thread
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers

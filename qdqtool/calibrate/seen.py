@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, QdqError, UsageError
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.histogram import Histogram
@@ -96,9 +96,7 @@ class Seen:
     def may_optimize(self, model: ir.Model) -> bool:
         """Whether onnxruntime may optimize ``model``, which takes half the time on convolutions: not where the method forbids
         it, and not where pairs stand, whose optimized kernels may saturate."""
-        return not self._make().as_written and not any(
-            is_quantize(node) or is_dequantize(node) for node in all_nodes(model)
-        )
+        return not self._make().as_written and not any(is_qdq(node) for node in all_nodes(model))
 
     def resume(self, part: Ranges) -> None:
         """Go on from ``part``, which is of the first samples."""

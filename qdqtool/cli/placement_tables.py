@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.cli.render import plural, say, table
 
 if TYPE_CHECKING:
-    from qdq_passes.npu.units.placed import PlacedUnit
+    from qdq_passes.npu.units.verdict import PlacedUnit
 
     from qdqtool.llm.run.placement import GraphPlacement
     from qdqtool.llm.run.talk import Generated

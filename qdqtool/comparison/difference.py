@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.core.names import UNNAMED
-from qdq_passes.graph.places import places
+from qdq_passes.graph.nesting import places
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.numerics.encoding import nested
 from qdq_passes.numerics.quantize import dequantize

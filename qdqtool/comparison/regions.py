@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.encode.edit.whole_groups import is_inside_whole
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization
 from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_constant, is_standard, label
+from qdq_passes.graph.uses import is_constant, is_standard, label, may_be_float
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.qdq.look.pairs import Pair, dequantizers, half_pairs, pair_of
 
@@ -72,14 +72,14 @@ def regions_of(model: ir.Model, known: Shapes) -> Regions:
     found, absorbed = list[Region](), list[tuple[Unit, str]]()
     owner: dict[ir.Node, str] = {}
     for unit in units:
-        if unit.is_requantization or _is_pairing(unit.core) or not unit.is_compute:
+        if unit.is_requantization or is_quantization(unit.core) or not unit.is_compute:
             continue
         results = {tensor_name(v): v for v in unit.last.outputs if v in at_border}
         if results:
             region = _region(model, unit, results, at_border)
             owner |= dict.fromkeys(_nodes_behind(results, at_border), region.name)
             found.append(region)
-        elif any(_is_float(v) for v in unit.last.outputs):
+        elif any(may_be_float(v) for v in unit.last.outputs):
             absorbed.append((unit, tensor_name(unit.last.outputs[0])))
     unmatched = [(label(u.core), _why(u, written, owner, known)) for u, written in absorbed]
     return Regions(regions=found, borders=borders, unmatched=unmatched)
@@ -88,7 +88,7 @@ def regions_of(model: ir.Model, known: Shapes) -> Regions:
 def tensor_name(value: ir.Value) -> str:
     """The name of the tensor that ``value`` holds: that of its pair, of a graph output the output's."""
     for use in value.uses():
-        if use.idx == 0 and _is_pairing(use.node) and not is_dequantize(use.node):
+        if use.idx == 0 and is_quantization(use.node) and not is_dequantize(use.node):
             for dq in dequantizers(use.node) or [use.node]:
                 pair = pair_of(dq)
                 if pair is not None and pair.q is use.node and not is_conversion(pair):
@@ -107,11 +107,11 @@ def fits(value: ir.Value, shape: tuple[int | str | None, ...] | None) -> bool:
 
 def _candidates(model: ir.Model) -> list[ir.Value]:
     """Float values at which may be cut: graph inputs, what operators write, and dequantized integers from outside."""
-    found = [v for v in model.graph.inputs if not v.is_initializer() and _is_float(v)]
+    found = [v for v in model.graph.inputs if not v.is_initializer() and may_be_float(v)]
     halves = {half.node for half in half_pairs(model) if not half.is_q}
     for node in model.graph:
-        if node in halves or not (is_standard(node, "Constant") or _is_pairing(node)):
-            found += [v for v in node.outputs if _is_float(v)]
+        if node in halves or not (is_standard(node, "Constant") or is_quantization(node)):
+            found += [v for v in node.outputs if may_be_float(v)]
     return found
 
 
@@ -128,13 +128,13 @@ def _nodes_behind(results: Mapping[str, ir.Value], borders: Collection[ir.Value]
     seen = set(todo)
     while todo:
         node = todo.pop()
-        if not _is_pairing(node):
+        if not is_quantization(node):
             found.add(node)
         for value in values_read(node):
             before = value.producer()
             if value in borders or before is None or before in seen or is_constant(value):
                 continue
-            if not _is_float(value) and not _is_pairing(before):
+            if not may_be_float(value) and not is_quantization(before):
                 continue
             seen.add(before)
             todo.append(before)
@@ -155,13 +155,3 @@ def is_conversion(pair: Pair) -> bool:
     before = pair.q.inputs[0] if pair.q is not None else None
     producer = before.producer() if before is not None else None
     return producer is not None and is_dequantize(producer)
-
-
-def _is_pairing(node: ir.Node) -> bool:
-    """Whether ``node`` is a half of a pair, or both."""
-    return is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node)
-
-
-def _is_float(value: ir.Value) -> bool:
-    dtype = dtype_of(value)
-    return dtype is None or dtype in FLOAT_TYPES

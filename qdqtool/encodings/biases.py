@@ -10,7 +10,7 @@ from qdq_passes.graph.annotate import ENCODING
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.uses import dtype_of, is_constant, main_nodes, readers
 from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding
-from qdq_passes.qdq.edit.bias_encoding import bias_encoding
+from qdq_passes.qdq.edit.biases import bias_encoding
 
 #: Operators and the input that onnxruntime's quantizer takes for a bias.
 WITH_BIAS = {**BIAS_INPUT, "BatchNormalization": 2, "InstanceNormalization": 2}

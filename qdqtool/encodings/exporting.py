@@ -14,6 +14,7 @@ import onnx_ir as ir
 from qdq_passes.errors import QdqError, UnsupportedError
 from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
+from qdq_passes.qdq.edit.pairs import can_hand_over
 
 from qdqtool.encodings.boundaries import UNCONVERTED, unconverted_tensors
 from qdqtool.encodings.entries import Convert, Encodings, Entry, Json
@@ -23,7 +24,7 @@ from qdqtool.encodings.formats.ort_overrides import BIASES, is_derived_bias
 from qdqtool.encodings.formats.ort_overrides import NAME as ORT
 from qdqtool.encodings.grid import as_type, integer_type
 from qdqtool.encodings.hints import TensorHint, default_hint, to_json
-from qdqtool.encodings.names import can_hand_over, values_by_name
+from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.reading import encoding_for, represented
 from qdqtool.encodings.sites import Site, take_out
 

@@ -13,12 +13,13 @@ from qdq_passes.encode.look.demands import why_not_quantizable
 from qdq_passes.graph.operators.qdq_ops import has_pair
 from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.edit.pairs import can_hand_over
 
 from qdqtool.encodings.alignment import Alignment
 from qdqtool.encodings.coverage import Missing, missing_encodings
 from qdqtool.encodings.entries import Convert, Encodings, Entry, Float, Json, Lpbq, Wish
 from qdqtool.encodings.hints import TensorHint, Weights, default_hint, from_json
-from qdqtool.encodings.names import can_hand_over, values_by_name
+from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.placing import place
 from qdqtool.encodings.reading import encoding_for
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant, remove
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq
 from qdq_passes.graph.uses import all_nodes, constant_array
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 from qdq_passes.numerics.quantize import dequantize
@@ -60,7 +60,7 @@ def fold_scales(model: ir.Model) -> dict[ir.Node, Lpbq]:
     found: dict[ir.Node, Lpbq] = {}
     makers: dict[ir.Node, list[ir.Node]] = {}
     for node in all_nodes(model):
-        if (is_quantize(node) or is_dequantize(node)) and len(node.inputs) > 1 and node.inputs[1] is not None:
+        if is_qdq(node) and len(node.inputs) > 1 and node.inputs[1] is not None:
             maker = node.inputs[1].producer()
             if maker is not None and is_dequantize(maker):
                 makers.setdefault(maker, []).append(node)

@@ -17,8 +17,3 @@ def values_by_name(model: ir.Model) -> dict[str, ir.Value]:
                 twice.add(name)
             found[name] = value
     return {name: value for name, value in found.items() if name not in twice}
-
-
-def can_hand_over(value: ir.Value) -> bool:
-    """Whether a pair on ``value`` takes over the graph output that it is: inputs and weights that are outputs stay those."""
-    return value.is_graph_output() and not value.is_graph_input() and not value.is_initializer()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import constant_array, is_constant, is_standard
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
@@ -51,7 +51,7 @@ def _of_reader(node: ir.Node, index: int, rank: int) -> Axes | None:
 
 def shape_of(value: ir.Value) -> tuple[int, ...] | None:
     """Sizes of a tensor, where they are known: its own, or those of its data."""
-    shape = static_shape(value)
+    shape = static_sizes(value)
     if shape is not None:
         return tuple(shape)
     array = constant_array(value)

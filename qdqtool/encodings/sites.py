@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_qdq
 from qdq_passes.graph.uses import all_nodes, constant_array, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import quantize
+from qdq_passes.qdq.edit.pairs import can_hand_over
 from qdq_passes.qdq.look.pairs import Half, half_pairs, qdq_pairs
 from qdq_passes.qdq.remove_qdq import RemoveQdq
 
 from qdqtool.encodings.entries import Lpbq
 from qdqtool.encodings.hints import PairHint, TensorHint
 from qdqtool.encodings.lpbq import fold_scales
-from qdqtool.encodings.names import can_hand_over
 from qdqtool.encodings.seen import Seen, is_end, seen_half, seen_pair
 
 #: Operators that quantize without a pair, by the start of their names.
@@ -105,7 +105,7 @@ def _is_result(q: ir.Node, model: ir.Model) -> bool:
 def _refuse_functions(model: ir.Model) -> None:
     for function in model.functions.values():
         for node in function.all_nodes():
-            if is_quantize(node) or is_dequantize(node):
+            if is_qdq(node):
                 raise UnsupportedError(
                     f"stands in the local function {function.name}, whose tensors have no names of their own",
                     where=node.name,

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import is_constant
 
 #: Smallest distance up to which surroundings must agree.
@@ -181,7 +181,7 @@ class _Matching:
     def _made_alike(self, a: ir.Value, b: ir.Value) -> bool:
         left, right = a.producer(), b.producer()
         if left is None or right is None:
-            return left is right and is_constant(a) == is_constant(b) and static_shape(a) == static_shape(b)
+            return left is right and is_constant(a) == is_constant(b) and static_sizes(a) == static_sizes(b)
         return self.old.operators.get(left) == self.new.operators.get(right) and a.index() == b.index()
 
     def _colour(self, side: _Side, labels: dict[ir.Value, Hashable]) -> list[Colours]:
@@ -247,7 +247,7 @@ def _operator(node: ir.Node) -> Hashable:
 
 def _kind(value: ir.Value, labels: dict[ir.Value, Hashable]) -> Hashable:
     if is_constant(value) and value.producer() is None:
-        return "constant", str(value.dtype), tuple(static_shape(value) or ())
+        return "constant", str(value.dtype), tuple(static_sizes(value) or ())
     return "value", labels.get(value)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.core.findings import place
-from qdq_passes.graph.evaluate.rearrange import REARRANGING
+from qdq_passes.graph.evaluate.exact import REARRANGING
 from qdq_passes.graph.uses import is_standard
 from qdq_passes.npu.traps.rule import Trap, trap
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type

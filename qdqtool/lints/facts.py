@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.graph.annotate import ENCODING
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import constant_array, is_constant
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import dequantizers, encoding_of, pair_of
@@ -58,7 +58,7 @@ class Facts:
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
         """The operators of the main graph, without Q, DQ and Constant."""
-        return tuple(n for n in self.model.graph if not (is_quantize(n) or is_dequantize(n) or n.op_type == "Constant"))
+        return tuple(n for n in self.model.graph if not (is_qdq(n) or n.op_type == "Constant"))
 
     def source(self, value: ir.Value | None) -> ir.Value | None:
         """The float value behind the pairs that write ``value``, itself where none does; stored integers are the end."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.graph.operators.macs import MULTIPLYING
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.uses import is_standard, label
 from qdq_passes.select.selectors import literal
@@ -78,7 +78,7 @@ def _behind(layers: Iterable[ir.Node]) -> list[ir.Node]:
                 if reader not in found:
                     found[reader] = None
                     todo.append(reader)
-    return [n for n in _in_order(found) if not (is_quantize(n) or is_dequantize(n))]
+    return [n for n in _in_order(found) if not is_qdq(n)]
 
 
 def _in_order(nodes: dict[ir.Node, None]) -> list[ir.Node]:

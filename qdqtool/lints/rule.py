@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from qdq_passes.core.findings import Finding, Level
-from qdq_passes.core.names import kebab_case
-from qdq_passes.npu.traps.rule import Trap
+from qdq_passes.npu.traps.rule import Rule
 
 from qdqtool.lints.facts import Facts
 
 
 @dataclass(frozen=True)
-class Lint:
+class Lint(Rule[Facts]):
     """Base class of all rules. Fields are thresholds. The id follows from the class: ``DeadSlice`` is ``dead-slice``."""
-
-    level: ClassVar[Level] = "warning"
-
-    @classmethod
-    def name(cls) -> str:
-        """The id."""
-        return kebab_case(cls.__name__)
-
-    def find(self, facts: Facts) -> Iterator[Trap]:
-        """Yield every place, in the order of the graph."""
-        raise NotImplementedError(f"{type(self).__name__} has no find")
-
-    def findings(self, facts: Facts) -> list[Finding]:
-        """Every place as a finding; each once."""
-        found = dict.fromkeys(self.find(facts))
-        return [Finding(self.level, self.name(), t.where, t.message, t.hint) for t in found]

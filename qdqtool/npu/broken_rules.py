@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qdq_passes.graph.uses import op_type_of
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, Verdict
 
-from qdqtool.npu.figures import counts, op_of
+from qdqtool.npu.figures import counts
 from qdqtool.npu.report import BrokenRule, group_of
 from qdqtool.targets.target import Target
 
@@ -20,7 +21,9 @@ def broken_rules(units: Sequence[Unit], target: Target) -> tuple[BrokenRule, ...
     groups: dict[tuple[str, ...], list[tuple[Unit, Verdict]]] = {}
     for unit in units:
         for verdict in target.broken(unit) if counts(unit) else ():
-            groups.setdefault((verdict.kind, *group_of(op_of(unit.core), verdict.rule)), []).append((unit, verdict))
+            groups.setdefault((verdict.kind, *group_of(op_type_of(unit.core), verdict.rule)), []).append(
+                (unit, verdict)
+            )
     found = [_rule([unit for unit, _ in group], group[0][1]) for group in groups.values()]
     kinds: tuple[str, ...] = VERDICT_KINDS
     return tuple(sorted(found, key=lambda rule: (-kinds.index(rule.verdict), -len(rule.nodes), rule.rule)))
@@ -31,7 +34,7 @@ def _rule(units: Sequence[Unit], first: Verdict) -> BrokenRule:
         rule=first.rule,
         verdict=first.kind,
         nodes=tuple(unit.core.name or "" for unit in units),
-        ops=tuple(dict.fromkeys(op_of(unit.core) for unit in units)),
+        ops=tuple(dict.fromkeys(op_type_of(unit.core) for unit in units)),
         reason=first.reason,
         suggestion=first.suggestion,
     )

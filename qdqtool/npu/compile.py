@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.edit import Namer, copy_model, drop_unused_domains
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import all_values, is_standard, main_nodes
 from qdq_passes.npu.lower import PASSES
 from qdq_passes.npu.partitions.partitions import Partitioning
@@ -217,7 +217,7 @@ def header_of(target: Target) -> Header:
 
 def is_operator(node: ir.Node) -> bool:
     """Whether ``node`` counts as one: Q, DQ and constants do not."""
-    return not (is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant"))
+    return not (is_qdq(node) or is_standard(node, "Constant"))
 
 
 def reasons_of(judged: Sequence[Placement | Verdict]) -> tuple[Reason, ...]:

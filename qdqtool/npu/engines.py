@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.npu.partitions.partitions import Partitioning
-from qdq_passes.npu.units.placed import CPU, PlacedUnit
 from qdq_passes.npu.units.units import Unit, units_of
+from qdq_passes.npu.units.verdict import CPU, PlacedUnit
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.estimate import estimate

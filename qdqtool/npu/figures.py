@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 from qdq_passes.graph.annotate import Placement
+from qdq_passes.graph.nesting import scope_of
 from qdq_passes.graph.operators.macs import macs_in
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.scopes import scope_of
-from qdq_passes.graph.uses import dtype_of, is_standard
+from qdq_passes.graph.operators.qdq_ops import is_qdq
+from qdq_passes.graph.uses import dtype_of, is_standard, op_type_of
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.partition_graph import Partition, bytes_of, weight_bytes
 from qdq_passes.npu.units.units import Unit
@@ -15,24 +15,19 @@ from qdq_passes.npu.units.units import Unit
 from qdqtool.npu.report import After, Crossing, NodeReport, PartitionReport
 
 
-def op_of(node: ir.Node) -> str:
-    """The operator as a report writes it."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
-
-
 def node_reports(placed: dict[ir.Node, Placement], found: Partitioning) -> tuple[NodeReport, ...]:
     """A report of each node that is placed."""
     computing = {node for unit in found.units if counts(unit) for node in unit.nodes} | set(inner_operators(found))
-    cores = {node: op_of(unit.core) for unit in found.units for node in unit.tail}
+    cores = {node: op_type_of(unit.core) for unit in found.units for node in unit.tail}
     return tuple(
         NodeReport(
             name=node.name or "",
-            op=op_of(node),
+            op=op_type_of(node),
             scope=scope_of(node),
             placement=placement,
-            kind="pair" if is_quantize(node) or is_dequantize(node) else "compute" if node in computing else "steering",
+            kind="pair" if is_qdq(node) else "compute" if node in computing else "steering",
             macs=macs_in([node]),
-            core=cores.get(node) or op_of(node),
+            core=cores.get(node) or op_type_of(node),
         )
         for node, placement in placed.items()
     )
@@ -63,9 +58,7 @@ def _crossing(value: ir.Value) -> Crossing:
 
 def inner_operators(found: Partitioning) -> list[ir.Node]:
     """Operators in bodies, which the CPU runs; all of them count as operators that compute or move data."""
-    return [
-        node for node in found.inner if not (is_quantize(node) or is_dequantize(node) or is_standard(node, "Constant"))
-    ]
+    return [node for node in found.inner if not (is_qdq(node) or is_standard(node, "Constant"))]
 
 
 def counts(unit: Unit) -> bool:

@@ -18,7 +18,7 @@ from qdq_passes.core.toml_registry import SUFFIX
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.edit import Namer, new_constant, put_first
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
 from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.uses import constant_array, is_standard, label, main_nodes
 from qdq_passes.npu.partitions.partitions import Partitioning, partition_for
@@ -204,7 +204,7 @@ def _refuse_fallback(model: ir.Model, found: Partitioning, target: Target) -> No
     ]
     if not on_cpu:
         return
-    on_cpu.sort(key=lambda node: is_quantize(node) or is_dequantize(node))  # their neighbours say why
+    on_cpu.sort(key=lambda node: is_qdq(node))  # their neighbours say why
     shown = []
     for node in on_cpu[:SHOWN]:
         verdict = found.verdict_of.get(node)

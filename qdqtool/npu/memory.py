@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes.decoder.look.cut_points import chosen_cuts
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
-from qdq_passes.decoder.look.parts import chosen_cuts
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize

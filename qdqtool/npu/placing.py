@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from qdq_passes.graph.uses import main_nodes
 from qdq_passes.npu.partitions.partitions import Partitioning
-from qdq_passes.npu.units.placed import CPU
+from qdq_passes.npu.units.verdict import CPU
 
 from qdqtool.npu.compile import is_operator
 from qdqtool.npu.simulated import PlacedNode, Placement

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from qdq_passes.graph.reach import reach, values_read
+from qdq_passes.graph.uses import op_type_of
 from qdq_passes.npu.partitions.partitions import Partitioning, partitions
-from qdq_passes.npu.units.placed import CPU
-from qdq_passes.npu.units.unit_graph import unit_graph
-from qdq_passes.npu.units.units import Unit
-from qdq_passes.npu.units.verdict import Boundary, Policy, TargetRules, Verdict
+from qdq_passes.npu.units.units import Unit, unit_graph
+from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
 
-from qdqtool.npu.figures import after, counts, inner_operators, op_of
+from qdqtool.npu.figures import after, counts, inner_operators
 from qdqtool.npu.report import After, Cut, Repair, group_of
 
 #: Repairs at most, and kinds of nodes that are tried for each: trying is partitioning anew.
@@ -63,7 +62,7 @@ def repairs(setting: Setting) -> tuple[Repair, ...]:
     groups: dict[tuple[str, str], list[Unit]] = {}
     for unit in setting.found.units:
         if counts(unit) and not verdicts[unit].is_npu:
-            groups.setdefault(group_of(op_of(unit.core), verdicts[unit].rule), []).append(unit)
+            groups.setdefault(group_of(op_type_of(unit.core), verdicts[unit].rule), []).append(unit)
     assumed, chosen, now = dict(verdicts), list[Repair](), after(setting.found)
     mended = _mended(verdicts.values())
     while groups and len(chosen) < REPAIRS:
@@ -138,7 +137,7 @@ def _gain(now: After, then: After, mended: int) -> tuple[float, int]:
 def _repair(units: Sequence[Unit], verdict: Verdict, then: After) -> Repair:
     return Repair(
         nodes=tuple(unit.core.name or "" for unit in units),
-        ops=tuple(dict.fromkeys(op_of(unit.core) for unit in units)),
+        ops=tuple(dict.fromkeys(op_type_of(unit.core) for unit in units)),
         rule=verdict.rule,
         reason=verdict.reason,
         suggestion=verdict.suggestion,

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding
 from qdq_passes.graph.annotate import Placement
-from qdq_passes.npu.units.placed import CPU
-from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
+from qdq_passes.npu.units.verdict import CPU, VERDICT_KINDS, VerdictKind
 
 from qdqtool.npu.memory import MemoryPlan
 

@@ -12,7 +12,7 @@ from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
 from qdq_passes.core.toml_table import Scalar, TomlTable
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.edit.encoding_policy import check_min_scale
-from qdq_passes.encode.edit.weight_types import parse_weight_types
+from qdq_passes.encode.edit.weight_policy import parse_weight_types
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.operators.channels import parse_per_axis
 from qdq_passes.pipeline.text import make_pass, parse_passes

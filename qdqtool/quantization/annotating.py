@@ -21,7 +21,7 @@ from qdq_passes.clean.convert_opset import ConvertOpset
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.edit import copy_model
-from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET
+from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 from qdq_passes.pipeline.pipeline import Pipeline
 

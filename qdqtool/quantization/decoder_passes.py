@@ -9,7 +9,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Named, Pass
 from qdq_passes.decoder.annotate_kv_cache import AnnotateKvCache
 from qdq_passes.decoder.bound_attention_mask import BoundAttentionMask
-from qdq_passes.decoder.look.cache_values import CacheValues, cache_values
+from qdq_passes.decoder.look.cache_tensors import CacheValues, cache_values
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model

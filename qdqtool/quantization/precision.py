@@ -13,7 +13,7 @@ from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Pass
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET, OPSET_OF_HALF
+from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_HALF
 from qdq_passes.graph.uses import all_values
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.pipeline.pipeline import Pipeline

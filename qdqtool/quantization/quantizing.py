@@ -16,12 +16,15 @@ from qdq_passes.encode.edit.precision import FLOATS, in_words
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
-from qdq_passes.graph.uses import all_values, has_body, main_nodes
+from qdq_passes.graph.uses import all_values
+from qdq_passes.graph.uses import has_body
+from qdq_passes.graph.uses import main_nodes
+from qdq_passes.graph.uses import op_type_of
 from qdq_passes.numerics.override import parse_overrides
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
 from qdq_passes.precision.convert_boundaries import ConvertBoundaries
-from qdq_passes.precision.look.mac_shares import boundary_crossings, mac_shares
+from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdq_passes.select.selectors import NONE, Selector, select_nodes
 
@@ -38,7 +41,6 @@ from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
 from qdqtool.runtime.computing import RUNTIME, compute
-from qdqtool.targets.facts import op_type_of
 from qdqtool.targets.remedies import REPLACED
 from qdqtool.workers.cluster import Workers
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 from qdq_passes.graph.annotate import DEMAND
-from qdq_passes.graph.uses import all_values, label, main_nodes
+from qdq_passes.graph.uses import all_values, label, main_nodes, op_type_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import Kind, qdq_pairs
 from qdq_passes.refine.look.shifts import violations
@@ -37,7 +37,7 @@ def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], .
                 given[pair.kind][pair.encoding] = None
         choices: list[list[Encoding | None]] = [list(encodings) or [None] for encodings in given.values()]
         for activation, weight, bias in itertools.product(*choices):
-            reason = target.allows(_op_type(node), activation=activation, weight=weight, bias=bias)
+            reason = target.allows(op_type_of(node), activation=activation, weight=weight, bias=bias)
             if reason is not None:
                 found[name, reason] = None
     for violation in violations(model, target.shifts) if target.shifts is not None else ():
@@ -55,7 +55,3 @@ def grouped(refusals: Iterable[tuple[str, str]]) -> list[str]:
         f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {reason}"
         for reason, names in nodes.items()
     ]
-
-
-def _op_type(node: ir.Node) -> str:
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"

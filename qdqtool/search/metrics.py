@@ -117,11 +117,6 @@ def anywhere(name: str) -> str:
     return f"{os.path.abspath(file)}:{function}" if colon and file.endswith(".py") else name
 
 
-def rank(figure: float | None) -> float:
-    """``figure`` to sort by: None is infinite."""
-    return math.inf if figure is None else figure
-
-
 def _parameters(function: Callable[..., Any]) -> int:
     """Number of positional parameters that have no default; 2 where it cannot be told."""
     try:

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes.numerics.agreement import worst_first
+
 from qdqtool.search.measuring import figure_json
-from qdqtool.search.metrics import Metric, rank
+from qdqtool.search.metrics import Metric
 from qdqtool.search.movers import Mover
 from qdqtool.search.variants import Measured, Point
 
@@ -27,7 +29,7 @@ class Found:
     @property
     def figure(self) -> float:
         """To compare by: infinite where nothing differs from the float model."""
-        return rank(self.measured.figure)
+        return worst_first(self.measured.figure)
 
     def holds(self, bound: float) -> bool:
         """Whether it reaches ``bound``."""

@@ -12,8 +12,9 @@ from typing import Literal
 import onnx_ir as ir
 from qdq_passes.encode.edit.whole_groups import touched_by
 from qdq_passes.graph.annotate import FUSED, PART
+from qdq_passes.graph.convex import DisjointSets
+from qdq_passes.graph.nesting import layer_of, scope_of
 from qdq_passes.graph.operators.macs import macs_in, macs_of
-from qdq_passes.graph.scopes import layer_of, scope_of
 from qdq_passes.graph.uses import SHARING, is_standard, label, main_nodes
 
 from qdqtool.quantization.plan import Plan
@@ -159,17 +160,11 @@ def alike(found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
 
 def _together(nodes: list[ir.Node], *, follow: bool) -> list[list[ir.Node]]:
     """``nodes`` in groups, in the order of their first node."""
-    parent = {node: node for node in nodes}
-
-    def root(node: ir.Node) -> ir.Node:
-        while parent[node] is not node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
+    sets = DisjointSets(nodes)
 
     def join(a: ir.Node, b: ir.Node | None) -> None:
-        if a in parent and b is not None and b in parent:
-            parent[root(b)] = root(a)
+        if a in sets and b is not None and b in sets:
+            sets.join(a, b)
 
     parts: dict[str, ir.Node] = {}
     for node in nodes:
@@ -183,10 +178,7 @@ def _together(nodes: list[ir.Node], *, follow: bool) -> list[list[ir.Node]]:
         first = node.inputs[0] if node.inputs else None
         if follow and is_standard(node, *SHARING) and first is not None:
             join(node, first.producer())
-    groups: dict[ir.Node, list[ir.Node]] = {}
-    for node in nodes:
-        groups.setdefault(root(node), []).append(node)
-    return list(groups.values())
+    return sets.groups()
 
 
 def _mover(nodes: list[ir.Node]) -> Mover:

@@ -2,7 +2,7 @@
 
     cost = Σ_t MACs_t · (f_t − 1) + p · bytes                          unit: the time of one multiply-accumulate in 8 bit
 
-MACs_t are the multiply-accumulates whose wider operand has type t (`qdq_passes.precision.look.mac_shares`); one of type t takes
+MACs_t are the multiply-accumulates whose wider operand has type t (`qdq_passes.precision.look.widths`); one of type t takes
 f_t times as long as one in 8 bit or less. bytes are those of the boundary crossings: a tensor that is held both in 8 bit and in
 something wider is read in the one and written in the other, by the vector unit, as which p multiply-accumulates in 8 bit take as
 long a byte.
@@ -20,10 +20,9 @@ from typing import Any
 
 import onnx_ir as ir
 from qdq_passes.graph.operators.macs import MULTIPLYING, macs_of
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import SHARING, all_nodes, all_values, dtype_of, is_standard
-from qdq_passes.precision.look.mac_shares import Crossing, boundary_crossings
-from qdq_passes.precision.look.operand_widths import EIGHT, OperandWidths
+from qdq_passes.precision.look.widths import EIGHT, Crossing, OperandWidths, boundary_crossings
 
 from qdqtool.targets.cost import Cost as Speeds
 
@@ -138,7 +137,7 @@ def _is_halved(value: ir.Value | None) -> bool:
         node = front.pop()
         if is_standard(node, "Cast") and dtype_of(node.outputs[0]) in _HALF:
             return True
-        if node not in seen and (is_quantize(node) or is_dequantize(node) or is_standard(node, *SHARING)):
+        if node not in seen and (is_qdq(node) or is_standard(node, *SHARING)):
             seen.add(node)
             front += [user for output in node.outputs for user in output.consumers()]
     return False

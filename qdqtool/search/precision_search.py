@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.agreement import worst_first
 
 from qdqtool.io.files.progress import Progress, StageProgress
 from qdqtool.search.allowed_precisions import Allowed
 from qdqtool.search.measuring import Measurements, Setting
-from qdqtool.search.metrics import Metric, rank
+from qdqtool.search.metrics import Metric
 from qdqtool.search.mixed_precision import Found, Mixed, pareto, thrift
 from qdqtool.search.movers import Mover, alike, between, movers, neighbours, tails
 from qdqtool.search.variants import FLOATS, Point
@@ -293,8 +294,8 @@ class Search:
     def _why(self, ceiling: Found) -> str:
         """Why the bound cannot be met."""
         unit = f" {self.metric.unit}" if self.metric.unit else ""
-        if rank(self.setting.floating) < self.bound:
-            return f"the float model itself has {rank(self.setting.floating):.6g}{unit}"
+        if worst_first(self.setting.floating) < self.bound:
+            return f"the float model itself has {worst_first(self.setting.floating):.6g}{unit}"
         text = f"with everything raised as far as it may be it is {ceiling.figure:.6g}{unit}"
         if ceiling.measured.reason:
             text = f"with everything raised it cannot be made: {ceiling.measured.reason}"

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.agreement import worst_first
 from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool.io.files.progress import Progress
 from qdqtool.search.measuring import Measurements, Setting, figure_json
-from qdqtool.search.metrics import Metric, rank
+from qdqtool.search.metrics import Metric
 from qdqtool.search.movers import By, Mover, merged, movers, touching_nodes
 from qdqtool.search.variants import Measured, Point
 
@@ -44,8 +45,8 @@ class Row:
     @property
     def order(self) -> tuple[float, float]:
         """To sort by, worst first."""
-        only = float("inf") if self.only is None or self.only.reason else rank(self.only.figure)
-        without = -float("inf") if self.without is None or self.without.reason else rank(self.without.figure)
+        only = float("inf") if self.only is None or self.only.reason else worst_first(self.only.figure)
+        without = -float("inf") if self.without is None or self.without.reason else worst_first(self.without.figure)
         return only, -without
 
     def to_json(self, metric: Metric) -> dict[str, Any]:

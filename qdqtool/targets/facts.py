@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from qdq_passes.graph.operators.clips import clip_bounds
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.operators.activations import clip_bounds
+from qdq_passes.graph.uses import is_standard, op_type_of
 from qdq_passes.npu.units.float_causes import why_not_quantized
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.qdq.look.biases import ROUNDINGS, product_at
@@ -256,11 +256,6 @@ def vocabulary(op_types: tuple[str, ...] = ()) -> Vocabulary:
     tensors = dict.fromkeys(("x", "w", "b", "y"), TensorFacts.FIELDS)
     names: dict[str, Any] = {**dict.fromkeys(_NAMES, ()), **tensors, "attr": _Anything() if foreign else of_types}
     return Vocabulary(names=names, elements=TensorFacts.FIELDS)
-
-
-def op_type_of(node: ir.Node) -> str:
-    """How a target file names an operator: bare for ONNX's own, else domain::type."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
 @functools.cache

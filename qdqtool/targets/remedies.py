@@ -9,7 +9,7 @@ import shlex
 
 import onnx_ir as ir
 from qdq_passes.fuse.edit.fusion import SINCE
-from qdq_passes.graph.operators.hard_sigmoid import is_dpu_hard_sigmoid
+from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import float_source, is_quantize
 from qdq_passes.graph.operators.qoperators import form_of
 from qdq_passes.graph.uses import is_standard, label, readers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from qdq_passes.fuse.edit.fusion import SINCE
 from qdq_passes.graph.operators.linears import Linear, linear_of
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import is_constant, is_standard, readers
 
 #: Nodes of a group, at most.
@@ -50,7 +50,7 @@ def operator_of_pieces(node: ir.Node) -> str | None:
         for other in (*flowing, *(reader for value in current.outputs for reader, _ in readers(value))):
             if other is None or other in found:
                 continue
-            if is_quantize(other) or is_dequantize(other):
+            if is_qdq(other):
                 between_pairs = True
                 continue
             found.add(other)
@@ -146,7 +146,7 @@ def _only_reader(node: ir.Node) -> ir.Node | None:
     value = node.outputs[0]
     while not value.is_graph_output() and len(found := readers(value)) == 1:
         reader = found[0][0]
-        if not (is_quantize(reader) or is_dequantize(reader)):
+        if not is_qdq(reader):
             return reader
         value = reader.outputs[0]
     return None

@@ -33,7 +33,7 @@ from filecheck.finput import FInput
 from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser, pattern_for_opts
-from qdq_passes.graph.scopes import SCOPE
+from qdq_passes.graph.nesting import SCOPE
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.moments import LayerStatistics

@@ -12,7 +12,7 @@ from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.annotate import DEMAND, Demand, write_metadata
 from qdq_passes.graph.dump import dump
-from qdq_passes.graph.scopes import SCOPE
+from qdq_passes.graph.nesting import SCOPE
 from qdq_passes.graph.uses import all_nodes, all_values
 from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from qdq_passes.graph.annotate import ENCODING, STYLE, Style
 from qdq_passes.graph.dump import dump
 from qdq_passes.graph.uses import all_values, constant_array, dtype_of, is_constant
-from qdq_passes.integers.look.rows import qdq_rows
+from qdq_passes.integers.look.quantized_table import qdq_rows
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.quantize import dequantize, quantize

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from qdq_passes.graph.edit import set_constant
 from qdq_passes.pipeline.pipeline import run_pipeline
-from qdq_passes.recover.look.channel_factors import BOUND
+from qdq_passes.recover.edit.channels import BOUND
 
 from qdqtool.calibrate.layer_sums import collect_statistics
 from qdqtool.runtime.session import open_session

@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import BOUNDED
-from qdq_passes.attention.edit.decompose import decompose_attentions
-from qdq_passes.attention.edit.dot_product import multi_head_parts
+from qdq_passes.attention.edit.dot_product import decompose_attentions, multi_head_parts
+from qdq_passes.attention.edit.primitives import ATTENTION_BOUNDED
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.graph.edit import drop_unused_domains
 from qdq_passes.select.selectors import ALL, Selector
@@ -32,7 +31,7 @@ class DecomposeMultiHeadAttention(Pass):
         select: the operators.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = ATTENTION_BOUNDED
     select: Selector = ALL
 
     def run(self, model: ir.Model) -> Iterator[Change]:

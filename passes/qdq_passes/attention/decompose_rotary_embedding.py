@@ -8,14 +8,13 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.rotary import BOUNDED, rotate
+from qdq_passes.attention.edit.primitives import ROTATION_BOUNDED, rotate
 from qdq_passes.attention.look.group_query import last_size
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import float_of, integer_of
 from qdq_passes.graph.build import Builder, Once, Site, take_place
 from qdq_passes.graph.edit import drop_unused_domains
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import all_nodes
+from qdq_passes.graph.uses import all_nodes, float_of, integer_of
 from qdq_passes.select.selectors import ALL, Selector, select_operators
 
 
@@ -35,7 +34,7 @@ class DecomposeRotaryEmbedding(Pass):
         select: the operators.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = ROTATION_BOUNDED
     select: Selector = ALL
 
     def run(self, model: ir.Model) -> Iterator[Change]:

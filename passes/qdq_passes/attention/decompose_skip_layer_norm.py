@@ -8,14 +8,20 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.norms import BOUNDED, OPSET_OF_LAYER_NORM, OPSET_OF_RMS_NORM, Form, layer_norm, rms_norm
+from qdq_passes.attention.edit.primitives import (
+    NORM_BOUNDED,
+    OPSET_OF_LAYER_NORM,
+    OPSET_OF_RMS_NORM,
+    Form,
+    layer_norm,
+    rms_norm,
+)
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.attributes import float_of
 from qdq_passes.graph.build import Builder, Site, take_place
 from qdq_passes.graph.edit import drop_unused_domains
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import FLOAT_TYPES, UNKNOWN_TYPE, all_nodes
+from qdq_passes.graph.uses import FLOAT_TYPES, UNKNOWN_TYPE, all_nodes, float_of
 from qdq_passes.select.selectors import ALL, Selector, select_operators
 
 RMS, LAYER = "SkipSimplifiedLayerNormalization", "SkipLayerNormalization"
@@ -39,7 +45,7 @@ class DecomposeSkipLayerNorm(Pass):
             ``auto`` the operator where the opset has it.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = NORM_BOUNDED
     select: Selector = ALL
     form: Form = "auto"
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import BOUNDED
 from qdq_passes.attention.edit.pieces import Pieces, in_pieces
+from qdq_passes.attention.edit.primitives import ATTENTION_BOUNDED
 from qdq_passes.attention.look.regions import AttentionRegion, attention_regions
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UsageError
@@ -37,7 +37,7 @@ class SliceQueries(Pass):
         select: the attentions, by their Softmax.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = ATTENTION_BOUNDED
     above: int = 1024
     select: Selector = ALL
 

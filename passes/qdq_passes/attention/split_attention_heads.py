@@ -10,10 +10,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import BOUNDED
 from qdq_passes.attention.edit.pieces import Pieces, in_pieces
-from qdq_passes.attention.look.heads import KeyHeads, key_heads
-from qdq_passes.attention.look.regions import AttentionRegion, attention_regions
+from qdq_passes.attention.edit.primitives import ATTENTION_BOUNDED
+from qdq_passes.attention.look.regions import AttentionRegion, KeyHeads, attention_regions, key_heads
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.shapes.inference import Inferred
@@ -35,7 +34,7 @@ class SplitAttentionHeads(Pass):
         select: the attentions, by their Softmax.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = ATTENTION_BOUNDED
     select: Selector = ALL
 
     def run(self, model: ir.Model) -> Iterator[Change]:

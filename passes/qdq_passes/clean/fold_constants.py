@@ -13,7 +13,7 @@ import onnx_ir as ir
 from qdq_passes.clean.edit.wrap import changes_of, quiet
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 from qdq_passes.graph.edit import Namer, drop_unread, make_node, replace_nodes
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import DATA_MOVEMENT, FLOAT_TYPES, all_nodes, is_constant, is_standard
 
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
@@ -92,7 +92,7 @@ def _fold_shapes(model: ir.Model) -> Iterator[Change]:
     """Replace Shape and Size of values with a static shape by Constants."""
     namer = Namer(model)
     for node in all_nodes(model):
-        shape = static_shape(node.inputs[0]) if is_standard(node, "Shape", "Size") and node.inputs else None
+        shape = static_sizes(node.inputs[0]) if is_standard(node, "Shape", "Size") and node.inputs else None
         if shape is None:
             continue
         if node.op_type == "Size":

@@ -11,7 +11,7 @@ from onnx_ir.passes import common
 
 from qdq_passes.clean.edit.wrap import changes_of, remove_unused_functions
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.graph.scopes import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
+from qdq_passes.graph.nesting import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
 from qdq_passes.graph.uses import all_nodes
 
 #: Set on calls while they are inlined: onnx_ir copies a call's metadata to the nodes of its body.

@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.integers.look.defaults import defaults, quantized_defaults
+from qdq_passes.integers.look.integer_ops import defaults, quantized_defaults
 
 #: First IR version in which an initializer need not be an input as well.
 IR_OF_PLAIN_INITIALIZERS = 4

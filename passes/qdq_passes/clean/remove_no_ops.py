@@ -1,4 +1,6 @@
-"""remove-no-ops"""
+"""remove-no-ops
+
+No-ops: nodes whose output is one of their inputs, element for element."""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from qdq_passes.clean.look.no_ops import NEUTRAL, passed_on, unmoved
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, bypass, drop_unread, take_over
-from qdq_passes.graph.uses import all_nodes, is_constant, is_standard
+from qdq_passes.graph.operators.qdq_ops import opset_at
+from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integers_of, is_constant, is_standard
 
 
 @dataclass(frozen=True)
@@ -73,3 +75,99 @@ def _why_not(node: ir.Node, source: ir.Value) -> str:
         return "it joins two graph outputs"
     is_computed = source.producer() is not None and source.graph is node.graph
     return "" if is_computed else "it joins a graph input, an initializer or an outer value to a graph output"
+
+
+#: Operator → (its neutral constant, the inputs that may be it).
+NEUTRAL = {"Add": (0, (1, 0)), "Div": (1, (1,)), "Mul": (1, (1, 0)), "Sub": (0, (1,))}
+
+#: Operators whose output is their input where they have one alone.
+JOINING = ("Concat", "Max", "Mean", "Min", "Sum")
+#: Operators that may leave a tensor as it is, by its shape.
+SHAPING = ("Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Tile")
+
+
+def passed_on(model: ir.Model, node: ir.Node) -> tuple[ir.Value | None, str]:
+    """The input that ``node`` passes on, or None and why it does not (nothing where it is no candidate at all).
+
+    Candidates are Identity, Dropout, and x·1, x/1, x+0, x−0 with a constant of one element.
+    """
+    first = node.inputs[0] if node.inputs else None
+    if is_standard(node, "Identity"):
+        return first, ""
+    if is_standard(node, "Dropout"):
+        reason = _why_it_trains(model, node)
+        return (first, "") if reason is None else (None, reason)
+    if not is_standard(node, *NEUTRAL) or len(node.inputs) != 2:
+        return None, ""
+    neutral, places = NEUTRAL[node.op_type]
+    for place in places:
+        constant, x = constant_array(node.inputs[place]), node.inputs[1 - place]
+        if constant is None or x is None or constant.size != 1 or constant.reshape(()) != neutral:
+            continue
+        if place == 0 and "broadcast" in node.attributes:  # before opset 7 the second input is broadcast to the first
+            continue
+        if constant.ndim and x.shape is None:
+            return None, "the number of dimensions of its input is not known (infer-shapes)"
+        if x.shape is not None and constant.ndim > len(x.shape):
+            return None, "its constant has more dimensions than its input"
+        return x, ""
+    return None, ""
+
+
+def unmoved(node: ir.Node) -> ir.Value | None:
+    """The input that ``node``, which moves, joins, chooses or casts, passes on as it is by its shapes, types and constants.
+
+    Concat, Max, Min, Mean and Sum of one value; Cast to the type it has; Expand, Reshape, Flatten, Tile, Slice (forwards), Pad
+    (by nothing), Split (in one) and Transpose (in order) to the same static shape; Where with one answer and no broadcast.
+    """
+    first, output = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "Transpose", "Where"):
+        return None
+    if is_standard(node, *JOINING):
+        return first if len(node.inputs) == 1 else None
+    if is_standard(node, "Cast"):
+        dtype, to = dtype_of(first), node.attributes.get("to")
+        return first if dtype is not None and to is not None and not to.is_ref() and to.as_int() == dtype else None
+    if is_standard(node, "Transpose"):
+        order = integers_of(node, "perm")
+        return first if order and order == sorted(order) else None
+    if is_standard(node, "Where"):
+        answers = constant_array(first)
+        chosen = None if answers is None or not answers.size else node.inputs[1 if answers.reshape(-1)[0] else 2]
+        is_one = answers is not None and chosen is not None and bool((answers == answers.reshape(-1)[0]).all())
+        return chosen if is_one and chosen is not None and _same_shape(chosen, output) else None
+    return first if _same_shape(first, output) and _keeps_places(node) else None
+
+
+def _same_shape(a: ir.Value, b: ir.Value) -> bool:
+    """Whether both have one static shape."""
+    shapes = [
+        v.shape if v.shape is not None else v.const_value.shape if v.const_value is not None else None for v in (a, b)
+    ]
+    sizes = [None if shape is None else [d if isinstance(d, int) else None for d in shape] for shape in shapes]
+    return sizes[0] is not None and sizes[0] == sizes[1] and None not in sizes[0]
+
+
+def _keeps_places(node: ir.Node) -> bool:
+    """Whether ``node``, whose output has the shape of its input, leaves each element where it is."""
+    if is_standard(node, "Slice"):
+        steps = constant_array(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] is not None else None
+        return len(node.inputs) <= 4 or node.inputs[4] is None or (steps is not None and bool((steps > 0).all()))
+    if is_standard(node, "Pad"):
+        pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+        return pads is not None and not pads.any()
+    return not is_standard(node, "Split") or len(node.outputs) == 1
+
+
+def _why_it_trains(model: ir.Model, dropout: ir.Node) -> str | None:
+    """Why ``dropout`` may do more than pass its input on (``is_test`` before opset 7, ``training_mode`` since opset 12)."""
+    if any(mask.uses() or mask.is_graph_output() for mask in dropout.outputs[1:]):
+        return "its mask is read"
+    is_test = dropout.attributes.get("is_test")
+    if opset_at(model, dropout) < 7 and (is_test is None or is_test.is_ref() or not is_test.as_int()):
+        return "it trains: is_test is 0"
+    for training_mode in (value for value in dropout.inputs[2:3] if value is not None):
+        values = constant_array(training_mode)
+        if values is None or values.any():
+            return f"its training_mode is {'not constant' if values is None else 'true'}"
+    return None

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
-from qdq_passes.decoder.look.cache_values import CacheValues, cache_values
+from qdq_passes.decoder.look.cache_tensors import CacheValues, cache_values
+from qdq_passes.encode.edit.encoding_policy import Ranges, range_of
 from qdq_passes.encode.look.demands import why_not_quantizable
-from qdq_passes.encode.look.observed import Ranges, range_of
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, ENCODING, OBSERVED, SHARED, Demand, Shared
 from qdq_passes.graph.uses import all_values, dtype_of

@@ -15,9 +15,8 @@ from qdq_passes.decoder.edit.slots import ensure_positions
 from qdq_passes.decoder.look.io import CachePair, decoder_io
 from qdq_passes.decoder.look.updates import numbers, refuse_other_readers
 from qdq_passes.errors import ModelError, UnsupportedError
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.build import Builder, drop_chains, drop_input
-from qdq_passes.graph.uses import is_constant, label
+from qdq_passes.graph.uses import integer_of, is_constant, label
 
 #: Inputs of com.microsoft GroupQueryAttention.
 SEQLENS, TOTAL, COSINES = 5, 6, 7

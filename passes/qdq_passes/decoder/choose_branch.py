@@ -12,6 +12,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.edit.static import open_branch
 from qdq_passes.graph.build import drop_input
 from qdq_passes.graph.reach import values_read
+from qdq_passes.graph.sizes import rank_or
 from qdq_passes.graph.uses import is_standard
 
 #: The branches of If, that of a true condition first.
@@ -51,6 +52,6 @@ class ChooseBranch(Pass):
 
 def _states(body: ir.Graph, model: ir.Model) -> set[ir.Value]:
     """Inputs of the model, of three dimensions or more, that ``body`` reads."""
-    inputs = {v for v in model.graph.inputs if v.shape is None or len(v.shape) >= 3}
+    inputs = {v for v in model.graph.inputs if rank_or(v, 3) >= 3}
     read = {value for node in body for value in values_read(node)} | set(body.outputs)
     return read & inputs

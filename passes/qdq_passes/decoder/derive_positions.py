@@ -15,7 +15,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, make_node, new_constant, put_first, replace_value
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 
 #: Inputs of onnxruntime-genai's windowed decoders.
 LAST_SLOT, TOTAL = "past_seq_len", "total_seq_len"
@@ -46,7 +46,7 @@ class DerivePositions(Pass):
         if io.positions is None:
             yield skip(model.graph.name or "graph", "positions are no input")
             return
-        sizes = static_shape(io.positions)
+        sizes = static_sizes(io.positions)
         if sizes is None or len(sizes) != 2:
             raise UnsupportedError(
                 f"positions are {io.positions.shape}, not static [batch, sequence]", where=io.positions.name,

@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qdq_passes.attention.edit.attention import BOUNDED, bias_of, merge_heads
-from qdq_passes.attention.edit.dot_product import attention_parts, multi_head_parts
-from qdq_passes.attention.look.dot_product import DotProduct
+from qdq_passes.attention.edit.dot_product import DotProduct, attention_parts, multi_head_parts
+from qdq_passes.attention.edit.primitives import ATTENTION_BOUNDED, bias_of, merge_heads
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.build import Builder, Once, Site, take_place
@@ -43,7 +42,7 @@ class ExposeKvCache(Pass):
         select: the operators.
     """
 
-    keeps: ClassVar[Keeps] = BOUNDED
+    keeps: ClassVar[Keeps] = ATTENTION_BOUNDED
     select: Selector = ALL
 
     def run(self, model: ir.Model) -> Iterator[Change]:

@@ -14,11 +14,10 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.flow import depending_on
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
-from qdq_passes.decoder.look.last_rows import gives_one_row, last_rows
-from qdq_passes.decoder.look.logits_path import LogitsPath, logits_path
+from qdq_passes.decoder.look.logits_path import LogitsPath, gives_one_row, last_rows, logits_path
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_value
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.uses import constant_array, label
 

@@ -11,9 +11,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.decoder.edit.entries import free_name, position_input
 from qdq_passes.decoder.edit.masks import MASK, CanonicalMasks, Form
-from qdq_passes.decoder.look.host import Host, Probed, Sizes, batch_of, fixed_sizes
+from qdq_passes.decoder.edit.slots import free_name, position_input
+from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.decoder.look.masks import Masked, masked_attentions
 from qdq_passes.decoder.look.record import Layout

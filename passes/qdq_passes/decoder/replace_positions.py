@@ -9,12 +9,12 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.decoder.edit.entries import canonical_positions, position_input
-from qdq_passes.decoder.look.entries import frozen_positions
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.edit.slots import canonical_positions, position_input
+from qdq_passes.decoder.look.batch_rows import Positioned, Spread
+from qdq_passes.decoder.look.host_boundary import frozen_positions
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.decoder.look.positions import LengthRead, PositionPlan, position_plan
-from qdq_passes.decoder.look.rows import Positioned, Spread
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.build import Builder, Site, drop_chains, drop_input
 from qdq_passes.graph.edit import replace_value

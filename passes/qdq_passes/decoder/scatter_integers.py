@@ -14,10 +14,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.decoder.look.cache_values import NEW_ROWS
-from qdq_passes.graph.attributes import integer_of
+from qdq_passes.decoder.look.cache_tensors import NEW_ROWS
 from qdq_passes.graph.edit import Namer, drop_unread, make_node, remove, replace_nodes
-from qdq_passes.graph.uses import is_standard, main_nodes, only_reader
+from qdq_passes.graph.uses import integer_of, is_standard, main_nodes, only_reader
 from qdq_passes.qdq.look.exact import why_not_cancelled
 from qdq_passes.qdq.look.pairs import is_dequantize, is_quantize
 from qdq_passes.select.selectors import ALL, Selector, select_nodes

@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
-from qdq_passes.encode.look.observed import Ranges, range_of
+from qdq_passes.encode.edit.encoding_policy import Ranges, range_of
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import OBSERVED, Observed
 from qdq_passes.graph.uses import is_standard, main_nodes

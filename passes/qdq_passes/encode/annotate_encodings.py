@@ -10,21 +10,19 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
-from qdq_passes.encode.edit.block_policy import check_blocks
-from qdq_passes.encode.edit.encoding_policy import EncodingPolicy, ObservedRange, check_min_scale
+from qdq_passes.encode.edit.encoding_policy import EncodingPolicy, ObservedRange, Ranges, check_min_scale
 from qdq_passes.encode.edit.precision import float_nodes, is_stored_otherwise, whole_range
-from qdq_passes.encode.edit.weight_types import parse_weight_types
+from qdq_passes.encode.edit.weight_policy import check_blocks, parse_weight_types
 from qdq_passes.encode.edit.whole_groups import is_inside_whole, touched_by, whole_groups
 from qdq_passes.encode.look.demands import QUANTIZED_OPS, Demands, Rules, demands_of, sharing_outputs
-from qdq_passes.encode.look.observed import Ranges
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, ENCODING, FUSED, OBSERVED, SHARED, STYLE, Demand, Shared, Style
-from qdq_passes.graph.evaluate.rearrange import REARRANGING
+from qdq_passes.graph.evaluate.exact import REARRANGING
 from qdq_passes.graph.operators.channels import parse_per_axis
 from qdq_passes.graph.uses import SHARING, all_values, has_body, is_constant, is_standard, label, main_nodes
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
 from qdq_passes.numerics.override import parse_overrides
-from qdq_passes.qdq.edit.bias_encoding import bias_encoding, widen_weight
+from qdq_passes.qdq.edit.biases import bias_encoding, widen_weight
 from qdq_passes.qdq.edit.checks import OperatorDomain, domain_named
 from qdq_passes.select.selectors import ALL, NONE, Selector, select_nodes
 

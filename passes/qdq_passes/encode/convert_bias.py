@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.uses import constant_array, label, readers
 from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding
@@ -19,9 +19,9 @@ from qdq_passes.numerics.quantize import quantize
 from qdq_passes.numerics.reencode import Rule, cover_values, rounded_to
 from qdq_passes.qdq.edit.biases import drop_pair, fits, store_bias, values_of
 from qdq_passes.qdq.edit.checks import check_encoding
-from qdq_passes.qdq.edit.encoding_words import change_in_words, words
 from qdq_passes.qdq.edit.pairs import Use, fresh_base, members, requantize, write_encodings
 from qdq_passes.qdq.look.biases import bias_uses, coupled_biases, dequantizer_of, float_type_of, product_at
+from qdq_passes.qdq.look.grids import change_in_words, words
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, is_dequantize, is_named, pair_of
 from qdq_passes.select.selectors import ALL, Selector, select
 

@@ -14,11 +14,9 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.encode.look.demands import CONTROL_INPUTS
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, insert_after, make_node, new_constant
-from qdq_passes.graph.operators.qdq_ops import has_pair, is_dequantize
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
-from qdq_passes.graph.operators.qoperators import given
-from qdq_passes.graph.shapes.inference import static_shape
-from qdq_passes.graph.uses import FLOAT_TYPES, all_values, dtype_of, is_constant, is_standard, readers
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_BFLOAT16, has_pair, is_dequantize, opset_at
+from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.uses import FLOAT_TYPES, all_values, dtype_of, input_at, is_constant, is_standard, readers
 from qdq_passes.integers.edit.flow import OPSET_OF_DYNAMIC, dynamic_pair
 from qdq_passes.integers.look.dynamic_quantization import dynamic_groups
 from qdq_passes.select.selectors import ALL, Selector, is_weight_of, select_values
@@ -105,12 +103,12 @@ class InsertDynamicQuantization(Pass):
         node, index = use
         if self.readers == "all":
             return index not in CONTROL_INPUTS.get(node.op_type, set())
-        weight = given(node, 1)
+        weight = input_at(node, 1)
         return index == 0 and is_standard(node, *LINEAR) and weight is not None and is_weight_of(weight)
 
     def _why_not(self, value: ir.Value, uses: list[Use]) -> str | None:
         """Why ``value`` is not quantized for ``uses``, in words."""
-        dtype, shape = dtype_of(value), static_shape(value)
+        dtype, shape = dtype_of(value), static_sizes(value)
         if value.type is not None and not isinstance(value.type, ir.TensorType):
             return "is no tensor"
         if not uses:
@@ -134,11 +132,11 @@ def _why_not_per_tensor(uses: list[Use]) -> str | None:
 
     Source of the rule: onnxruntime makes DynamicQuantizeMatMul of such a MatMul and then ends in an error (1.31)."""
     for node, _ in uses:
-        weight = given(node, 1)
+        weight = input_at(node, 1)
         pair = weight.producer() if weight is not None and is_standard(node, "MatMul") else None
         if pair is None or not is_dequantize(pair) or pair.inputs[1] is None:
             continue
-        shape, scale = static_shape(pair.inputs[0]), static_shape(pair.inputs[1])
+        shape, scale = static_sizes(pair.inputs[0]), static_sizes(pair.inputs[1])
         if shape is not None and scale is not None and len(shape) > 2 and math.prod(scale) > 1:
             return "its MatMul has a weight of more than two axes with many scales, at which onnxruntime fails"
     return None

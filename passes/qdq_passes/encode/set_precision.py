@@ -12,7 +12,7 @@ from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.encode.edit.precision import FLOATS, leaving, moved_from
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import PRECISION, Precision
-from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, main_nodes
+from qdq_passes.graph.uses import has_body, is_constant, main_nodes, may_be_float
 from qdq_passes.select.selectors import ALL, Selector, select
 
 
@@ -60,14 +60,14 @@ class SetPrecision(Pass):
                 yield skip(node, "is in a body, where nothing is quantized")
             elif has_body(node):
                 yield skip(node, "has a body, where nothing is quantized")
-            elif not (written := [v for v in node.outputs if _is_float(v)]):
+            elif not (written := [v for v in node.outputs if may_be_float(v)]):
                 yield skip(node, "writes no floats")
             else:
                 yield from self._set(node, mark)
                 if self.dtype not in FLOATS and PRECISION.get(node) == mark:
                     values |= dict.fromkeys(written)
         for value in leaving(values):
-            if _is_float(value):
+            if may_be_float(value):
                 yield from self._set(value, mark)
             else:
                 yield skip(value, "is no float")
@@ -85,11 +85,6 @@ class SetPrecision(Pass):
             )
         PRECISION.set(holder, mark)
         yield Change("annotate", where, mark.dtype)
-
-
-def _is_float(value: ir.Value) -> bool:
-    """Whether ``value`` is, or may be, a float tensor."""
-    return dtype_of(value) in FLOAT_TYPES or dtype_of(value) is None
 
 
 def _chosen(

@@ -11,12 +11,18 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.fuse.edit.layers import fold_readers, set_parameters
-from qdq_passes.graph.attributes import float_of
 from qdq_passes.graph.edit import Namer, take_over
-from qdq_passes.graph.operators.batch_norms import DEFAULT_EPSILON, normalizes_by_input
-from qdq_passes.graph.operators.layers import LAYERS, Layer, as_layer, joined_layers, why_read_elsewhere
-from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.uses import all_nodes, constant_array, is_standard, label
+from qdq_passes.graph.operators.layers import (
+    DEFAULT_EPSILON,
+    LAYERS,
+    Layer,
+    as_layer,
+    joined_layers,
+    normalizes_by_input,
+    why_read_elsewhere,
+)
+from qdq_passes.graph.operators.qdq_ops import opset_at
+from qdq_passes.graph.uses import all_nodes, constant_array, float_of, is_standard, known_array, label
 from qdq_passes.numerics.arrays import Array
 
 
@@ -71,7 +77,7 @@ class FoldBatchNorm(Pass):
 
     def _fold(self, node: ir.Node, source: ir.Node, layers: list[Layer], namer: Namer) -> list[Change] | str:
         wide: type = np.float64 if self.precision == "float64" else layers[0].weight.dtype.type
-        parameters: list[Array] = [_array(v).astype(wide) for v in node.inputs[1:5]]
+        parameters: list[Array] = [known_array(v).astype(wide) for v in node.inputs[1:5]]
         gamma, beta, mean, variance = parameters
         with np.errstate(all="ignore"):
             factor = gamma / np.sqrt(variance + wide(float_of(node, "epsilon", DEFAULT_EPSILON)))
@@ -114,9 +120,3 @@ def _layers(model: ir.Model, node: ir.Node, source: ir.Node) -> list[Layer] | st
     channels = sum(layer.channels for layer in layers)
     shapes = {array.shape for array in parameters if array is not None}
     return layers if shapes == {(channels,)} else f"its parameters are not one number for each of {channels} channels"
-
-
-def _array(value: ir.Value | None) -> Array:
-    array = constant_array(value)
-    assert array is not None
-    return array

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import integer_of, integers_of
 from qdq_passes.graph.edit import drop_unread, inherit, remove
 from qdq_passes.graph.operators.layers import why_read_elsewhere
 from qdq_passes.graph.operators.pads import AUTO_PAD, added_pads, own_pads, padding_of, windows_start_inside
-from qdq_passes.graph.operators.qdq_opsets import opset_at
-from qdq_passes.graph.shapes.inference import static_shape
-from qdq_passes.graph.uses import all_nodes, is_standard, label
+from qdq_passes.graph.operators.qdq_ops import opset_at
+from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.uses import all_nodes, integer_of, integers_of, is_standard, label
 from qdq_passes.qdq.look.biases import constant_shape
 from qdq_passes.qdq.look.value_ranges import proven_range
 
@@ -83,7 +82,7 @@ class FoldPad(Pass):
         if any(have >= size for have, size in zip(pads, kernel * 2, strict=True)):
             return f"the pads of {node.name} would be as large as its window"
         if integer_of(node, "ceil_mode", 0):
-            shape = static_shape(pad.inputs[0])
+            shape = static_sizes(pad.inputs[0])
             if shape is None or not windows_start_inside(node, shape[2:], pads):
                 return f"{node.name} has ceil_mode, and a window that starts in the pads"
         return self._why_not_average(model, node, own) or self._why_not_max(node, pad) or pads
@@ -120,7 +119,7 @@ def _kernel(node: ir.Node) -> tuple[int, ...] | None:
     """Sizes of the window along the spatial axes."""
     given = tuple(integers_of(node, "kernel_shape"))
     weight = node.inputs[1] if not given and len(node.inputs) > 1 else None
-    shape = static_shape(weight) or constant_shape(weight)
+    shape = static_sizes(weight) or constant_shape(weight)
     return given or (tuple(shape[2:]) if shape is not None else None)
 
 

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.annotate import FUSED, PART, Fused
-from qdq_passes.graph.operators.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_relu6_or_relu1
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.uses import is_standard, label, main_nodes, only_reader
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
@@ -57,7 +57,7 @@ class FuseConvActivation(Pass):
             reader = only_reader(value)
             if reader is None or reader.inputs[0] is not value:
                 yield skip(node, f"its output has other readers than the {word}")
-            elif reader.op_type == "Clip" and not is_bounded_relu(reader):
+            elif reader.op_type == "Clip" and not is_relu6_or_relu1(reader):
                 yield skip(reader, "is no Clip(0, 6) or Clip(0, 1)")
             elif node.op_type == "MaxPool" and opset_at(model, node) >= UNREAD_POOL_OPSET:
                 yield skip(

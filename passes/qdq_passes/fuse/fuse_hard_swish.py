@@ -9,12 +9,10 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps
-from qdq_passes.fuse._gates import BOUNDED, gate_match
-from qdq_passes.fuse.edit.fusion import CLOSE, FusionPass, Match, fuse
-from qdq_passes.graph.attributes import float_of
+from qdq_passes.fuse.edit.fusion import BOUNDED, CLOSE, FusionPass, Match, fuse, gate_match
+from qdq_passes.graph.operators.activations import clip_bound
 from qdq_passes.graph.operators.arithmetic import ONE, Sum, agree, product, scalar_of
-from qdq_passes.graph.operators.clips import clip_bound
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import float_of, is_standard
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps
-from qdq_passes.fuse._norm_operators import BOUNDED
-from qdq_passes.fuse._norms import ROOTS, Norm, normalization_of, shape_of
+from qdq_passes.fuse._norms import BOUNDED, ROOTS, Norm, normalization_of, shape_of
 from qdq_passes.fuse.edit.fusion import FusionPass, Match, fuse, why_not_float32
 from qdq_passes.graph.uses import constant_array
 

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps
 from qdq_passes.fuse._norms import ROOTS, SQUARE, groups_from, root_of
 from qdq_passes.fuse.edit.fusion import FusionPass, Match, closed_group, fuse, why_not_float32
+from qdq_passes.graph.operators.activations import clip_bound
 from qdq_passes.graph.operators.arithmetic import agree, expand, outcomes, product, scalar_of, without_casts
-from qdq_passes.graph.operators.clips import clip_bound
 from qdq_passes.graph.operators.reductions import has_shape_of, reduction_of
 from qdq_passes.graph.uses import is_standard, only_reader
 

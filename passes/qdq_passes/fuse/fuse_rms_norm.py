@@ -9,8 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps
-from qdq_passes.fuse._norm_operators import BOUNDED, match_of
-from qdq_passes.fuse._norms import ROOTS
+from qdq_passes.fuse._norms import BOUNDED, ROOTS, match_of
 from qdq_passes.fuse.edit.fusion import FusionPass, fuse
 
 

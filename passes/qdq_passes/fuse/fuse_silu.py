@@ -9,8 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps
-from qdq_passes.fuse._gates import BOUNDED, gate_match
-from qdq_passes.fuse.edit.fusion import FusionPass, Match, fuse
+from qdq_passes.fuse.edit.fusion import BOUNDED, FusionPass, Match, fuse, gate_match
 from qdq_passes.graph.operators.arithmetic import ONE, Sum, agree, outcomes, product
 from qdq_passes.graph.uses import is_standard
 

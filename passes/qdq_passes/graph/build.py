@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, new_constant, remove
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.uses import dtype_of, label
 
@@ -165,21 +165,6 @@ class Once:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
-
-
-def key_of_length(past: ir.Value | None, present: ir.Value | None, query: ir.Value, axis: int) -> tuple[object, ...]:
-    """Equal for attentions of as many old and new rows: sizes or names of past and present [B, heads, rows, D], where those are
-    not known that of ``query`` along ``axis``."""
-    old, total = size_of(past, 2), size_of(present, 2)
-    is_known = past is not None and isinstance(old, int | str) and isinstance(total, int | str)
-    return (old, total) if is_known else (old, size_of(query, axis))
-
-
-def size_of(value: ir.Value | None, axis: int) -> object:
-    """Size of ``value`` along ``axis``, a number or a name, as part of a key; ``value`` itself where it has neither."""
-    size = value.shape[axis] if value is not None and value.shape is not None else None
-    known = size if isinstance(size, int) else size.value if size is not None else None
-    return value if known is None else known
 
 
 def take_place(node: ir.Node, values: Sequence[ir.Value | None], namer: Namer, because: str) -> Change:

@@ -10,7 +10,10 @@ holds a group it can join. Time is linear in items and edges, and nothing is ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
 
 
 def convex_groups(before: Sequence[Iterable[int]], taken: Sequence[bool]) -> list[int | None]:
@@ -21,7 +24,7 @@ def convex_groups(before: Sequence[Iterable[int]], taken: Sequence[bool]) -> lis
         taken: which items are to be in groups.
     """
     levels = _levels(before, taken)
-    parts = _Parts(len(taken))
+    parts = DisjointSets(range(len(taken)))
     for item, read in enumerate(before):
         for other in read:
             if taken[item] and levels[item] == levels[other]:
@@ -41,7 +44,9 @@ def _levels(before: Sequence[Iterable[int]], taken: Sequence[bool]) -> list[int]
     return levels
 
 
-def _raise_parts(before: Sequence[Iterable[int]], taken: Sequence[bool], levels: list[int], parts: _Parts) -> None:
+def _raise_parts(
+    before: Sequence[Iterable[int]], taken: Sequence[bool], levels: list[int], parts: DisjointSets[int]
+) -> None:
     """Raise each part to the first level of its readers, where one that is taken stands on it; the last parts first."""
     readers: list[list[int]] = [[] for _ in taken]
     for item, read in enumerate(before):
@@ -84,21 +89,30 @@ def joined_siblings(before: Sequence[Iterable[int]], groups: Sequence[int | None
     return [None if group is None else numbers.setdefault(sibling[group], len(numbers)) for group in groups]
 
 
-class _Parts:
-    """Disjoint sets of items."""
+class DisjointSets(Generic[T]):
+    """Items that are joined to sets; at first each is alone, and so is one that was never named."""
 
-    def __init__(self, count: int) -> None:
-        self._above = list(range(count))
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._above = {item: item for item in items}
 
-    def root(self, item: int) -> int:
-        """The least item of the set of ``item``."""
+    def __contains__(self, item: object) -> bool:
+        return item in self._above
+
+    def root(self, item: T) -> T:
+        """The item that stands for the set of ``item``."""
         above = self._above
-        while above[item] != item:
-            above[item] = above[above[item]]
+        while (higher := above.get(item, item)) != item:
+            above[item] = above.get(higher, higher)
             item = above[item]
         return item
 
-    def join(self, one: int, other: int) -> None:
+    def join(self, one: T, other: T) -> None:
         """Make one set of two."""
-        low, high = sorted((self.root(one), self.root(other)))
-        self._above[high] = low
+        self._above[self.root(other)] = self.root(one)
+
+    def groups(self) -> list[list[T]]:
+        """The sets, in the order of their first items."""
+        found: dict[T, list[T]] = {}
+        for item in self._above:
+            found.setdefault(self.root(item), []).append(item)
+        return list(found.values())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.graph.annotate import ENCODING, ORIGIN, Annotatable, annotation_kinds
-from qdq_passes.graph.scopes import NAME_SCOPES, SCOPE, scope_of
+from qdq_passes.graph.nesting import NAME_SCOPES, SCOPE, scope_of
 from qdq_passes.graph.uses import constant_array
 
 MAX_SHOWN = 8

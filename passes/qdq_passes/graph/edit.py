@@ -16,7 +16,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.graph.annotate import ORIGIN, Origin, annotation_kinds
-from qdq_passes.graph.scopes import INHERITED_KEYS
+from qdq_passes.graph.nesting import INHERITED_KEYS
 from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, is_constant, is_standard, label, readers
 
 RUN_SORT = "run the pass sort first"

@@ -1,4 +1,4 @@
-"""Who makes, reads and holds a value; bodies of If/Loop/Scan and local functions included."""
+"""Who makes, reads and holds a value; bodies of If/Loop/Scan and local functions included. Attributes of nodes, with defaults."""
 
 from __future__ import annotations
 
@@ -108,6 +108,13 @@ def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
     return None
 
 
+def known_array(value: ir.Value | None) -> npt.NDArray[Any]:
+    """The array of ``value``, which is known to be constant."""
+    array = constant_array(value)
+    assert array is not None
+    return array
+
+
 def is_constant(value: ir.Value | None) -> bool:
     """Whether `constant_array` would give an array (the data is not read)."""
     if value is None or value.is_graph_input():
@@ -147,6 +154,17 @@ def dtype_of(value: ir.Value) -> ir.DataType | None:
     return None
 
 
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Input ``index`` of ``node``; None where there is none, or it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def may_be_float(value: ir.Value) -> bool:
+    """Whether ``value`` is, or as far as is known may be, a float tensor."""
+    dtype = dtype_of(value)
+    return dtype is None or dtype in FLOAT_TYPES
+
+
 def readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
     """(node, input index) of every reader, bodies included, in a stable order."""
     return [(use.node, use.idx) for use in value.uses()]
@@ -184,6 +202,35 @@ def main_nodes(model: ir.Model) -> list[ir.Node]:
     return list(model.graph)
 
 
+def op_type_of(node: ir.Node) -> str:
+    """The operator as targets and reports write it: bare for ONNX's own, else ``domain::type``."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
 def label(node: ir.Node) -> str:
     """What messages call ``node``: its name, or its type where it has none."""
     return node.name or node.op_type
+
+
+def integers_of(node: ir.Node, attribute: str) -> list[int]:
+    """A list attribute of ``node``; empty where it has none."""
+    found = node.attributes.get(attribute)
+    return [] if found is None or found.is_ref() else list(found.as_ints())
+
+
+def integer_of(node: ir.Node, attribute: str, default: int) -> int:
+    """An integer attribute of ``node``."""
+    found = node.attributes.get(attribute)
+    return default if found is None or found.is_ref() else found.as_int()
+
+
+def float_of(node: ir.Node, attribute: str, default: float) -> float:
+    """A float attribute of ``node``."""
+    found = node.attributes.get(attribute)
+    return default if found is None or found.is_ref() else found.as_float()
+
+
+def text_of(node: ir.Node, attribute: str, default: str) -> str:
+    """A text attribute of ``node``."""
+    found = node.attributes.get(attribute)
+    return default if found is None or found.is_ref() else found.as_string()

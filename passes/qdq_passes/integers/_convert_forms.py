@@ -1,4 +1,5 @@
-"""QLinear operators as float operators between DequantizeLinear and QuantizeLinear; part of convert-qoperators."""
+"""QLinear operators, integer products and recurrent operators as float operators between DequantizeLinear and QuantizeLinear;
+part of convert-qoperators."""
 
 from __future__ import annotations
 
@@ -8,19 +9,22 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
-from qdq_passes.graph.edit import drop_unread, graph_of, inherit, make_node, new_constant, remove
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.edit import drop_unread, graph_of, inherit, make_node, new_constant, remove, replace_nodes
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_BLOCKS, opset_at
 from qdq_passes.graph.operators.qoperators import (
     Form,
     Parameters,
     bias_parameters,
-    given,
     parameters_of,
+    recurrent_weights,
     result_parameters,
     storage_type,
 )
-from qdq_passes.integers._layout import rank_of, to_channels_first, to_channels_last
+from qdq_passes.graph.uses import constant_array, input_at
+from qdq_passes.integers._convert_movement import rank_of, to_channels_first, to_channels_last
 from qdq_passes.integers.edit.flow import OPSET_OF_DYNAMIC, Floats, float_name_of, float_twin, take_place, why_not
+from qdq_passes.integers.look.integer_products import FLOAT_OPS, IntegerProduct
+from qdq_passes.numerics.quantize import dequantize
 
 #: First opset whose ReduceMean has its axes as an input, and whose Softmax works on one axis.
 OPSET_OF_AXES_INPUT, OPSET_OF_SOFTMAX = 18, 13
@@ -59,7 +63,7 @@ def convert_form(node: ir.Node, form: Form, floats: Floats, flow: dict[ir.Value,
 def _storage_type(node: ir.Node, form: Form) -> ir.DataType | None:
     """Type of the integers that ``node`` writes: all its integers have the type of the first operand."""
     operand = form.operands[0]
-    value = given(node, operand.value)
+    value = input_at(node, operand.value)
     return None if value is None else storage_type(value, parameters_of(node, operand))
 
 
@@ -68,11 +72,11 @@ def _why_not(node: ir.Node, form: Form, floats: Floats, flow: dict[ir.Value, Par
     if not form.operands:
         return "lacks an operand or its scale"
     for operand in form.operands:
-        value = given(node, operand.value)
+        value = input_at(node, operand.value)
         reason = None if value is None else why_not(value, parameters_of(node, operand), flow)
         if reason is not None:
             return reason
-    bias, parameters = given(node, form.bias) if form.bias is not None else None, bias_parameters(node, form)
+    bias, parameters = input_at(node, form.bias) if form.bias is not None else None, bias_parameters(node, form)
     count = 1 if parameters is None or parameters.scales is None else parameters.scales.size
     if bias is not None and count > 1 and bias.shape is not None and list(bias.shape)[-1:] != [count]:
         return f"its bias of shape {list(bias.shape)} has {count} scales"
@@ -90,7 +94,7 @@ def _inputs(node: ir.Node, form: Form, floats: Floats) -> list[ir.Value | None]:
     operands = {operand.value: operand for operand in form.operands}
     inputs: list[ir.Value | None] = []
     for index in form.inputs:
-        value = given(node, index)
+        value = input_at(node, index)
         if value is not None and index in operands:
             real = floats.of(node, value, parameters_of(node, operands[index]))
             is_image = index == form.inputs[0] and _is_channels_last(node)
@@ -105,7 +109,7 @@ def _inputs(node: ir.Node, form: Form, floats: Floats) -> list[ir.Value | None]:
 
 def _computed_bias(node: ir.Node, form: Form, floats: Floats) -> Parameters:
     """The parameters of a bias whose scale s_x·s_w (·alpha) is computed at run time, by Mul nodes before ``node``."""
-    scales = [given(node, operand.scale) for operand in form.operands[:2]]
+    scales = [input_at(node, operand.scale) for operand in form.operands[:2]]
     if "alpha" in node.attributes:
         alpha = np.float32(node.attributes["alpha"].as_float())
         scales.append(new_constant(graph_of(node), floats.namer, f"{node.name}_alpha", np.asarray(alpha), [node]))
@@ -211,3 +215,79 @@ def _is_last_axis(node: ir.Node) -> bool:
 
 def _is_channels_last(node: ir.Node) -> bool:
     return "channels_last" in node.attributes and bool(node.attributes["channels_last"].as_int())
+
+
+def convert_product(product: IntegerProduct, floats: Floats, flow: dict[ir.Value, Parameters]) -> Iterator[Change]:
+    """``MatMulInteger → Cast → Mul`` → ``MatMul`` over the floats of both operands."""
+    node, namer = product.node, floats.namer
+    operands = list(zip(node.inputs[:2], (product.a, product.b), strict=True))
+    reason = next((r for v, p in operands if v is not None and (r := why_not(v, p, flow)) is not None), None)
+    if reason is not None:
+        yield skip(node, reason)
+        return
+    inputs = [floats.of(node, value, parameters) for value, parameters in operands if value is not None]
+    op_type = FLOAT_OPS[node.op_type]
+    chain = [node, *product.chain]
+    new = make_node(
+        op_type, inputs, name=float_name_of(node, op_type, namer),
+        output=namer.fresh(f"{product.result.name}_float"), like=product.result, stands_for=chain,
+        attributes=node.attributes,
+    )  # fmt: skip
+    factors = [value for link in product.chain for value in link.inputs]
+    old_inputs = list(node.inputs)
+    yield replace_nodes(chain, [new], namer, f"{op_type} on floats")
+    yield from _drop_muls(factors)
+    drop_unread(old_inputs)
+
+
+def _drop_muls(values: list[ir.Value | None]) -> Iterator[Change]:
+    """Remove the products of scales that nobody reads any more, and constants among their factors."""
+    for value in values:
+        producer = value.producer() if value is not None else None
+        if producer is None or producer.graph is None or producer.op_type != "Mul":
+            drop_unread([value])
+        elif not producer.outputs[0].uses() and not producer.outputs[0].is_graph_output():
+            factors = list(producer.inputs)
+            yield from remove(producer, "nobody reads this product of scales any more")
+            yield from _drop_muls(factors)
+
+
+def convert_recurrent(node: ir.Node, floats: Floats) -> Iterator[Change]:
+    """``DynamicQuantizeLSTM`` → ``LSTM`` over ``Transpose(DQ(W))``: it holds [D, I, 4H], LSTM takes [D, 4H, I]."""
+    namer, graph = floats.namer, graph_of(node)
+    weights = recurrent_weights(node)
+    reason = next((r for v, p in weights if (r := why_not(v, p)) is not None), None)
+    if reason is not None or len(weights) != 2:
+        yield skip(node, reason or "lacks a weight or its scale")
+        return
+    inputs = [input_at(node, k) for k in range(8)]
+    for k, (value, parameters) in enumerate(weights, start=1):
+        if parameters.block_size and opset_at(floats.model, node) < OPSET_OF_BLOCKS:
+            array, encoding = constant_array(value), parameters.encoding(value)
+            if array is None or encoding is None:
+                yield skip(node, f"{value.name} is not constant")
+                return
+            real = new_constant(graph, namer, f"{value.name}_float", dequantize(array, encoding), [node])
+        else:
+            real = floats.of(node, value, parameters)
+        transpose = make_node(
+            "Transpose", [real], name=namer.fresh(f"{value.name}_Transpose"), attributes=[ir.AttrInt64s("perm", [0, 2, 1])],
+            output=namer.fresh(f"{value.name}_transposed"), stands_for=[node],
+        )  # fmt: skip
+        transpose.outputs[0].type = ir.TensorType(parameters.float_type)
+        graph.insert_before(node, transpose)
+        inputs[k] = transpose.outputs[0]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    outputs = [float_twin(v, namer) for v in node.outputs]
+    new = ir.Node(
+        "", "LSTM", inputs, list(node.attributes.values()), outputs=outputs,
+        name=float_name_of(node, "LSTM", namer),
+    )  # fmt: skip
+    inherit(new, [node])
+    graph.insert_before(node, new)
+    old_inputs = list(node.inputs)
+    for old, output in zip(node.outputs, outputs, strict=True):
+        take_place(old, output, namer)
+    yield from remove(node, "LSTM on floats")
+    drop_unread(old_inputs)

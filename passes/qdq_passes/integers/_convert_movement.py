@@ -1,4 +1,5 @@
-"""Operators that move integers, between a DequantizeLinear and a QuantizeLinear; part of convert-qoperators."""
+"""Operators that move integers, between a DequantizeLinear and a QuantizeLinear, and channels-last operators of com.microsoft
+between Transpose nodes; part of convert-qoperators."""
 
 from __future__ import annotations
 
@@ -8,12 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
-from qdq_passes.graph.edit import drop_unread, graph_of, new_constant, remove
+from qdq_passes.graph.edit import drop_unread, graph_of, make_node, new_constant, remove
 from qdq_passes.graph.operators.qdq_ops import is_dynamic_quantize, is_quantize
-from qdq_passes.graph.operators.qoperators import Parameters, form_of, given, storage_type
-from qdq_passes.graph.uses import constant_array, is_constant, label
-from qdq_passes.integers._layout import max_pool_between_transposes, rank_of
-from qdq_passes.integers.edit.flow import Floats, take_place, why_not
+from qdq_passes.graph.operators.qoperators import Parameters, form_of, storage_type
+from qdq_passes.graph.uses import constant_array, input_at, is_constant, label
+from qdq_passes.integers.edit.flow import Floats, float_name_of, take_place, why_not
 from qdq_passes.integers.look.integer_flow import (
     QDQ_DOMAINS,
     READS_ONLY,
@@ -22,6 +22,57 @@ from qdq_passes.integers.look.integer_flow import (
     moved_outputs,
     same,
 )
+
+
+def rank_of(node: ir.Node) -> int | None:
+    """Number of axes of what ``node`` reads and writes: of its input, of a Conv's weight, or by its kernel; None when unknown."""
+    source, weight = node.inputs[0], input_at(node, 3)
+    if source is not None and source.shape is not None:
+        return len(source.shape)
+    if node.op_type == "QLinearConv" and weight is not None and weight.shape is not None:
+        return len(weight.shape)
+    return len(node.attributes["kernel_shape"].as_ints()) + 2 if "kernel_shape" in node.attributes else None
+
+
+def to_channels_first(node: ir.Node, value: ir.Value, floats: Floats) -> ir.Value:
+    """``value`` [N, …, C] as [N, C, …], by a Transpose before ``node``, whose rank is known."""
+    rank = rank_of(node)
+    assert rank is not None
+    return _transpose(node, value, [0, rank - 1, *range(1, rank - 1)], floats)
+
+
+def to_channels_last(node: ir.Node, value: ir.Value, floats: Floats) -> ir.Value:
+    """``value`` [N, C, …] as [N, …, C], the layout of the output of ``node``, by a Transpose before ``node``."""
+    rank = rank_of(node)
+    assert rank is not None
+    return _transpose(node, value, [0, *range(2, rank), 1], floats)
+
+
+def max_pool_between_transposes(node: ir.Node, floats: Floats) -> ir.Node:
+    """The nodes that do what the NhwcMaxPool ``node`` does, put before it; the last one, which writes the result."""
+    source = node.inputs[0]
+    assert source is not None
+    first = to_channels_first(node, source, floats)
+    pool = make_node(
+        "MaxPool", [first], name=float_name_of(node, "MaxPool", floats.namer), attributes=node.attributes,
+        output=floats.namer.fresh(f"{node.outputs[0].name}_float"), stands_for=[node],
+    )  # fmt: skip
+    pool.outputs[0].type = source.type
+    graph_of(node).insert_before(node, pool)
+    last = to_channels_last(node, pool.outputs[0], floats).producer()
+    assert last is not None
+    return last
+
+
+def _transpose(node: ir.Node, value: ir.Value, perm: list[int], floats: Floats) -> ir.Value:
+    new = make_node(
+        "Transpose", [value], name=floats.namer.fresh(f"{node.name}_Transpose"), stands_for=[node],
+        output=floats.namer.fresh(f"{value.name}_transposed"), attributes=[ir.AttrInt64s("perm", perm)],
+    )  # fmt: skip
+    new.outputs[0].type = value.type
+    new.outputs[0].shape = ir.Shape([value.shape[axis] if value.shape is not None else None for axis in perm])
+    graph_of(node).insert_before(node, new)
+    return new.outputs[0]
 
 
 def convert_movement(node: ir.Node, floats: Floats, flow: dict[ir.Value, Parameters]) -> Iterator[Change]:
@@ -84,7 +135,7 @@ def _why_not(node: ir.Node, data: list[ir.Value], known: list[Parameters]) -> st
     if node.op_type == "Pad" and _mode(node) == "constant":
         if "value" in node.attributes or "pads" in node.attributes:
             return "pads by attributes, as before opset 11"
-        constant = given(node, 2)
+        constant = input_at(node, 2)
         if (constant is not None and not is_constant(constant)) or known[0].scales is None:
             return "what it pads with is computed at run time"
     return next((r for v, p in zip(data, known, strict=True) if (r := why_not(v, p)) is not None), None)
@@ -98,7 +149,7 @@ def _pad_value(node: ir.Node, parameters: Parameters, floats: Floats) -> ir.Valu
     """The float that quantizes to the integer that Pad fills with: (q − z)·s. Left out, q is 0."""
     if _mode(node) != "constant":
         return None
-    filled = constant_array(given(node, 2))
+    filled = constant_array(input_at(node, 2))
     points, scales = constant_array(parameters.zero_point), parameters.scales
     assert scales is not None
     q = 0 if filled is None else int(filled.reshape(-1)[0])

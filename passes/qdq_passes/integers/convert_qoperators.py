@@ -13,9 +13,8 @@ from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.graph.operators.qoperators import MICROSOFT, form_of, is_recurrent
 from qdq_passes.graph.uses import all_nodes
-from qdq_passes.integers._convert_forms import convert_form
+from qdq_passes.integers._convert_forms import convert_form, convert_product, convert_recurrent
 from qdq_passes.integers._convert_movement import convert_movement
-from qdq_passes.integers._convert_products import convert_product, convert_recurrent
 from qdq_passes.integers.edit.flow import Floats
 from qdq_passes.integers.look.integer_flow import QDQ_DOMAINS, integer_flow, moved_inputs
 from qdq_passes.integers.look.integer_products import integer_product, is_integer_product

@@ -15,9 +15,8 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.names import float_name
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_nodes
-from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET, OPSET_OF_BLOCKS, opset_at
-from qdq_passes.graph.operators.qoperators import given
-from qdq_passes.graph.uses import all_nodes
+from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_BLOCKS, opset_at
+from qdq_passes.graph.uses import all_nodes, input_at
 from qdq_passes.integers.look.packed_weights import PackedWeight, is_packed, packed_weight
 from qdq_passes.select.selectors import ALL, Selector, select_operators
 
@@ -116,7 +115,7 @@ def _replace(node: ir.Node, weight: ir.Value, namer: Namer) -> Iterator[Change]:
             output=namer.fresh(f"{result.name}_float"), like=result, stands_for=[node],
         )
     ]  # fmt: skip
-    bias = given(node, 5) if is_matmul else None
+    bias = input_at(node, 5) if is_matmul else None
     if bias is not None:
         add = make_node(
             "Add", [nodes[0].outputs[0], bias], name=namer.fresh(f"{name}_Add"), like=result, stands_for=[node],

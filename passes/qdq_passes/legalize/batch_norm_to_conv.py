@@ -13,12 +13,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import float_of, integer_of
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant
-from qdq_passes.graph.operators.batch_norms import DEFAULT_EPSILON, normalizes_by_input
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
+from qdq_passes.graph.operators.layers import DEFAULT_EPSILON, normalizes_by_input
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_BFLOAT16, opset_at
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import constant_array, label
+from qdq_passes.graph.uses import constant_array, float_of, integer_of, label
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 BOUNDED = Keeps(

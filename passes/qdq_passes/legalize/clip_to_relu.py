@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import drop_unread
-from qdq_passes.graph.operators.clips import clip_bound
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.activations import clip_bound
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.uses import FLOAT_TYPES, label
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types

@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import integers_of
 from qdq_passes.graph.edit import Namer, make_node, move_annotations, put_first
-from qdq_passes.graph.uses import FLOAT_TYPES, is_standard, readers
+from qdq_passes.graph.sizes import rank_of
+from qdq_passes.graph.uses import FLOAT_TYPES, integers_of, is_standard, readers
 from qdq_passes.select.selectors import ALL, Selector, select_values
 
 Layout = Literal["nhwc", "nchw"]
@@ -122,7 +122,7 @@ class ConvertLayout(Pass):
 
 
 def _why_no_image(value: ir.Value) -> str:
-    if value.shape is None or len(value.shape) != 4:
+    if rank_of(value) != 4:
         return "has not four dimensions"
     return "" if value.dtype in FLOAT_TYPES else "holds no floats"
 

@@ -9,12 +9,11 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import integers_of, text_of
 from qdq_passes.graph.operators.pads import AUTO_PAD, EXPLICIT
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
+from qdq_passes.graph.operators.reductions import same_total, split_evenly, transposed_total
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import label
-from qdq_passes.numerics.padding import same_total, split_evenly, transposed_total
+from qdq_passes.graph.uses import integers_of, label, text_of
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 #: First opset whose MaxPool has dilations. Those of AveragePool, from opset 19, stay away where they are 1: the integer pool that

@@ -16,9 +16,8 @@ from qdq_passes.graph.build import Builder
 from qdq_passes.graph.operators.linears import Linear, linear_of
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.uses import all_graph_likes, label
-from qdq_passes.legalize.edit.channels_first import ChannelsFirst
+from qdq_passes.legalize.edit.channels_first import ChannelsFirst, Facts, members
 from qdq_passes.legalize.edit.conv_weights import ConvWeights
-from qdq_passes.legalize.look.channels_first import Facts, members
 from qdq_passes.select.selectors import ALL, Selector, select_operators
 
 

@@ -9,12 +9,11 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.edit import drop_unread
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_BFLOAT16, opset_at
-from qdq_passes.graph.operators.windows import averaged_axes, written_axes
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_BFLOAT16, opset_at
+from qdq_passes.graph.operators.reductions import averaged_axes, written_axes
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import FLOAT_TYPES, label
+from qdq_passes.graph.uses import FLOAT_TYPES, integer_of, label
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
 

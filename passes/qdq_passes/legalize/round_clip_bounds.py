@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.encode.look.observed import Ranges
+from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.edit import Namer
-from qdq_passes.graph.operators.clips import BOUNDS, Bound, clip_bound, clip_bounds
+from qdq_passes.graph.operators.activations import BOUNDS, Bound, clip_bound, clip_bounds
 from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.legalize.edit.replacement_prices import Numbers, replacement_price
 from qdq_passes.numerics.dpu import CLIP_RANGE

@@ -11,7 +11,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.encode.look.observed import Ranges
+from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.uses import label
 from qdq_passes.legalize.edit.replacement_prices import replacement_price

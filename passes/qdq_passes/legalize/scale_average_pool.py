@@ -10,10 +10,10 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Keeps
-from qdq_passes.graph.operators.fused_layers import AVERAGE_POOLS
-from qdq_passes.graph.operators.windows import averaged_axes, is_graph_end, kernel_of
+from qdq_passes.graph.operators.activations import AVERAGE_POOLS
+from qdq_passes.graph.operators.reductions import averaged_axes, is_graph_end, kernel_of
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.legalize._scale import ScalePass
+from qdq_passes.legalize.edit.factors import ScalePass
 from qdq_passes.numerics.dpu import pool_factor
 
 

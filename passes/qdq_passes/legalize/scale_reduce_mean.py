@@ -11,9 +11,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Keeps
-from qdq_passes.graph.operators.windows import averaged_axes, is_graph_end, written_axes
+from qdq_passes.graph.operators.reductions import averaged_axes, is_graph_end, written_axes
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.legalize._scale import ScalePass
+from qdq_passes.legalize.edit.factors import ScalePass
 from qdq_passes.numerics.dpu import mean_factor
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, graph_of, make_node
-from qdq_passes.graph.operators.windows import is_graph_end
+from qdq_passes.graph.operators.reductions import is_graph_end
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 

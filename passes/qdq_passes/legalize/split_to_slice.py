@@ -13,11 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, move_annotations, remove
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.graph.uses import constant_array, label
+from qdq_passes.graph.uses import constant_array, integer_of, label
 from qdq_passes.legalize.edit.factors import ConstantForm, make_constant
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 

@@ -11,14 +11,13 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.names import UNNAMED
-from qdq_passes.encode.look.dpu_factors import dpu_factor, scalings
+from qdq_passes.encode.look.demands import dpu_factor, scalings
 from qdq_passes.graph.annotate import ORIGIN
-from qdq_passes.graph.attributes import float_of
 from qdq_passes.graph.edit import Namer, bypass, drop_unread
-from qdq_passes.graph.operators.hard_sigmoid import is_dpu_hard_sigmoid
+from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
-from qdq_passes.graph.operators.windows import averaged_sizes
-from qdq_passes.graph.uses import all_nodes, is_standard, label
+from qdq_passes.graph.operators.reductions import averaged_sizes
+from qdq_passes.graph.uses import all_nodes, float_of, is_standard, label
 from qdq_passes.numerics.dpu import (
     HARD_SIGMOID_FACTOR,
     LEAKY_RELU_KNOWN,

@@ -12,12 +12,11 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.encode.edit.precision import float_nodes
 from qdq_passes.graph.annotate import PRECISION
 from qdq_passes.graph.operators.float_schemas import Retyped, retyped
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.shapes.inference import element_types
 from qdq_passes.graph.uses import all_graph_likes, constant_array, is_standard, main_nodes
 from qdq_passes.numerics.encoding import parse_dtype
-from qdq_passes.precision.edit.casts import Region
-from qdq_passes.precision.edit.half_constants import in_half
+from qdq_passes.precision.edit.casts import Region, in_half
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 
@@ -85,7 +84,7 @@ class ConvertPrecision(Pass):
 
 def _is_border(node: ir.Node) -> bool:
     """Whether ``node`` only converts: Casts and pairs."""
-    is_pair = is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node)
+    is_pair = is_quantization(node)
     return is_pair or is_standard(node, "Cast", "CastLike", "Constant")
 
 

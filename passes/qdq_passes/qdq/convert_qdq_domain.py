@@ -10,8 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unused_domains
-from qdq_passes.graph.operators.qdq_ops import is_quantize_dequantize
-from qdq_passes.graph.operators.qdq_opsets import imports_at
+from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantize_dequantize
 from qdq_passes.qdq.edit.domains import (
     expand,
     fuse,

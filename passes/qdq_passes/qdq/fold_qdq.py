@@ -16,7 +16,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread, remove, replace_value
 from qdq_passes.graph.nesting import nesting_of
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.qdq.edit.share import adopt_axis, is_unread, merge_twins
 from qdq_passes.qdq.look.exact import rounding_of, why_not_cancelled
@@ -52,7 +52,7 @@ class FoldQdq(Pass):
         named: set[ir.Node | ir.Value] = {*hit.nodes, *hit.values}
 
         def chosen() -> list[ir.Node]:
-            return [n for n in all_nodes(model) if _is_half(n) and (self.select.is_all or _is_named(n, named))]
+            return [n for n in all_nodes(model) if is_quantization(n) and (self.select.is_all or _is_named(n, named))]
 
         for node in [n for n in chosen() if is_quantize_dequantize(n)]:
             other = _before(node)
@@ -81,10 +81,6 @@ class FoldQdq(Pass):
                 yield from merge_twins(model, [n for n in chosen() if wanted(n)], nesting, namer)
 
 
-def _is_half(node: ir.Node) -> bool:
-    return is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node)
-
-
 def _before(node: ir.Node) -> ir.Node | None:
     """The node that writes what the half ``node`` reads."""
     value = node.inputs[0] if node.inputs else None
@@ -94,7 +90,7 @@ def _before(node: ir.Node) -> ir.Node | None:
 def _is_named(node: ir.Node, named: AbstractSet[ir.Node | ir.Value]) -> bool:
     """Whether a selection names the half ``node``: itself, its ends, or the other half of its pair and its ends."""
     others = dequantizers(node) if is_quantize(node) else [_before(node)] if is_dequantize(node) else []
-    halves = [node, *(other for other in others if other is not None and _is_half(other))]
+    halves = [node, *(other for other in others if other is not None and is_quantization(other))]
     ends = [value for half in halves for value in (*half.inputs[:1], *half.outputs[:1]) if value is not None]
     return not named.isdisjoint([*halves, *ends])
 

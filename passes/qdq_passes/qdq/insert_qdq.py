@@ -12,13 +12,11 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import ENCODING, OBSERVED, SHARED, STYLE
 from qdq_passes.graph.edit import Namer
-from qdq_passes.graph.operators.qdq_ops import has_pair
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import has_pair, opset_at
 from qdq_passes.graph.shapes.inference import element_types
 from qdq_passes.graph.uses import QUANTIZABLE_TYPES, UNKNOWN_TYPE, all_values, dtype_of, is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type, parse_dtype
-from qdq_passes.qdq.edit.checks import OperatorDomain, check_encoding, domain_named
-from qdq_passes.qdq.edit.explicit import check_numbers, explicit_encoding
+from qdq_passes.qdq.edit.checks import OperatorDomain, check_encoding, check_numbers, domain_named, explicit_encoding
 from qdq_passes.qdq.edit.pairs import Parameters, insert_pairs, neighbour, parameters_in_place, store_integers
 from qdq_passes.select.selectors import ALL, Selector, select_values
 

@@ -13,7 +13,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import Namer
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
-from qdq_passes.qdq.edit.explicit import check_numbers, explicit_encoding
+from qdq_passes.qdq.edit.checks import check_numbers, explicit_encoding
 from qdq_passes.qdq.edit.reencode import (
     Edit,
     Target,

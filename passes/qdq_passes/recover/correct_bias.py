@@ -10,15 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.graph.attributes import float_of
 from qdq_passes.graph.edit import Namer, graph_of, new_constant
-from qdq_passes.graph.uses import constant_array, only_reader
+from qdq_passes.graph.uses import constant_array, float_of, only_reader
 from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.encoding import encoding_of_weight, is_integer_type
 from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.quantize import dequantize, quantize
-from qdq_passes.qdq.edit.bias_encoding import bias_encoding
-from qdq_passes.qdq.edit.biases import store_bias, values_of
+from qdq_passes.qdq.edit.biases import bias_encoding, store_bias, values_of
 from qdq_passes.qdq.edit.pairs import insert_pairs, requantize, write_constant
 from qdq_passes.qdq.look.pairs import Pair, pair_of
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers

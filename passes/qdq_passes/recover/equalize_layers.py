@@ -13,9 +13,8 @@ from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.uses import constant_array, main_nodes
 from qdq_passes.numerics.arrays import Reals
-from qdq_passes.qdq.edit.relus import unbound
-from qdq_passes.recover.edit.channels import KnownSizes, scale_channels
-from qdq_passes.recover.look.channel_factors import BOUND, Factors, equalizing, rounded
+from qdq_passes.qdq.edit.clips import unbound
+from qdq_passes.recover.edit.channels import BOUND, Factors, KnownSizes, equalizing, rounded, scale_channels
 from qdq_passes.recover.look.channel_flow import Flow, factors_at, flow_from, largest_at
 from qdq_passes.recover.look.channel_sources import Source, is_norm, largest, source_at
 from qdq_passes.recover.look.channel_steps import Sizes

@@ -15,8 +15,7 @@ from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.uses import constant_array, main_nodes
 from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.moments import LayerStatistics
-from qdq_passes.recover.edit.channels import KnownSizes, scale_channels
-from qdq_passes.recover.look.channel_factors import BOUND, Factors, rounded, smoothing
+from qdq_passes.recover.edit.channels import BOUND, Factors, KnownSizes, rounded, scale_channels, smoothing
 from qdq_passes.recover.look.channel_flow import Flow, flow_from, largest_at
 from qdq_passes.recover.look.channel_sources import Source, is_norm, source_at
 from qdq_passes.recover.look.channel_steps import Sizes

@@ -9,13 +9,12 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
-from qdq_passes.encode.look.observed import Ranges
+from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.graph.uses import label
 from qdq_passes.numerics.encoding import integer_format
-from qdq_passes.refine.edit.move_prices import MovePrices
-from qdq_passes.refine.edit.scales import Stored, write_positions
+from qdq_passes.refine.edit.scales import MovePrices, Stored, write_positions
 from qdq_passes.refine.look.position_groups import tensor_of
-from qdq_passes.refine.look.positions import Positions
+from qdq_passes.refine.look.scale_positions import Positions
 from qdq_passes.refine.look.shifts import RULES, Rule, ShiftLimits, Violation, violations_at
 
 #: Names of tensors shown that move along.

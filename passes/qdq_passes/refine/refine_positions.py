@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, get_args
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass
-from qdq_passes.encode.look.observed import Ranges
+from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.refine._run import refine
 from qdq_passes.refine.edit.scales import Stored
 from qdq_passes.refine.look.shifts import RULES

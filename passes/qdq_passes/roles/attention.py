@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from qdq_passes.graph.attributes import integer_of, text_of
 from qdq_passes.graph.operators.kinds import ATTENTIONS, MOVERS
+from qdq_passes.graph.uses import integer_of, text_of
 from qdq_passes.roles.products import is_bmm, is_product, is_projection, widths
 from qdq_passes.roles.skeleton import Op, Tensor, rank_of
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import ATTENTIONS, MOVERS, SKIP_NORMS
+from qdq_passes.graph.uses import integer_of
 from qdq_passes.roles.kv import UPDATES
 from qdq_passes.roles.products import activation_of, is_weighted, root, widths
 from qdq_passes.roles.skeleton import Op, Tensor, dims

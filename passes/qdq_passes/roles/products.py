@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from qdq_passes.graph.attributes import integer_of, integers_of, text_of
 from qdq_passes.graph.operators.kinds import SHAPERS
+from qdq_passes.graph.uses import integer_of, integers_of, text_of
 from qdq_passes.roles.skeleton import Op, Tensor, dims, number
 
 _PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import ATTENTIONS, MOVERS, SHAPERS
+from qdq_passes.graph.uses import integer_of
 from qdq_passes.roles.products import part_of, root
 from qdq_passes.roles.skeleton import Op, Tensor, number
 

@@ -24,9 +24,9 @@ import onnx_ir as ir
 from qdq_passes.core.names import float_name
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import ORIGIN
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
+from qdq_passes.graph.nesting import ancestors, layer_of, scope_of
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_qdq, is_quantize
 from qdq_passes.graph.reach import Reach, reach
-from qdq_passes.graph.scopes import ancestors, layer_of, scope_of
 from qdq_passes.graph.uses import FLOAT_TYPES, all_nodes, all_values, is_constant, is_standard
 from qdq_passes.roles.roles import ROLES, Roles
 
@@ -124,7 +124,7 @@ def select_operators(model: ir.Model, selector: Selector) -> set[ir.Node]:
     quantized integers whoever computes on them."""
     hit = select(model, selector)
     nodes = set(hit.nodes)
-    operators = {n for n in nodes if not (is_quantize(n) or is_dequantize(n) or is_dynamic_quantize(n))}
+    operators = {n for n in nodes if not (is_qdq(n) or is_dynamic_quantize(n))}
     for value in hit.values:
         readers = set(value.consumers())
         if value.producer() not in operators and operators.isdisjoint(readers):

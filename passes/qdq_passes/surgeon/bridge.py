@@ -7,7 +7,7 @@ external data stays external, and every value of onnx_ir is one tensor of graphs
 *Put back by name*: metadata_props, annotations and doc strings of model, graph, functions, nodes and values; quantization
 annotations; denotations and shapes of sequences; domain, versions, producer; device configurations; the order of initializers;
 unused initializers; initializers that are graph inputs; weights that bodies capture (one copy, in the graph where it was).
-*Refused*: see `qdq_passes.surgeon.losses`.
+*Refused*: see `qdq_passes.surgeon.snapshot`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.edit import Namer
 from qdq_passes.surgeon import putback
 from qdq_passes.surgeon.changes import same_array
-from qdq_passes.surgeon.facts import ModelFacts, NodeFacts, ScopeFacts, is_sorted
-from qdq_passes.surgeon.fold import FoldsShapes
-from qdq_passes.surgeon.losses import refuse_edited, refuse_losses
+from qdq_passes.surgeon.edit import FoldsShapes
+from qdq_passes.surgeon.snapshot import ModelFacts, NodeFacts, ScopeFacts, is_sorted, refuse_edited, refuse_losses
 from qdq_passes.surgeon.surgeon_pass import SurgeonPass, surgeon_pass
 
 __all__ = ["SurgeonPass", "from_gs", "surgeon_pass", "to_gs"]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change
-from qdq_passes.surgeon.facts import is_sorted
+from qdq_passes.surgeon.snapshot import is_sorted
 
 #: ``(graph, its label)`` of one scope in both versions.
 Scopes = dict[str, ir.Graph]

@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.annotate import ORIGIN, Origin
-from qdq_passes.graph.scopes import INHERITED_KEYS
-from qdq_passes.surgeon.facts import NodeFacts, ScopeFacts, ValueFacts
+from qdq_passes.graph.nesting import INHERITED_KEYS
+from qdq_passes.graph.sizes import dims_of
+from qdq_passes.surgeon.snapshot import NodeFacts, ScopeFacts, ValueFacts
 
 #: Element types that graphsurgeon writes as ONNX's number, because its numpy arrays have none.
 _NO_NUMPY = frozenset(
@@ -48,7 +49,7 @@ def gs_shape(value: ir.Value) -> list[int | str | None] | None:
     """A shape as graphsurgeon writes it; None for sequences, as it imports them."""
     if value.shape is None or not isinstance(value.type, ir.TensorType | None):
         return None
-    return _dims(value.shape)
+    return dims_of(value.shape)
 
 
 def type_and_shape(
@@ -74,15 +75,11 @@ def _shape(name: str, shape: Iterable[Any] | None, original: ir.Shape | None) ->
     if shape is None:
         return None
     dims = [_dim(dim, name) for dim in shape]
-    old = _dims(original) if original is not None else []
+    old = dims_of(original) if original is not None else []
     kept = [original is not None and len(old) == len(dims) and old[i] == dim for i, dim in enumerate(dims)]
     return ir.Shape(
         dims, [original.get_denotation(i) if original is not None and keep else None for i, keep in enumerate(kept)]
     )
-
-
-def _dims(shape: ir.Shape) -> list[int | str | None]:
-    return [dim if isinstance(dim, int) else dim.value for dim in shape]
 
 
 def _dim(dim: Any, name: str) -> int | str | None:
@@ -186,7 +183,7 @@ def type_of_tensor(
         return ir.TensorType(tensor.dtype), ir.Shape(dims)
     same_tensor = tensor is facts.tensor
     same_type = same_tensor or (facts.type is not None and facts.type.dtype == tensor.dtype)
-    same_shape = same_tensor or (facts.shape is not None and _dims(facts.shape) == dims)
+    same_shape = same_tensor or (facts.shape is not None and dims_of(facts.shape) == dims)
     shape = facts.shape.copy() if facts.shape is not None else None
     return facts.type if same_type else ir.TensorType(tensor.dtype), shape if same_shape else ir.Shape(dims)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.findings import Problem, place
-from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS
+from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.qdq.edit.streamed import StreamedTensor
 from qdq_passes.verification.walk import Walk

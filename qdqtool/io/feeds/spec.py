@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
+from qdq_passes.graph.sizes import dims_of
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Warn
@@ -131,7 +132,7 @@ def _cast(array: Array, spec: InputSpec, where: str, warn: Warn) -> Array:
 
 
 def _dims(shape: ir.Shape | None) -> Dims | None:
-    return None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
+    return None if shape is None else tuple(dims_of(shape))
 
 
 def _fits(shape: tuple[int, ...], wanted: Dims) -> bool:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from qdq_passes.core.findings import Finding
 from qdq_passes.errors import UsageError, VerifyError
 from qdq_passes.graph.edit import copy_model
-from qdq_passes.integers.look.defaults import quantized_defaults
+from qdq_passes.integers.look.integer_ops import quantized_defaults
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import new_errors, verify
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx_ir as ir
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
-from qdq_passes.decoder.look.lengths import first_of_another_length
+from qdq_passes.decoder.look.positions import first_of_another_length
 from qdq_passes.graph.uses import label
 
 #: Operators that quantize all tokens of a run by one scale, made of their values.

@@ -10,7 +10,7 @@ from typing import Any
 
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 
 from qdqtool.llm.folder.companions import Companions
 from qdqtool.llm.folder.manifest import Manifest, StaticModel
@@ -43,9 +43,9 @@ def genai_config(manifest: Manifest, graphs: tuple[StaticGraph, ...], beside: Co
     decode = [m for m in manifest.models if m.phase == "decode"]
     graph = next(g for g in graphs if g.specialization.name == prefill[0].name)
     io = decoder_io(graph.model)
-    sizes = static_shape(io.pairs[0].past) or []
+    sizes = static_sizes(io.pairs[0].past) or []
     heads, slots, head_size = sizes[1], prefill[0].ctx_len, sizes[3]
-    vocabulary = (static_shape(io.logits) or [0])[-1]
+    vocabulary = (static_sizes(io.logits) or [0])[-1]
     ends = list(manifest.eos_token_ids) or [0]
     record = prefill[0].decoder
     return {

@@ -13,9 +13,9 @@ from typing import Any
 from qdq_passes.core.registry import PASSES
 from qdq_passes.core.toml_registry import TomlRegistry
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.decoder.look.cache_widths import CacheWidths
+from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.io.files.artifacts import canonical_json
@@ -116,7 +116,7 @@ class Naming:
             values = {value.name: value for value in graph.model.graph.inputs}
             for tensor in graph.decoder.cache:
                 value = values[tensor.past]
-                sizes, dtype = static_shape(value), value.dtype
+                sizes, dtype = static_sizes(value), value.dtype
                 for text in self.cache.complaints(sizes or [1], dtype.bitwidth // 8 if dtype is not None else 4):
                     found.setdefault(text, f"{graph.specialization.name}: {tensor.past}: {text}")
         return list(found.values())

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 from qdq_passes.core.registry import PASSES
+from qdq_passes.decoder.look.cut_points import WIDEST, chosen_cuts, cuts
 from qdq_passes.decoder.look.io import decoder_io
-from qdq_passes.decoder.look.parts import WIDEST, chosen_cuts, cuts
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline

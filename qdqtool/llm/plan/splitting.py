@@ -9,12 +9,12 @@ from typing import Literal
 
 import onnx_ir as ir
 from qdq_passes.decoder.derive_positions import INDEX, LAST_SLOT, TOTAL
-from qdq_passes.decoder.edit.entries import canonical_positions
-from qdq_passes.decoder.look.entries import shared_positions
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.edit.slots import canonical_positions
+from qdq_passes.decoder.look.host_boundary import shared_positions
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
-from qdq_passes.decoder.look.last_rows import gives_one_row
-from qdq_passes.decoder.look.position_tables import shortest_table
+from qdq_passes.decoder.look.logits_path import gives_one_row
+from qdq_passes.decoder.look.positions import shortest_table
 from qdq_passes.decoder.look.record import DECODER, CacheTensor, Decoder, Layout, MaskInput
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import copy_model

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.decoder.edit.entries import canonical_positions
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.edit.slots import canonical_positions
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
-from qdq_passes.decoder.look.position_tables import shortest_table
+from qdq_passes.decoder.look.positions import shortest_table
 from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.errors import UnsupportedError, UsageError
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.decoder.look.io import CachePair, DecoderIo, decoder_io
 from qdq_passes.errors import UnsupportedError, UsageError
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.uses import integer_of
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from qdq_passes.decoder.look.record import Phase
-from qdq_passes.npu.units.placed import CPU, PlacedUnit
+from qdq_passes.npu.units.verdict import CPU, PlacedUnit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from qdq_passes.npu.units.placed import CPU
+from qdq_passes.npu.units.verdict import CPU
 
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import StaticModel

@@ -8,7 +8,7 @@ from collections import Counter
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.npu.partitions.partitions import partition_for
-from qdq_passes.npu.units.placed import CPU
+from qdq_passes.npu.units.verdict import CPU
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 import qdqtool.npu

@@ -47,7 +47,7 @@ def plan(model: str, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[lis
     Afterwards names of tensors select: an operator may be another one by then, as MatMul for MatMulInteger.
     """
     from qdq_passes.integers.look.dynamic_quantization import dynamic_groups
-    from qdq_passes.integers.look.rows import qdq_rows
+    from qdq_passes.integers.look.quantized_table import qdq_rows
     from qdq_passes.select.selectors import Selector, select
 
     graph = load(model)

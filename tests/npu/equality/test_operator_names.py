@@ -15,7 +15,7 @@ from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.program.operator import Row
 from qdq_passes.npu.program.operators import FAMILIES, FLOAT_ROWS, ROWS, STANDARD
 from qdq_passes.npu.reference.movement import is_movement
-from qdq_passes.npu.reference.operators import OPERATORS as REFERENCE
+from qdq_passes.npu.reference.run import OPERATORS as REFERENCE
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.compile import lower

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from qdq_passes.npu.units.placed import CPU
+from qdq_passes.npu.units.verdict import CPU
 
 import qdqtool
 from qdqtool.llm import Session

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from qdq_passes.errors import ModelError, UsageError
-from qdq_passes.npu.units.placed import CPU
+from qdq_passes.npu.units.verdict import CPU
 
 from qdqtool import api
 from qdqtool.llm import Session

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes import run_pipeline
-from qdq_passes.decoder.look.cache_widths import CacheWidths
+from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.decoder.look.record import Decoder
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph.edit import Namer, copy_model, new_constant
 from qdq_passes.graph.operators.moved_axes import REPEAT, Factor, sources_of
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.legalize.edit.conv_weights import as_conv
 
@@ -99,7 +99,7 @@ def test_a_block_stays_channels_first() -> None:
 
 def test_no_key_is_repeated_for_its_queries() -> None:
     work = copy_model(static(1)[0])
-    heads = static_shape(decoder_io(work).pairs[0].past)
+    heads = static_sizes(decoder_io(work).pairs[0].past)
     run_pipeline(work, "split-attention-heads")
     cut = [node for node in work.graph if node.op_type == "Split" and (node.inputs[0] or 0) in work.graph.outputs]
     assert heads is not None
@@ -325,7 +325,7 @@ def test_factors_tell_where_each_element_comes_from(case: tuple[tuple[int, ...],
         node = ir.node(kind, inputs, attributes)
         at = node.outputs[0]
         at.shape = ir.Shape(_moved(source, steps[: number + 1]).shape)
-    for moved in sources_of(at, static_shape):
+    for moved in sources_of(at, static_sizes):
         if moved.source is value:
             strides = [int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))]
             flat = np.zeros((), np.int64)
@@ -339,4 +339,4 @@ def test_a_factor_is_not_cut_between_its_digits() -> None:
     x = ir.Value(name="x", shape=ir.Shape([4, 3]))
     node = ir.node("Reshape", [x, ir.Value(name="s", const_value=ir.tensor(np.array([6, 2], np.int64)))])
     node.outputs[0].shape = ir.Shape([6, 2])
-    assert [moved.source for moved in sources_of(node.outputs[0], static_shape)] == [node.outputs[0]]
+    assert [moved.source for moved in sources_of(node.outputs[0], static_sizes)] == [node.outputs[0]]

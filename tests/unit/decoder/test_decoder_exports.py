@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.decoder.look.entries import frozen_positions, shared_positions
-from qdq_passes.decoder.look.host import READ_BYTES, Host, Sizes
+from qdq_passes.decoder.look.host_boundary import frozen_positions, shared_positions
+from qdq_passes.decoder.look.host_region import READ_BYTES, Host, Sizes
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.pipeline.pipeline import run_pipeline

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
-from qdq_passes.decoder.look.position_tables import shortest_table
+from qdq_passes.decoder.look.positions import shortest_table
 
 from tests.cases.small_decoders import ADDED, LEARNED, decoder
 

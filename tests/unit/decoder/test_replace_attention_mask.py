@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.decoder.look.masks import masked_attentions
 from qdq_passes.errors import UnsupportedError

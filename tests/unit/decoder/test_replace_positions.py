@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.decoder.look.entries import frozen_positions, shared_positions
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.look.host_boundary import frozen_positions, shared_positions
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import copy_model

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.decoder.look.host import Host, Sizes
+from qdq_passes.decoder.look.host_region import Host, Sizes
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, make_node, new_constant

@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
+from qdq_passes.decoder.look.cut_points import Cut, _balanced, _fewest, chosen_cuts, cuts
 from qdq_passes.decoder.look.io import decoder_io
-from qdq_passes.decoder.look.parts import Cut, _balanced, _fewest, chosen_cuts, cuts
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.models.load import load

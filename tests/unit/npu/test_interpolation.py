@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.npu.formulas.interpolation import WEIGHT_BITS, resize_taps
+from qdq_passes.npu.formulas.resize import WEIGHT_BITS, resize_taps
 
 from qdqtool.io.models.load import model_of
 from qdqtool.runtime.session import open_session

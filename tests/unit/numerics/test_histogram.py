@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from qdq_passes.encode.look.observed import histogram_of
+from qdq_passes.encode.edit.encoding_policy import histogram_of
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.count_text import counts_of, text_of
 from qdq_passes.numerics.encoding import Encoding

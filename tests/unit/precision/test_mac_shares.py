@@ -7,8 +7,7 @@ import math
 import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
-from qdq_passes.precision.look.mac_shares import boundary_crossings, mac_counts, mac_shares
-from qdq_passes.precision.look.operand_widths import OperandWidths
+from qdq_passes.precision.look.widths import OperandWidths, boundary_crossings, mac_counts, mac_shares
 
 from tests.cases.small_models import model
 

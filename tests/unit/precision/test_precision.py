@@ -18,7 +18,7 @@ from qdq_passes.graph.uses import all_nodes
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.histogram import Histogram
 from qdq_passes.numerics.reencode import rounded_up_to
-from qdq_passes.precision.look.mac_shares import boundary_crossings, mac_shares
+from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdq_passes.select.selectors import Selector, select_nodes, select_values
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from qdq_passes.graph.annotate import ENCODING, STYLE, Style
 from qdq_passes.graph.uses import all_values, constant_array
-from qdq_passes.integers.look.rows import Row, qdq_rows
+from qdq_passes.integers.look.quantized_table import Row, qdq_rows
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
 

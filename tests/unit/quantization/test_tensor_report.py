@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.numerics.fit import CHUNK, fit_of, fit_of_histogram
 from qdq_passes.numerics.histogram import Histogram
+from qdq_passes.numerics.price import CHUNK, fit_of, fit_of_histogram
 
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 

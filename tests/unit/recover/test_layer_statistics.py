@@ -12,7 +12,7 @@ import pytest
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.edit import set_constant
 from qdq_passes.graph.uses import constant_array
-from qdq_passes.numerics.layer_columns import columns
+from qdq_passes.numerics.layer_form import columns
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer, weighted_layers
 
 from qdqtool.calibrate.layer_sums import collect_statistics, moment_bytes

@@ -9,7 +9,7 @@ from qdq_passes.graph.uses import all_nodes
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.qdq.look.pairs import encoding_of, is_dequantize, is_quantize
 from qdq_passes.refine.look.position_groups import position_groups, tensor_of
-from qdq_passes.refine.look.positions import Positions
+from qdq_passes.refine.look.scale_positions import Positions
 
 from tests.cases.positioned import places_of, positioned
 from tests.cases.small_models import model

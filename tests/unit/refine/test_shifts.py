@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
-from qdq_passes.graph.operators.fused_layers import is_bounded_relu
+from qdq_passes.graph.operators.activations import is_relu6_or_relu1
 from qdq_passes.qdq.look.pairs import qdq_pairs
-from qdq_passes.refine.look.positions import Positions, factor_input
+from qdq_passes.refine.look.scale_positions import Positions, factor_input
 from qdq_passes.refine.look.shifts import RULES, ShiftLimits, violations
 from qdq_passes.refine.refine_positions import RefinePositions
 
@@ -197,7 +197,7 @@ def test_the_reference_sees_relu_like_clips_alone() -> None:
     constants = ["float low = {-1}", "float high = {1}"]
     graph = positioned(nodes, {"x": 4, "w": 30, "y": 4}, outputs=["y"], constants=constants)
     conv, clip = (next(n for n in graph.graph if n.op_type == op) for op in ("Conv", "Clip"))
-    assert not is_bounded_relu(clip)
+    assert not is_relu6_or_relu1(clip)
     assert Positions(graph, reference=True).output(conv) is None
     assert Positions(graph).output(conv) is not None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.pipeline.pipeline import run_pipeline
-from qdq_passes.precision.look.mac_shares import boundary_crossings, mac_shares
+from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 
 import qdqtool
 from qdqtool import api

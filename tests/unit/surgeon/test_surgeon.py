@@ -14,7 +14,7 @@ import pytest
 from qdq_passes import from_gs, to_gs
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.annotate import ORIGIN, Origin
-from qdq_passes.graph.scopes import NAME_SCOPES, scope_of
+from qdq_passes.graph.nesting import NAME_SCOPES, scope_of
 from qdq_passes.verification.rules import verify
 
 from qdqtool.io.models.load import load

@@ -16,7 +16,7 @@ from qdq_passes.core import registry
 from qdq_passes.encode.look.demands import QUANTIZED_OPS
 from qdq_passes.errors import ModelError, QdqError, SetupError, UsageError
 from qdq_passes.npu.traps.groups import ActivationWithoutPair, SiluInt16
-from qdq_passes.npu.traps.layouts import PaddedTiles
+from qdq_passes.npu.traps.memory import PaddedTiles
 from qdq_passes.npu.traps.operators import UnreliableOperator
 from qdq_passes.npu.traps.table import OF_TARGETS
 from qdq_passes.numerics.encoding import Encoding, parse_dtype

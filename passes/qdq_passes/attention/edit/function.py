@@ -10,7 +10,7 @@ import onnx_ir as ir
 from qdq_passes.graph.annotate import ORIGIN, Origin
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.edit import graph_of, inherit
-from qdq_passes.graph.scopes import INHERITED_KEYS
+from qdq_passes.graph.nesting import INHERITED_KEYS
 from qdq_passes.graph.uses import constant_array, is_standard
 
 #: Domain of the functions, and the version of it.

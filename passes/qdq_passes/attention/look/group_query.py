@@ -7,8 +7,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of, text_of
-from qdq_passes.graph.uses import bodies_of, constant_array, dtype_of, is_constant, is_standard
+from qdq_passes.graph.sizes import size_at
+from qdq_passes.graph.uses import (
+    bodies_of,
+    constant_array,
+    dtype_of,
+    float_of,
+    integer_of,
+    is_constant,
+    is_standard,
+    text_of,
+)
 
 OPERATOR = "GroupQueryAttention"
 
@@ -112,8 +121,8 @@ def group_query(node: ir.Node) -> GroupQuery | str:
 
 def table_width(table: ir.Value) -> int | None:
     """Columns of ``table`` [positions, columns]; of one that an If chooses, those of both branches."""
-    size = table.shape[1] if table.shape is not None and len(table.shape) == 2 else None
-    if isinstance(size, int):
+    size = size_at(table, 1, rank=2)
+    if size is not None:
         return size
     array, producer = constant_array(table), table.producer()
     if array is not None:
@@ -142,16 +151,15 @@ def _why_not(node: ir.Node, given: list[ir.Value | None]) -> str:
 
 def is_in_place(past: ir.Value | None, present: ir.Value | None) -> bool:
     """Whether ``past`` is declared as long as ``present``: new rows are written into it then."""
-    if past is None or present is None or past.shape is None or present.shape is None:
-        return False
-    return isinstance(past.shape[2], int) and past.shape[2] == present.shape[2]
+    size = size_at(past, 2)
+    return size is not None and size == size_at(present, 2)
 
 
 def head_size(node: ir.Node) -> int | None:
     """Size of a head: of the past, else of the present, else of the queries; None where none of them is known."""
     for value in [v for v in (*node.inputs[3:5], *node.outputs[1:3]) if v is not None]:
-        size = value.shape[3] if value.shape is not None and len(value.shape) == 4 else None
-        if isinstance(size, int):
+        size = size_at(value, 3, rank=4)
+        if size is not None:
             return size
     heads, shared = integer_of(node, "num_heads", 0), integer_of(node, "kv_num_heads", 0)
     query = node.inputs[0]
@@ -164,8 +172,8 @@ def head_size(node: ir.Node) -> int | None:
 def last_size(value: ir.Value) -> int | None:
     """Size of the last axis of ``value``: its own, or that of the weight or bias it was made with."""
     for _ in range(4):
-        own = value.shape[-1] if value.shape is not None and len(value.shape) else None
-        if isinstance(own, int):
+        own = size_at(value, -1)
+        if own is not None:
             return own
         producer = value.producer()
         if producer is None:

@@ -1,4 +1,6 @@
-"""Attentions written in standard operators: two products of activations, and the Softmax between them."""
+"""Attentions written in standard operators: two products of activations, and the Softmax between them.
+
+Which head of the cache a head reads, where keys and values of few heads are repeated for many queries."""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import ATTENTIONS, ELEMENTWISE, kind_of
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.moved_axes import Moved, indices_along, is_whole, sources_of
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import all_nodes, is_constant, is_standard, label, readers
+from qdq_passes.graph.uses import all_nodes, integer_of, is_constant, is_standard, label, readers
 
 #: Sizes of a value, None unless all are known.
 Sizes = Callable[[ir.Value], list[int] | None]
@@ -154,7 +156,7 @@ def _downwards(scores: ir.Node, known: Iterable[ir.Node]) -> set[ir.Node]:
 def is_alike(node: ir.Node) -> bool:
     """Whether each element of what ``node`` writes comes of one element of each operand, at the same place."""
     kind = kind_of(node)
-    is_pair = (is_quantize(node) or is_dequantize(node)) and "block_size" not in node.attributes
+    is_pair = is_qdq(node) and "block_size" not in node.attributes
     known = (kind in ELEMENTWISE and node.domain in ("", "ai.onnx")) or is_standard(node, *_ALIKE)
     return is_pair or (known and len(node.outputs) == 1 and kind != "PRelu")
 
@@ -165,7 +167,7 @@ def _odd(region: AttentionRegion, sizes_of: Sizes) -> str:
         sizes = sizes_of(value)
         if sizes is None:
             return f"the sizes of {value.name}, which {node.name} reads, are not known"
-        if (is_quantize(node) or is_dequantize(node)) and index and max(sizes, default=1) > 1:
+        if is_qdq(node) and index and max(sizes, default=1) > 1:
             return f"{node.name} has scales along an axis"
         wanted = region.sizes[len(region.sizes) - len(sizes) :]
         if len(sizes) > len(region.sizes) or any(
@@ -173,3 +175,44 @@ def _odd(region: AttentionRegion, sizes_of: Sizes) -> str:
         ):
             return f"{value.name} {sizes} does not spread over the scores {list(region.sizes)}"
     return ""
+
+
+@dataclass(frozen=True)
+class KeyHeads:
+    """An operand of an attention as heads of a value before it.
+
+    Args:
+        source: [B, G, C, D], or [B, G, D, C].
+        heads: of each head of the attention, the head of ``source``.
+        is_turned: whether the last two axes of ``source`` change places.
+        scales: each element is multiplied so: Mul and Div by one number, in their order.
+    """
+
+    source: ir.Value
+    heads: tuple[int, ...]
+    is_turned: bool
+    scales: tuple[ir.Node, ...]
+
+
+def key_heads(value: ir.Value, heads: int, sizes_of: Callable[[ir.Value], list[int] | None]) -> KeyHeads:
+    """The earliest value of four dimensions that has the ``heads`` of ``value`` [B, H, .., ..], each once or for a group."""
+    best = KeyHeads(value, tuple(range(heads)), False, ())
+    count = heads
+    for moved in sources_of(value, sizes_of):
+        sizes = sizes_of(moved.source) or []
+        if len(sizes) == 4 and len(moved.axes) == 4 and sizes[1] <= count:
+            found = _read(moved, sizes)
+            if found is not None and len(found.heads) == heads:
+                best, count = found, sizes[1]
+    return best
+
+
+def _read(moved: Moved, sizes: list[int]) -> KeyHeads | None:
+    batch, head, *last = moved.axes
+    indices = indices_along(head, 1)
+    if indices is None or not is_whole(batch, 0, sizes[0]):
+        return None
+    for order in ((2, 3), (3, 2)):
+        if all(is_whole(factors, axis, sizes[axis]) for factors, axis in zip(last, order, strict=True)):
+            return KeyHeads(moved.source, tuple(indices), order == (3, 2), moved.scales)
+    return None

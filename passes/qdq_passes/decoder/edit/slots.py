@@ -1,17 +1,21 @@
-"""Where new rows go in a cache that is updated in place: positions of tokens as the indices that a scatter takes."""
+"""Where new rows go in a cache that is updated in place: positions of tokens as the indices that a scatter takes,
+and the one input of positions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.core.base import Change
 from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.build import Builder, Site
-from qdq_passes.graph.edit import graph_of
+from qdq_passes.graph.edit import Namer, graph_of
+from qdq_passes.graph.sizes import rank_of, rank_or
+from qdq_passes.graph.uses import all_values
 
 #: Name of the input that is made where a model has no positions.
 POSITIONS = "position_ids"
@@ -78,7 +82,7 @@ class Slots:
         return self._made[key]
 
     def _rank(self) -> int:
-        return self._positions.shape.rank() if self._positions.shape is not None else 2
+        return rank_or(self._positions, 2)
 
     def _check(self, rows: Rows, update: ir.Node) -> None:
         shape = list(self._positions.shape) if self._positions.shape is not None else []
@@ -149,3 +153,35 @@ def _expanded(site: Site, value: ir.Value, sizes: Sequence[int], wanted: Sequenc
 def _grid(sizes: Sequence[int], axes: range) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """[sizes…, len(axes)]: the index of each element along ``axes``."""
     return np.stack([np.indices(sizes)[axis] for axis in axes], axis=-1).astype(np.int64)
+
+
+def free_name(model: ir.Model, holder: ir.Value | None, name: str, instead: str, namer: Namer) -> Iterator[Change]:
+    """Let the value called ``name`` be called ``instead``, if there is one that is no output; ``holder`` is looked at first."""
+    values = [holder] if holder is not None and holder.name == name else all_values(model)
+    for value in values:
+        if value.name == name and not value.is_graph_output() and value.const_value is None:
+            value.name = namer.fresh(instead)
+            namer.release(name)
+            yield Change("rename", name, f"{value.name}; the name is that of the mask of scores")
+
+
+def canonical_positions(io: DecoderIo) -> ir.Value | None:
+    """The input of positions if it is int64 [batch, sequence], one row of a batch each."""
+    own = io.positions
+    is_canonical = own is not None and own.dtype == ir.DataType.INT64 and rank_of(own) == 2
+    return own if is_canonical else None
+
+
+def position_input(model: ir.Model, io: DecoderIo, builder: Builder) -> ir.Value:
+    """The input of positions, int64 [batch, sequence]: that of ``model``, or a new one called ``position_ids``."""
+    canonical = canonical_positions(io)
+    if canonical is not None:
+        return canonical
+    own, ids = io.positions, io.ids.shape
+    shape = ir.Shape([ids[0], ids[1]] if ids is not None and len(ids) > 1 else [None, None])
+    if own is not None and own.name == POSITIONS:
+        own.name = builder.namer.fresh(f"{POSITIONS}_as_exported")
+        builder.namer.release(POSITIONS)
+    made = ir.Value(name=builder.namer.fresh(POSITIONS), type=ir.TensorType(ir.DataType.INT64), shape=shape)
+    model.graph.inputs.insert(list(model.graph.inputs).index(io.ids) + 1, made)
+    return made

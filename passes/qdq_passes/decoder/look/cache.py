@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from qdq_passes.decoder.look.flow import SHAPE_READERS, Flow, Passed, is_attention, is_product, passed_on, softmax_sides
-from qdq_passes.decoder.look.names import Part, number_of, part_by_name
+from qdq_passes.decoder.look.record import Part, number_of, part_by_name
 from qdq_passes.decoder.look.states import KvState, Update, state_of
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import is_standard, label
+from qdq_passes.graph.sizes import rank_or
+from qdq_passes.graph.uses import integer_of, is_standard, label
 
 #: Attentions that keep a cache: inputs past key and past value; their outputs 1 and 2 are present key and value.
 CACHING: dict[tuple[str, str], tuple[int, int]] = {
@@ -86,7 +86,7 @@ def cache_pairs(model: ir.Model) -> list[tuple[CachePair, str]]:
 
 def extra_readers(pair: CachePair) -> list[ir.Node]:
     """Who reads the past besides its update, its shape left out: an update in place would change what they read."""
-    rank = len(pair.past.shape) if pair.past.shape is not None else 4
+    rank = rank_or(pair.past, 4)
     passed = [p.value for p in passed_on(pair.past, rank)]
     makers = {value.producer() for value in passed}
     found = [node for value in passed for node, _ in _reads(value)]
@@ -105,7 +105,7 @@ def _reads(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
 def _candidates(model: ir.Model) -> list[ir.Value]:
     """Inputs that may be a cache: of three dimensions or more, or of unknown shape."""
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
-    return [v for v in inputs if v.shape is None or len(v.shape) >= 3]
+    return [v for v in inputs if rank_or(v, 3) >= 3]
 
 
 def _is_state(past: ir.Value) -> bool:
@@ -170,7 +170,7 @@ def _refuse(past: ir.Value) -> None:
 
 def _cut(past: ir.Value) -> ir.Node | None:
     """The Slice between the Concat that ``past`` feeds and an output."""
-    rank = len(past.shape) if past.shape is not None else 4
+    rank = rank_or(past, 4)
     joined = [n.outputs[0] for p in passed_on(past, rank) for n, _ in _reads(p.value) if kind_of(n) == "Concat"]
     slices = [
         n for v in joined for p in passed_on(v, rank) for n, i in _reads(p.value) if is_standard(n, "Slice") and i == 0
@@ -191,7 +191,7 @@ class _Found:
 
 def _pair(past: ir.Value) -> _Found | None:
     """The update that ``past`` feeds and that leads on to an output."""
-    rank = len(past.shape) if past.shape is not None else 4
+    rank = rank_or(past, 4)
     for passed in passed_on(past, rank):
         for node, index in _reads(passed.value):
             update = _update(node, index, passed) if node.graph is past.graph else None
@@ -238,7 +238,7 @@ def _passed_from(value: ir.Value, rank: int) -> ir.Value:
 
 def _update_of(value: ir.Value) -> Update | None:
     """What updates ``value``, a slice of a state: as `_pair`, but what it writes is no output itself."""
-    rank = len(value.shape) if value.shape is not None else 4
+    rank = rank_or(value, 4)
     for passed in passed_on(value, rank):
         for node, index in _reads(passed.value):
             update = _update(node, index, passed)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integers_of
 from qdq_passes.graph.operators.kinds import ATTENTIONS, is_passed, kind_of
 from qdq_passes.graph.reach import in_order, values_read
-from qdq_passes.graph.uses import bodies_of, is_standard, readers
+from qdq_passes.graph.uses import bodies_of, integers_of, is_standard, readers
 
 #: Multiply two activations, or an activation and a weight.
 PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv"})

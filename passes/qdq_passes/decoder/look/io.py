@@ -14,6 +14,7 @@ from qdq_passes.decoder.look.cache import CachePair, cache_pairs, extra_readers
 from qdq_passes.decoder.look.flow import SHAPE_READERS, Flow, depending_on, is_attention, is_product
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import MOVERS, is_passed, kind_of
+from qdq_passes.graph.sizes import rank_of, rank_or, sizes_of
 from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, is_constant
 
 __all__ = ["CachePair", "DecoderIo", "decoder_io", "extra_readers"]
@@ -87,11 +88,6 @@ def decoder_io(model: ir.Model) -> DecoderIo:
     )  # fmt: skip
 
 
-def _dims(value: ir.Value) -> list[int | str | None]:
-    """Sizes as numbers or names, None where nothing is known."""
-    return [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
-
-
 def _logits(model: ir.Model, presents: Collection[ir.Value]) -> tuple[ir.Value, str]:
     """The widest output that is no present; a name that says so goes first."""
     outputs = [v for v in model.graph.outputs if v not in presents and v.dtype in {None, *FLOAT_TYPES}]
@@ -112,7 +108,7 @@ def _logits(model: ir.Model, presents: Collection[ir.Value]) -> tuple[ir.Value, 
 
 
 def _width(value: ir.Value) -> int:
-    dims = _dims(value)
+    dims = sizes_of(value) or []
     return dims[-1] if dims and isinstance(dims[-1], int) else 0
 
 
@@ -121,7 +117,7 @@ def _ids(rest: Sequence[ir.Value], logits: ir.Value, model: ir.Model, flow: Flow
     found = []
     for number, value in enumerate(rest):
         rows = _table_rows(value, flow)
-        if rows is not None and (value.shape is None or len(value.shape) <= 2):
+        if rows is not None and rank_or(value, 0) <= 2:
             name = value.name or ""
             is_position = bool(_POSITIONS.search(name)) or bool(_MASK.search(name)) or "type" in name
             found.append((not is_position, rows == _width(logits), bool(_IDS.search(name)), rows, -number, value))
@@ -129,7 +125,7 @@ def _ids(rest: Sequence[ir.Value], logits: ir.Value, model: ir.Model, flow: Flow
     if found:
         best = max(found, key=lambda f: f[:5])
         return best[-1], f"ids: chooses rows of an embedding table of {best[3]}"
-    floats = [v for v in rest if v.dtype in FLOAT_TYPES and v.shape is not None and len(v.shape) == 3]
+    floats = [v for v in rest if v.dtype in FLOAT_TYPES and rank_of(v) == 3]
     named = [v for v in floats if _EMBEDS.search(v.name or "")] or floats
     if len(named) == 1:
         return named[0], "ids: the embeddings themselves, the only float input of three dimensions"
@@ -221,7 +217,7 @@ def _mask(rest: Sequence[ir.Value], ids: ir.Value, uses: dict[ir.Value, _Uses]) 
         return best[0], "mask by its name" + (", and it meets the scores" if uses[best[0]].mask else "")
     found = [
         v for v in rest
-        if uses[v].mask and not _POSITIONS.search(v.name or "") and len(_dims(v)) >= 2 and _dims(v) != _dims(ids)
+        if uses[v].mask and not _POSITIONS.search(v.name or "") and rank_or(v, 0) >= 2 and sizes_of(v) != sizes_of(ids)
     ]  # fmt: skip
     return (found[0], "mask: meets the scores of attention") if found else (None, "")
 
@@ -237,6 +233,6 @@ def _positions(rest: Sequence[ir.Value], ids: ir.Value, uses: dict[ir.Value, _Us
         return best, "positions by its name" + (
             ", and they rotate or choose embeddings" if uses[best].positions else ""
         )
-    shape = _dims(ids)[:2]
-    found = [v for v in integers if uses[v].positions and _dims(v) in (shape, shape[1:])]
+    shape = (sizes_of(ids) or [])[:2]
+    found = [v for v in integers if uses[v].positions and (sizes_of(v) or []) in (shape, shape[1:])]
     return (found[0], "positions: rotate keys or choose embeddings") if found else (None, "")

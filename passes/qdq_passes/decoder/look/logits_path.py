@@ -1,4 +1,5 @@
-"""The way from a decoder's logits back to the product that makes them: operators that treat each token on its own."""
+"""The way from a decoder's logits back to the product that makes them: operators that treat each token on its own, and those of
+an export that gives one row of logits, which choose the last token."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.kinds import ACTIVATIONS, kind_of
 from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import constant_array, is_standard, readers
+from qdq_passes.graph.sizes import rank_of, rank_or
+from qdq_passes.graph.uses import constant_array, integer_of, is_constant, is_standard, readers
 
 #: One data input, element by element.
 _UNARY = ACTIVATIONS | {
@@ -156,8 +157,70 @@ def _ranks(node: ir.Node) -> tuple[int | None, int | None]:
     """Number of dimensions of the input and of the output of a Reshape."""
     source, target = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     array = constant_array(target)
-    after = len(node.outputs[0].shape) if node.outputs[0].shape is not None else None if array is None else array.size
+    after = rank_or(node.outputs[0], array.size) if array is not None else rank_of(node.outputs[0])
     maker = source.producer() if source is not None else None
     flat = maker is not None and kind_of(maker) == "Gemm"
-    before = len(source.shape) if source is not None and source.shape is not None else 2 if flat else None
+    before = 2 if flat and rank_of(source) is None else rank_of(source)
     return before, after
+
+
+#: Axis of the sequence in hidden states [B, S, W].
+AXIS = 1
+
+
+def gives_one_row(logits: ir.Value, length: int) -> bool:
+    """Whether ``logits`` are [B, V] or [B, 1, V] although a run has ``length`` > 1 tokens."""
+    sizes = None if logits.shape is None else list(logits.shape)
+    return length > 1 and sizes is not None and (len(sizes) == 2 or (len(sizes) == 3 and sizes[AXIS] == 1))
+
+
+def last_rows(logits: ir.Value, length: int) -> list[ir.Node]:
+    """The nodes, Gather or Slice of [B, S, …], that choose the last of ``length`` tokens on the way to ``logits``.
+
+    Empty where tokens become one row in another way.
+    """
+    found: dict[ir.Node, None] = {}
+    stack, seen = [logits], {logits}
+    while stack:
+        node = stack.pop().producer()
+        if node is None:
+            return []
+        if _chooses_last(node, length):
+            found[node] = None
+            continue
+        for value in node.inputs:
+            if value is None or value in seen or is_constant(value):
+                continue
+            if value.is_graph_input() or _has_rows(value, length):
+                return []
+            seen.add(value)
+            stack.append(value)
+    return list(found)
+
+
+def _has_rows(value: ir.Value, length: int) -> bool:
+    """Whether ``value`` is [B, S, …], or of unknown shape."""
+    return value.shape is None or (len(value.shape) > 2 and value.shape[AXIS] == length)
+
+
+def _chooses_last(node: ir.Node, length: int) -> bool:
+    source = node.inputs[0] if node.inputs else None
+    if source is None or source.shape is None or len(source.shape) < 3 or source.shape[AXIS] != length:
+        return False
+    rank, last = len(source.shape), (-1, length - 1)
+    if is_standard(node, "Gather"):
+        index = constant_array(node.inputs[1])
+        return (
+            integer_of(node, "axis", 0) % rank == AXIS
+            and index is not None
+            and index.size == 1
+            and int(index.flat[0]) in last
+        )
+    if not is_standard(node, "Slice") or len(node.inputs) < 4:
+        return False
+    parts = [None if value is None else constant_array(value) for value in node.inputs[1:4]]
+    starts, ends, axes = (None if part is None else part.reshape(-1).tolist() for part in parts)
+    steps = None if len(node.inputs) < 5 else constant_array(node.inputs[4])
+    if starts is None or ends is None or axes is None or (steps is not None and set(steps.reshape(-1).tolist()) != {1}):
+        return False
+    return [a % rank for a in axes] == [AXIS] and starts[0] in last and ends[0] >= length

@@ -1,8 +1,11 @@
 """What a static decoder graph is, as its runner must know it: the record that `split` leaves on each graph and in the
-manifest."""
+manifest.
+
+What the names of its caches tell, key or value and the number of the layer: `part_by_name`, `number_of`."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -125,3 +128,27 @@ class Decoder:
 
 
 DECODER: Annotation[Decoder] = Annotation("qdqtool.decoder", Decoder.to_json, Decoder.from_json)
+
+
+Part = Literal["key", "value", "both"]
+
+PART_WORDS: dict[str, Part] = {
+    "ck": "key", "k": "key", "key": "key", "keys": "key", "cv": "value", "v": "value", "value": "value", "values": "value",
+}  # fmt: skip
+
+
+def number_of(name: str) -> int | None:
+    """The first number in a name."""
+    return next((int(token) for token in _tokens(name) if token.isdigit()), None)
+
+
+def _tokens(name: str) -> list[str]:
+    """Words and numbers of a name in camel case or with any separators; ``key_values`` as such is no word."""
+    spread = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+    return re.findall(r"[a-z]+|\d+", re.sub(r"key_?values?", "", spread))
+
+
+def part_by_name(name: str) -> Part | None:
+    """Key or value, where words of ``name`` tell one of them."""
+    parts = {PART_WORDS[word] for word in _tokens(name) if word in PART_WORDS}
+    return parts.pop() if len(parts) == 1 else None

@@ -7,6 +7,7 @@ or the integers that the graph makes of one number a row."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from qdq_passes.graph.reach import in_order, values_read
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import dtype_of, has_body, is_constant, is_standard, label
 
 #: Lay elements out, each elsewhere: what reads a table may do so as well.
@@ -126,6 +128,12 @@ def graph_between(
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version)
 
 
+def _count(value: ir.Value) -> int:
+    """Elements of ``value`` where its shape is static, else 0."""
+    sizes = static_sizes(value)
+    return 0 if sizes is None else math.prod(sizes)
+
+
 def _angles(
     nodes: list[ir.Node],
     origins: dict[ir.Value, frozenset[ir.Value]],
@@ -161,14 +169,3 @@ def _before_laying_out(value: ir.Value, behind: set[ir.Node]) -> ir.Value:
             break
         value = node.inputs[0]
     return value
-
-
-def _count(value: ir.Value) -> int:
-    """Elements of ``value`` where its shape is static, else 0."""
-    if value.shape is None or not all(isinstance(d, int) for d in value.shape):
-        return 0
-    count = 1
-    for size in value.shape:
-        assert isinstance(size, int)
-        count *= size
-    return count

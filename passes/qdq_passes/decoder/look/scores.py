@@ -11,7 +11,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from qdq_passes.decoder.look.flow import is_attention, is_product
-from qdq_passes.decoder.look.host import Host
+from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import data_inputs, kind_of
 from qdq_passes.graph.reach import values_read

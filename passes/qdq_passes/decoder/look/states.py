@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.decoder.look.flow import passed_on
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import constant_array, is_standard, readers
+from qdq_passes.graph.sizes import rank_or, size_at
+from qdq_passes.graph.uses import constant_array, integer_of, is_standard, readers
 
 #: (node that updates a slice, what it writes, axis of the sequence).
 Update = tuple[ir.Node, ir.Value, int]
@@ -44,20 +44,18 @@ def state_of(past: ir.Value, update_of: Callable[[ir.Value], Update | None]) -> 
     join = _join(known[0][1]) if known else None
     if join is None or len(known) < len(updates) or len(known) != len(join.inputs):
         return None
-    given = [{passed.value for passed in passed_on(value, _rank(value))} for _, value, _ in known]
+    given = [{passed.value for passed in passed_on(value, rank_or(value, 4))} for _, value, _ in known]
     is_whole = all(value in values for value, values in zip(join.inputs, given, strict=True))
     outputs = past.graph.outputs if past.graph is not None else ()
     present = next((value for value in _same(join.outputs[0]) if any(value is output for output in outputs)), None)
     return KvState(past, present, known, join) if is_whole and present is not None else None
 
 
-def _rank(value: ir.Value) -> int:
-    return 4 if value.shape is None else len(value.shape)
-
-
 def _same(value: ir.Value) -> list[ir.Value]:
     """``value``, and what holds its elements in the same order: behind pairs and casts."""
-    return [passed.value for passed in passed_on(value, _rank(value)) if passed.axes == tuple(range(_rank(value)))]
+    return [
+        passed.value for passed in passed_on(value, rank_or(value, 4)) if passed.axes == tuple(range(rank_or(value, 4)))
+    ]
 
 
 def _slices(past: ir.Value) -> list[ir.Value]:
@@ -72,7 +70,7 @@ def _slices(past: ir.Value) -> list[ir.Value]:
         if bounds is None or bounds[0] in found:
             return []
         found[bounds[0]] = (bounds[1], node.outputs[0])
-    size = past.shape[0] if past.shape is not None and len(past.shape) else None
+    size = size_at(past, 0)
     order = sorted(found)
     ends = [found[start][0] for start in order]
     lengths = {end - start for start, end in zip(order, ends, strict=True)}
@@ -93,7 +91,7 @@ def _bounds(node: ir.Node) -> tuple[int, int] | None:
 
 def _join(value: ir.Value) -> ir.Node | None:
     """The Concat along the first axis that ``value`` goes to."""
-    for passed in passed_on(value, _rank(value)):
+    for passed in passed_on(value, rank_or(value, 4)):
         for node, _ in readers(passed.value):
             if is_standard(node, "Concat") and integer_of(node, "axis", 0) == 0:
                 return node

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from qdq_passes.decoder.look.cache import CachePair, extra_readers
 from qdq_passes.decoder.look.flow import Passed, passed_on
 from qdq_passes.errors import ModelError, UnsupportedError
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import is_standard, label
+from qdq_passes.graph.sizes import rank_or, static_sizes
+from qdq_passes.graph.uses import integer_of, is_standard, label
 
 #: Operators that write new rows into a cache that has room for them.
 SCATTERS = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
@@ -51,7 +51,7 @@ def growth_of(pair: CachePair) -> Growth | str:
         return IN_PLACE
     if not is_standard(update, "Concat"):
         return f"{update.op_type} updates its cache itself"
-    rank = pair.past.shape.rank() if pair.past.shape is not None else 0
+    rank = rank_or(pair.past, 0)
     found = {passed.value: passed for passed in passed_on(pair.past, rank)}
     if len(update.inputs) != 2 or update.inputs[0] not in found or update.inputs[1] is None:
         return "joins more than the past and new rows behind it"
@@ -99,8 +99,8 @@ def numbers(value: ir.Value) -> list[int]:
     Raises:
         ModelError: one is not a number.
     """
-    sizes = [] if value.shape is None else [size for size in value.shape if isinstance(size, int)]
-    if value.shape is None or len(sizes) != len(value.shape):
+    sizes = static_sizes(value)
+    if sizes is None:
         what = "its shape is unknown" if value.shape is None else f"its shape {value.shape} is not static"
         raise ModelError(what, where=value.name, hint="run bind-decoder first")
     return sizes

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.encode.edit.block_policy import blocked_encoding
 from qdq_passes.encode.edit.precision import stored_type
-from qdq_passes.encode.edit.weight_types import weight_type
+from qdq_passes.encode.edit.weight_policy import blocked_encoding, weight_type
 from qdq_passes.encode.look.demands import Role
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.operators.channels import Use, weight_axis
@@ -28,11 +28,12 @@ from qdq_passes.numerics.encoding import (
     integer_range,
     reduced_range,
 )
+from qdq_passes.numerics.histogram import Histogram
 from qdq_passes.numerics.mapped import encoding_of_large, is_large_file
 from qdq_passes.numerics.override import Override
 from qdq_passes.numerics.pow2 import position_of
 from qdq_passes.numerics.reencode import rounded_up_to
-from qdq_passes.qdq.edit.explicit import check_numbers
+from qdq_passes.qdq.edit.checks import check_numbers
 
 _NOTHING_SAID = Override()
 
@@ -255,3 +256,35 @@ def check_min_scale(scale: float, *, power_of_two: bool) -> None:
         raise UsageError(f"min-scale={scale} is no scale", hint="0, which sets no bound, or a small number as 0.000244")
     if power_of_two and scale and position_of(scale) is None:
         raise UsageError(f"min-scale={scale:.6g} is no power of two", hint="round it, or write scales=any")
+
+
+#: What ``@ranges`` is bound to: ranges, or ready encodings, by tensor name.
+Ranges = Mapping[str, ObservedRange | Encoding]
+
+
+@runtime_checkable
+class WithHistogram(Protocol):
+    """A range that may bring the histogram of the values it was made from."""
+
+    @property
+    def histogram(self) -> Histogram | None: ...
+
+
+def histogram_of(ranges: Mapping[str, object], name: str) -> Histogram | None:
+    """The histogram of the tensor ``name``, or None where none was kept.
+
+    Args:
+        ranges: what ``@ranges`` is bound to: range (or ready encoding) by tensor name.
+        name: name of the tensor.
+    """
+    found = ranges.get(name)
+    return found.histogram if isinstance(found, WithHistogram) else None
+
+
+def range_of(ranges: Ranges, name: str) -> tuple[float, float] | None:
+    """(low, high) seen of the tensor ``name``; None where nothing is known of it, or where it has a ready encoding."""
+    found = ranges.get(name)
+    if found is None or isinstance(found, Encoding):
+        return None
+    low, high = float(found.low), float(found.high)
+    return (low, high) if math.isfinite(low) and math.isfinite(high) and low <= high else None

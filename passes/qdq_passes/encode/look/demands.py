@@ -2,31 +2,79 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.encode.look.dpu_factors import is_dpu_factor
+from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.channels import BIAS_INPUT
-from qdq_passes.graph.operators.hard_sigmoid import is_dpu_hard_sigmoid
-from qdq_passes.graph.operators.qdq_ops import has_pair, is_dequantize
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_HALF
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_HALF, has_pair, is_dequantize, is_qdq
+from qdq_passes.graph.operators.reductions import averaged_sizes
 from qdq_passes.graph.uses import (
-    FLOAT_TYPES,
     QUANTIZABLE_TYPES,
     SHARING,
     UNKNOWN_TYPE,
     constant_array,
     dtype_of,
     is_constant,
+    is_standard,
     label,
     main_nodes,
+    may_be_float,
     only_reader,
+    readers,
 )
+from qdq_passes.numerics.dpu import HARD_SIGMOID_FACTOR, mean_factor, pool_factor
 from qdq_passes.numerics.mapped import is_finite
+
+#: (Mul, its constant [], its other input).
+Scaling = tuple[ir.Node, npt.NDArray[Any], ir.Value]
+
+
+def is_dpu_factor(node: ir.Node) -> bool:
+    """Whether ``node`` is a Mul by exactly the DPU's factor of the pool, mean or hard sigmoid whose output it alone reads."""
+    if not is_standard(node, "Mul") or len(node.inputs) != 2:
+        return False
+    for value in node.inputs:
+        producer = value.producer() if value is not None else None
+        if value is None or producer is None or only_reader(value) is not node:
+            continue
+        factor, constants = dpu_factor(producer), [constant for _, constant, _ in scalings(value, behind_pairs=False)]
+        if factor is not None and any(c.dtype.kind == "f" and c == c.dtype.type(factor) for c in constants):
+            return True
+    return False
+
+
+def dpu_factor(node: ir.Node) -> float | None:
+    """The DPU's factor of a pool, mean or hard sigmoid; None for other operators, and where it has none or the file does not
+    tell what is averaged over."""
+    if is_standard(node, "HardSigmoid"):
+        return HARD_SIGMOID_FACTOR if is_dpu_hard_sigmoid(node) else None
+    if not is_standard(node, "AveragePool", "GlobalAveragePool", "ReduceMean"):
+        return None
+    sizes = averaged_sizes(node)
+    if sizes is None:
+        return None
+    return mean_factor(math.prod(sizes)) if node.op_type == "ReduceMean" else pool_factor(sizes)
+
+
+def scalings(value: ir.Value, *, behind_pairs: bool = True) -> list[Scaling]:
+    """Every Mul by one constant number that reads ``value``, itself or behind QDQ pairs."""
+    found: list[Scaling] = []
+    for node, index in readers(value):
+        if behind_pairs and index == 0 and is_qdq(node):
+            found += scalings(node.outputs[0])
+        elif is_standard(node, "Mul") and len(node.inputs) == 2:
+            constant = constant_array(node.inputs[1 - index])
+            if constant is not None and constant.size == 1:
+                found.append((node, constant.reshape(()), value))
+    return found
+
 
 Role = Literal["activation", "weight", "bias"]
 
@@ -207,7 +255,7 @@ def demands_of(
         if group is not None:
             if node is not group.nodes[0] or ops.isdisjoint({group.operator, *(n.op_type for n in group.nodes)}):
                 continue
-            op_type, found, outputs = group.operator, _entering(group), [v for v in group.leaving if _is_float(v)]
+            op_type, found, outputs = group.operator, _entering(group), [v for v in group.leaving if may_be_float(v)]
         elif node in wanted and _is_known(node) and node.op_type in ops and _computes_on_floats(node):
             op_type, found, outputs = node.op_type, _inputs_of(node, rules), _outputs_of(node)
             reason = rules.why_idle(node, demands)
@@ -283,7 +331,7 @@ def _is_known(node: ir.Node) -> bool:
 
 
 def _entering(group: OperatorGroup) -> list[Request]:
-    return [(each.value, each.role, each.node, each.index) for each in group.entering if _is_float(each.value)]
+    return [(each.value, each.role, each.node, each.index) for each in group.entering if may_be_float(each.value)]
 
 
 def _inputs_of(node: ir.Node, rules: Rules) -> list[Request]:
@@ -294,7 +342,7 @@ def _inputs_of(node: ir.Node, rules: Rules) -> list[Request]:
     if rules.batch_norm_parameters and node.op_type == "BatchNormalization":
         control = control - BATCH_NORM_PARAMETERS
     for index, value in enumerate(node.inputs):
-        if value is None or index in control or not _is_float(value):
+        if value is None or index in control or not may_be_float(value):
             continue
         if not is_constant(value):
             found.append((value, "activation", node, index))
@@ -308,7 +356,7 @@ def _writer(value: ir.Value, otherwise: ir.Node) -> ir.Node:
 
 
 def _outputs_of(node: ir.Node) -> list[ir.Value]:
-    values = [v for v in node.outputs[: DATA_OUTPUTS.get(node.op_type)] if v.name and _is_float(v)]
+    values = [v for v in node.outputs[: DATA_OUTPUTS.get(node.op_type)] if v.name and may_be_float(v)]
     return [v for v in values if (reader := only_reader(v)) is None or not is_dpu_factor(reader)]
 
 
@@ -320,10 +368,4 @@ def _is_demanded(value: ir.Value | None, demands: Demands) -> bool:
 def _computes_on_floats(node: ir.Node) -> bool:
     index = FIRST_FLOAT.get(node.op_type, 0)
     first = node.inputs[index] if index < len(node.inputs) else None
-    return first is not None and _is_float(first)
-
-
-def _is_float(value: ir.Value) -> bool:
-    """Whether ``value`` is, or may be, a float tensor."""
-    dtype = dtype_of(value)
-    return dtype is None or dtype in FLOAT_TYPES
+    return first is not None and may_be_float(first)

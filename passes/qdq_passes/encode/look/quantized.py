@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.annotate import DEMAND, FUSED, ORIGIN
-from qdq_passes.graph.operators.fused_layers import ACTIVATIONS
+from qdq_passes.graph.operators.activations import ACTIVATIONS
 from qdq_passes.graph.operators.qdq_ops import float_source, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import is_constant, is_standard, label
 from qdq_passes.select.selectors import Selector, nodes_of_types

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import ml_dtypes  # noqa: F401 - bfloat16 arrays of numpy
@@ -11,18 +11,11 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.operators.kinds import DOMAINS, kind_of
+from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.reach import values_read
+from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.numerics.arrays import Array
 
-#: Operators without a schema of onnx whose outputs all have the shape of their first input.
-_SAME_SHAPE = frozenset(
-    {
-        "BiasGelu", "FastGelu", "Gelu", "MoE", "QMoE", "QuickGelu", "RotaryEmbedding", "SimplifiedLayerNormalization",
-        "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
-    }
-)  # fmt: skip
 #: Operators that write into their first input: its shape is theirs, whatever they write.
 _INTO_FIRST = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
 #: Elements of an operand up to which shape inference may look at it: shapes, axes, bounds.
@@ -88,7 +81,9 @@ class NodeEvaluator:
         inputs = [value for value in node.inputs if value is not None]
         opset = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 1))
         if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, max_inclusive_version=opset):
-            return _contributed(node, known) or nothing
+            types_of = {value: _type(known[value]) for value in inputs if value in known}
+            contributed = contrib_types(node, types_of, arrays)
+            return [_spec(contributed.get(value)) for value in node.outputs]
         if kind_of(node) in _INTO_FIRST and inputs[0] in known:
             return [known[inputs[0]]]
         if any(value not in known for value in inputs):
@@ -121,39 +116,3 @@ def _spec(proto: onnx.TypeProto | None) -> Spec | None:
     if not all(dim.HasField("dim_value") for dim in dims):
         return None
     return Spec(ir.DataType(proto.tensor_type.elem_type), tuple(dim.dim_value for dim in dims))
-
-
-def _contributed(node: ir.Node, known: Mapping[ir.Value, Spec]) -> list[Spec | None] | None:
-    """Outputs of operators that onnx has no schema of: norms, activations, rotations, products."""
-    first = known.get(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
-    if node.domain not in DOMAINS or first is None:
-        return None
-    if node.op_type in _SAME_SHAPE:
-        return [first] * len(node.outputs)
-    if node.op_type in ("MatMulBnb4", "MatMulNBits"):
-        return [Spec(first.dtype, (*first.shape[:-1], integer_of(node, "N", 0)))]
-    second, third = (known.get(v) if v is not None else None for v in (*node.inputs, None, None)[1:3])
-    if node.op_type == "GatherBlockQuantized" and second is not None:
-        axis = integer_of(node, "gather_axis", 0) % len(first.shape)
-        per_byte = 8 // integer_of(node, "bits", 4) if first.dtype == ir.DataType.UINT8 else 1
-        dims = (*first.shape[:-1], first.shape[-1] * per_byte)
-        return [Spec(third.dtype if third is not None else None, (*dims[:axis], *second.shape, *dims[axis + 1 :]))]
-    if node.op_type in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat") and second is not None:
-        return [Spec(third.dtype if third is not None else None, (*first.shape[:-1], second.shape[-1]))]
-    if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
-        floats = second.dtype if second is not None else None
-        integers = third.dtype if third is not None else ir.DataType.UINT8
-        return [Spec(floats if node.op_type == "DequantizeLinear" else integers, first.shape)]
-    if node.op_type in ("FusedMatMul", "TransposeMatMul") and second is not None:
-        a = _swapped(first.shape) if integer_of(node, "transA", 0) else first.shape
-        b = _swapped(second.shape) if integer_of(node, "transB", 0) else second.shape
-        if len(a) < 2 or len(b) < 2 or integer_of(node, "transBatchA", 0) or integer_of(node, "transBatchB", 0):
-            return None
-        return [Spec(first.dtype, (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))]
-    if kind_of(node) == "MultiHeadAttention" and len(node.inputs) > 2 and len(first.shape) == 3:
-        return [first, *[None] * (len(node.outputs) - 1)]
-    return None
-
-
-def _swapped(shape: Sequence[int]) -> tuple[int, ...]:
-    return (*shape[:-2], *shape[-2:][::-1])

@@ -16,7 +16,7 @@ from onnx import defs
 
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.node import NodeEvaluator
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.reach import in_order, values_read
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.uses import constant_array, has_body, is_constant, is_standard
@@ -144,7 +144,7 @@ class _Walker:
             return None if array is None or array.dtype.kind == "O" else [array]
         inputs = [None if value is None else arrays.get(value) for value in node.inputs]
         known = all(value is None or value in arrays for value in node.inputs)
-        if not known or has_body(node) or node.op_type in _RANDOM or _is_quantization(node) or not self._fits(node):
+        if not known or has_body(node) or node.op_type in _RANDOM or is_quantization(node) or not self._fits(node):
             return None
         found = exact(node, inputs, self._opset)
         return found if found is not None else self._by_reference(node)
@@ -221,10 +221,6 @@ class _Walker:
             known = defs.has(node.op_type, domain=node.domain, max_inclusive_version=version)
             self._schemas[key] = defs.get_schema(node.op_type, version, node.domain) if known else None
         return self._schemas[key]
-
-
-def _is_quantization(node: ir.Node) -> bool:
-    return is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node)
 
 
 def _type(dtype: ir.DataType, dims: Sequence[object] | None) -> onnx.TypeProto:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of, is_constant, is_standard
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of, integer_of, is_constant, is_standard
 
 #: Factors of a product: (name, exponent), sorted by name, none with exponent 0; () is the number 1.
 Product = tuple[tuple[str, int], ...]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import label
+from qdq_passes.graph.uses import integer_of, label
 
 #: Operators and the input that is a bias.
 BIAS_INPUT = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "LayerNormalization": 2, "GroupNormalization": 2}

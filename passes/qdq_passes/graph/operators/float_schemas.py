@@ -11,15 +11,9 @@ from dataclasses import dataclass
 import onnx.defs
 import onnx_ir as ir
 
+from qdq_passes.graph.shapes.contrib_shapes import OF_ONE_FLOAT_TYPE
 from qdq_passes.graph.uses import FLOAT_TYPES, has_body
 
-#: Operators of com.microsoft whose floats are all of one type, float32 or float16 (read in the schemas of onnxruntime 1.31.1).
-CONTRIB = frozenset(
-    {
-        "BiasGelu", "BiasSplitGelu", "EmbedLayerNormalization", "FastGelu", "FusedMatMul", "Gelu", "GroupQueryAttention",
-        "MultiHeadAttention", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
-    }
-)  # fmt: skip
 #: Attributes that say the type of an output.
 _SAYS_TYPE = frozenset({"dtype", "output_datatype", "output_dtype", "to"})
 _BY_ATTRIBUTE = frozenset({"Constant", "ConstantOfShape"})
@@ -64,7 +58,7 @@ def retyped(
     reads, writes = (tuple(i for i, t in each.items() if t in FLOAT_TYPES and t != dtype) for each in (inputs, outputs))
     if not reads or not writes:
         return "computes on no floats of another type"
-    if node.domain == "com.microsoft" and node.op_type in CONTRIB and dtype == ir.DataType.FLOAT16:
+    if node.domain == "com.microsoft" and node.op_type in OF_ONE_FLOAT_TYPE and dtype == ir.DataType.FLOAT16:
         return Retyped(reads, writes)
     if node.op_type in _BY_ATTRIBUTE:
         return "an attribute says its type"

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of, text_of
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import integer_of, is_standard, text_of
 
 #: Sizes of a value; None where they are not known.
 Sizes = Callable[[ir.Value | None], Sequence[int] | None]

@@ -1,4 +1,5 @@
-"""Layers: Conv, ConvTranspose and Gemm with constant parameters, into which numbers per output channel can be folded."""
+"""Layers with constant parameters: Conv, ConvTranspose and Gemm, into which numbers per output channel can be folded;
+BatchNormalization, which normalizes by statistics that are given or, in training, by those of its input."""
 
 from __future__ import annotations
 
@@ -7,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.channels import output_axis
-from qdq_passes.graph.uses import constant_array, is_standard, label, only_reader
+from qdq_passes.graph.uses import constant_array, integer_of, is_standard, label, only_reader
 from qdq_passes.numerics.arrays import Array
 
 #: Operators that are linear in a weight (input 1) and add a bias (input 2).
@@ -145,3 +145,15 @@ def concat_axis(node: ir.Node, rank: int | None) -> int | None:
         return None
     axis = attribute.as_int()
     return axis + rank if axis < 0 and rank is not None else axis
+
+
+#: ONNX's default of the attribute epsilon.
+DEFAULT_EPSILON = 1e-5
+#: First opset without is_test: a BatchNormalization that computes one output does not train.
+_OPSET_OF_INFERENCE = 7
+
+
+def normalizes_by_input(node: ir.Node, opset: int) -> bool:
+    """Whether the attributes of ``node`` say that it trains: ``training_mode`` since opset 14, no ``is_test`` before 7."""
+    is_test = opset >= _OPSET_OF_INFERENCE or bool(integer_of(node, "is_test", 0))
+    return bool(integer_of(node, "training_mode", 0)) or not is_test

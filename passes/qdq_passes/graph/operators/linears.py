@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import constant_array, is_constant, is_standard, only_reader
+from qdq_passes.graph.sizes import data_shape
+from qdq_passes.graph.uses import integer_of, is_constant, is_standard, only_reader
 
 #: Make a constant of constants.
 _OF_CONSTANTS = (
@@ -109,11 +109,9 @@ def is_bias(value: ir.Value | None, weight: ir.Value, axis: int) -> bool:
 
 def _sizes(value: ir.Value) -> list[int]:
     """Sizes of a fixed ``value``; empty where they are not known, as those of a number are."""
-    if value.const_value is not None:
-        return list(value.const_value.shape.numpy())
-    array = constant_array(value)
-    if array is not None:
-        return list(array.shape)
+    shape = data_shape(value)
+    if shape is not None:
+        return list(shape)
     if value.shape is not None:
         return [size for size in value.shape if isinstance(size, int)]
     node = value.producer()

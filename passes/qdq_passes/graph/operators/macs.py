@@ -16,10 +16,9 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
 from qdq_passes.graph.operators.fused_products import fused_product, is_fused
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.operators.qdq_ops import is_qdq
+from qdq_passes.graph.uses import integer_of, is_standard
 
 #: Operators that multiply and accumulate.
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -76,7 +75,7 @@ def _elements_moved(value: ir.Value) -> int | None:
         if is_standard(node, "Flatten", "Reshape"):
             dims = _dims(source)
             return None if dims is None else math.prod(dims)
-        if not (is_quantize(node) or is_dequantize(node) or is_standard(node, *_SHAPE_KEEPING)):
+        if not (is_qdq(node) or is_standard(node, *_SHAPE_KEEPING)):
             return None
         value = source
     return None

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integers_of
-from qdq_passes.graph.uses import constant_array, is_constant, is_standard
+from qdq_passes.graph.uses import constant_array, integers_of, is_constant, is_standard
 
 #: ``source`` of a factor that repeats.
 REPEAT = -1

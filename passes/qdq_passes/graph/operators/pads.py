@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integers_of, text_of
-from qdq_passes.graph.uses import constant_array
+from qdq_passes.graph.uses import constant_array, integers_of, text_of
 
 #: Attribute of convolutions and pools, and its value where ``pads`` holds.
 AUTO_PAD, EXPLICIT = "auto_pad", "NOTSET"

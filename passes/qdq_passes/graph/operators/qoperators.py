@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.graph.uses import constant_array, dtype_of, input_at
 from qdq_passes.numerics.encoding import Encoding
 
 MICROSOFT = "com.microsoft"
@@ -177,37 +177,32 @@ def form_of(node: ir.Node) -> Form | None:
     if form is None:
         return None
     form = dataclasses.replace(
-        form, operands=tuple(o for o in form.operands if given(node, o.value) and given(node, o.scale))
+        form, operands=tuple(o for o in form.operands if input_at(node, o.value) and input_at(node, o.scale))
     )
     if node.op_type == "QGemm" and len(form.operands) == 2:
         a, b = form.operands
         transposed = "transB" in node.attributes and node.attributes["transB"].as_int()
         form = dataclasses.replace(form, operands=(a, dataclasses.replace(b, axis=0 if transposed else 1)))
-    return form if form.result is None or given(node, form.result[0]) else dataclasses.replace(form, result=None)
-
-
-def given(node: ir.Node, index: int) -> ir.Value | None:
-    """Input ``index`` of ``node``, None when it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
+    return form if form.result is None or input_at(node, form.result[0]) else dataclasses.replace(form, result=None)
 
 
 def parameters_of(node: ir.Node, operand: Operand) -> Parameters:
     """How ``node`` reads the integers of ``operand``."""
-    scale = given(node, operand.scale)
+    scale = input_at(node, operand.scale)
     assert scale is not None
-    return Parameters(scale, given(node, operand.zero_point), operand.axis)
+    return Parameters(scale, input_at(node, operand.zero_point), operand.axis)
 
 
 def result_parameters(node: ir.Node, form: Form) -> Parameters | None:
     """How the integers that ``node`` writes are to be read; None when it writes floats."""
-    scale = given(node, form.result[0]) if form.result is not None else None
-    return None if scale is None or form.result is None else Parameters(scale, given(node, form.result[1]))
+    scale = input_at(node, form.result[0]) if form.result is not None else None
+    return None if scale is None or form.result is None else Parameters(scale, input_at(node, form.result[1]))
 
 
 def bias_parameters(node: ir.Node, form: Form) -> Parameters | None:
     """How the int32 bias of ``node`` is to be read, at scale s_x·s_w [] or [M]; None without a bias, or when the scales are
     computed at run time."""
-    bias = given(node, form.bias) if form.bias is not None else None
+    bias = input_at(node, form.bias) if form.bias is not None else None
     if bias is None:
         return None
     scales = [parameters_of(node, operand).scales for operand in form.operands[:2]]
@@ -229,7 +224,7 @@ def recurrent_weights(node: ir.Node) -> list[tuple[ir.Value, Parameters]]:
     [] or [4H] on axis 2 for one direction, [D] on axis 0, or [D, 1, 4H] in blocks along all of axis 1."""
     found = []
     for value, scale, zero_point in (
-        (given(node, k), given(node, s), given(node, s + 1)) for k, s in ((1, 8), (2, 10))
+        (input_at(node, k), input_at(node, s), input_at(node, s + 1)) for k, s in ((1, 8), (2, 10))
     ):
         scales = constant_array(scale)
         if value is None or scale is None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx import TypeProto, numpy_helper
 
-from qdq_passes.graph.attributes import integer_of, integers_of
+from qdq_passes.graph.uses import integer_of, integers_of
 
 if TYPE_CHECKING:
     from onnx.shape_inference import InferenceContext

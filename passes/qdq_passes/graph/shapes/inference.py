@@ -238,10 +238,3 @@ def _better(mine: int | ir.SymbolicDim, theirs: int | ir.SymbolicDim) -> int | i
     if isinstance(mine, int):
         return mine
     return theirs if isinstance(theirs, int) or mine.value is None else mine
-
-
-def static_shape(value: ir.Value | None) -> list[int] | None:
-    """Sizes of a value whose shape is known and static, else None."""
-    if value is None or value.shape is None or not all(isinstance(d, int) for d in value.shape):
-        return None
-    return [d for d in value.shape if isinstance(d, int)]

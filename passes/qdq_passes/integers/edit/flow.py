@@ -15,10 +15,9 @@ import onnx_ir as ir
 
 from qdq_passes.core.names import float_name
 from qdq_passes.graph.edit import Namer, graph_of, inherit, make_node, new_constant, replace_value
-from qdq_passes.graph.operators.qdq_ops import is_dequantize
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_AXIS, OPSET_OF_HALF
-from qdq_passes.graph.operators.qoperators import MICROSOFT, Parameters, given, storage_type
-from qdq_passes.graph.uses import constant_array, is_constant
+from qdq_passes.graph.operators.qdq_ops import OPSET_OF_AXIS, OPSET_OF_HALF, is_dequantize
+from qdq_passes.graph.operators.qoperators import MICROSOFT, Parameters, storage_type
+from qdq_passes.graph.uses import constant_array, input_at, is_constant
 from qdq_passes.integers.look.integer_flow import QDQ_DOMAINS, same
 
 #: First opset with QuantizeLinear and DequantizeLinear.
@@ -240,7 +239,7 @@ def dynamic_pair(value: ir.Value, namer: Namer, stands_for: Sequence[ir.Node]) -
 
 def _key_of(node: ir.Node) -> tuple[object, ...] | None:
     """The key of a DequantizeLinear; None for what is none, or asks for a type of its own."""
-    value, scale = given(node, 0), given(node, 1)
+    value, scale = input_at(node, 0), input_at(node, 1)
     if not is_dequantize(node) or node.domain not in QDQ_DOMAINS or "output_dtype" in node.attributes:
         return None
     if value is None or scale is None:
@@ -248,7 +247,7 @@ def _key_of(node: ir.Node) -> tuple[object, ...] | None:
     axis, block = (
         node.attributes[k].as_int() if k in node.attributes else d for k, d in (("axis", 1), ("block_size", 0))
     )
-    return _key(graph_of(node), value, Parameters(scale, given(node, 2), axis, block))
+    return _key(graph_of(node), value, Parameters(scale, input_at(node, 2), axis, block))
 
 
 def _key(graph: ir.Graph, value: ir.Value, parameters: Parameters) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
+from qdq_passes.graph.sizes import rank_of
 from qdq_passes.graph.uses import all_nodes, constant_array, is_constant, is_standard
 
 #: What a scale or zero point may be computed with.
@@ -188,7 +189,7 @@ def _made_of(source: ir.Value, values: list[ir.Value]) -> list[ir.Node] | None:
 def _spread(nodes: list[ir.Node], source: ir.Value) -> Spread:
     """What one scale holds for: the axes that the reductions of ``nodes`` run over."""
     reductions = [node for node in nodes if node.op_type in _REDUCTIONS]
-    rank = None if source.shape is None else len(source.shape)
+    rank = rank_of(source)
     axes = [_axes(node) for node in reductions]
     if all(a is None or (rank is not None and len(a) == rank) for a in axes):
         return "per-tensor"

@@ -9,15 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
-from qdq_passes.graph.operators.qoperators import (
-    MICROSOFT,
-    Parameters,
-    form_of,
-    given,
-    parameters_of,
-    result_parameters,
-)
-from qdq_passes.graph.uses import DATA_MOVEMENT, all_nodes, constant_array, is_constant, is_standard
+from qdq_passes.graph.operators.qoperators import MICROSOFT, Parameters, form_of, parameters_of, result_parameters
+from qdq_passes.graph.uses import DATA_MOVEMENT, all_nodes, constant_array, input_at, is_constant, is_standard
 
 #: Operators that write integers they read (Pad: or its constant), without computing on them. Their other inputs are indices,
 #: sizes and the like. Resize does so in its mode nearest; in the others it interpolates between integers.
@@ -40,7 +33,7 @@ def moved_inputs(node: ir.Node) -> list[int]:
     if not is_standard(node, *MOVES_INTEGERS, *MERGES_INTEGERS, *READS_ONLY):
         return []
     wanted = MERGES_INTEGERS.get(node.op_type, (0,))
-    return [k for k in (range(len(node.inputs)) if wanted is None else wanted) if given(node, k) is not None]
+    return [k for k in (range(len(node.inputs)) if wanted is None else wanted) if input_at(node, k) is not None]
 
 
 def moved_outputs(node: ir.Node) -> list[ir.Value]:
@@ -87,7 +80,7 @@ def _written(node: ir.Node) -> Parameters | None:
 def _read(node: ir.Node) -> list[tuple[ir.Value, Parameters]]:
     """Integers that ``node`` reads with their parameters."""
     if is_dequantize(node) and node.domain in QDQ_DOMAINS:
-        integers, scale = given(node, 0), given(node, 1)
+        integers, scale = input_at(node, 0), input_at(node, 1)
         return [(integers, _linear(node, scale))] if integers is not None and scale is not None else []
     form = form_of(node)
     if form is None:
@@ -95,7 +88,7 @@ def _read(node: ir.Node) -> list[tuple[ir.Value, Parameters]]:
     return [
         (value, parameters_of(node, operand))
         for operand in form.operands
-        if (value := given(node, operand.value)) is not None
+        if (value := input_at(node, operand.value)) is not None
     ]
 
 
@@ -104,7 +97,7 @@ def _linear(node: ir.Node, scale: ir.Value) -> Parameters:
         key: node.attributes[key].as_int() if key in node.attributes and not node.attributes[key].is_ref() else default
         for key, default in (("axis", 1), ("block_size", 0))
     }
-    return Parameters(scale, given(node, 2), numbers["axis"], numbers["block_size"])
+    return Parameters(scale, input_at(node, 2), numbers["axis"], numbers["block_size"])
 
 
 def _carry_forward(movers: list[ir.Node], flow: dict[ir.Value, Parameters]) -> None:

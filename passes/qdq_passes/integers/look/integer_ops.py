@@ -9,17 +9,22 @@ from typing import Literal
 import onnx_ir as ir
 
 from qdq_passes.core.names import float_name
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import (
+    is_dequantize,
+    is_dynamic_quantize,
+    is_qdq,
+    is_quantize,
+    is_quantize_dequantize,
+)
 from qdq_passes.graph.operators.qoperators import (
     Parameters,
     bias_parameters,
     form_of,
-    given,
     is_recurrent,
     recurrent_weights,
     storage_type,
 )
-from qdq_passes.graph.uses import all_nodes, is_constant
+from qdq_passes.graph.uses import all_nodes, input_at, is_constant
 from qdq_passes.integers.look.dynamic_quantization import DynamicGroup, Spread, dynamic_groups
 from qdq_passes.integers.look.integer_flow import integer_flow, moved_inputs
 from qdq_passes.integers.look.integer_products import integer_product, is_integer_product
@@ -111,7 +116,7 @@ def _operands(node: ir.Node, flow: dict[ir.Value, Parameters]) -> Iterable[tuple
     applied to the result or is part of a recurrent operator."""
     form = form_of(node)
     if form is not None and form.bias is not None:
-        bias = given(node, form.bias)
+        bias = input_at(node, form.bias)
         if bias is not None:
             yield bias, bias_parameters(node, form), "bias"
     operands: Iterable[tuple[ir.Value | None, Parameters]] = ()
@@ -131,7 +136,7 @@ def _kind(value: ir.Value) -> Kind:
 
 def _touched(node: ir.Node, flow: dict[ir.Value, Parameters]) -> list[ir.Value]:
     """Integers that ``node`` makes, computes on or moves, when it is neither Q nor DQ."""
-    if is_quantize(node) or is_dequantize(node):
+    if is_qdq(node):
         return []
     form = form_of(node)
     if form is not None:
@@ -142,7 +147,7 @@ def _touched(node: ir.Node, flow: dict[ir.Value, Parameters]) -> list[ir.Value]:
         indices = [1, 2]
     else:
         indices = [k for k in moved_inputs(node) if node.inputs[k] in flow]
-    read = [value for k in indices if (value := given(node, k)) is not None]
+    read = [value for k in indices if (value := input_at(node, k)) is not None]
     return [*read, *(value for value in node.outputs if value in flow)]
 
 
@@ -184,7 +189,7 @@ def _float_name(value: ir.Value, producer: ir.Node | None, readers: tuple[ir.Nod
 
 
 def _packed(node: ir.Node) -> tuple[ir.Value, IntegerTensor] | None:
-    stored = given(node, 1 if node.op_type == "MatMulNBits" else 0)
+    stored = input_at(node, 1 if node.op_type == "MatMulNBits" else 0)
     if stored is None:
         return None
     weight = packed_weight(node)
@@ -205,3 +210,23 @@ def _spelt_out(group: DynamicGroup) -> IntegerTensor:
         stored=None, dtype=group.dtype, encoding=None,
         spread=group.spread, producer=group.nodes[0], readers=(group.nodes[-1],),
     )  # fmt: skip
+
+
+#: Operators on stored integers that have no `qoperators.Form`.
+OTHERS = frozenset({"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits"})
+
+
+def defaults(model: ir.Model) -> list[ir.Value]:
+    """The inputs of the main graph that are initializers, in their order."""
+    return [value for value in model.graph.inputs if value.is_initializer()]
+
+
+def quantized_defaults(model: ir.Model) -> list[ir.Value]:
+    """Those of `defaults` that quantization takes for constants: scales, zero points, what a DQ or an integer operator reads."""
+    return [value for value in defaults(model) if any(_is_parameter(use.node, use.idx) for use in value.uses())]
+
+
+def _is_parameter(node: ir.Node, index: int) -> bool:
+    if is_quantize(node) or is_quantize_dequantize(node):
+        return index > 0
+    return is_dequantize(node) or form_of(node) is not None or node.op_type in OTHERS

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qoperators import Parameters, given
-from qdq_passes.graph.uses import QUANTIZABLE_TYPES, constant_array, is_constant, is_standard, only_reader
+from qdq_passes.graph.operators.qoperators import Parameters
+from qdq_passes.graph.uses import QUANTIZABLE_TYPES, constant_array, input_at, is_constant, is_standard, only_reader
 
 #: Integer product → float operator.
 FLOAT_OPS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
@@ -60,7 +60,7 @@ def integer_product(node: ir.Node, flow: dict[ir.Value, Parameters]) -> IntegerP
     cast = only_reader(node.outputs[0])
     if cast is None or not is_standard(cast, "Cast"):
         return "its int32 result is read by something else than one Cast"
-    known = [flow.get(value) if (value := given(node, k)) is not None else None for k in (0, 1)]
+    known = [flow.get(value) if (value := input_at(node, k)) is not None else None for k in (0, 1)]
     chain, factors = [cast], list[ir.Value]()
     while len(chain) == 1 or not _is_complete(known, factors):
         factor = _factor(chain[-1].outputs[0])
@@ -74,8 +74,8 @@ def integer_product(node: ir.Node, flow: dict[ir.Value, Parameters]) -> IntegerP
     if isinstance(scales, str):
         return scales
     is_conv = node.op_type == "ConvInteger"
-    a = Parameters(scales[0], given(node, 2), 0 if is_conv else -2)
-    b = Parameters(scales[1], given(node, 3), 0 if is_conv else -1)
+    a = Parameters(scales[0], input_at(node, 2), 0 if is_conv else -2)
+    b = Parameters(scales[1], input_at(node, 3), 0 if is_conv else -1)
     wanted = ir.DataType(cast.attributes["to"].as_int()) if "to" in cast.attributes else None
     if {a.float_type, b.float_type} != {wanted} or wanted not in QUANTIZABLE_TYPES:
         return (

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qoperators import MICROSOFT, given
-from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.graph.operators.qoperators import MICROSOFT
+from qdq_passes.graph.uses import constant_array, dtype_of, input_at, integer_of, known_array
 from qdq_passes.numerics.encoding import Encoding, integer_range
 
 #: Bits per integer that are packed without a remainder.
@@ -106,8 +106,8 @@ def is_packed(node: ir.Node) -> bool:
 def packed_weight(node: ir.Node) -> PackedWeight | str:
     """The weight of a MatMulNBits or a GatherBlockQuantized, or the reason why it cannot be told."""
     index = 1 if node.op_type == "MatMulNBits" else 0
-    data, scales = given(node, index), given(node, 2)
-    zero_points = given(node, 3)
+    data, scales = input_at(node, index), input_at(node, 2)
+    zero_points = input_at(node, 3)
     if data is None or scales is None or constant_array(data) is None or constant_array(scales) is None:
         return "its weight or scales are not constant"
     if zero_points is not None and constant_array(zero_points) is None:
@@ -116,22 +116,22 @@ def packed_weight(node: ir.Node) -> PackedWeight | str:
 
 
 def _matmul(node: ir.Node, data: ir.Value) -> PackedWeight | str:
-    k, n, block = (_int(node, name, 0) for name in ("K", "N", "block_size"))
-    groups = given(node, 4)
+    k, n, block = (integer_of(node, name, 0) for name in ("K", "N", "block_size"))
+    groups = input_at(node, 4)
     order = constant_array(groups)
     if groups is not None and (order is None or not np.array_equal(order.ravel(), np.arange(k) // max(block, 1))):
         return "its rows are reordered by g_idx"
-    bits = _int(node, "bits", 4)
-    if _int(node, "weight_prepacked", 0):
+    bits = integer_of(node, "bits", 4)
+    if integer_of(node, "weight_prepacked", 0):
         return "its weight is packed in the layout of one device"
     if bits not in BITS:
         return f"{bits} bits are not packed in whole bytes"
-    packed, scales = _array(data), _array(node.inputs[2])
+    packed, scales = known_array(data), known_array(node.inputs[2])
     blocks = -(-k // max(block, 1))
     if not block or packed.size != n * blocks * block * bits // 8 or scales.size != n * blocks:
         return f"its weight of shape {list(packed.shape)} is not what K={k}, N={n}, block_size={block} say"
-    given_points = given(node, 3)
-    zero_points = np.full((n, blocks), 2 ** (bits - 1)) if given_points is None else _array(given_points)
+    given_points = input_at(node, 3)
+    zero_points = np.full((n, blocks), 2 ** (bits - 1)) if given_points is None else known_array(given_points)
     if given_points is not None and zero_points.dtype == np.uint8 and zero_points.size == n * -(-blocks * bits // 8):
         zero_points = unpack(zero_points.reshape(n, -1), bits)[:, :blocks]
     if zero_points.size != n * blocks:
@@ -175,10 +175,10 @@ def _expand(of_blocks: npt.NDArray[Any], shape: tuple[int, ...], axis: int, bloc
 
 
 def _table(node: ir.Node, data: ir.Value) -> PackedWeight | str:
-    bits, block = _int(node, "bits", 4), _int(node, "block_size", 128)
-    array, scales, dtype = _array(data), _array(node.inputs[2]), dtype_of(data)
-    points = given(node, 3)
-    zero_points = _array(points) if points is not None else None
+    bits, block = integer_of(node, "bits", 4), integer_of(node, "block_size", 128)
+    array, scales, dtype = known_array(data), known_array(node.inputs[2]), dtype_of(data)
+    points = input_at(node, 3)
+    zero_points = known_array(points) if points is not None else None
     if dtype not in (ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4):
         return f"its table is {'of unknown type' if dtype is None else dtype.name.lower()}"
     if dtype == ir.DataType.UINT8:
@@ -190,7 +190,7 @@ def _table(node: ir.Node, data: ir.Value) -> PackedWeight | str:
         bits, shift = 4, 8 if dtype == ir.DataType.INT4 else 0
         array, default = (array.astype(np.int16) + shift).astype(np.uint8), shift
         zero_points = zero_points.astype(np.int16) + shift if zero_points is not None else None
-    axis = _int(node, "quantize_axis", 1) % max(array.ndim, 1)
+    axis = integer_of(node, "quantize_axis", 1) % max(array.ndim, 1)
     wanted = tuple(-(-d // block) if i == axis else d for i, d in enumerate(array.shape))
     if scales.shape != wanted:
         return f"its scales have shape {list(scales.shape)} where blocks of {block} on axis {axis} need {list(wanted)}"
@@ -205,14 +205,3 @@ def unpack(packed: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     spread = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8(2**bits - 1)
     return spread.reshape(*packed.shape[:-1], -1)
-
-
-def _array(value: ir.Value | None) -> npt.NDArray[Any]:
-    array = constant_array(value)
-    assert array is not None
-    return array
-
-
-def _int(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else attribute.as_int()

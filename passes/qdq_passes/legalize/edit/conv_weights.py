@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of, integers_of
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.edit import Namer, graph_of, make_node, new_constant
 from qdq_passes.graph.operators.linears import Linear
-from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.graph.uses import constant_array, integer_of, integers_of, is_standard
 
 
 class ConvWeights:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import abc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.core.base import Change, skip
-from qdq_passes.encode.look.dpu_factors import scalings
+from qdq_passes.core.base import Change, Pass, skip
+from qdq_passes.encode.look.demands import scalings
+from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.annotate import FUSED, Fused, annotation_kinds
 from qdq_passes.graph.edit import Namer, graph_of, inherit, make_node, move_annotations, new_constant
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.uses import FLOAT_TYPES, label, readers
 from qdq_passes.numerics.price import in_db, sqnr_of_rescaled
+from qdq_passes.select.selectors import ALL, Selector
 
 #: First opset whose Mul takes tensors of different shapes as they are.
 OPSET_OF_MUL = 7
@@ -96,3 +101,30 @@ def put_factor(node: ir.Node, factor: float, dtype: ir.DataType, namer: Namer, f
 def has_factor(node: ir.Node, factor: float) -> bool:
     """Whether a Mul by ``factor`` reads what ``node`` writes, itself or behind a pair."""
     return any(float(constant.item()) == factor for _, constant, _ in scalings(node.outputs[0]))
+
+
+@dataclass(frozen=True)
+class ScalePass(Pass, abc.ABC):
+    """A pass that puts a factor behind operators."""
+
+    #: The operators.
+    op_types: ClassVar[tuple[str, ...]]
+    select: Selector = ALL
+    operators: Operators = "quantized"
+    constant: ConstantForm = "initializer"
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """A Mul behind each."""
+        nodes, skips = operators_of(model, self.select, self.operators, *self.op_types)
+        yield from skips
+        factors = Factors(model, self.constant)
+        for node in nodes:
+            factor = self.factor(node, factors.inferred)
+            if isinstance(factor, str):
+                yield skip(node, factor)
+            elif factor is not None:
+                yield factors.insert(node, factor)
+
+    @abc.abstractmethod
+    def factor(self, node: ir.Node, inferred: Inferred) -> float | str | None:
+        """What the DPU's result is relative to the exact one; why that is not known; None where it needs no Mul."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.encode.look.observed import Ranges, histogram_of, range_of
+from qdq_passes.encode.edit.encoding_policy import Ranges, histogram_of, range_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.numerics.price import POINTS, in_db, sqnr
 from qdq_passes.numerics.reencode import real_range

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from qdq_passes.numerics.arithmetic import Arithmetic, Rounding
 from qdq_passes.numerics.arrays import Reals
+from qdq_passes.numerics.dpu import sigmoid
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_wide
 from qdq_passes.numerics.requantize import Floats, Integers, exact_sum, into_range, round_float, round_quotient
 
@@ -208,11 +209,6 @@ def _erf(x: Reals) -> Reals:
     return np.array([math.erf(v) for v in x.ravel().tolist()], np.float64).reshape(x.shape)
 
 
-def _sigmoid(x: Reals) -> Reals:
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, small) / (1.0 + small)
-
-
 def _softplus(x: Reals) -> Reals:
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
 
@@ -238,7 +234,7 @@ def _selu(alpha: np.float32, gamma: np.float32) -> Callable[[Floats], Floats]:
 
 
 def _swish(alpha: np.float32) -> Callable[[Floats], Floats]:
-    return _once(lambda x: x * _sigmoid(float(alpha) * x))
+    return _once(lambda x: x * sigmoid(float(alpha) * x))
 
 
 def _hard_sigmoid(alpha: np.float32, beta: np.float32) -> Callable[[Floats], Floats]:
@@ -283,7 +279,7 @@ _PLAIN: Mapping[str, Callable[[Floats], Floats]] = {
     "Reciprocal": np.reciprocal,
     "HardSwish": _hard_swish,
     "Softsign": lambda x: x * np.reciprocal(np.float32(1) + np.abs(x)),
-    "Sigmoid": _once(_sigmoid),
+    "Sigmoid": _once(sigmoid),
     "Softplus": _once(_softplus),
     "Mish": _once(lambda x: x * np.tanh(_softplus(x))),
     "Erf": _once(_erf),

@@ -8,13 +8,12 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, label, main_nodes
 from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
 from qdq_passes.npu.units.partition_graph import Partition, compute_nodes, group_units, make_partitions
-from qdq_passes.npu.units.placed import CPU
-from qdq_passes.npu.units.unit_graph import UnitGraph, unit_graph
-from qdq_passes.npu.units.units import Unit, units_of
-from qdq_passes.npu.units.verdict import Boundary, Policy, TargetRules, Verdict
+from qdq_passes.npu.units.units import Unit, UnitGraph, unit_graph, units_of
+from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
 
 #: Rule of what a target takes and the simulated NPU does not compute.
 NOT_SIMULATED = "not-simulated"
@@ -217,31 +216,13 @@ def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) 
 
 def _regions(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> list[list[Unit]]:
     """Connected sets of units that are quantized, or run on the NPU all the same; others bound them."""
-    region_of: list[int | None] = []
-    merged: list[int] = []
-
-    def root(region: int) -> int:
-        while merged[region] != region:
-            merged[region] = merged[merged[region]]
-            region = merged[region]
-        return region
-
-    for item, before in zip(graph.items, graph.before, strict=True):
-        if not isinstance(item, Unit) or not (item.is_quantized or verdicts[item].is_npu):
-            region_of.append(None)
-            continue
-        around = sorted({root(region) for other in before if (region := region_of[other]) is not None})
-        if not around:
-            merged.append(len(merged))
-            around = [len(merged) - 1]
-        for region in around[1:]:
-            merged[region] = around[0]
-        region_of.append(around[0])
-    found: dict[int, list[Unit]] = {}
-    for item, region in zip(graph.items, region_of, strict=True):
-        if region is not None and isinstance(item, Unit):
-            found.setdefault(root(region), []).append(item)
-    return list(found.values())
+    units = {i: u for i, u in enumerate(graph.items) if isinstance(u, Unit) and (u.is_quantized or verdicts[u].is_npu)}
+    sets = DisjointSets(units)
+    for item in units:
+        for other in graph.before[item]:
+            if other in sets:
+                sets.join(other, item)
+    return [[units[item] for item in group] for group in sets.groups()]
 
 
 def _because_of(culprits: Sequence[Unit], verdict: Verdict, policy: Policy) -> Verdict:

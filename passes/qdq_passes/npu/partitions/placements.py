@@ -11,8 +11,7 @@ from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import is_standard, label
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.partition_graph import Partition
-from qdq_passes.npu.units.placed import CPU
-from qdq_passes.npu.units.verdict import Verdict
+from qdq_passes.npu.units.verdict import CPU, Verdict
 from qdq_passes.qdq.look.pairs import pair_of
 
 #: Rules of Q and DQ nodes, which belong to what stands beside them.

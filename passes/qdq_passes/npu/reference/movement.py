@@ -1,6 +1,7 @@
 """Operators of the reference that move elements or choose among them: alike on integers, on numbers and on bare integers.
 
-A Resize is among them where it takes the nearest element. Of two updates of one element the last stays."""
+A Resize is among them where it takes the nearest element. Of two updates of one element the last stays.
+On integers they keep their encoding, and what joins several waits for that of the output."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.npu.formulas.functions import quantized
 from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indices
 from qdq_passes.npu.reference.scatter import SCATTERS, expected
-from qdq_passes.npu.reference.values import NotRepresentable
+from qdq_passes.npu.reference.values import Joined, Moved, NotRepresentable, ReferenceNode, Stored, Value
+from qdq_passes.npu.reference.windows import window_of
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.encoding import integer_range
 
 #: Operators that join elements of several inputs, and which these are; a Concat joins all of them.
 JOINS: Mapping[str, tuple[int, ...]] = {
@@ -249,3 +253,46 @@ _MOVES: Mapping[str, Callable[[Moving], Array | list[Array]]] = {
     "Where": _where,
     **{name: lambda m, scatter=scatter: scatter(m.node, m.inputs) for name, scatter in SCATTERS.items()},  # type: ignore[misc]
 }
+
+
+def moved_integers(node: ReferenceNode) -> Sequence[Value]:
+    """The outputs of an operator that moves; the number of a Pad is quantized like the data, halves to even.
+
+    Raises:
+        NotRepresentable: it is none, or does something that integers cannot stand for.
+    """
+    if not is_movement(node.node):
+        raise NotRepresentable(f"{node.node.op_type} is no operator of an NPU")
+    places = places_of(node.node)
+    parts = tuple(node.stored(index) for index in places)
+    if node.node.op_type == "Concat":
+        return [Moved(parts=parts, axis=node.node.attributes.get_int("axis", 0))]
+    x = parts[0]
+    others = [None if index in places else node.array(index) for index in range(len(node.node.inputs))]
+    moving = Moving(
+        node=node.node, opset=node.opset, inputs=tuple(others), standing=lambda number: _standing(x, number)
+    ).with_data([part.integers for part in parts])
+    if len(places) == 1:
+        return [Moved(parts=(replace(x, integers=found),)) for found in moved(moving)]
+    joined = Joined(
+        parts=tuple(Moved(parts=(part,)) for part in parts), join=lambda integers: moved(moving.with_data(integers))[0]
+    )
+    return [joined]
+
+
+def max_pool(node: ReferenceNode) -> Sequence[Value]:
+    """MaxPool and GlobalMaxPool: the integer of the largest number is the largest."""
+    x = node.stored(0)
+    if any(value.uses() or value.is_graph_output() for value in node.node.outputs[1:]):
+        raise NotRepresentable("the indices of its elements are read")
+    if node.node.op_type == "GlobalMaxPool":
+        axes = tuple(range(2, x.integers.ndim))
+        return [Moved(parts=(x.moved(lambda data: np.asarray(np.max(data, axis=axes, keepdims=True))),))]
+    window = window_of(node.node, x.integers.shape[2:], ())
+    lowest = integer_range(x.encoding.dtype, symmetric=False)[0]
+    found = np.maximum.reduce([tap for _, tap in window.taps(x.integers, lowest)])
+    return [Moved(parts=(replace(x, integers=np.asarray(found)),))]
+
+
+def _standing(x: Stored, number: Array) -> Array:
+    return np.asarray(quantized(number.astype(np.float32), x.encoding))

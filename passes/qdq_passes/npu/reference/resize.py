@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.npu.formulas.interpolation import WEIGHT_BITS, Taps, resize_taps
-from qdq_passes.npu.reference.integer_moves import moved_integers
-from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.values import NotRepresentable, Sum, Value
+from qdq_passes.npu.formulas.resize import WEIGHT_BITS, Taps, resize_taps
+from qdq_passes.npu.reference.movement import moved_integers
+from qdq_passes.npu.reference.values import NotRepresentable, ReferenceNode, Sum, Value
 from qdq_passes.numerics.arrays import Array
 
 

@@ -2,9 +2,9 @@
 
     QuantizeLinear      of a float: as ONNX says, half to even; behind a node of the NPU: the rounding of that node
     DequantizeLinear    keeps its integers: a node of the NPU reads those, one of the CPU the numbers (q − z)·s
-    on the NPU          `reference_operators`, functions of one value, what moves: also bare integers (indices, a cache); what
+    on the NPU          `OPERATORS`, functions of one value, what moves: also bare integers (indices, a cache); what
                         else works on those is computed by ``fallback``
-                        in floating point: see `reference_floats`
+                        in floating point: see `npu.reference.floats`
     on the CPU          whatever ``fallback`` computes, on floats
 
 It reads the model alone, never the program that an NPU runs, and shares with the lowering to that program nothing but what
@@ -21,18 +21,52 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.npu.formulas.floats import quantized_float
-from qdq_passes.npu.reference.float_moves import MOVES
-from qdq_passes.npu.reference.float_sums import HANDLERS
+from qdq_passes.npu.reference import reductions, rotary
+from qdq_passes.npu.reference import resize as resizing
+from qdq_passes.npu.reference.float_sums import HANDLERS, MOVES
 from qdq_passes.npu.reference.floats import FloatNode, computed_in_float
-from qdq_passes.npu.reference.integer_moves import moved_integers
-from qdq_passes.npu.reference.movement import Moving, is_movement, moved
-from qdq_passes.npu.reference.node import ReferenceNode
-from qdq_passes.npu.reference.operators import OPERATORS
-from qdq_passes.npu.reference.values import PENDING, NotRepresentable, Stored, Value, integers_of
+from qdq_passes.npu.reference.movement import Moving, is_movement, max_pool, moved, moved_integers
+from qdq_passes.npu.reference.products import added, compared, divided, einsum, multiplied, product
+from qdq_passes.npu.reference.values import PENDING, NotRepresentable, ReferenceNode, Stored, Value, integers_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
+
+Handler = Callable[[ReferenceNode], Sequence[Value]]
+
+OPERATORS: Mapping[tuple[str, str], Handler] = {
+    ("", "LayerNormalization"): reductions.layer_norm,
+    ("", "RMSNormalization"): reductions.rms_norm,
+    ("", "SimplifiedLayerNormalization"): reductions.rms_norm,
+    ("", "InstanceNormalization"): reductions.instance_norm,
+    ("", "GroupNormalization"): reductions.group_norm,
+    ("", "LpNormalization"): reductions.lp_norm,
+    ("", "Conv"): product,
+    ("", "ConvTranspose"): product,
+    ("", "Gemm"): product,
+    ("", "MatMul"): product,
+    ("", "Add"): added,
+    ("", "Sub"): added,
+    ("", "Mul"): multiplied,
+    ("", "Div"): divided,
+    ("", "Max"): compared,
+    ("", "Min"): compared,
+    ("", "ReduceMax"): reductions.reduced_extreme,
+    ("", "ReduceMin"): reductions.reduced_extreme,
+    ("", "ReduceMean"): reductions.reduced_mean,
+    ("", "ReduceSum"): reductions.reduced_sum,
+    ("", "AveragePool"): reductions.pooled_mean,
+    ("", "GlobalAveragePool"): reductions.pooled_mean,
+    ("", "MaxPool"): max_pool,
+    ("", "GlobalMaxPool"): max_pool,
+    ("", "Softmax"): reductions.softmax,
+    ("", "Einsum"): einsum,
+    ("", "Resize"): resizing.resize,
+    ("", "RotaryEmbedding"): rotary.rotary_embedding,
+    ("com.microsoft", "RotaryEmbedding"): rotary.contrib_rotary_embedding,
+}
+
 
 #: Computes a node of the CPU, to one array per output, from its inputs (None where left out) and then the values that its bodies
 #: read from outside, in the order of `captured_values`.

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.graph.operators.reductions import extent, same_total, split_evenly, transposed_total
 from qdq_passes.npu.reference.values import NotRepresentable
 from qdq_passes.numerics.arrays import Array
-from qdq_passes.numerics.padding import extent, same_total, split_evenly, transposed_total
 
 
 @dataclass(frozen=True, kw_only=True)

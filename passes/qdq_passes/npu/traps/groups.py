@@ -9,11 +9,10 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.findings import Level, place
-from qdq_passes.graph.operators.clips import clip_bounds
-from qdq_passes.graph.operators.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_bounded_relu
+from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, clip_bounds, is_relu6_or_relu1
 from qdq_passes.graph.uses import is_standard
 from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
-from qdq_passes.qdq.look.seen import Reading, Seen
+from qdq_passes.qdq.look.pair_view import PairView, Reading
 
 
 @dataclass(frozen=True)
@@ -29,15 +28,15 @@ class PairInsideFusedLayer(TrapRule):
     producers: tuple[str, ...] = PRODUCERS
     activations: tuple[str, ...] = ACTIVATIONS
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """The value between has one reader; a Pad before an average pool is one layer too."""
-        for node in seen.nodes:
-            reading = _only_reading(seen, node)
+        for node in view.nodes:
+            reading = _only_reading(view, node)
             if reading is None or reading.dq is None or reading.index != 0:
                 continue
             follows = is_standard(node, *self.producers) and is_standard(reading.node, *self.activations)
             if follows and reading.node.op_type == "Clip":
-                follows = is_bounded_relu(reading.node)
+                follows = is_relu6_or_relu1(reading.node)
             if follows or (is_standard(node, "Pad") and is_standard(reading.node, *AVERAGE_POOLS)):
                 message = f"a pair stands between it and {place(node)}, which would be one layer"
                 yield trap(reading.node, message, "remove the pair: qdqtool qdq remove, or quantize with --fuse-layers")
@@ -56,15 +55,15 @@ class ActivationWithoutPair(TrapRule):
     producers: tuple[str, ...] = ("Conv",)
     activations: tuple[str, ...] = ("Relu",)
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Measured on HTP: 12 times slower, 98 % of the integers exact; a zero point at the end of the range absorbs the Relu."""
-        for node in seen.nodes:
-            if not is_standard(node, *self.producers) or seen.read(node, 0) is None:
+        for node in view.nodes:
+            if not is_standard(node, *self.producers) or view.read(node, 0) is None:
                 continue
-            reading = _only_reading(seen, node)
+            reading = _only_reading(view, node)
             if reading is None or reading.dq is not None or not is_standard(reading.node, *self.activations):
                 continue
-            if any(grid.is_middle for grid in seen.written(reading.node.outputs[0])):
+            if any(grid.is_middle for grid in view.written(reading.node.outputs[0])):
                 message = f"no pair stands between it and {place(node)}: both are computed in float"
                 yield trap(
                     reading.node, message, "insert a pair between, with the scale of the one behind: qdqtool qdq insert"
@@ -75,16 +74,16 @@ class ActivationWithoutPair(TrapRule):
 class ClipAfterPair(TrapRule):
     """Conv → pair → Clip(0, …), a mid-range zero point, another scale behind: what is clipped to 0 is 128 steps too low."""
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Measured on HTP for 8 bits; scales that are powers of two, other zero points and a Clip elsewhere are right."""
-        for node in seen.nodes:
-            for reading in seen.readings(node.outputs[0]) if is_standard(node, "Conv") else ():
-                between = seen.grid(reading.dq) if reading.dq is not None else None
+        for node in view.nodes:
+            for reading in view.readings(node.outputs[0]) if is_standard(node, "Conv") else ():
+                between = view.grid(reading.dq) if reading.dq is not None else None
                 if between is None or reading.index != 0 or not is_standard(reading.node, "Clip"):
                     continue
                 if between.bits != 8 or not between.is_middle or clip_bounds(reading.node)[0] != 0:
                     continue
-                for behind in seen.written(reading.node.outputs[0]):
+                for behind in view.written(reading.node.outputs[0]):
                     if not behind.matches(between) and not (behind.is_pow2 and between.is_pow2):
                         message = f"clips {between} of {place(node)} to {behind}: values clipped to 0 come out 128 steps too low"
                         yield trap(
@@ -98,16 +97,16 @@ class ClipAfterPair(TrapRule):
 class SiluInt16(TrapRule):
     """Conv → pair of 16 bits → x·sigmoid(x): some outputs are off by a constant."""
 
-    def find(self, seen: Seen) -> Iterator[Trap]:
+    def find(self, view: PairView) -> Iterator[Trap]:
         """Measured on HTP (3.5 dB); behind a MatMul, or alone, it is right."""
-        for node in seen.nodes:
+        for node in view.nodes:
             if not is_standard(node, "Conv"):
                 continue
-            readings = [r for r in seen.readings(node.outputs[0]) if r.dq is not None]
-            gates = {r.node for r in readings if is_standard(r.node, "Sigmoid") and _has_bits(seen, r, 16)}
+            readings = [r for r in view.readings(node.outputs[0]) if r.dq is not None]
+            gates = {r.node for r in readings if is_standard(r.node, "Sigmoid") and _has_bits(view, r, 16)}
             products = [r.node for r in readings if is_standard(r.node, "Mul")]
             for gate in gates:
-                gated = {r.node for r in seen.readings(gate.outputs[0])}
+                gated = {r.node for r in view.readings(gate.outputs[0])}
                 for product in products:
                     if product in gated:
                         message = (
@@ -118,16 +117,16 @@ class SiluInt16(TrapRule):
                         )
 
 
-def _only_reading(seen: Seen, node: ir.Node) -> Reading | None:
+def _only_reading(view: PairView, node: ir.Node) -> Reading | None:
     """The one reading of the first output of ``node``; None when there are several, or it is a graph output."""
     if not node.outputs or node.outputs[0].is_graph_output():
         return None
-    readings = seen.readings(node.outputs[0])
+    readings = view.readings(node.outputs[0])
     if len(readings) != 1 or (readings[0].dq is not None and readings[0].dq.outputs[0].is_graph_output()):
         return None
     return readings[0]
 
 
-def _has_bits(seen: Seen, reading: Reading, bits: int) -> bool:
-    grid = seen.grid(reading.dq) if reading.dq is not None else None
+def _has_bits(view: PairView, reading: Reading, bits: int) -> bool:
+    grid = view.grid(reading.dq) if reading.dq is not None else None
     return grid is not None and grid.bits == bits

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from qdq_passes.core.findings import LEVELS, Finding
-from qdq_passes.npu.traps import angles, biases, groups, layouts, operators, pairs, scales
+from qdq_passes.npu.traps import groups, memory, operators, pairs, scales
 from qdq_passes.npu.traps.rule import TrapRule
-from qdq_passes.qdq.look.seen import Seen
+from qdq_passes.qdq.look.pair_view import PairView
 
 #: What is a trap on every backend of integers.
 ALWAYS: tuple[TrapRule, ...] = (
-    biases.BiasScale(),
-    biases.BiasSaturated(),
+    scales.BiasScale(),
+    scales.BiasSaturated(),
     scales.ScaleAlongSummedAxis(),
     scales.ScaleNoPowerOfTwo(),
     scales.SubnormalScale(),
@@ -43,19 +43,19 @@ OF_TARGETS: dict[str, type[TrapRule]] = {
         operators.UnreliableOperator,
         operators.FloatOperator,
         scales.BlockedUint4ZeroPoint,
-        biases.Int8BiasFloat,
+        scales.Int8BiasFloat,
         groups.ActivationWithoutPair,
         groups.PairInsideFusedLayer,
-        layouts.PaddedTiles,
-        layouts.CacheSizes,
-        layouts.CachePerLayer,
-        angles.HalfAngles,
+        memory.PaddedTiles,
+        memory.CacheSizes,
+        memory.CachePerLayer,
+        operators.HalfAngles,
     )
 }
 
 
 def find_traps(model: ir.Model, rules: Iterable[TrapRule] = ALWAYS) -> list[Finding]:
     """What ``rules`` find in ``model``, bodies and local functions included, warnings first. The model is not changed."""
-    seen = Seen(model)
-    found = [finding for rule in rules for finding in rule.findings(seen)]
+    view = PairView(model)
+    found = [finding for rule in rules for finding in rule.findings(view)]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))

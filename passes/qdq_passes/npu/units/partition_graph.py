@@ -18,11 +18,10 @@ from functools import cached_property
 import onnx_ir as ir
 
 from qdq_passes.graph.convex import convex_groups, joined_siblings
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize, reads_stored
 from qdq_passes.graph.reach import in_order
 from qdq_passes.graph.uses import constant_array, dtype_of, is_constant
-from qdq_passes.npu.units.unit_graph import UnitGraph
-from qdq_passes.npu.units.units import Unit, operands_of
+from qdq_passes.npu.units.units import Unit, UnitGraph, operands_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -169,7 +168,7 @@ class _Owners:
         self._owner = {node: of_item[item] for node, item in graph.item_of.items()}
         self._copied: dict[ir.Node, set[int | None]] = {}
         for node in reversed(in_order(model.graph)):  # readers first
-            if node not in graph.item_of and (is_quantize(node) or is_dequantize(node)):
+            if node not in graph.item_of and is_qdq(node):
                 self._place(node)
         self.nodes: list[list[ir.Node]] = [[] for _ in groups]
         self.copies: list[list[ir.Node]] = [[] for _ in groups]
@@ -185,7 +184,7 @@ class _Owners:
         read = self._readers(node.outputs[0])
         only = next(iter(read)) if len(read) == 1 else None
         source = node.inputs[0]
-        if _of_constant(node):
+        if reads_stored(node):
             self._owner[node] = only
             if len(read) > 1:
                 self._copied[node] = read
@@ -203,13 +202,6 @@ class _Owners:
         for use in value.uses():
             found |= self._copied.get(use.node) or {self._owner.get(use.node)}
         return found
-
-
-def _of_constant(node: ir.Node) -> bool:
-    """Whether the Q or DQ ``node`` reads stored data, or integers that a QuantizeLinear makes of them."""
-    source = node.inputs[0]
-    producer = source.producer() if source is not None else None
-    return is_constant(source) or (producer is not None and is_quantize(producer) and is_constant(producer.inputs[0]))
 
 
 def _inputs(nodes: Sequence[ir.Node], copies: Sequence[ir.Node]) -> Iterator[ir.Value]:

@@ -1,4 +1,5 @@
-"""Units: an operator with the QDQ nodes around it, which an NPU computes in one step, or does not compute.
+"""Units: an operator with the QDQ nodes around it, which an NPU computes in one step, or does not compute;
+how units depend on each other.
 
 DQ(x), DQ(w), DQ(b) → Conv → Relu → Q        core Conv, tail (Relu,), operands x w b, one result
 DQ(x) → Q                                    a requantization: core Q, its own result
@@ -6,18 +7,17 @@ Shape → Gather → Concat                      three units; what they read ste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
 
-from qdq_passes.encode.look.demands import CONTROL_INPUTS
-from qdq_passes.encode.look.dpu_factors import scalings
+from qdq_passes.encode.look.demands import CONTROL_INPUTS, scalings
+from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, BOUNDS, PRODUCERS, clip_bound
 from qdq_passes.graph.operators.channels import BIAS_INPUT
-from qdq_passes.graph.operators.clips import BOUNDS, clip_bound
-from qdq_passes.graph.operators.fused_layers import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.reach import in_order
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
+from qdq_passes.graph.reach import in_order, values_read
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, is_standard, only_reader
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of
@@ -283,3 +283,52 @@ def _encoding(node: ir.Node, encodings: dict[ir.Node, Encoding | None]) -> Encod
     if node not in encodings:
         encodings[node] = encoding_of(node)
     return encodings[node]
+
+
+@dataclass(frozen=True, eq=False)
+class UnitGraph:
+    """Units and the QuantizeLinear nodes that end none, each with what it reads.
+
+    Args:
+        items: units, and QuantizeLinear nodes with computed scales, which belong to no unit; in topological order.
+        before: per item the items that write what it reads, directly or through Q and DQ nodes.
+        item_of: node → its item: core and tail of a unit, the QuantizeLinear of its results, other QuantizeLinear nodes that
+            read what one of them writes with a constant scale; the rest is in no item.
+    """
+
+    items: list[Unit | ir.Node]
+    before: list[tuple[int, ...]]
+    item_of: dict[ir.Node, int]
+
+
+def unit_graph(model: ir.Model, units: Sequence[Unit]) -> UnitGraph:
+    """The graph of ``units``, which must be all units of ``model``."""
+    at = {unit.core: unit for unit in units}
+    items: list[Unit | ir.Node] = []
+    before: list[tuple[int, ...]] = []
+    item_of: dict[ir.Node, int] = {}
+    writers: dict[ir.Value, tuple[int, ...]] = {}
+
+    def add(item: Unit | ir.Node, nodes: Sequence[ir.Node]) -> None:
+        item_of.update(dict.fromkeys(nodes, len(items)))
+        read = {writer for node in nodes for value in values_read(node) for writer in writers.get(value, ())}
+        before.append(tuple(sorted(read)))
+        items.append(item)
+
+    for node in in_order(model.graph):
+        unit = at.get(node)
+        if unit is not None:
+            add(unit, unit.nodes)
+        elif is_quantize(node) and node.inputs[0] is not None and writers.get(node.inputs[0]):
+            if all(value is None or is_constant(value) for value in node.inputs[1:]):
+                item_of[node] = writers[node.inputs[0]][0]
+            else:
+                add(node, [node])
+        if node in item_of:
+            found: tuple[int, ...] = (item_of[node],)
+        elif is_qdq(node):
+            found = tuple({writer for value in values_read(node) for writer in writers.get(value, ())})
+        else:
+            continue
+        writers |= dict.fromkeys(node.outputs, found)
+    return UnitGraph(items, before, item_of)

@@ -66,3 +66,30 @@ class TargetRules(Protocol):
     def judge(self, unit: Unit) -> Verdict:
         """What becomes of ``unit``."""
         ...
+
+
+#: The engine of what no NPU runs.
+CPU = "CPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedUnit:
+    """An operator of a graph and what runs it.
+
+    Args:
+        name: of the node.
+        op: its operator.
+        engine: the engine, or ``"CPU"``.
+        macs: multiply-accumulates of one run.
+        rule: of what put it on the CPU; empty on an NPU.
+        reason: likewise, in words.
+        suggestion: what would bring it to the NPU; may be empty.
+    """
+
+    name: str
+    op: str
+    engine: str
+    macs: int
+    rule: str = ""
+    reason: str = ""
+    suggestion: str = ""

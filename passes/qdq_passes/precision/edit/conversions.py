@@ -8,15 +8,14 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, graph_of, insert_after
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, opset_at
 from qdq_passes.graph.uses import dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import change_type, rounded_to
 from qdq_passes.precision.look.boundaries import Input, Width
 from qdq_passes.qdq.edit.checks import check_encoding
-from qdq_passes.qdq.edit.encoding_words import change_in_words
 from qdq_passes.qdq.edit.pairs import dequantize_node, parameters, quantize_node
+from qdq_passes.qdq.look.grids import change_in_words
 from qdq_passes.qdq.look.pairs import dequantizers, encoding_of
 
 #: What a conversion of tensor ``t`` is called: ``t_converted``, and so its scale, zero point and nodes.

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import SHARING, dtype_of, has_body, is_constant, is_standard, only_reader
+from qdq_passes.graph.operators.qdq_ops import (
+    is_dequantize,
+    is_quantization,
+    is_quantize,
+    is_quantize_dequantize,
+    reads_stored,
+)
+from qdq_passes.graph.uses import SHARING, dtype_of, has_body, is_standard, only_reader
 from qdq_passes.qdq.look.pairs import encoding_of
 
 #: Activations that layers are fused with: no pair stands between.
@@ -44,12 +50,12 @@ class Width:
 
 def quantized_inputs(node: ir.Node) -> list[Input]:
     """The activations that ``node`` reads from a DequantizeLinear or FixNeuron; weights and biases are none."""
-    if is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node):
+    if is_quantization(node):
         return []
     found = []
     for index, value in enumerate(node.inputs):
         dq = value.producer() if value is not None else None
-        if dq is None or not (is_dequantize(dq) or is_quantize_dequantize(dq)) or _is_parameter(dq):
+        if dq is None or not (is_dequantize(dq) or is_quantize_dequantize(dq)) or reads_stored(dq):
             continue
         dtype = _stored_type(dq)
         if dtype is not None:
@@ -91,12 +97,6 @@ def _behind(value: ir.Value) -> list[Width]:
             return []
         value = reader.outputs[0]
     return []
-
-
-def _is_parameter(dq: ir.Node) -> bool:
-    source = dq.inputs[0]
-    q = source.producer() if source is not None else None
-    return is_constant(source) or (q is not None and is_quantize(q) and is_constant(q.inputs[0]))
 
 
 def _stored_type(node: ir.Node) -> ir.DataType | None:

@@ -1,17 +1,21 @@
-"""What an opset, a domain and a tensor can hold; asked before anything is edited."""
+"""What an opset, a domain and a tensor can hold, asked before anything is edited; encodings given as options: scales and zero
+points as flat lists, their shape by the axis, the block size and the tensor."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.errors import UnsupportedError, UsageError
-from qdq_passes.graph.operators.qdq_opsets import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
-from qdq_passes.graph.shapes.inference import static_shape
+from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS, OPSET_OF_HALF
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import dtype_of
-from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
+from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.qdq.edit.streamed import blocked_weight
 
 #: Storage types of the Q and DQ of other domains (the schemas that onnxruntime 1.31.1 registers, and loads; the custom operators
@@ -100,7 +104,7 @@ def _check_scale(value: ir.Value, encoding: Encoding, dtype: ir.DataType) -> Non
     scale = np.ones(1, np.float32) if is_later else encoding.scale_array().astype(dtype.numpy()).astype(np.float32)
     if not (np.isfinite(scale) & (scale > 0)).all():
         raise UsageError(f"scale {encoding.scale[0]:g} is no positive {dtype.name.lower()}", where=value.name)
-    shape = static_shape(value)
+    shape = static_sizes(value)
     if shape is not None and encoding.axis is not None:
         if not -len(shape) <= encoding.axis < len(shape):
             raise UsageError(f"axis {encoding.axis} does not exist in shape {shape}", where=value.name)
@@ -111,3 +115,64 @@ def _check_scale(value: ir.Value, encoding: Encoding, dtype: ir.DataType) -> Non
                 where=value.name,
                 hint=f"expected shape {list(wanted)}",
             )
+
+
+def check_numbers(
+    where: str, scale: Sequence[float], zero_point: Sequence[int], dtype: ir.DataType, axis: int | None, block_size: int
+) -> None:
+    """Refuse numbers that can be no encoding, whatever the tensor.
+
+    Raises:
+        UsageError: a scale that is not positive and finite, a zero point that the type does not hold, several scales without an
+            axis, blocks without an axis.
+    """
+    if any(not (s > 0 and math.isfinite(s)) for s in scale):
+        raise UsageError(f"scale {list(scale)} is not positive", where=where)
+    if len(scale) > 1 and axis is None:
+        raise UsageError(f"{len(scale)} scales without an axis", where=where, hint="give axis")
+    if block_size < 0 or (block_size and axis is None):
+        problem = f"block size {block_size}" if block_size < 0 else "a block size without an axis"
+        raise UsageError(problem, where=where, hint="blocks run along an axis")
+    name = dtype.name.lower()
+    if not is_integer_type(dtype):
+        if any(zero_point):
+            raise UsageError(f"a zero point for {name}, which is no integer type", where=where)
+    else:
+        qmin, qmax = integer_range(dtype, symmetric=False)
+        for z in zero_point:
+            if not qmin <= z <= qmax:
+                raise UsageError(f"zero point {z} is no {name}, which holds {qmin} to {qmax}", where=where)
+    if zero_point and len(zero_point) not in (1, len(scale)):
+        raise UsageError(f"{len(scale)} scales but {len(zero_point)} zero points", where=where)
+
+
+def explicit_encoding(
+    value: ir.Value | None,
+    scale: Sequence[float],
+    zero_point: Sequence[int],
+    dtype: ir.DataType,
+    axis: int | None,
+    block_size: int,
+) -> Encoding:
+    """The encoding of ``value`` by numbers that `check_numbers` let pass; a single zero point serves all scales.
+
+    Blocked scales are given in C order of their shape, that of ``value`` with ceil(D_axis / block_size) blocks.
+
+    Raises:
+        UsageError: blocks on a tensor whose shape is not known, or as many scales as do not fit it.
+    """
+    zeros = tuple(zero_point) * (len(scale) if len(zero_point) == 1 else 1) or (0,) * len(scale)
+    shape: tuple[int, ...] = () if axis is None else (len(scale),)
+    if block_size and axis is not None:
+        dims = static_sizes(value) if value is not None else None
+        where = value.name if value is not None else None
+        if dims is None:
+            raise UsageError("blocks on a tensor whose shape is not known", where=where, hint="run infer-shapes first")
+        if not -len(dims) <= axis < len(dims):
+            raise UsageError(f"axis {axis} does not exist in shape {dims}", where=where)
+        shape = Granularity(axis, block_size).scale_shape(tuple(dims))
+        if math.prod(shape) != len(scale):
+            raise UsageError(
+                f"{len(scale)} scales for {math.prod(shape)} blocks", where=where, hint=f"expected shape {list(shape)}"
+            )
+    return Encoding(dtype=dtype, scale=tuple(scale), zero_point=zeros, shape=shape, axis=axis, block_size=block_size)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change
-from qdq_passes.graph.edit import Namer, insert_after, make_node
+from qdq_passes.graph.edit import Namer, drop_unread, graph_of, insert_after, make_node, new_constant, replace_nodes
+from qdq_passes.graph.operators.activations import relu_bound
+from qdq_passes.graph.uses import dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import Pair
@@ -50,3 +55,35 @@ def _relu_behind(model: ir.Model, source: ir.Value, namer: Namer) -> ir.Value:
     if not source.is_graph_output():
         source.name, relu.outputs[0].name = namer.fresh(f"{name}_Relu_Input"), name
     return relu.outputs[0]
+
+
+def unbound(node: ir.Node, namer: Namer, factor: npt.NDArray[Any] | None = None) -> Change:
+    """Put a Relu of the same name in the place of the Clip ``node``.
+
+    Args:
+        node: the Clip to [0, b].
+        namer: names of this run.
+        factor: the bound of each channel is b·factor, which broadcasts to what the Clip writes: a Min keeps it. None: no bound.
+    """
+    bound, parameters, name = relu_bound(node), list(node.inputs[1:]), node.name or "Relu"
+    assert bound is not None
+    namer.release(name)
+    node.name = namer.fresh(f"{name}_bounded")
+    relu = make_node(
+        "Relu", [node.inputs[0]], name=namer.fresh(name), output=namer.fresh(f"{name}_relu"), like=node.outputs[0],
+        stands_for=[node],
+    )  # fmt: skip
+    made, because = [relu], "its bound is taken off"
+    if factor is not None:
+        dtype = (dtype_of(node.outputs[0]) or ir.DataType.FLOAT).numpy()
+        value = new_constant(graph_of(node), namer, f"{name}_bounds", np.asarray(bound * factor).astype(dtype), [node])
+        made.append(
+            make_node(
+                "Min", [relu.outputs[0], value], name=namer.fresh(f"{name}_Min"), output=namer.fresh(f"{name}_min"),
+                like=node.outputs[0], stands_for=[node],
+            )
+        )  # fmt: skip
+        because = "its bound differs from channel to channel"
+    replace_nodes([node], made, namer, because)
+    drop_unread(parameters)
+    return Change("replace", name, because)

@@ -13,9 +13,8 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.edit import RUN_SORT, Namer, drop_unread, graph_of, make_node, new_constant, remove, replace_nodes
-from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_quantize
-from qdq_passes.graph.operators.qdq_opsets import OPSET_OF_AXIS, opset_at
-from qdq_passes.graph.uses import constant_array, dtype_of, label
+from qdq_passes.graph.operators.qdq_ops import OPERATORS, OPSET_OF_AXIS, is_quantize, opset_at
+from qdq_passes.graph.uses import constant_array, dtype_of, integer_of, label
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.qdq.edit.checks import check_encoding
@@ -38,7 +37,7 @@ def refuse_domain(model: ir.Model, target: Target, domain: str) -> None:
             continue
         _check(model, target, node, domain)
         where, types = label(node), _float_types(node)
-        if domain and _int(node, "block_size"):
+        if domain and integer_of(node, "block_size", 0):
             raise UnsupportedError(f"{domain} knows no blocks", where=where, hint="use the standard operators")
         if domain == "com.microsoft" and ir.DataType.BFLOAT16 in types:
             raise UnsupportedError(
@@ -184,7 +183,7 @@ def _float_types(node: ir.Node) -> set[ir.DataType]:
         tensor.dtype if tensor is not None else None,
         dtype_of(node.inputs[1]) if node.inputs[1] is not None else None,
     }
-    asked = [_int(node, "precision" if is_quantize(node) else "output_dtype")]
+    asked = [integer_of(node, "precision" if is_quantize(node) else "output_dtype", 0)]
     return {dtype for dtype in found if dtype is not None} | {ir.DataType(code) for code in asked if code}
 
 
@@ -203,8 +202,3 @@ def _write_zero_point(node: ir.Node, namer: Namer) -> None:
     base = (scale.name or "value").removesuffix("_scale")
     node.resize_inputs(3)
     node.replace_input_with(2, new_constant(graph_of(node), namer, f"{base}_zero_point", zeros, [node]))
-
-
-def _int(node: ir.Node, name: str) -> int:
-    attribute = node.attributes.get(name)
-    return 0 if attribute is None or attribute.is_ref() else attribute.as_int()

@@ -20,9 +20,8 @@ from qdq_passes.graph.edit import (
     replace_nodes,
     replace_value,
 )
-from qdq_passes.graph.evaluate.rearrange import rearranged_by
-from qdq_passes.graph.nesting import Nesting, is_constant_node
-from qdq_passes.graph.scopes import INHERITED_KEYS
+from qdq_passes.graph.evaluate.exact import rearranged_by
+from qdq_passes.graph.nesting import INHERITED_KEYS, Nesting, is_constant_node
 from qdq_passes.graph.uses import constant_array, label, readers
 from qdq_passes.qdq.edit.pairs import hand_over_output
 from qdq_passes.qdq.look.exact import Rounding, rounding_of

@@ -101,7 +101,7 @@ def insert_pairs(
     scale, zero_point = given or parameters_in_place(model, value, encoding, namer)
     if domain:
         model.opset_imports.setdefault(domain, 1)
-    near, is_output = neighbour(value), uses is None and _can_hand_over(value)
+    near, is_output = neighbour(value), uses is None and can_hand_over(value)
     behind = [(use.node, use.idx) for use in value.uses()] if uses is None else list(uses)
     groups = _by_reader(behind) if dedicated else [behind]
     if dedicated and (is_output or not groups):
@@ -186,7 +186,8 @@ def _home(model: ir.Model, value: ir.Value, namer: Namer) -> ir.Graph:
     return model.graph if value.graph is None or namer.sees_main(value.graph) else value.graph
 
 
-def _can_hand_over(value: ir.Value) -> bool:
+def can_hand_over(value: ir.Value) -> bool:
+    """Whether a pair on ``value`` takes over the graph output that it is: inputs and weights that are outputs stay those."""
     return value.is_graph_output() and not value.is_graph_input() and not value.is_initializer()
 
 

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer
-from qdq_passes.graph.operators.qdq_ops import is_dequantize
-from qdq_passes.graph.operators.qdq_opsets import opset_at
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, opset_at
 from qdq_passes.graph.uses import constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize
@@ -20,9 +19,9 @@ from qdq_passes.numerics.reencode import clipped, real_range, requantized, round
 from qdq_passes.qdq.edit.biases import follow_biases
 from qdq_passes.qdq.edit.checks import check_encoding
 from qdq_passes.qdq.edit.clips import clips_at_zero
-from qdq_passes.qdq.edit.encoding_words import change_in_words
 from qdq_passes.qdq.edit.pairs import Use, members, write_constant, write_encodings
 from qdq_passes.qdq.look.biases import CoupledBias, coupled_biases
+from qdq_passes.qdq.look.grids import change_in_words
 from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of, half_pairs, is_named, qdq_pairs
 from qdq_passes.select.selectors import ALL, Selector, select
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.graph.sizes import Size, dims_of
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.qdq.look.commute import ARITHMETIC, ELEMENTWISE, NORMALIZATIONS, OPEN, POOLS, REDUCTIONS
 from qdq_passes.qdq.look.exact import rank_of, shape_of
@@ -58,7 +59,7 @@ def axis_before(node: ir.Node, axis: int, count: int, index: int = 0) -> int | s
     if node.op_type in IN_PLACE:
         return axis
     value = node.inputs[index]
-    dims = _dims(value)
+    dims = _sizes(value)
     if dims is None:
         return _UNKNOWN
     reason = ""
@@ -70,10 +71,9 @@ def axis_before(node: ir.Node, axis: int, count: int, index: int = 0) -> int | s
     return reason or f"axis {axis} of its output is no axis of {value.name if value is not None else 'its input'}"
 
 
-def _dims(value: ir.Value | None) -> list[int | str | None] | None:
-    """Sizes: numbers, names of dynamic sizes, None."""
+def _sizes(value: ir.Value | None) -> list[Size] | None:
     shape = shape_of(value)
-    return None if shape is None else [d if isinstance(d, int) else d.value for d in shape]
+    return None if shape is None else dims_of(shape)
 
 
 def _rank(node: ir.Node, index: int = 0) -> int:
@@ -120,7 +120,7 @@ def _transpose(node: ir.Node, axis: int, index: int) -> int:
 def _squeeze(node: ir.Node, axis: int, index: int) -> int:
     axes = _ints(node, 1, "axes")
     if not axes:
-        dims = _dims(node.inputs[0])
+        dims = _sizes(node.inputs[0])
         if dims is None or not all(isinstance(d, int) for d in dims):
             raise _Lost(_UNKNOWN)
         axes = [i for i, d in enumerate(dims) if d == 1]
@@ -137,7 +137,7 @@ def _unsqueeze(node: ir.Node, axis: int, index: int) -> int:
 
 def _reshape(node: ir.Node, axis: int, index: int) -> int:
     """The axis is still there if what stands before it has as many elements as before: then the order of slices is the same."""
-    before, after = _dims(node.inputs[0]), _dims(node.outputs[0])
+    before, after = _sizes(node.inputs[0]), _sizes(node.outputs[0])
     if before is None or after is None:
         raise _Lost(_UNKNOWN)
     for place, size in enumerate(after):
@@ -188,7 +188,7 @@ def _along(node: ir.Node, axis: int, index: int) -> int:
     at = _from_front([_int(node, "axis", 0)], lambda: _rank(node, index))
     _untouched(node, axis, at, {"Split": "cuts", "Concat": "joins"}.get(node.op_type, "picks from"))
     if node.op_type == "GatherElements":
-        before, after = _dims(node.inputs[0]), _dims(node.inputs[1])
+        before, after = _sizes(node.inputs[0]), _sizes(node.inputs[1])
         if before is None or after is None or before[axis] is None or before[axis] != after[axis]:
             raise _Lost(_UNKNOWN if before is None or after is None else f"its indices do not cover axis {axis}")
     return axis

@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.channels import BIAS_INPUT, bias_channels
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, is_constant, label
+from qdq_passes.graph.sizes import data_shape
+from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, qdq_pairs
 
@@ -120,11 +121,9 @@ def constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """Shape of a constant, looked up through its pair or its DequantizeLinear; None for what is computed."""
     current = value
     for _ in range(3):
-        if current is not None and current.const_value is not None:
-            return tuple(current.const_value.shape.numpy())
-        if current is not None and is_constant(current):
-            array = constant_array(current)
-            return None if array is None else array.shape
+        shape = data_shape(current)
+        if shape is not None:
+            return shape
         producer = current.producer() if current is not None else None
         is_half = producer is not None and (is_quantize(producer) or dequantizer_of(current) is producer)
         current = producer.inputs[0] if producer is not None and is_half and producer.inputs else None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, has_body
 from qdq_passes.qdq.look.exact import Rounding, on_grid, shape_of
 
@@ -85,7 +85,7 @@ class Crossing:
 def crossing_of(node: ir.Node, rounding: Rounding, rank: int | None) -> Crossing:
     """How ``node`` and ``rounding``, of a tensor of ``rank`` dimensions if that is known, get past each other."""
     op = node.op_type
-    if is_quantize(node) or is_dequantize(node) or is_quantize_dequantize(node):
+    if is_quantization(node):
         return Crossing(problem="another pair stands there", is_possible=False)
     if op in ("Cast", "CastLike"):
         return Crossing(problem=f"{op} makes another element type", is_possible=False)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq
 from qdq_passes.graph.uses import constant_array, dtype_of
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
@@ -121,7 +121,7 @@ def shape_of(value: ir.Value | None) -> ir.Shape | None:
     while value is not None and value.shape is None and value not in seen:
         seen.add(value)
         producer = value.producer()
-        is_half = producer is not None and (is_quantize(producer) or is_dequantize(producer))
+        is_half = producer is not None and is_qdq(producer)
         value = producer.inputs[0] if producer is not None and is_half else None
     return value.shape if value is not None else None
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import constant_array, dtype_of
-from qdq_passes.numerics.encoding import integer_format, integer_range, is_integer_type
+from qdq_passes.graph.operators.qdq_ops import is_qdq, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.uses import constant_array, dtype_of, integer_of
+from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range, is_integer_type
 from qdq_passes.qdq.look.pairs import encoding_of
 
 Numbers = npt.NDArray[np.float32]
@@ -96,16 +96,16 @@ def grid_of(node: ir.Node) -> Grid | None:
         scale, zero = np.array(encoding.scale, np.float32), np.array(encoding.zero_point, np.float32)
         return Grid(dtype=encoding.dtype, scale=scale, zero_point=zero)
     given = (*node.inputs, None, None, None)[1:3]
-    scales = constant_array(given[0]) if is_quantize(node) or is_dequantize(node) else None
+    scales = constant_array(given[0]) if is_qdq(node) else None
     zeros = constant_array(given[1]) if given[1] is not None else np.zeros(1)
     if scales is None or zeros is None or scales.dtype.kind in "OSU":
         return None
-    block_size = _number(node, "block_size", 0)
+    block_size = integer_of(node, "block_size", 0)
     return Grid(
         dtype=_stored_type(node, given[1]),
         scale=scales.astype(np.float32),
         zero_point=zeros.astype(np.float32),
-        axis=_number(node, "axis", 1) if scales.ndim and (scales.size != 1 or block_size) else None,
+        axis=integer_of(node, "axis", 1) if scales.ndim and (scales.size != 1 or block_size) else None,
         block_size=block_size,
     )
 
@@ -123,18 +123,13 @@ def _stored_type(node: ir.Node, zero: ir.Value | None) -> ir.DataType:
     if found is not None:
         return found
     if is_quantize(node):
-        code = _number(node, "output_dtype", 0)
+        code = integer_of(node, "output_dtype", 0)
         return ir.DataType(code) if code else node.outputs[0].dtype or ir.DataType.UINT8
     integers = node.inputs[0]
     producer = integers.producer() if integers is not None else None
     if producer is not None and is_quantize(producer):
         return _stored_type(producer, (*producer.inputs, None, None, None)[2])
     return (integers and dtype_of(integers)) or ir.DataType.UINT8
-
-
-def _number(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else attribute.as_int()
 
 
 def _spread(grid: Grid) -> Numbers:
@@ -175,3 +170,18 @@ def _text(number: np.generic) -> str:
     """The shortest decimal that reads back as the same float32; integers without a point."""
     value = float(number)
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else str(np.float32(value))
+
+
+def words(encoding: Encoding) -> str:
+    """``int8, scale 2^-4, zero point 0``; of many scales their count and their extremes."""
+    scale, zero = np.array(encoding.scale, np.float32), np.array(encoding.zero_point, np.float32)
+    return str(
+        Grid(
+            dtype=encoding.dtype, scale=scale, zero_point=zero, axis=encoding.axis, block_size=encoding.block_size,
+        )
+    )  # fmt: skip
+
+
+def change_in_words(old: Encoding, new: Encoding) -> str:
+    """``int8, scale 2^-4, zero point 0 → int16, scale 2^-12, zero point 0``."""
+    return f"{words(old)} → {words(new)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from qdq_passes.graph.evaluate.rearrange import rearranged_by
+from qdq_passes.graph.evaluate.exact import rearranged_by
 from qdq_passes.graph.uses import constant_array, is_standard, label
 from qdq_passes.qdq.look.axes import IN_PLACE, axis_after, axis_before
 from qdq_passes.qdq.look.commute import Crossing, crossing_of, data_inputs

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.clips import clip_bounds
+from qdq_passes.graph.operators.activations import clip_bounds
 from qdq_passes.graph.uses import SHARING, has_body, is_standard
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.reencode import real_range

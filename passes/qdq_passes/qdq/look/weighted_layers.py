@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of, text_of
+from qdq_passes.graph.sizes import data_shape
 from qdq_passes.graph.uses import (
     FLOAT_TYPES,
     constant_array,
     dtype_of,
+    float_of,
+    integer_of,
+    integers_of,
     is_constant,
     is_standard,
     main_nodes,
     only_reader,
+    text_of,
 )
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.layer_form import LayerForm
@@ -97,7 +101,8 @@ def weighted_layer(node: ir.Node) -> WeightedLayer | str | None:
     assert stored is not None
     if dtype_of(value) not in (*FLOAT_TYPES, None):
         return "does not compute on floats"
-    shape = _shape_of(stored)
+    shape = data_shape(stored)
+    assert shape is not None
     if not shape or 0 in shape or (len(shape) < 3 and node.op_type.startswith("Conv")):
         return f"its weight {list(shape)} is empty or no matrix"
     form = _conv_form(node, shape) if node.op_type.startswith("Conv") else _product_form(node, shape, weight)
@@ -119,14 +124,6 @@ def _is_weight(value: ir.Value | None) -> bool:
     producer = value.producer()
     pair = pair_of(producer) if producer is not None else None
     return pair is not None and pair.stored is not None
-
-
-def _shape_of(value: ir.Value) -> tuple[int, ...]:
-    if value.const_value is not None:
-        return tuple(value.const_value.shape.numpy())
-    array = constant_array(value)
-    assert array is not None
-    return tuple(array.shape)
 
 
 def _conv_form(node: ir.Node, shape: tuple[int, ...]) -> LayerForm | None:
@@ -181,7 +178,8 @@ def _bias_of(node: ir.Node, form: LayerForm) -> tuple[ir.Node, int] | None:
     pair = pair_of(producer) if producer is not None else None
     stored = value if pair is None else pair.stored
     assert stored is not None
-    shape = _shape_of(stored)
+    shape = data_shape(stored)
+    assert shape is not None
     axis = -2 if form.is_first else -1
     is_row = bool(shape) and len(shape) >= -axis and all(n == 1 for i, n in enumerate(shape) if i - len(shape) != axis)
     return (add, index) if is_row and shape[axis] == form.channels[0] and form.sizes[0] == 1 else None

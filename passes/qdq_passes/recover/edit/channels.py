@@ -1,10 +1,17 @@
 """Surgery of scaled channels: divide what makes a value by s and multiply the weights that read it, see
-`recover.look.channel_flow`."""
+`recover.look.channel_flow`; and the factors s that make both easier to quantize.
+
+Smoothing (SmoothQuant, arXiv 2211.10438):     s_c = max|u_c|^α / max|W_c|^(1−α)
+Equalization (arXiv 1906.04721, equation 11):  s_c = √(max|V_c| / max|W_c|), V the weights that make u_c: both become
+√(max|V_c|·max|W_c|)
+
+Powers of two are exact: neither the factor nor any product with it is rounded, short of overflow and underflow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +19,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.graph.sizes import sizes_of
 from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.qdq.edit.pairs import write_constant
@@ -32,7 +40,7 @@ class KnownSizes:
         if array is not None:
             return list(array.shape)
         if value.shape is not None:
-            return [size if isinstance(size, int) else size.value for size in value.shape]
+            return sizes_of(value)
         rank = self._inferred.rank(value)
         if rank is None:
             return None
@@ -127,3 +135,35 @@ def _behind(flow: Flow, scale: Reals) -> Iterator[_Edit]:
             sink.layer.form.along_inputs(factors_at(sink.index, scale)),
             "the weight",
         )
+
+
+#: Factors are rounded to powers of two, or are any numbers.
+Factors = Literal["pow2", "any"]
+
+#: Factors stay between 2^-24 and 2^24, beyond which a float32 sum keeps nothing of the smaller term.
+LARGEST = 2.0**24
+
+#: How far a model with factors that are no powers of two may differ, of the largest magnitude of an output.
+BOUND = 2.0**-14
+
+
+def smoothing(activations: Reals, weights: Reals, alpha: float) -> Reals:
+    """s [c] of the largest magnitudes of activations and weights [c]; 1 where one of them is 0."""
+    return _where_both(activations, weights, lambda a, w: a**alpha / w ** (1 - alpha))
+
+
+def equalizing(before: Reals, behind: Reals) -> Reals:
+    """s [c] of the largest magnitudes of the weights that make and that read a channel [c]; 1 where one of them is 0."""
+    return _where_both(before, behind, lambda v, w: np.sqrt(v / w))
+
+
+def _where_both(first: Reals, second: Reals, of: Callable[[Reals, Reals], Reals]) -> Reals:
+    both = (first > 0) & (second > 0) & np.isfinite(first) & np.isfinite(second)
+    found = np.ones(first.shape)
+    found[both] = np.clip(of(first[both], second[both]), 1 / LARGEST, LARGEST)
+    return found
+
+
+def rounded(scale: Reals, factors: Factors) -> Reals:
+    """``scale`` as powers of two, the nearest in log2 (halves to even), or as it is."""
+    return np.exp2(np.rint(np.log2(scale))) if factors == "pow2" else scale

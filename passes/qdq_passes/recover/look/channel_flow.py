@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.relus import is_bounded_relu
+from qdq_passes.graph.operators.activations import is_bounded_relu
 from qdq_passes.graph.uses import constant_array, is_standard, label, readers
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
 from qdq_passes.recover.look.channel_steps import STEPS, Sizes, Step

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
-from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of, is_constant, is_standard
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of, integer_of, is_constant, is_standard
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
 from qdq_passes.recover.look.channel_flow import why_fixed
 from qdq_passes.recover.look.channel_steps import Sizes

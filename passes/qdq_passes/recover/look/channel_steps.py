@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of, integers_of, text_of
-from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of, integer_of, integers_of, text_of
 
 Index = npt.NDArray[np.int64]
 #: A size: a number; its name, or None, where it is dynamic.

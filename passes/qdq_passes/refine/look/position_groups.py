@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import SHARING, all_nodes, is_constant, is_standard, label
 from qdq_passes.numerics.encoding import integer_format, is_integer_type
 from qdq_passes.numerics.reencode import is_centered
@@ -70,7 +70,7 @@ def position_groups(model: ir.Model, *, by_initializer: bool) -> dict[ir.Node, P
         model: the model; bodies and functions count.
         by_initializer: all that read one scale initializer move together, whatever they stand on.
     """
-    halves = [node for node in all_nodes(model) if is_quantize(node) or is_dequantize(node)]
+    halves = [node for node in all_nodes(model) if is_qdq(node)]
     halves = [
         node for node in halves if len(node.inputs) > 1 and node.inputs[0] is not None and node.inputs[1] is not None
     ]

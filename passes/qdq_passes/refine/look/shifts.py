@@ -12,11 +12,10 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.fused_layers import AVERAGE_POOLS
-from qdq_passes.graph.operators.hard_sigmoid import is_dpu_hard_sigmoid
+from qdq_passes.graph.operators.activations import AVERAGE_POOLS, is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import float_source
 from qdq_passes.graph.uses import is_standard
-from qdq_passes.refine.look.positions import Positions, factor_input
+from qdq_passes.refine.look.scale_positions import Positions, factor_input
 
 Halves = Sequence[ir.Node]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import text_of
+from qdq_passes.graph.uses import text_of
 from qdq_passes.npu.formulas.floats import rounded
 from qdq_passes.npu.program.floats.steps import Constant, Handlers, Made, Source, Steps, type_of
 from qdq_passes.npu.program.movement import JOINING, MOVING, check_steering, padding_with

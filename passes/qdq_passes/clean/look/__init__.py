@@ -1,1 +1,0 @@
-"""Queries on nodes that change nothing."""

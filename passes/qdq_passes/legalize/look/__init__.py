@@ -1,1 +1,0 @@
-"""Queries on operators that a target has in another form."""
