@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @command_of(Match)
 def match(out: Out, asked: Match) -> None:
-    from qdq_passes.graph.scopes import scope_of
+    from qdq_passes.graph.nesting import scope_of
 
     hit = asked.run()
     payload: dict[str, Any] = {

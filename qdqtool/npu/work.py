@@ -9,14 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.graph.operators.fused_products import Products
-from qdq_passes.graph.operators.fused_products import fused_product
-from qdq_passes.npu.program.operator import Effort
-from qdq_passes.npu.program.operator import count
-from qdq_passes.npu.program.operator import static_shape
+from qdq_passes.graph.operators.fused_products import Products, fused_product
+from qdq_passes.npu.program.operator import Effort, count, static_shape
 from qdq_passes.npu.program.operators import operator_called
-from qdq_passes.graph.operators.reductions import kernel_of
-from qdq_passes.graph.uses import integer_of
 from qdq_passes.npu.units.units import Operand, Result, Unit
 
 #: Element operations for each score inside an attention: the mask, and those of a softmax.

@@ -16,10 +16,7 @@ from qdq_passes.encode.edit.precision import FLOATS, in_words
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
-from qdq_passes.graph.uses import all_values
-from qdq_passes.graph.uses import has_body
-from qdq_passes.graph.uses import main_nodes
-from qdq_passes.graph.uses import op_type_of
+from qdq_passes.graph.uses import all_values, has_body, main_nodes, op_type_of
 from qdq_passes.numerics.override import parse_overrides
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report

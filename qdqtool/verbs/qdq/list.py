@@ -9,7 +9,7 @@ from qdqtool.verbs.groups import MODEL, AllowsEmpty, Path, Selected
 from qdqtool.verbs.verb import Verb
 
 if TYPE_CHECKING:
-    from qdq_passes.integers.look.rows import Row
+    from qdq_passes.integers.look.quantized_table import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class List(Selected, AllowsEmpty, Verb["list[Row]"]):
 
     def run(self) -> list[Row]:
         """The rows, of what is selected."""
-        from qdq_passes.integers.look.rows import qdq_rows
+        from qdq_passes.integers.look.quantized_table import qdq_rows
         from qdq_passes.select.selectors import Selector, select
 
         from qdqtool.io.models.load import load

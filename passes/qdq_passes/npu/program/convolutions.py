@@ -12,9 +12,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of, integers_of
 from qdq_passes.graph.operators.fused_products import Products
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import integer_of, integers_of, is_standard
 from qdq_passes.npu.program.operands import WEIGHTS, NotComputable, operand_at, source, stored, stored_integers
 from qdq_passes.npu.program.operator import AttributeTypes, Effort, OneOperator, Plan, arithmetic, static_shape
 from qdq_passes.npu.program.sums import per_channel, sum_of_products

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import text_of
 from qdq_passes.graph.operators.einsums import Contraction, Dim, Turn, contraction
 from qdq_passes.graph.operators.fused_products import fused_product
+from qdq_passes.graph.uses import text_of
 from qdq_passes.npu.program.edit import Replacement, Source, bytes_of
 from qdq_passes.npu.program.operands import (
     DATA,

@@ -8,13 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import constant_array
-from qdq_passes.npu.program.operands import NotComputable
-from qdq_passes.npu.program.operands import check_index
-from qdq_passes.npu.program.operands import rank_of
-from qdq_passes.npu.program.operands import sizes_of
-from qdq_passes.graph.uses import float_of
-from qdq_passes.graph.uses import integer_of
+from qdq_passes.graph.uses import constant_array, float_of, integer_of
+from qdq_passes.npu.program.operands import NotComputable, check_index, rank_of, sizes_of
 from qdq_passes.npu.units.units import Operand
 
 CONTRIB = "com.microsoft"

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of, text_of
 from qdq_passes.graph.operators.pads import Padding, padding_of
-from qdq_passes.graph.uses import constant_array, is_constant
+from qdq_passes.graph.uses import constant_array, integer_of, is_constant, text_of
 from qdq_passes.npu.formulas.functions import quantized
 from qdq_passes.npu.program.edit import Replacement
 from qdq_passes.npu.program.operands import (

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import float_of, integer_of, is_standard
 from qdq_passes.npu.program.edit import Source, Stored
 from qdq_passes.npu.program.operands import (
     NotComputable,

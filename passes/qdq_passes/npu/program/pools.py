@@ -12,10 +12,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of, integers_of
 from qdq_passes.graph.operators.pads import padding_of, windows_start_inside
-from qdq_passes.graph.operators.windows import averaged_axes, kernel_of
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.operators.reductions import averaged_axes, kernel_of
+from qdq_passes.graph.uses import integer_of, integers_of, is_standard
 from qdq_passes.npu.program.edit import Attributes
 from qdq_passes.npu.program.movement import move_of
 from qdq_passes.npu.program.operands import (

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of
 from qdq_passes.graph.operators.fused_products import Products
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import float_of, integer_of, is_standard
 from qdq_passes.npu.program.operands import (
     DATA,
     WEIGHTS,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of, text_of
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import integer_of, is_standard, text_of
 from qdq_passes.npu.program.edit import Replacement
 from qdq_passes.npu.program.movement import Moved, move_of
 from qdq_passes.npu.program.operands import NotComputable, operand_at, rank_of, sizes_of

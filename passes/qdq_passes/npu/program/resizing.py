@@ -12,10 +12,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.errors import QdqError
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of, text_of
-from qdq_passes.graph.uses import constant_array
-from qdq_passes.npu.formulas.interpolation import WEIGHT_BITS, Taps, resize_taps
-from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indices
+from qdq_passes.graph.uses import constant_array, float_of, integer_of, integers_of, text_of
+from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, WEIGHT_BITS, Taps, resize_nearest_indices, resize_taps
 from qdq_passes.npu.program.edit import Attributes, Replacement, Source, Stored
 from qdq_passes.npu.program.movement import Moved, move_of
 from qdq_passes.npu.program.operands import (
@@ -31,21 +29,9 @@ from qdq_passes.npu.program.operands import (
     target,
     zero,
 )
-from qdq_passes.npu.program.operator import OneOperator
-from qdq_passes.npu.program.operator import Plan
-from qdq_passes.npu.program.operator import ProgramOperator
-from qdq_passes.npu.program.operator import arithmetic
-from qdq_passes.npu.program.scaling import multiplier
-from qdq_passes.npu.program.scaling import one_multiplier
-from qdq_passes.npu.program.scaling import output_attributes
+from qdq_passes.npu.program.operator import OneOperator, Plan, ProgramOperator, arithmetic
+from qdq_passes.npu.program.scaling import multiplier, one_multiplier, output_attributes
 from qdq_passes.npu.units.units import Unit
-from qdq_passes.graph.uses import float_of
-from qdq_passes.graph.uses import integer_of
-from qdq_passes.graph.uses import integers_of
-from qdq_passes.graph.uses import text_of
-from qdq_passes.npu.formulas.resize import WEIGHT_BITS
-from qdq_passes.npu.formulas.resize import Taps
-from qdq_passes.npu.formulas.resize import resize_taps
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.requantize import real_multiplier
 

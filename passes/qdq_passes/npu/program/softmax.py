@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import integer_of
+from qdq_passes.graph.uses import integer_of
 from qdq_passes.npu.program.edit import Stored
 from qdq_passes.npu.program.operands import (
     NotComputable,

@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import constant_array
-from qdq_passes.graph.uses import is_standard
 from qdq_passes.graph.operators.activations import clip_bounds
-from qdq_passes.graph.uses import float_of
+from qdq_passes.graph.uses import constant_array, float_of, is_standard
 from qdq_passes.npu.formulas.functions import quantized, slope_axis
 from qdq_passes.npu.program.operands import NotComputable, constant_floats, no_references
 from qdq_passes.numerics.encoding import Encoding

@@ -8,16 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.pads import AUTO_PAD, EXPLICIT
-from qdq_passes.npu.program.operands import NotComputable
-from qdq_passes.npu.program.operands import no_references
-from qdq_passes.npu.program.operands import rank_of
-from qdq_passes.npu.program.operands import sizes_of
-from qdq_passes.graph.operators.reductions import same_total
-from qdq_passes.graph.operators.reductions import split_evenly
-from qdq_passes.graph.operators.reductions import transposed_total
-from qdq_passes.graph.uses import integer_of
-from qdq_passes.graph.uses import integers_of
-from qdq_passes.graph.uses import text_of
+from qdq_passes.graph.operators.reductions import same_total, split_evenly, transposed_total
+from qdq_passes.graph.uses import integer_of, integers_of, text_of
+from qdq_passes.npu.program.operands import NotComputable, no_references, rank_of, sizes_of
 from qdq_passes.npu.units.units import Operand
 
 #: Spatial axes that kernels know: [N, C, L] and [N, C, H, W].

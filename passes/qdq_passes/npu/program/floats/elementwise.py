@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import float_of
-from qdq_passes.graph.uses import integer_of
+from qdq_passes.graph.uses import float_of, integer_of
 from qdq_passes.npu.formulas.floats import TYPES, lookup_table
 from qdq_passes.npu.formulas.functions import Function, function_of
 from qdq_passes.npu.program.floats.steps import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qdq_passes.graph.attributes import float_of, integer_of, integers_of
+from qdq_passes.graph.uses import float_of, integer_of, integers_of
 from qdq_passes.npu.program.floats.steps import Constant, Handler, Handlers, Source, Steps, type_of
 from qdq_passes.npu.program.operands import sizes_of
 from qdq_passes.npu.program.operator import AttributeTypes, Row, floating

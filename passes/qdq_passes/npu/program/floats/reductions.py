@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.graph.uses import float_of
-from qdq_passes.graph.uses import integer_of
-from qdq_passes.graph.uses import integers_of
+from qdq_passes.graph.uses import float_of, integer_of, integers_of
 from qdq_passes.npu.formulas.floats import batch_norm_factors
 from qdq_passes.npu.program.floats.steps import Constant, Handler, Handlers, Source, Steps, constant_of, type_of
 from qdq_passes.npu.program.operands import NotComputable, no_other_output
