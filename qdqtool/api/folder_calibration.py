@@ -18,9 +18,9 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.calibrate.observed import NotFiniteError, Part, Seen
 from qdqtool.calibrate.observer import Option, Range, checked_options, extremes
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.calibrate.seen import NotFiniteError, Part, Seen
 from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest
 from qdqtool.llm.run.calibration import Windows

@@ -19,7 +19,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import ModelOrPath
-from qdqtool.lints.observing import facts_of_float, facts_of_quantized
+from qdqtool.lints.observe import facts_of_float, facts_of_quantized
 from qdqtool.lints.table import find_lints
 from qdqtool.presets.preset import Preset
 

@@ -24,7 +24,7 @@ from qdqtool.presets.preset import Preset
 from qdqtool.search.allowed_precisions import allowed_precisions
 from qdqtool.search.measuring import Measurements, Setting
 from qdqtool.search.mixed_precision import Mixed
-from qdqtool.search.movers import movers
+from qdqtool.search.node_groups import movers
 from qdqtool.search.precision_search import Search
 from qdqtool.search.recipe import OptionValue, Recipe
 from qdqtool.search.variants import RAISED

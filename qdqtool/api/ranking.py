@@ -18,7 +18,7 @@ from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.working import ModelOrPath, opened
 from qdqtool.presets.preset import Preset
 from qdqtool.search.measuring import Measurements
-from qdqtool.search.movers import By
+from qdqtool.search.node_groups import By
 from qdqtool.search.sensitivity import Mode, Sensitivity, sensitivity_of
 from qdqtool.search.sensitivity_plot import sensitivity_svg
 from qdqtool.workers.cluster import open_workers

@@ -11,9 +11,9 @@ from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.cache import RangesCache, cache_key, data_sha256
 from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.calibrate.observed import Seen
 from qdqtool.calibrate.observer import Option, checked_options
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.calibrate.seen import Seen
 from qdqtool.calibrate.shards import parts
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress

@@ -16,8 +16,8 @@ from qdq_passes.errors import SetupError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.cache import method_sha256
+from qdqtool.calibrate.observed import Part, Seen
 from qdqtool.calibrate.observer import Option
-from qdqtool.calibrate.seen import Part, Seen
 from qdqtool.io.feeds.feeds import Feeds, Opening
 from qdqtool.io.feeds.slices import Slices
 from qdqtool.io.feeds.spec import input_specs

@@ -15,7 +15,7 @@ from qdqtool.cli.render import Out, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qdqtool.llm.run.talk import Generated, Talk
+    from qdqtool.llm.run.chat import Generated, Talk
 
 
 @command()
@@ -108,9 +108,9 @@ def _talk(
     """Turns until the input ends. What does not fit is told, and the next line may."""
     from qdq_passes.errors import UsageError
 
+    from qdqtool.llm.run.chat import Talk
     from qdqtool.llm.run.sampling import Sampling
     from qdqtool.llm.run.session import Session
-    from qdqtool.llm.run.talk import Talk
 
     how = {key: options.pop(key) for key in ("temperature", "top_k", "top_p")}
     devices = {key: options.pop(key) for key in DEVICE_OPTIONS}

@@ -12,8 +12,8 @@ from qdqtool.cli.render import plural, say, table
 if TYPE_CHECKING:
     from qdq_passes.npu.units.placed import PlacedUnit
 
+    from qdqtool.llm.run.chat import Generated
     from qdqtool.llm.run.placement import GraphPlacement
-    from qdqtool.llm.run.talk import Generated
 
 F = TypeVar("F", bound=Callable[..., Any])
 

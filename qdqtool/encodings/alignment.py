@@ -11,7 +11,7 @@ import onnx_ir as ir
 from qdq_passes.graph.uses import is_constant
 
 from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.scale_axes import Values
 from qdqtool.encodings.structure import Matched, match_structure
 
 How = Literal["exact", "structure", "map"]

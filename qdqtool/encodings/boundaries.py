@@ -12,7 +12,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.encodings.entries import Encodings
-from qdqtool.encodings.gathering import Gathered
+from qdqtool.encodings.import_plan import Gathered
 
 #: Key in the hint of a tensor that an operator of another width reads without a converting pair.
 UNCONVERTED = "unconverted"

@@ -24,8 +24,8 @@ from qdqtool.encodings.formats.ort_overrides import NAME as ORT
 from qdqtool.encodings.grid import as_type, integer_type
 from qdqtool.encodings.hints import TensorHint, default_hint, to_json
 from qdqtool.encodings.names import can_hand_over, values_by_name
+from qdqtool.encodings.pair_extraction import Site, take_out
 from qdqtool.encodings.reading import encoding_for, represented
-from qdqtool.encodings.sites import Site, take_out
 
 Activations = Literal["as-is", "unsigned"]
 #: Tensors named in one message.

@@ -11,8 +11,8 @@ from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding
 from qdqtool.encodings.entries import Encodings, Lpbq, Unplaced, Wish
 from qdqtool.encodings.formats import read_document, write_document
 from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.placing import Values
 from qdqtool.encodings.reading import made_of, of_range
+from qdqtool.encodings.scale_axes import Values
 from qdqtool.io.files import documents
 from qdqtool.io.files.artifacts import sha256_of_json
 

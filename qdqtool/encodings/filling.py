@@ -15,7 +15,7 @@ from qdq_passes.numerics.encoding import Encoding, encoding_of_range, encoding_o
 from qdqtool.calibrate.observer import Range
 from qdqtool.encodings.biases import smallest_scale
 from qdqtool.encodings.coverage import Missing
-from qdqtool.encodings.placing import implied_axes
+from qdqtool.encodings.scale_axes import implied_axes
 
 #: Operators whose output holds every element of the input, so that the input may take the output's encoding as well.
 KEEPS_ALL = frozenset(

@@ -18,11 +18,11 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.encodings.alignment import Alignment
 from qdqtool.encodings.boundaries import convert_boundaries, has_unconverted
-from qdqtool.encodings.completing import BiasMode, Calibrate, MissingMode, complete
 from qdqtool.encodings.coverage import Missing
 from qdqtool.encodings.entries import Convert, Encodings
-from qdqtool.encodings.gathering import Gathered, gather
+from qdqtool.encodings.fill_missing import BiasMode, Calibrate, MissingMode, complete
 from qdqtool.encodings.hints import Weights
+from qdqtool.encodings.import_plan import Gathered, gather
 from qdqtool.encodings.lpbq import remember
 from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.reading import made_of

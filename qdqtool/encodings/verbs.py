@@ -14,16 +14,16 @@ from qdq_passes.verification.rules import verify
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.observer import Range
 from qdqtool.encodings.alignment import align
-from qdqtool.encodings.completing import BiasMode, MissingMode
 from qdqtool.encodings.entries import Encodings
 from qdqtool.encodings.exporting import Activations, Exported, export
 from qdqtool.encodings.files import read_encodings, read_names, sha256_of, write_encodings
+from qdqtool.encodings.fill_missing import BiasMode, MissingMode
 from qdqtool.encodings.formats import write_document
 from qdqtool.encodings.hints import Weights
 from qdqtool.encodings.importing import Imported, put_in
 from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.placing import place
-from qdqtool.encodings.sites import take_out
+from qdqtool.encodings.pair_extraction import take_out
+from qdqtool.encodings.scale_axes import place
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs

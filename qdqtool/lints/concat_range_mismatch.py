@@ -23,7 +23,7 @@ from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_typ
 from qdq_passes.select.selectors import literal
 
 from qdqtool.lints import words
-from qdqtool.lints.facts import Facts
+from qdqtool.lints.context import Facts
 from qdqtool.lints.heads import head_around
 from qdqtool.lints.rule import Lint
 

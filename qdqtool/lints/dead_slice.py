@@ -21,7 +21,7 @@ from qdq_passes.numerics.quantize import quantize
 from qdq_passes.select.selectors import literal
 
 from qdqtool.lints import words
-from qdqtool.lints.facts import Facts, Slices
+from qdqtool.lints.context import Facts, Slices
 from qdqtool.lints.rule import Lint
 
 #: A slice that spans less than this share of a step was nearly constant before: next to the half step by which the other slices

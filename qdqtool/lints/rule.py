@@ -10,7 +10,7 @@ from qdq_passes.core.findings import Finding, Level
 from qdq_passes.core.names import kebab_case
 from qdq_passes.npu.traps.rule import Trap
 
-from qdqtool.lints.facts import Facts
+from qdqtool.lints.context import Facts
 
 
 @dataclass(frozen=True)

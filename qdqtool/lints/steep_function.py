@@ -25,7 +25,7 @@ from qdq_passes.numerics.reencode import real_range
 from qdq_passes.select.selectors import literal
 
 from qdqtool.lints import words
-from qdqtool.lints.facts import Facts
+from qdqtool.lints.context import Facts
 from qdqtool.lints.rule import Lint
 
 Floats = npt.NDArray[np.float32]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from qdq_passes.core.findings import Finding
 
 from qdqtool.lints.concat_range_mismatch import ConcatRangeMismatch
+from qdqtool.lints.context import Facts
 from qdqtool.lints.dead_slice import DeadSlice
-from qdqtool.lints.facts import Facts
 from qdqtool.lints.rule import Lint
 from qdqtool.lints.steep_function import SteepFunction
 

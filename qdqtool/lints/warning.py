@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from qdqtool.lints.concat_range_mismatch import ConcatRangeMismatch
-from qdqtool.lints.facts import Facts, Interval
+from qdqtool.lints.context import Facts, Interval
 
 
 def concat_warnings(quantized: ir.Model, ranges: Mapping[str, Interval]) -> list[str]:

@@ -27,7 +27,7 @@ from qdqtool.npu.compiled import headers, refuse_stale_programs
 from qdqtool.npu.devices import Device, is_simulated_npu, other_provider, simulated_npu
 from qdqtool.npu.estimate import estimate
 from qdqtool.npu.jit import boundary_of
-from qdqtool.npu.placing import predicted, surprises, told, why_none
+from qdqtool.npu.placement import predicted, surprises, told, why_none
 from qdqtool.npu.programs import is_context
 from qdqtool.npu.running import Runs
 from qdqtool.npu.simulated import Placement, Simulation

@@ -38,8 +38,8 @@ from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
 from qdqtool.runtime.computing import RUNTIME, compute
-from qdqtool.targets.facts import op_type_of
 from qdqtool.targets.remedies import REPLACED
+from qdqtool.targets.unit_facts import op_type_of
 from qdqtool.workers.cluster import Workers
 
 #: Family of the passes that make of operators what a target computes.

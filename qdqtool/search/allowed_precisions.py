@@ -10,7 +10,7 @@ from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.npu.units.verdict import Verdict
 
-from qdqtool.search.movers import Mover
+from qdqtool.search.node_groups import Mover
 from qdqtool.search.variants import Bench, Point
 from qdqtool.targets.target import Target
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from qdqtool.search.measuring import figure_json
 from qdqtool.search.metrics import Metric, rank
-from qdqtool.search.movers import Mover
+from qdqtool.search.node_groups import Mover
 from qdqtool.search.variants import Measured, Point
 
 

@@ -1,6 +1,6 @@
 """The search for mixed precision: the cheapest raise of some nodes out of 8 bit that holds a bound, found on the real model.
 
-1. Sensitivity: every mover (`qdqtool.search.movers`) quantized alone, and every candidate raised alone: a mover in each
+1. Sensitivity: every mover (`qdqtool.search.node_groups`) quantized alone, and every candidate raised alone: a mover in each
    precision that the target takes, and sets that do not multiply (the tail behind the last layers, what lies between two layers,
    all of one operator type). Of floating point types only the first is tried with which everything together holds the bound.
 2. From the plain quantization on the candidates are raised, the most harm a cost first, and the model is measured again after
@@ -23,7 +23,7 @@ from qdqtool.search.allowed_precisions import Allowed
 from qdqtool.search.measuring import Measurements, Setting
 from qdqtool.search.metrics import Metric, rank
 from qdqtool.search.mixed_precision import Found, Mixed, pareto, thrift
-from qdqtool.search.movers import Mover, alike, between, movers, neighbours, tails
+from qdqtool.search.node_groups import Mover, alike, between, movers, neighbours, tails
 from qdqtool.search.variants import FLOATS, Point
 
 #: Share of the bound that the figure may fall by when a node is raised, where what comes next needs it.

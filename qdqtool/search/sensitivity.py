@@ -16,7 +16,7 @@ from qdq_passes.select.selectors import Selector, select_nodes
 from qdqtool.io.files.progress import Progress
 from qdqtool.search.measuring import Measurements, Setting, figure_json
 from qdqtool.search.metrics import Metric, rank
-from qdqtool.search.movers import By, Mover, merged, movers, touching_nodes
+from qdqtool.search.node_groups import By, Mover, merged, movers, touching_nodes
 from qdqtool.search.variants import Measured, Point
 
 Mode = Literal["only", "without", "both"]

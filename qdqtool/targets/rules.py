@@ -14,8 +14,8 @@ from qdq_passes.numerics.granularity import PER_TENSOR
 from qdq_passes.qdq.look.grids import middle
 
 from qdqtool.targets.expression import Expression, Template
-from qdqtool.targets.facts import UnitFacts
 from qdqtool.targets.tensor_facts import TensorFacts
+from qdqtool.targets.unit_facts import UnitFacts
 
 Operand = Literal["activations", "weights", "bias"]
 GranularityKind = Literal["per-tensor", "per-axis", "blocked"]

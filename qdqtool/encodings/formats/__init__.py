@@ -12,7 +12,7 @@ from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdqtool.encodings.entries import Content, Encodings, Entry, Float, Json, Role
 from qdqtool.encodings.formats import aimet_0_6_1, aimet_1_0_0, aimet_2, ort_overrides, qnn_overrides
 from qdqtool.encodings.formats.fields import HINTS
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.scale_axes import Values
 
 Writer = Callable[[Encodings, Values | None], dict[str, Json]]
 

@@ -18,7 +18,7 @@ from qdqtool.encodings.formats.elsewhere import for_blocks, for_type
 from qdqtool.encodings.formats.fields import HINTS, Fields, cannot, json_number, scales_of, type_name
 from qdqtool.encodings.formats.sections import role_of, summary
 from qdqtool.encodings.grid import integer_type, is_whole, offset_of, zero_points_of
-from qdqtool.encodings.placing import Values, unplace
+from qdqtool.encodings.scale_axes import Values, unplace
 
 NAME = "aimet-0.6.1"
 KNOWN = ("min", "max", "scale", "offset", "bitwidth", "dtype", "is_symmetric")

@@ -15,7 +15,7 @@ from qdqtool.encodings.entries import Content, Encodings, Entry, Float, Json, Lp
 from qdqtool.encodings.formats.elsewhere import FLOAT8
 from qdqtool.encodings.formats.fields import HINTS, Fields, cannot, scales_of, type_name
 from qdqtool.encodings.grid import integer_type
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.scale_axes import Values
 
 NAMES = {"aimet-2.0.0": "2.0.0", "aimet-2.1.0": "2.1.0"}
 KNOWN = (

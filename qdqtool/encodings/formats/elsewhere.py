@@ -7,7 +7,7 @@ from qdq_passes.errors import QdqError
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 
 from qdqtool.encodings.entries import Lpbq, Unplaced
-from qdqtool.encodings.placing import Values, unplace
+from qdqtool.encodings.scale_axes import Values, unplace
 
 ONE, TWO = "aimet-1.0.0", "aimet-2.0.0"
 #: Storage types besides integers that version 2.0.0 has.

@@ -20,7 +20,7 @@ from qdqtool.encodings.formats.elsewhere import for_blocks, for_type
 from qdqtool.encodings.formats.fields import HINTS, Fields, cannot, scales_of, type_name
 from qdqtool.encodings.formats.sections import role_of
 from qdqtool.encodings.grid import is_whole
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.scale_axes import Values
 
 NAME = "ort"
 KNOWN = ("quant_type", "axis", "scale", "zero_point", "symmetric", "reduce_range", "rmin", "rmax", "convert", HINTS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from qdqtool.encodings.entries import Encodings, Json
 from qdqtool.encodings.formats.aimet_0_6_1 import sections
 from qdqtool.encodings.formats.fields import HINTS
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.scale_axes import Values
 
 NAME = "qnn"
 

@@ -8,7 +8,7 @@ from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 
 from qdqtool.encodings.entries import Encodings, Entry, Json, Lpbq, Role, Unplaced
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.scale_axes import Values
 
 
 def role_of(entry: Entry, values: Values | None) -> Role:

@@ -19,11 +19,11 @@ from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.shared_weights import save_shared
 from qdqtool.io.models.working import ModelOrPath, opened, repair
-from qdqtool.llm.folder.companions import Companions, companions_of
+from qdqtool.llm.folder.decoder_config import Companions, companions_of
 from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
+from qdqtool.llm.plan.cut_graphs import parts_of
 from qdqtool.llm.plan.naming import Naming, load_naming
 from qdqtool.llm.plan.padding import Padding, padding_of
-from qdqtool.llm.plan.parts import parts_of
 from qdqtool.llm.plan.planning import planned
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import MaskForm, Scatter, SplitPlan, StaticGraph, split_model

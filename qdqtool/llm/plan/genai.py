@@ -12,7 +12,7 @@ from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.shapes.inference import static_shape
 
-from qdqtool.llm.folder.companions import Companions
+from qdqtool.llm.folder.decoder_config import Companions
 from qdqtool.llm.folder.manifest import Manifest, StaticModel
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import StaticGraph

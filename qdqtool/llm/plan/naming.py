@@ -20,7 +20,7 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_whole
-from qdqtool.llm.folder.companions import Companions
+from qdqtool.llm.folder.decoder_config import Companions
 from qdqtool.llm.folder.manifest import Manifest
 from qdqtool.llm.plan.genai import genai_config, refuse_for_genai
 from qdqtool.llm.plan.specializations import Specialization, cloud_ai_form, flat_form

@@ -12,10 +12,10 @@ from qdq_passes.errors import UsageError
 from qdqtool.io.files.atomic import refuse_existing, refuse_unwritable, write_whole
 from qdqtool.io.files.progress import Progress
 from qdqtool.llm.folder.manifest import MANIFEST
+from qdqtool.llm.run.chat import Generated, OnText, Talk
 from qdqtool.llm.run.devices import names_plain
 from qdqtool.llm.run.sampling import Sampling
 from qdqtool.llm.run.session import Ids, Session
-from qdqtool.llm.run.talk import Generated, OnText, Talk
 from qdqtool.llm.run.timeline import trace as trace_of
 
 

@@ -21,8 +21,8 @@ from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder import folders
-from qdqtool.llm.folder.companions import companions_of
 from qdqtool.llm.folder.damage import verify_folder
+from qdqtool.llm.folder.decoder_config import companions_of
 from qdqtool.llm.folder.folders import split
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.plan.naming import NAMINGS, load_naming

@@ -16,7 +16,7 @@ from qdq_passes.npu.partitions.partitions import partition_for
 import qdqtool
 from qdqtool.io.feeds.npz_write import joined, write_npz
 from qdqtool.npu.library import VARIABLE, library_path
-from qdqtool.npu.placing import predicted, surprises, told, why_none
+from qdqtool.npu.placement import predicted, surprises, told, why_none
 from qdqtool.npu.simulated import Simulation
 from qdqtool.runtime.node_runs import NodeRuns
 from qdqtool.runtime.plugin import Assigned, open_on, register_library

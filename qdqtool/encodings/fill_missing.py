@@ -17,7 +17,7 @@ from qdqtool.encodings.entries import Entry, Wish
 from qdqtool.encodings.filling import Rule, from_data, from_range, not_shared, propagate, rules_of
 from qdqtool.encodings.formats.ort_overrides import BIASES
 from qdqtool.encodings.formats.ort_overrides import NAME as ORT
-from qdqtool.encodings.gathering import Gathered
+from qdqtool.encodings.import_plan import Gathered
 
 MissingMode = Literal["error", "propagate", "float", "calibrate"]
 BiasMode = Literal["auto", "file", "int32"]

@@ -18,7 +18,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.lints.channel_axes import channel_axes
-from qdqtool.lints.facts import Facts, Slices
+from qdqtool.lints.context import Facts, Slices
 from qdqtool.quantization.calibrating import collect_finite, exclude_options
 from qdqtool.quantization.observing import observed_names
 from qdqtool.quantization.plan import RANGES, Plan

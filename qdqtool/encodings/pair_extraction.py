@@ -20,7 +20,7 @@ from qdqtool.encodings.entries import Lpbq
 from qdqtool.encodings.hints import PairHint, TensorHint
 from qdqtool.encodings.lpbq import fold_scales
 from qdqtool.encodings.names import can_hand_over
-from qdqtool.encodings.seen import Seen, is_end, seen_half, seen_pair
+from qdqtool.encodings.pair_records import Seen, is_end, seen_half, seen_pair
 
 #: Operators that quantize without a pair, by the start of their names.
 WITHOUT_PAIR = ("DynamicQuantizeLinear", "MatMulNBits", "QLinear", "QGemm", "ConvInteger", "MatMulInteger")
