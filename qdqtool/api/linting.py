@@ -19,7 +19,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import ModelOrPath
-from qdqtool.lints.observe import facts_of_float, facts_of_quantized
+from qdqtool.lints.observe import context_of_float, context_of_quantized
 from qdqtool.lints.table import find_lints
 from qdqtool.presets.preset import Preset
 
@@ -68,12 +68,14 @@ def lint(
     if has_grids(work):
         if (preset is not None or exclude) and warn is not None:
             warn("the model has pairs: its own grids are looked at, not those of a preset")
-        facts = facts_of_quantized(work, feeds, threads=jobs, progress=ticks)
+        context = context_of_quantized(work, feeds, threads=jobs, progress=ticks)
     else:
-        facts = facts_of_float(work, planned(preset or PRESET, exclude=exclude), feeds, threads=jobs, progress=ticks)
+        context = context_of_float(
+            work, planned(preset or PRESET, exclude=exclude), feeds, threads=jobs, progress=ticks
+        )
     if feeds is not None:
         pass_on(feeds.warnings, warn)
-    return find_lints(facts)
+    return find_lints(context)
 
 
 def has_grids(model: ir.Model) -> bool:

@@ -24,7 +24,7 @@ from qdqtool.presets.preset import Preset
 from qdqtool.search.allowed_precisions import allowed_precisions
 from qdqtool.search.measuring import Measurements, Setting
 from qdqtool.search.mixed_precision import Mixed
-from qdqtool.search.node_groups import movers
+from qdqtool.search.node_groups import node_groups
 from qdqtool.search.precision_search import Search
 from qdqtool.search.recipe import OptionValue, Recipe
 from qdqtool.search.variants import RAISED
@@ -137,10 +137,12 @@ def mixed_precision(
     with open_workers(jobs, cluster, warn=warn) as workers:
         setting, judge = job.begin(work, model, workers, precisions=asked, progress=progress, warn=warn)
         journal = open_journal("mixed-precision", setting, output=output, resume=resume, overwrite=overwrite)
-        allowed = allowed_precisions(setting.bench, movers(setting.model, setting.plan, follow=True), asked, job.chip())
+        allowed = allowed_precisions(
+            setting.baseline, node_groups(setting.model, setting.plan, follow=True), asked, job.chip()
+        )
         found = Search(
             setting=setting,
-            measurements=Measurements(bench=setting.bench, workers=workers, journal=journal),
+            measurements=Measurements(baseline=setting.baseline, workers=workers, journal=journal),
             metric=judge,
             bound=bound,
             precisions=asked,
@@ -151,7 +153,7 @@ def mixed_precision(
     made = _recipe(found, job, said, setting, fingerprint)
     if not found.met:
         return MixedPrecision(mixed=found, recipe=made, quantized=None)
-    given = setting.bench.ranges if ranges is not None else None
+    given = setting.baseline.ranges if ranges is not None else None
     done = quantize(
         model, output, recipe=made, preset=preset, data=data, image=image, tokenizer=tokenizer, ranges=given,
         statistics=statistics, allow_empty=allow_empty, allow_findings=allow_findings, overwrite=overwrite,

@@ -102,7 +102,7 @@ def sensitivity(
         journal = open_journal("sensitivity", setting, output=output, resume=resume, overwrite=overwrite)
         found = sensitivity_of(
             setting,
-            Measurements(bench=setting.bench, workers=workers, journal=journal),
+            Measurements(baseline=setting.baseline, workers=workers, journal=journal),
             metric=judge,
             by=by,
             mode=mode,

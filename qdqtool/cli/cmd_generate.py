@@ -15,7 +15,7 @@ from qdqtool.cli.render import Out, say
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qdqtool.llm.run.chat import Generated, Talk
+    from qdqtool.llm.run.chat import Chat, Generated
 
 
 @command()
@@ -108,7 +108,7 @@ def _talk(
     """Turns until the input ends. What does not fit is told, and the next line may."""
     from qdq_passes.errors import UsageError
 
-    from qdqtool.llm.run.chat import Talk
+    from qdqtool.llm.run.chat import Chat
     from qdqtool.llm.run.sampling import Sampling
     from qdqtool.llm.run.session import Session
 
@@ -120,8 +120,8 @@ def _talk(
         session = Session(
             folder, threads=threads, verify=verify, progress=lambda done, total: tick("verifying", done, total), **devices
         )  # fmt: skip
-    talk = Talk(session)
-    _ = talk.tokenizer
+    chat = Chat(session)
+    _ = chat.tokenizer
     out.note("a line is a prompt; /reset forgets all, /exit or the end of the input ends")
     for number, line in enumerate(_lines(out)):
         if line == "/reset":
@@ -129,7 +129,7 @@ def _talk(
             continue
         text = form.replace("\\n", "\n").replace("{}", line)
         try:
-            found = talk.turn(
+            found = chat.turn(
                 [text], sampling=Sampling(**how, seed=seed + number), warm_up=warm_up and not session.runs, on_text=_show,
                 **options,
             )  # fmt: skip
@@ -137,7 +137,7 @@ def _talk(
             click.echo(f"error: {error}", err=True)
             continue
         say()
-        _report(out, found, talk)
+        _report(out, found, chat)
     return 0
 
 
@@ -174,7 +174,7 @@ def _rows(found: Generated) -> None:
         say(" ".join(map(str, tokens)) if found.texts is None else found.texts[row])
 
 
-def _report(out: Out, found: Generated, talk: Talk | None = None) -> None:
+def _report(out: Out, found: Generated, chat: Chat | None = None) -> None:
     """How long it took, on stderr."""
     run = found.generation
     parts = [_speed(f"{run.prompt_tokens} prompt tokens", run.prefill_s, run.prefill_tokens_per_s)]
@@ -183,7 +183,7 @@ def _report(out: Out, found: Generated, talk: Talk | None = None) -> None:
         parts.append(f"warm-up {found.warm_up_s:.2f} s")
     if not run.cached:
         parts.append("no cache: the whole text again for each token")
-    used = f", {talk.session.length} of {talk.session.context} tokens used" if talk is not None else ""
+    used = f", {chat.session.length} of {chat.session.context} tokens used" if chat is not None else ""
     out.note("; ".join(parts) + used)
     names = ", ".join(f"{name} × {count}" for name, count in sorted(run.runs.items()))
     out.detail(f"ran {names}; {run.padded_tokens} tokens computed beyond the text; context {run.context}")

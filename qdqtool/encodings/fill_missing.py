@@ -1,4 +1,4 @@
-"""Complete what was gathered: encodings that the file leaves to its reader, and those that the caller asks for."""
+"""Fill in encodings that a file leaves out: from neighbours, from data by the rule that the file follows, or by calibration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qdqtool.encodings.entries import Entry, Wish
 from qdqtool.encodings.filling import Rule, from_data, from_range, not_shared, propagate, rules_of
 from qdqtool.encodings.formats.ort_overrides import BIASES
 from qdqtool.encodings.formats.ort_overrides import NAME as ORT
-from qdqtool.encodings.import_plan import Gathered
+from qdqtool.encodings.import_plan import ImportPlan
 
 MissingMode = Literal["error", "propagate", "float", "calibrate"]
 BiasMode = Literal["auto", "file", "int32"]
@@ -27,7 +27,7 @@ Calibrate = Callable[[list[str]], Mapping[str, Range]]
 SHOWN = 8
 
 
-def complete(job: Gathered, missing: MissingMode, bias: BiasMode, calibrate: Calibrate | None) -> None:
+def fill_missing(job: ImportPlan, missing: MissingMode, bias: BiasMode, calibrate: Calibrate | None) -> None:
     """Give encodings to values that the file leaves out, as far as ``missing`` and ``bias`` say.
 
     Raises:
@@ -46,12 +46,12 @@ def complete(job: Gathered, missing: MissingMode, bias: BiasMode, calibrate: Cal
         _refuse(job)
 
 
-def _propagate(job: Gathered) -> None:
+def _propagate(job: ImportPlan) -> None:
     for value, (encoding, near) in propagate(job.model, job.chosen, job.missing()).items():
         job.fill(value, encoding, f"its neighbour {near.name}")
 
 
-def _calibrate(job: Gathered, calibrate: Calibrate | None) -> None:
+def _calibrate(job: ImportPlan, calibrate: Calibrate | None) -> None:
     rules = rules_of(job.chosen, {one.value: one.role for one in job.demanded})
     wanted = [one for one in job.missing() if not one.fused and one.role in rules]
     activations = not_shared(job.model, [one.value for one in wanted if one.role == "activation"], job.chosen)
@@ -68,7 +68,7 @@ def _calibrate(job: Gathered, calibrate: Calibrate | None) -> None:
             _from_rule(job, one, rules[one.role])
 
 
-def _from_rule(job: Gathered, one: Missing, rule: Rule) -> None:
+def _from_rule(job: ImportPlan, one: Missing, rule: Rule) -> None:
     """A weight or bias by its data, or an int32 bias by the scales of its layer."""
     if rule.dtype != ir.DataType.INT32:
         encoding = from_data(one.value, rule)
@@ -82,7 +82,7 @@ def _from_rule(job: Gathered, one: Missing, rule: Rule) -> None:
         job.notes.append(f"{one.value.name} stays float: {made}")
 
 
-def _from_wish(job: Gathered, value: ir.Value, wish: Wish) -> None:
+def _from_wish(job: ImportPlan, value: ir.Value, wish: Wish) -> None:
     """A constant whose type alone the file gives: its data tell the rest."""
     encoding = None
     if is_constant(value):
@@ -95,7 +95,7 @@ def _from_wish(job: Gathered, value: ir.Value, wish: Wish) -> None:
         job.declined.append((value.name or "", "the file asks for an encoding and gives none; calibrate it"))
 
 
-def _derive_biases(job: Gathered, *, everything: bool) -> None:
+def _derive_biases(job: ImportPlan, *, everything: bool) -> None:
     """int32 biases that the file leaves to its reader: all of them, or those that our own export left out."""
     hinted = job.file.hints.get(BIASES) if job.use_hints else None
     listed = hinted if isinstance(hinted, Mapping) and not everything else None
@@ -116,7 +116,7 @@ def _derive_biases(job: Gathered, *, everything: bool) -> None:
             job.hints[value] = job.hint(value, Entry(name=names[value], holds=made), data)
 
 
-def _refuse(job: Gathered) -> None:
+def _refuse(job: ImportPlan) -> None:
     """Biases count only where the file lists biases: older formats leave them to their readers."""
     has_biases = any(one.role == "bias" and one.value in job.chosen for one in job.demanded)
     counted = [one for one in job.missing() if not one.fused and (one.role != "bias" or has_biases)]

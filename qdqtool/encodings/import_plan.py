@@ -1,4 +1,4 @@
-"""Gather the encodings that a file has for the values of a model, with the hints about their pairs."""
+"""Plan an import: the encodings that a file has for the values of a model, with the hints about their pairs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from qdqtool.encodings.scale_axes import place
 
 
 @dataclass
-class Gathered:
-    """What a model's values will get, while it is put together.
+class ImportPlan:
+    """The encodings that the values of a model will get, while they are put together.
 
     Args:
         model: the float model; not edited until everything is known.
@@ -102,16 +102,16 @@ class Gathered:
         return _default(value, _is_stored(value, entry, self.style))
 
 
-def gather(
+def plan_import(
     model: ir.Model, file: Encodings, alignment: Alignment, *, weights: Weights | None, use_hints: bool
-) -> Gathered:
+) -> ImportPlan:
     """Find the values of the names in ``file``, and their encodings.
 
     Raises:
         UnsupportedError: the axis of an encoding cannot be told, or ONNX cannot hold it.
         ModelError: as many scales as do not fit a tensor; broken hints.
     """
-    found = Gathered(model, file, alignment, weights, use_hints)
+    found = ImportPlan(model, file, alignment, weights, use_hints)
     values, opset = values_by_name(model), model.opset_imports.get("", 1)
     tensors = file.hints.get("tensors")
     hinted = tensors if isinstance(tensors, Mapping) and use_hints else {}

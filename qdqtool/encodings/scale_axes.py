@@ -1,4 +1,4 @@
-"""Along which axis scales run, for files that do not say it: by the operators that read the tensor, and by its shape.
+"""Find the axis along which scales run, for files that do not say it: by the operators that read the tensor, and by its shape.
 
 AIMET 0.6.1 and 1.0.0 store no axis. The channel axis is the one of the output channels: 0 of a Conv weight [O, I, …], 1 of a
 ConvTranspose weight [I, O, …], the last of a MatMul's right side […, K, N], 1 of a Gemm's [K, N] (0 with transB); blocks run

@@ -22,7 +22,7 @@ from qdqtool.encodings.formats import write_document
 from qdqtool.encodings.hints import Weights
 from qdqtool.encodings.importing import Imported, put_in
 from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.pair_extraction import take_out
+from qdqtool.encodings.pair_extraction import extract_pairs
 from qdqtool.encodings.scale_axes import place
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
@@ -222,5 +222,5 @@ def _ignore(text: str) -> None:
 def _float(model: ir.Model) -> ir.Model:
     """``model`` without its pairs: names of encodings are those of the float model."""
     if qdq_pairs(model):
-        take_out(model)
+        extract_pairs(model)
     return model

@@ -23,7 +23,7 @@ from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_typ
 from qdq_passes.select.selectors import literal
 
 from qdqtool.lints import words
-from qdqtool.lints.context import Facts
+from qdqtool.lints.context import LintContext
 from qdqtool.lints.heads import head_around
 from qdqtool.lints.rule import Lint
 
@@ -55,14 +55,14 @@ class ConcatRangeMismatch(Lint):
 
     bits: int = 3
 
-    def find(self, facts: Facts) -> Iterator[Trap]:
+    def find(self, context: LintContext) -> Iterator[Trap]:
         """A branch that is 0 throughout loses nothing."""
         known: dict[ir.Value, float | None] = {}
-        for node in facts.nodes:
-            grid = facts.grid_written(node.outputs[0]) if is_standard(node, "Concat") else None
+        for node in context.nodes:
+            grid = context.grid_written(node.outputs[0]) if is_standard(node, "Concat") else None
             if grid is None or not is_integer_type(grid.dtype):
                 continue
-            branches = sorted(_branches(node, facts, known), key=lambda branch: branch.reach)
+            branches = sorted(_branches(node, context, known), key=lambda branch: branch.reach)
             if len(branches) < 2:
                 continue
             largest = branches[-1]
@@ -71,28 +71,28 @@ class ConcatRangeMismatch(Lint):
                 yield trap(node, _message(starved, largest, grid), _hint(node))
 
 
-def _branches(node: ir.Node, facts: Facts, known: dict[ir.Value, float | None]) -> list[Branch]:
+def _branches(node: ir.Node, context: LintContext, known: dict[ir.Value, float | None]) -> list[Branch]:
     found = []
     for value in node.inputs:
-        source = facts.source(value)
-        if source is not None and (reach := _reach(source, facts, known)):
-            found.append(Branch(facts.name(source), reach))
+        source = context.source(value)
+        if source is not None and (reach := _reach(source, context, known)):
+            found.append(Branch(context.name(source), reach))
     return found
 
 
-def _reach(value: ir.Value, facts: Facts, known: dict[ir.Value, float | None]) -> float | None:
+def _reach(value: ir.Value, context: LintContext, known: dict[ir.Value, float | None]) -> float | None:
     """Largest absolute value of what ``value`` holds, seen where it was computed, before any pair; None: nothing was seen."""
     if value not in known:
-        interval = facts.range_of(value)
+        interval = context.range_of(value)
         own = None if interval is None else max(map(abs, interval))
         known[value] = own  # no value is its own source
-        above = [_reach(source, facts, known) for source in _moved(value, facts, is_dead=own == 0)]
+        above = [_reach(source, context, known) for source in _moved(value, context, is_dead=own == 0)]
         seen = [reach for reach in above if reach is not None]
         known[value] = max(seen) if seen and len(seen) == len(above) else own
     return known[value]
 
 
-def _moved(value: ir.Value, facts: Facts, *, is_dead: bool) -> list[ir.Value]:
+def _moved(value: ir.Value, context: LintContext, *, is_dead: bool) -> list[ir.Value]:
     """The values whose elements ``value`` holds, all of them; where a grid has made zeros of it, those that it is a part of."""
     node = value.producer()
     if node is not None and is_standard(node, "Concat"):
@@ -101,7 +101,7 @@ def _moved(value: ir.Value, facts: Facts, *, is_dead: bool) -> list[ir.Value]:
         inputs = list(node.inputs[:1])
     else:
         inputs = []
-    return [source for v in inputs if (source := facts.source(v)) is not None]
+    return [source for v in inputs if (source := context.source(v)) is not None]
 
 
 def _steps(grid: Encoding) -> float:

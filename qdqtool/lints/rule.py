@@ -10,7 +10,7 @@ from qdq_passes.core.findings import Finding, Level
 from qdq_passes.core.names import kebab_case
 from qdq_passes.npu.traps.rule import Trap
 
-from qdqtool.lints.context import Facts
+from qdqtool.lints.context import LintContext
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Lint:
         """The id."""
         return kebab_case(cls.__name__)
 
-    def find(self, facts: Facts) -> Iterator[Trap]:
+    def find(self, context: LintContext) -> Iterator[Trap]:
         """Yield every place, in the order of the graph."""
         raise NotImplementedError(f"{type(self).__name__} has no find")
 
-    def findings(self, facts: Facts) -> list[Finding]:
+    def findings(self, context: LintContext) -> list[Finding]:
         """Every place as a finding; each once."""
-        found = dict.fromkeys(self.find(facts))
+        found = dict.fromkeys(self.find(context))
         return [Finding(self.level, self.name(), t.where, t.message, t.hint) for t in found]

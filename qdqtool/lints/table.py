@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from qdq_passes.core.findings import Finding
 
 from qdqtool.lints.concat_range_mismatch import ConcatRangeMismatch
-from qdqtool.lints.context import Facts
+from qdqtool.lints.context import LintContext
 from qdqtool.lints.dead_slice import DeadSlice
 from qdqtool.lints.rule import Lint
 from qdqtool.lints.steep_function import SteepFunction
@@ -15,6 +15,6 @@ from qdqtool.lints.steep_function import SteepFunction
 LINTS: tuple[Lint, ...] = (ConcatRangeMismatch(), SteepFunction(), DeadSlice())
 
 
-def find_lints(facts: Facts, lints: Iterable[Lint] = LINTS) -> list[Finding]:
-    """What ``lints`` find in ``facts``, rule by rule, each in the order of the graph."""
-    return [finding for lint in lints for finding in lint.findings(facts)]
+def find_lints(context: LintContext, lints: Iterable[Lint] = LINTS) -> list[Finding]:
+    """What ``lints`` find in ``context``, rule by rule, each in the order of the graph."""
+    return [finding for lint in lints for finding in lint.findings(context)]

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from qdqtool.lints.concat_range_mismatch import ConcatRangeMismatch
-from qdqtool.lints.context import Facts, Interval
+from qdqtool.lints.context import Interval, LintContext
 
 
 def concat_warnings(quantized: ir.Model, ranges: Mapping[str, Interval]) -> list[str]:
     """One line for each Concat of ``quantized`` whose branches are too far apart for its grid, with the way out."""
-    found = ConcatRangeMismatch().find(Facts(model=quantized, ranges=ranges))
+    found = ConcatRangeMismatch().find(LintContext(model=quantized, ranges=ranges))
     return [
         f"{each.where}: {each.message}; {each.hint} (concat-range-mismatch; `check --data` knows more)"
         for each in found

@@ -1,4 +1,4 @@
-"""From who runs what to the figures of a report."""
+"""Count the operators, groups and crossings of a report from where each operator runs."""
 
 from __future__ import annotations
 

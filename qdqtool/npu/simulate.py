@@ -27,7 +27,7 @@ from qdqtool.npu.compiled import headers, refuse_stale_programs
 from qdqtool.npu.devices import Device, is_simulated_npu, other_provider, simulated_npu
 from qdqtool.npu.estimate import estimate
 from qdqtool.npu.jit import boundary_of
-from qdqtool.npu.placement import predicted, surprises, told, why_none
+from qdqtool.npu.placement import predicted_placement, reported_placement, unexpected_placements, why_nothing_on_npu
 from qdqtool.npu.programs import is_context
 from qdqtool.npu.running import Runs
 from qdqtool.npu.simulated import Placement, Simulation
@@ -214,7 +214,7 @@ class _Plan:
     @property
     def notes(self) -> list[str]:
         """What the target computes and the simulated NPU does not."""
-        there, here = (predicted(self.model, plan).nodes for plan in (self.target, self.simulated))
+        there, here = (predicted_placement(self.model, plan).nodes for plan in (self.target, self.simulated))
         lacking = [
             a.name or a.op for a, b in zip(there, here, strict=True) if b.partition is None and a.partition is not None
         ]
@@ -243,15 +243,22 @@ def _placement(
         check: whether onnxruntime ought to say the same.
         foreign: whether it is another provider, which has reasons of its own.
     """
-    expected = None if planned is None else predicted(planned.model, planned.simulated)
+    expected = None if planned is None else predicted_placement(planned.model, planned.simulated)
     assigned = None if device.session is None else assignment(device.session)
     if assigned is not None:
         known = None if planned is None or foreign else planned
-        said = told(assigned, known.model, known.simulated) if known is not None else told(assigned, model, None)
-        notes = [surprises(said, expected) if check and expected is not None else None, why_none(said)]
+        said = (
+            reported_placement(assigned, known.model, known.simulated)
+            if known is not None
+            else reported_placement(assigned, model, None)
+        )
+        notes = [
+            unexpected_placements(said, expected) if check and expected is not None else None,
+            why_nothing_on_npu(said),
+        ]
         return said, [note for note in notes if note is not None]
     if expected is None:
         return None, []
     older = "placement is the partitioner's word: onnxruntime tells its own from 1.24 on"
-    notes = [None if device.session is None else older, why_none(expected)]
+    notes = [None if device.session is None else older, why_nothing_on_npu(expected)]
     return expected, [note for note in notes if note is not None]

@@ -52,15 +52,15 @@ def serve() -> None:
     os.dup2(2, 1)  # what is printed must not come between the frames
     frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
     threading.Thread(target=_read_all, args=(frames,), daemon=True).start()
-    from qdqtool.workers.worker_tasks import Desk
+    from qdqtool.workers.worker_tasks import ContextCache
 
-    desk = Desk()
+    cache = ContextCache()
     while True:
         kind, sha256, data = frames.get()
         if kind == CONTEXT:
-            desk.put(sha256, data)
+            cache.put(sha256, data)
             continue
-        answer = desk.answer(sha256, data)
+        answer = cache.answer(sha256, data)
         write_frame(answers, DONE if answer.done else FAILED, sha256, answer.data)
 
 

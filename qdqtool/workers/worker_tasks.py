@@ -1,4 +1,4 @@
-"""What a worker does with what it is sent, whichever way it came: contexts kept by their hash, tasks, errors that travel."""
+"""Serve tasks in a worker, whichever way they came: contexts cached by their hash, tasks, errors that travel."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-class Desk:
-    """What a worker holds: the contexts it was sent, unpacked at the first task that needs them."""
+class ContextCache:
+    """The contexts that a worker was sent, the last `KEPT` that were used; unpacked at the first task that needs them."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, bytes | Opened] = OrderedDict()

@@ -19,9 +19,9 @@ from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.shared_weights import save_shared
 from qdqtool.io.models.working import ModelOrPath, opened, repair
-from qdqtool.llm.folder.decoder_config import Companions, companions_of
+from qdqtool.llm.folder.decoder_config import DecoderConfig, decoder_config_of
 from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
-from qdqtool.llm.plan.cut_graphs import parts_of
+from qdqtool.llm.plan.cut_graphs import cut_graphs
 from qdqtool.llm.plan.naming import Naming, load_naming
 from qdqtool.llm.plan.padding import Padding, padding_of
 from qdqtool.llm.plan.planning import planned
@@ -174,7 +174,7 @@ def split(
         raise UsageError(f"{parts} parts", hint="give at least 1")
     old = refuse_folder(folder, overwrite=overwrite)
     source_path = None if isinstance(model, ir.Model) else model
-    beside = companions_of(source_path, tokenizer)
+    beside = decoder_config_of(source_path, tokenizer)
     waste = padding_of(prompt_lengths, plan.specializations) if prompt_lengths else ()
     work, source = opened(model)
     repair(work, warn)
@@ -182,7 +182,7 @@ def split(
     if warn is not None:
         for text in profile.warnings(done.graphs):
             warn(text)
-    cut = parts_of(done.graphs, parts=parts, max_bytes=max_part_bytes)
+    cut = cut_graphs(done.graphs, parts=parts, max_bytes=max_part_bytes)
     if progress is not None:
         progress("writing", 0, None)
     made: list[str] = []
@@ -237,7 +237,7 @@ def _written(
     old: frozenset[str],
     profile: Naming,
     source: str,
-    beside: Companions,
+    beside: DecoderConfig,
     cut: Sequence[tuple[StaticGraph, Sequence[ir.Model]]],
     made: list[str],
 ) -> tuple[tuple[GraphFiles, ...], tuple[str, ...], tuple[str, ...]]:

@@ -12,7 +12,7 @@ from qdq_passes.errors import UsageError
 from qdqtool.io.files.atomic import refuse_existing, refuse_unwritable, write_whole
 from qdqtool.io.files.progress import Progress
 from qdqtool.llm.folder.manifest import MANIFEST
-from qdqtool.llm.run.chat import Generated, OnText, Talk
+from qdqtool.llm.run.chat import Chat, Generated, OnText
 from qdqtool.llm.run.devices import names_plain
 from qdqtool.llm.run.sampling import Sampling
 from qdqtool.llm.run.session import Ids, Session
@@ -96,7 +96,7 @@ def generate(
         raise UsageError(
             "is a file of the folder that runs", where=os.fspath(trace), hint="write the timeline elsewhere"
         )
-    found = Talk(session).turn(
+    found = Chat(session).turn(
         texts, rows, max_new=max_new, sampling=how, eos=eos, cache=cache, warm_up=warm_up, on_text=on_text
     )
     if trace is not None and session.timeline is not None:

@@ -66,7 +66,7 @@ def test_every_method_byte_for_byte(method: str, statistics: bool, two: Workers,
 
 def test_an_order_that_matters_stays_in_one_process(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = digits("pow2-minmse", None, options={"reference": True})
-    monkeypatch.setattr(shards, "parts", None)
+    monkeypatch.setattr(shards, "observed_parts", None)
     assert text(digits("pow2-minmse", two, options={"reference": True})) == text(alone)
 
 

@@ -22,7 +22,7 @@ from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder import folders
 from qdqtool.llm.folder.damage import verify_folder
-from qdqtool.llm.folder.decoder_config import companions_of
+from qdqtool.llm.folder.decoder_config import decoder_config_of
 from qdqtool.llm.folder.folders import split
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.plan.naming import NAMINGS, load_naming
@@ -293,7 +293,7 @@ def test_where_the_end_stands(files: dict[str, Any], wanted: tuple[int, ...], tm
     (tmp_path / "tokenizer.json").write_text(TOKENIZER, encoding="utf-8")
     for name, data in files.items():
         (tmp_path / name).write_text(json.dumps(data), encoding="utf-8")
-    found = companions_of(tmp_path / "model.onnx")
+    found = decoder_config_of(tmp_path / "model.onnx")
     assert found.eos_token_ids == wanted
     assert {os.path.basename(path) for path in found.files} == {"tokenizer.json", *files} - {"genai_config.json"}
 

@@ -21,7 +21,7 @@ from qdq_passes.pipeline.text import PipelineSyntaxError
 from qdqtool.io.models.load import load
 from qdqtool.workers.cluster import Workers, open_workers
 from qdqtool.workers.shared_model import SharedModel
-from qdqtool.workers.worker_tasks import KEPT, Desk, Packed
+from qdqtool.workers.worker_tasks import KEPT, ContextCache, Packed
 from tests.cases import worker_functions as does
 from tests.cases.cli_helpers import environment, write
 
@@ -142,15 +142,15 @@ def test_a_context_goes_to_each_worker_once(tmp_path: Path) -> None:
 
 
 def test_a_desk_keeps_what_was_used_last() -> None:
-    desk, packed = Desk(), [Packed.of(does.square, factor) for factor in range(KEPT + 1)]
+    cache, packed = ContextCache(), [Packed.of(does.square, factor) for factor in range(KEPT + 1)]
     assert len({p.sha256 for p in packed}) == KEPT + 1
     for p in packed[:KEPT]:
-        desk.put(p.sha256, p.data)
-    assert desk.answer(packed[0].sha256, pickle.dumps(2)).result() == 0
-    desk.put(packed[-1].sha256, packed[-1].data)
-    assert [desk.has(p.sha256) for p in packed] == [True, *[False] * (KEPT - 1), True]
-    desk.clear()
-    assert not any(desk.has(p.sha256) for p in packed)
+        cache.put(p.sha256, p.data)
+    assert cache.answer(packed[0].sha256, pickle.dumps(2)).result() == 0
+    cache.put(packed[-1].sha256, packed[-1].data)
+    assert [cache.has(p.sha256) for p in packed] == [True, *[False] * (KEPT - 1), True]
+    cache.clear()
+    assert not any(cache.has(p.sha256) for p in packed)
 
 
 def test_a_worker_has_what_its_caller_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
