@@ -210,7 +210,7 @@ def test_a_cache_goes_on_whoever_began(two: Workers, tmp_path: Path, monkeypatch
         assert text(found) == text(alone)
         assert observed[0] > SAVE_EVERY
         assert observed[-1] == 3 * SAVE_EVERY
-        monkeypatch.setattr("qdqtool.calibrate.collect.parts", None)
+        monkeypatch.setattr("qdqtool.calibrate.collect.observed_parts", None)
         again = collect(net, open_feeds(tmp_path / "d.npz", input_specs(net)), "percentile", workers=two, **options)
         assert text(again) == text(alone)
         monkeypatch.undo()
