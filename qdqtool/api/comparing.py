@@ -14,11 +14,10 @@ from qdqtool.api.ticking import pass_on, stage
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.cumulative import compare_models
-from qdqtool.comparison.dump_values import Layout
+from qdqtool.comparison.dump_files import Layout
 from qdqtool.comparison.dumps import DIVERGES_DB, DumpComparison, compare_dumps
 from qdqtool.comparison.local import compare_local
-from qdqtool.comparison.local_report import LocalComparison
-from qdqtool.comparison.report import Comparison
+from qdqtool.comparison.report import Comparison, LocalComparison
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs

@@ -19,8 +19,8 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import ModelOrPath
+from qdqtool.lints.find import find_lints
 from qdqtool.lints.observe import context_of_float, context_of_quantized
-from qdqtool.lints.table import find_lints
 from qdqtool.presets.preset import Preset
 
 #: Whose grids a float model is looked at on.

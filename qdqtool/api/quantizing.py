@@ -31,9 +31,9 @@ from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.presets.recovery import Alpha, Clips
-from qdqtool.quantization.angles import without_angles
 from qdqtool.quantization.annotating import Annotator
 from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, sqnr_samples
+from qdqtool.quantization.observing import without_angles
 from qdqtool.quantization.options import NAMES, KvCache, LmHead, Options
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model

@@ -26,12 +26,10 @@ from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.files.read import read_text
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import provenance_of
-from qdqtool.llm.folder.damage import refuse_damaged
-from qdqtool.llm.folder.manifest import Manifest, read_manifest
+from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.folder.rewriting import refuse_output, write_graphs
 from qdqtool.llm.folder.tokenizing import Tokenizer
-from qdqtool.quantization.angles import without_angles
-from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.observing import observed_names, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering

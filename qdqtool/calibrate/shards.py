@@ -18,8 +18,7 @@ from qdq_passes.numerics.arrays import Array
 from qdqtool.calibrate.cache import method_sha256
 from qdqtool.calibrate.observed import Observers, Part
 from qdqtool.calibrate.observer import Option
-from qdqtool.io.feeds.feeds import Feeds, Opening
-from qdqtool.io.feeds.slices import Slices
+from qdqtool.io.feeds.feeds import Feeds, Opening, Slices
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.runtime.taps import Taps
 from qdqtool.workers.cluster import Workers

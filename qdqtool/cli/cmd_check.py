@@ -72,8 +72,7 @@ def _findings(path: str, graph: ir.Model, chip: Target | None, no_runtime: bool)
 
 def _folder(out: Out, folder: str, chip: Target | None, no_runtime: bool) -> list[dict[str, Any]]:
     """Findings of a folder that `split` wrote: files against the hashes of the manifest, then graph by graph."""
-    from qdqtool.llm.folder.damage import verify_folder
-    from qdqtool.llm.folder.manifest import read_manifest
+    from qdqtool.llm.folder.manifest import read_manifest, verify_folder
 
     with out.progress("hashing") as tick:
         damaged = verify_folder(folder, progress=lambda done, total: tick("hashing", done, total))

@@ -15,8 +15,7 @@ from qdqtool.cli.render import Out, plural, say, table
 @click.argument("b", metavar="B")
 def diff(out: Out, a: str, b: str) -> int:
     """Compare two models by name: nodes, attributes, weights, inputs, outputs, encodings; exit 1 when they differ."""
-    from qdqtool.comparison.difference import differences
-    from qdqtool.comparison.words import describe
+    from qdqtool.comparison.difference import described_difference, differences
 
     found = [d.to_json() for d in differences(load_model(a), load_model(b))]
     payload: dict[str, Any] = {"a": a, "b": b, "differences": found}
@@ -25,7 +24,7 @@ def diff(out: Out, a: str, b: str) -> int:
         if not found:
             say("no differences")
             return
-        rows = [(d["kind"], d["where"], *(describe(d["kind"], d[side]) for side in "ab")) for d in found]
+        rows = [(d["kind"], d["where"], *(described_difference(d["kind"], d[side]) for side in "ab")) for d in found]
         table(("kind", "where", "a", "b"), rows)
         say(plural(len(found), "difference"))
 

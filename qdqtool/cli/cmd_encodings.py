@@ -125,7 +125,7 @@ def import_(
     """Put the encodings of FILE into the float model MODEL."""
     from qdqtool import api
     from qdqtool.cli.saving import refuse_output
-    from qdqtool.io.files.documents import write_document
+    from qdqtool.io.files.artifacts import write_document
 
     inputs = (model, file, options["names_of"], options["renames"], options["data"])
     refuse_output(output, overwrite, *inputs)

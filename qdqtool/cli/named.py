@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from qdqtool.cli.render import Out
-from qdqtool.io.files.edit_script import Script
-from qdqtool.io.files.named_inputs import NamedInput
+from qdqtool.io.files.edit_script import NamedInput, Script
 
 
 def bind(name: str, path: str, model: str, sha256: str = "") -> NamedInput:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from qdq_passes.core.base import Pass
     from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report
 
-    from qdqtool.io.files.edit_script import Script
-    from qdqtool.io.files.named_inputs import NamedInputs
+    from qdqtool.io.files.edit_script import NamedInputs, Script
     from qdqtool.io.files.progress import StageProgress
     from qdqtool.targets.target import Target
 
@@ -120,7 +119,7 @@ def run_and_save(
     from qdqtool.io.files.edit_script import append_script, refuse_append
     from qdqtool.io.models.hooks import Reproducer
     from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
-    from qdqtool.runtime.computing import RUNTIME, compute
+    from qdqtool.runtime.session import RUNTIME, compute
 
     steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     needed, count = steps.needs(), len(steps.passes)

@@ -14,8 +14,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
-from qdqtool.comparison.dump_names import Names, names_of
-from qdqtool.comparison.dump_values import Layout, read_dump
+from qdqtool.comparison.dump_files import Layout, Names, names_of, read_dump
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.dumps import Dump
 from qdqtool.io.files.progress import Progress

@@ -23,9 +23,9 @@ from qdqtool.encodings.formats.ort_overrides import BIASES, is_derived_bias
 from qdqtool.encodings.formats.ort_overrides import NAME as ORT
 from qdqtool.encodings.grid import as_type, integer_type
 from qdqtool.encodings.hints import TensorHint, default_hint, to_json
-from qdqtool.encodings.names import can_hand_over, values_by_name
 from qdqtool.encodings.pair_extraction import QuantizedTensor, extract_pairs
 from qdqtool.encodings.reading import encoding_for, represented
+from qdqtool.encodings.tensors import can_hand_over, values_by_name
 
 Activations = Literal["as-is", "unsigned"]
 #: Tensors named in one message.

@@ -18,9 +18,8 @@ from qdqtool.encodings.alignment import Alignment
 from qdqtool.encodings.coverage import Missing, missing_encodings
 from qdqtool.encodings.entries import Convert, Encodings, Entry, Float, Json, Lpbq, Wish
 from qdqtool.encodings.hints import TensorHint, Weights, default_hint, from_json
-from qdqtool.encodings.names import can_hand_over, values_by_name
 from qdqtool.encodings.reading import encoding_for
-from qdqtool.encodings.scale_axes import place
+from qdqtool.encodings.tensors import can_hand_over, place, values_by_name
 
 
 @dataclass

@@ -24,9 +24,9 @@ from qdqtool.encodings.fill_missing import BiasMode, Calibrate, MissingMode, fil
 from qdqtool.encodings.hints import Weights
 from qdqtool.encodings.import_plan import ImportPlan, plan_import
 from qdqtool.encodings.lpbq import remember
-from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.reading import made_of
 from qdqtool.encodings.restoring import Builder
+from qdqtool.encodings.tensors import values_by_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from qdq_passes.qdq.remove_qdq import RemoveQdq
 from qdqtool.encodings.entries import Lpbq
 from qdqtool.encodings.hints import PairHint, TensorHint
 from qdqtool.encodings.lpbq import fold_scales
-from qdqtool.encodings.names import can_hand_over
 from qdqtool.encodings.pair_records import PairRecord, is_end, record_of_half, record_of_pair
+from qdqtool.encodings.tensors import can_hand_over
 
 #: Operators that quantize without a pair, by the start of their names.
 WITHOUT_PAIR = ("DynamicQuantizeLinear", "MatMulNBits", "QLinear", "QGemm", "ConvInteger", "MatMulInteger")

@@ -21,13 +21,12 @@ from qdqtool.encodings.fill_missing import BiasMode, MissingMode
 from qdqtool.encodings.formats import write_document
 from qdqtool.encodings.hints import Weights
 from qdqtool.encodings.importing import Imported, put_in
-from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.pair_extraction import extract_pairs
-from qdqtool.encodings.scale_axes import place
+from qdqtool.encodings.tensors import place, values_by_name
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files import documents
+from qdqtool.io.files import artifacts
 from qdqtool.io.files.progress import StageProgress, Warn
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
@@ -77,7 +76,7 @@ def export_encodings(
         entry = None if no_provenance else provenance_of(",".join([*repairs, "remove-qdq{float-io=true}"]), source)
         save(work, float_model, overwrite=overwrite, provenance=entry)
     if output is not None:
-        documents.write_document(output, done.document, overwrite=overwrite)
+        artifacts.write_document(output, done.document, overwrite=overwrite)
     return done
 
 

@@ -22,10 +22,9 @@ from qdq_passes.npu.traps.rule import Trap, trap
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 from qdq_passes.select.selectors import literal
 
-from qdqtool.lints import words
 from qdqtool.lints.context import LintContext
 from qdqtool.lints.heads import head_around
-from qdqtool.lints.rule import Lint
+from qdqtool.lints.rule import Lint, first_of, grid_text
 
 #: Operators that write a part of their first input.
 PARTS = ("Gather", "Slice", "Split")
@@ -113,10 +112,10 @@ def _steps(grid: Encoding) -> float:
 def _message(starved: list[Branch], largest: Branch, grid: Encoding) -> str:
     least = starved[0]
     factor, levels = largest.reach / least.reach, least.reach / max(grid.scale)
-    names = words.some([b.name for b in starved])
+    names = first_of([b.name for b in starved])
     return (
         f"{names} (up to {least.reach:.3g}) and {largest.name} (up to {largest.reach:.3g}) are {factor:.3g} times apart: on the "
-        f"one grid, {words.grid(grid)}, the smallest has {levels:.2g} levels"
+        f"one grid, {grid_text(grid)}, the smallest has {levels:.2g} levels"
     )
 
 

@@ -20,9 +20,8 @@ from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import quantize
 from qdq_passes.select.selectors import literal
 
-from qdqtool.lints import words
 from qdqtool.lints.context import LintContext, Slices
-from qdqtool.lints.rule import Lint
+from qdqtool.lints.rule import Lint, first_of, grid_text
 
 #: A slice that spans less than this share of a step was nearly constant before: next to the half step by which the other slices
 #: are rounded its loss adds less than 2^-6 of their noise power.
@@ -111,5 +110,7 @@ class DeadSlice(Lint):
         return False
 
     def _message(self, what: str, axis: int, found: list[int], count: int, grid: Encoding) -> str:
-        which = words.some([str(i) for i in found])
-        return f"{len(found)} of {count} {what} (axis {axis}: {which}) are one integer each on the grid, {words.grid(grid)}"
+        which = first_of([str(i) for i in found])
+        return (
+            f"{len(found)} of {count} {what} (axis {axis}: {which}) are one integer each on the grid, {grid_text(grid)}"
+        )

@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import is_constant, is_standard
 from qdq_passes.pipeline.pipeline import Pipeline
 
 from qdqtool.calibrate.observer import Range
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
-from qdqtool.lints.channel_axes import channel_axes
 from qdqtool.lints.context import LintContext, Slices
 from qdqtool.quantization.calibrating import collect_finite, exclude_options
 from qdqtool.quantization.observing import observed_names
@@ -25,6 +24,10 @@ from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import prepare
 from qdqtool.runtime.taps import Taps, float_tensors
 
+CHANNELS_FIRST = ("BatchNormalization", "Conv", "ConvTranspose", "GroupNormalization", "InstanceNormalization")
+CHANNELS_LAST = ("Gemm", "LayerNormalization", "MatMul", "RMSNormalization")
+#: Operators that are walked through; beyond, nothing is known.
+FARTHEST = 50
 Extremes = npt.NDArray[np.float64]
 
 
@@ -156,3 +159,31 @@ def observe(
 def _sources(context: LintContext, node: ir.Node) -> list[ir.Value]:
     found = [context.source(value) for value in node.inputs]
     return [value for value in found if value is not None and not is_constant(value)]
+
+
+def channel_axes(value: ir.Value, rank: int) -> tuple[int, ...]:
+    """The axes of ``value`` that may be channels, counted from the front: one where its makers tell; else 1 of [N, C] and
+    [N, C, H, W], both of [N, C, L] or [N, T, C]; none of vectors and scalars."""
+    if rank < 2:
+        return ()
+    first = _is_channels_first(value)
+    if first is None:
+        return (1, 2) if rank == 3 else (1,)
+    return (1,) if first else (rank - 1,)
+
+
+def _is_channels_first(value: ir.Value) -> bool | None:
+    turned = False
+    current: ir.Value | None = value
+    for _ in range(FARTHEST):
+        node = current.producer() if current is not None else None
+        if node is None:
+            return None
+        if is_standard(node, *CHANNELS_FIRST):
+            return not turned
+        if is_standard(node, *CHANNELS_LAST):
+            return turned
+        if is_standard(node, "Transpose"):
+            turned = not turned
+        current = next((v for v in node.inputs if v is not None and not is_constant(v)), None)
+    return None

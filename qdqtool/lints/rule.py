@@ -1,4 +1,4 @@
-"""What a lint is."""
+"""The base of lints, and how their findings show numbers and grids."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import ClassVar
 from qdq_passes.core.findings import Finding, Level
 from qdq_passes.core.names import kebab_case
 from qdq_passes.npu.traps.rule import Trap
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.pow2 import position_of
 
 from qdqtool.lints.context import LintContext
 
@@ -32,3 +34,25 @@ class Lint:
         """Every place as a finding; each once."""
         found = dict.fromkeys(self.find(context))
         return [Finding(self.level, self.name(), t.where, t.message, t.hint) for t in found]
+
+
+def grid_text(encoding: Encoding) -> str:
+    """``int8 scale 2^-5``; of several scales the range."""
+    low, high = min(encoding.scale), max(encoding.scale)
+    scales = (
+        f"scale {step_text(low)}"
+        if low == high
+        else f"{len(encoding.scale)} scales {step_text(low)} to {step_text(high)}"
+    )
+    return f"{encoding.dtype.name.lower()} {scales}"
+
+
+def step_text(scale: float) -> str:
+    """``2^-5`` where it is a power of two, else four digits."""
+    position = position_of(scale)
+    return f"{scale:.4g}" if position is None else f"2^{-position}"
+
+
+def first_of(items: list[str], most: int = 6) -> str:
+    """The first few of ``items``, and how many there are besides."""
+    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

@@ -24,9 +24,8 @@ from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.select.selectors import literal
 
-from qdqtool.lints import words
 from qdqtool.lints.context import LintContext
-from qdqtool.lints.rule import Lint
+from qdqtool.lints.rule import Lint, step_text
 
 Floats = npt.NDArray[np.float32]
 Curve = Callable[[Floats], Floats]
@@ -62,8 +61,8 @@ class SteepFunction(Lint):
             moved, at = steepest(function, _within(interval, read), read.scale[0], written)
             if moved >= self.steps:
                 message = (
-                    f"one input LSB ({words.step(read.scale[0])}) moves the output by {moved:.3g} LSB "
-                    f"({words.step(written.scale[0])}) near {at:.3g}: {node.op_type} of {interval[0]:.3g} to {interval[1]:.3g}"
+                    f"one input LSB ({step_text(read.scale[0])}) moves the output by {moved:.3g} LSB "
+                    f"({step_text(written.scale[0])}) near {at:.3g}: {node.op_type} of {interval[0]:.3g} to {interval[1]:.3g}"
                 )
                 name = literal(place(node))
                 yield trap(

@@ -25,9 +25,8 @@ from qdqtool.io.files.read import read_text
 from qdqtool.io.models.save import save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors, repair
 from qdqtool.npu.arranging import linear_arrangement
-from qdqtool.npu.broken_rules import broken_rules
 from qdqtool.npu.compiled import refuse_compiled
-from qdqtool.npu.figures import node_reports, partition_report
+from qdqtool.npu.figures import broken_rules, node_reports, partition_report
 from qdqtool.npu.memory import graph_memory, plan_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis, NodeReport

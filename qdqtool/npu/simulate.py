@@ -16,9 +16,9 @@ from qdq_passes.npu.partitions.partitions import Partitioning, partition_for
 from qdq_passes.npu.units.verdict import Boundary
 from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
 
+from qdqtool.io.feeds.array_store import joined, write_npz
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
-from qdqtool.io.feeds.npz_write import joined, write_npz
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing, write_whole
 from qdqtool.io.files.progress import StageProgress, Warn
@@ -29,7 +29,7 @@ from qdqtool.npu.estimate import estimate
 from qdqtool.npu.jit import boundary_of
 from qdqtool.npu.placement import predicted_placement, reported_placement, unexpected_placements, why_nothing_on_npu
 from qdqtool.npu.programs import is_context
-from qdqtool.npu.running import Runs
+from qdqtool.npu.runs import Runs
 from qdqtool.npu.simulated import Placement, Simulation
 from qdqtool.npu.trace import trace as trace_of
 from qdqtool.runtime.plugin import assignment

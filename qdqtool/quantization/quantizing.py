@@ -28,7 +28,7 @@ from qdq_passes.select.selectors import NONE, Selector, select_nodes
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.progress import Progress, Warn
-from qdqtool.lints.warning import concat_warnings
+from qdqtool.lints.find import concat_warnings
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
 from qdqtool.quantization.decoder_passes import has_infinite_masks, masks, unbounded
@@ -37,7 +37,7 @@ from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
-from qdqtool.runtime.computing import RUNTIME, compute
+from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.remedies import REPLACED
 from qdqtool.targets.unit_facts import op_type_of
 from qdqtool.workers.cluster import Workers

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, SetupError
 
-from qdqtool.io.files.documents import read_document
+from qdqtool.io.files.artifacts import read_document
 from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.workers.machine import Machine, refuse_others
 from qdqtool.workers.shared_model import SharedFolder, SharedModel

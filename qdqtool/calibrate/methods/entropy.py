@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from qdqtool.calibrate.divergence import Counts, divergences
-from qdqtool.calibrate.histogram_observer import HistogramObserver, storage_type
-from qdqtool.calibrate.observer import Range
+from qdqtool.calibrate.observer import HistogramObserver, Range, storage_type
 
 #: Ranges are tried in steps of one part of so many.
 STEPS = 256

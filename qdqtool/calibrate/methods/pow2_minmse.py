@@ -10,8 +10,7 @@ from qdq_passes.numerics.encoding import FLOAT32_MAX, FLOAT32_TINY, Encoding, en
 from qdq_passes.numerics.histogram import Histogram
 from qdq_passes.numerics.minmse import OFFSETS
 
-from qdqtool.calibrate.histogram_observer import storage_type
-from qdqtool.calibrate.observer import Observer, Range, State
+from qdqtool.calibrate.observer import Observer, Range, State, storage_type
 from qdqtool.calibrate.reference_histogram import ReferenceHistogram
 
 

@@ -13,8 +13,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Progress
-from qdqtool.llm.folder.damage import refuse_damaged
-from qdqtool.llm.folder.manifest import Manifest, read_manifest
+from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.plan import buckets
 from qdqtool.llm.run.devices import devices_of
 from qdqtool.llm.run.generating import generate

@@ -16,7 +16,7 @@ from qdqtool.api.texts import is_text, with_texts
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.run.decoder_feeds import TextFeeds
-from qdqtool.quantization.angles import without_angles
+from qdqtool.quantization.observing import without_angles
 from qdqtool.runtime.session import open_session
 from tests.cases.cli_helpers import DIGITS, SAMPLES, cli
 from tests.cases.small_models import model

@@ -21,10 +21,9 @@ from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder import folders
-from qdqtool.llm.folder.damage import verify_folder
 from qdqtool.llm.folder.decoder_config import decoder_config_of
 from qdqtool.llm.folder.folders import split
-from qdqtool.llm.folder.manifest import read_manifest
+from qdqtool.llm.folder.manifest import read_manifest, verify_folder
 from qdqtool.llm.plan.naming import NAMINGS, load_naming
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import refuse_unknown_inputs

@@ -14,7 +14,7 @@ from qdq_passes.errors import SetupError, UsageError
 from qdq_passes.npu.partitions.partitions import partition_for
 
 import qdqtool
-from qdqtool.io.feeds.npz_write import joined, write_npz
+from qdqtool.io.feeds.array_store import joined, write_npz
 from qdqtool.npu.library import VARIABLE, library_path
 from qdqtool.npu.placement import predicted_placement, reported_placement, unexpected_placements, why_nothing_on_npu
 from qdqtool.npu.simulated import Simulation
