@@ -98,16 +98,9 @@ def set_up(
     scheme = replace(scheme, missing=tuple(sorted(missing)), overrides=overrides)
     recovering = recovering or Recovering()
     recovering.recover(model, chosen.recover, chosen.materialise, feeds=feeds, workers=workers)
-    plain = copy_model(model)
-    scheme.plan().precision.run(plain)
-    names = observed_names(plain, chosen)
-    found = ranges or (None if names else Ranges(method=wished.method, samples=0, tensors={}))
-    if found is None:
-        found = collect_finite(
-            model, feeds or (), wished.method, names, options=wished.method_options, cache=cache, workers=workers,
-            progress=progress,
-            way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
-        )  # fmt: skip
+    found = _calibrated(
+        model, scheme, wished, chosen, ranges=ranges, feeds=feeds, workers=workers, cache=cache, progress=progress
+    )
     baseline = Baseline(
         model=workers.share(model),
         scheme=scheme,
@@ -118,24 +111,54 @@ def set_up(
         metric=anywhere(metric.name),
         prices=prices or Prices(),
     )
-    data = EMPTY
-    for feed in judged:
-        data = add_feed(data, feed)
     return Setting(
         baseline=baseline,
         model=model,
         plan=chosen,
         floating=metric.measure(references, judged, references),
-        of={
-            "model": fingerprint,
-            "preset or options": sha256_of_json(
-                [str(scheme.plan().pipeline), chosen.method, dict(chosen.method_options)]
-            ),
-            "calibration": found.sha256,
-            "data": data,
-            "metric": metric.name,
-        },
+        of={**_hashes(baseline, chosen, fingerprint, judged), "metric": metric.name},
     )
+
+
+def _calibrated(
+    model: ir.Model,
+    scheme: Scheme,
+    wished: Plan,
+    chosen: Plan,
+    *,
+    ranges: Ranges | None,
+    feeds: Iterable[Arrays] | None,
+    workers: Workers,
+    cache: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> Ranges:
+    """``ranges``, else those of every activation that the plain quantization observes: none where it observes none."""
+    plain = copy_model(model)
+    scheme.plan().precision.run(plain)
+    names = observed_names(plain, chosen)
+    if ranges:
+        return ranges
+    if not names:
+        return Ranges(method=wished.method, samples=0, tensors={})
+    return collect_finite(
+        model, feeds or (), wished.method, names, options=wished.method_options, cache=cache, workers=workers,
+        progress=progress,
+        way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
+    )  # fmt: skip
+
+
+def _hashes(baseline: Baseline, chosen: Plan, model: str, judged: Sequence[Arrays]) -> dict[str, str]:
+    """What results on ``baseline`` are of: hashes by a name in words, ``model`` that of the float model."""
+    data = EMPTY
+    for feed in judged:
+        data = add_feed(data, feed)
+    settings = [str(baseline.scheme.plan().pipeline), chosen.method, dict(chosen.method_options)]
+    return {
+        "model": model,
+        "preset or options": sha256_of_json(settings),
+        "calibration": baseline.ranges.sha256,
+        "data": data,
+    }
 
 
 @dataclass

@@ -138,7 +138,7 @@ def test_a_split_that_fails_leaves_nothing(tiny: Path, tmp_path: Path, monkeypat
 
 KILLED = """
 import os, signal, sys
-from qdqtool.llm import folders
+from qdqtool.llm.folder import folders
 folders.write_manifest = lambda *arguments, **more: os.kill(os.getpid(), signal.SIGKILL)
 folders.split(sys.argv[1], sys.argv[2], prefill=(4,), context=(16,))
 """
