@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from qdqtool.api.texts import with_texts
-from qdqtool.api.ticking import pass_on, stage
 from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, pass_on, stage
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import ModelOrPath
 from qdqtool.quantization.calibrating import collect_finite

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
 from qdqtool.api.texts import with_texts
-from qdqtool.api.ticking import pass_on, stage
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.cumulative import compare_models
@@ -22,7 +21,7 @@ from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.dumps import dumps_in
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, pass_on, stage
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import ModelOrPath
 

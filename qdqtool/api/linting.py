@@ -12,11 +12,10 @@ from qdq_passes.qdq.look.pairs import half_pairs, qdq_pairs
 
 from qdqtool.api.quantizing import planned
 from qdqtool.api.texts import with_texts
-from qdqtool.api.ticking import pass_on, stage
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, pass_on, stage
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import ModelOrPath
 from qdqtool.lints.find import find_lints

@@ -15,7 +15,6 @@ from qdq_passes.verification.rules import verify
 
 from qdqtool.api.replaying import replay
 from qdqtool.api.texts import is_folder, is_text, with_texts
-from qdqtool.api.ticking import pass_on, stage
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.cumulative import compare_models
@@ -24,7 +23,7 @@ from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import write_json
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, pass_on, stage
 from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors

@@ -18,11 +18,10 @@ from qdqtool.api.folder_calibration import calibrate_folder
 from qdqtool.api.folder_recovery import needs_statistics, recover_folder
 from qdqtool.api.quantizing import Quantized
 from qdqtool.api.texts import is_text
-from qdqtool.api.ticking import pass_on, stage
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import FeedSpec
 from qdqtool.io.files.artifacts import sha256_of_json, write_json
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, pass_on, stage
 from qdqtool.io.files.read import read_text
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import provenance_of

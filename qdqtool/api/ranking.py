@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from qdqtool.api.quantizing import DEFAULT_PRESET
 from qdqtool.api.searching import Job, close_journal, open_journal
-from qdqtool.api.ticking import stage
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.feeds import FeedSpec
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.files.artifacts import write_json
 from qdqtool.io.files.atomic import refuse_existing, write_whole
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, stage
 from qdqtool.io.models.working import ModelOrPath, opened
 from qdqtool.presets.preset import Preset
 from qdqtool.search.measuring import Measurements

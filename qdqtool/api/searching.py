@@ -13,14 +13,13 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
 from qdqtool.api.texts import is_text, with_texts
-from qdqtool.api.ticking import pass_on, stage
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.images import ImageOptions
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.journal import Journal
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, pass_on, stage
 from qdqtool.io.models.working import ModelOrPath
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset

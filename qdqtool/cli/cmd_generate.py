@@ -109,7 +109,7 @@ def _talk(
     from qdq_passes.errors import UsageError
 
     from qdqtool.llm.run.chat import Chat
-    from qdqtool.llm.run.sampling import Sampling
+    from qdqtool.llm.run.generating import Sampling
     from qdqtool.llm.run.session import Session
 
     how = {key: options.pop(key) for key in ("temperature", "top_k", "top_p")}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qdq_passes.npu.units.placed import PlacedUnit
 
     from qdqtool.llm.run.chat import Generated
-    from qdqtool.llm.run.placement import GraphPlacement
+    from qdqtool.llm.run.devices import GraphPlacement
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,5 +1,8 @@
 """Dumped files: which tensor each is, by its mangled name; and its bytes or integers as the float numbers that they stand for,
-in the model's layout."""
+in the model's layout.
+
+Names as boards mangle them:
+/conv1/Relu_output_0:0 → conv1_relu_output_0, _conv1_Relu_output_0_0.raw, conv1_Relu_output_0_native: all one tensor"""
 
 from __future__ import annotations
 

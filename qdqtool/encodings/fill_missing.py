@@ -16,11 +16,10 @@ from qdq_passes.numerics.encoding import Encoding, encoding_of_range, encoding_o
 
 from qdqtool.calibrate.observer import Range
 from qdqtool.encodings.biases import biases_of, product_encodings, smallest_scale
-from qdqtool.encodings.coverage import Missing
 from qdqtool.encodings.entries import Entry, Wish
 from qdqtool.encodings.formats.ort_overrides import BIASES
 from qdqtool.encodings.formats.ort_overrides import NAME as ORT
-from qdqtool.encodings.import_plan import ImportPlan
+from qdqtool.encodings.import_plan import ImportPlan, Missing
 from qdqtool.encodings.tensors import implied_axes
 
 #: Operators whose output holds every element of the input, so that the input may take the output's encoding as well.

@@ -18,11 +18,10 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.encodings.alignment import Alignment
 from qdqtool.encodings.boundaries import convert_boundaries, has_unconverted
-from qdqtool.encodings.coverage import Missing
 from qdqtool.encodings.entries import Convert, Encodings
 from qdqtool.encodings.fill_missing import BiasMode, Calibrate, MissingMode, fill_missing
 from qdqtool.encodings.hints import Weights
-from qdqtool.encodings.import_plan import ImportPlan, plan_import
+from qdqtool.encodings.import_plan import ImportPlan, Missing, plan_import
 from qdqtool.encodings.lpbq import remember
 from qdqtool.encodings.reading import made_of
 from qdqtool.encodings.restoring import Builder

@@ -1,4 +1,7 @@
-"""Observe what a model's tensors hold on samples, as a whole and by slices, for its lints; one session, a sample at a time."""
+"""Observe what a model's tensors hold on samples, as a whole and by slices, for its lints; one session, a sample at a time.
+
+Channels of an activation lie along the axis that the operator tells that made it, which may stand further up: Conv [N, C, …] 1,
+MatMul and LayerNormalization […, C] the last; a Transpose between turns one into the other."""
 
 from __future__ import annotations
 

@@ -17,26 +17,22 @@ from qdq_passes.npu.units.verdict import VERDICT_KINDS, Verdict
 
 from qdqtool.npu.report import After, BrokenRule, Crossing, NodeReport, PartitionReport, group_of
 from qdqtool.targets.target import Target
-
-
-def op_of(node: ir.Node) -> str:
-    """The operator as a report writes it."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+from qdqtool.targets.unit_facts import op_type_of
 
 
 def node_reports(placed: dict[ir.Node, Placement], found: Partitioning) -> tuple[NodeReport, ...]:
     """A report of each node that is placed."""
     computing = {node for unit in found.units if counts(unit) for node in unit.nodes} | set(inner_operators(found))
-    cores = {node: op_of(unit.core) for unit in found.units for node in unit.tail}
+    cores = {node: op_type_of(unit.core) for unit in found.units for node in unit.tail}
     return tuple(
         NodeReport(
             name=node.name or "",
-            op=op_of(node),
+            op=op_type_of(node),
             scope=scope_of(node),
             placement=placement,
             kind="pair" if is_quantize(node) or is_dequantize(node) else "compute" if node in computing else "steering",
             macs=macs_in([node]),
-            core=cores.get(node) or op_of(node),
+            core=cores.get(node) or op_type_of(node),
         )
         for node, placement in placed.items()
     )
@@ -90,12 +86,17 @@ def after(found: Partitioning) -> After:
 
 
 def broken_rules(units: Sequence[Unit], target: Target) -> tuple[BrokenRule, ...]:
-    """The rules of ``target`` that ``units`` do not keep, those that look at an operator alone once for each operator: the worst
-    verdict first, of each the most frequent."""
+    """The rules of ``target`` that ``units`` do not keep, whatever decides on its nodes: where one refused node refuses
+    the model, the rule that decides hides the others, and what is mended by one fails by the next.
+
+    Rules that look at an operator alone come once for each operator; the worst verdict first, of each the most frequent.
+    """
     groups: dict[tuple[str, ...], list[tuple[Unit, Verdict]]] = {}
     for unit in units:
         for verdict in target.broken(unit) if counts(unit) else ():
-            groups.setdefault((verdict.kind, *group_of(op_of(unit.core), verdict.rule)), []).append((unit, verdict))
+            groups.setdefault((verdict.kind, *group_of(op_type_of(unit.core), verdict.rule)), []).append(
+                (unit, verdict)
+            )
     found = [_rule([unit for unit, _ in group], group[0][1]) for group in groups.values()]
     kinds: tuple[str, ...] = VERDICT_KINDS
     return tuple(sorted(found, key=lambda rule: (-kinds.index(rule.verdict), -len(rule.nodes), rule.rule)))
@@ -106,7 +107,7 @@ def _rule(units: Sequence[Unit], first: Verdict) -> BrokenRule:
         rule=first.rule,
         verdict=first.kind,
         nodes=tuple(unit.core.name or "" for unit in units),
-        ops=tuple(dict.fromkeys(op_of(unit.core) for unit in units)),
+        ops=tuple(dict.fromkeys(op_type_of(unit.core) for unit in units)),
         reason=first.reason,
         suggestion=first.suggestion,
     )

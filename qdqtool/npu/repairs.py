@@ -20,8 +20,9 @@ from qdq_passes.npu.units.unit_graph import unit_graph
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import Boundary, Policy, TargetRules, Verdict
 
-from qdqtool.npu.figures import after, counts, inner_operators, op_of
+from qdqtool.npu.figures import after, counts, inner_operators
 from qdqtool.npu.report import After, Cut, Repair, group_of
+from qdqtool.targets.unit_facts import op_type_of
 
 #: Repairs at most, and kinds of nodes that are tried for each: trying is partitioning anew.
 REPAIRS, TRIED = 3, 6
@@ -63,7 +64,7 @@ def repairs(setting: Setting) -> tuple[Repair, ...]:
     groups: dict[tuple[str, str], list[Unit]] = {}
     for unit in setting.found.units:
         if counts(unit) and not verdicts[unit].is_npu:
-            groups.setdefault(group_of(op_of(unit.core), verdicts[unit].rule), []).append(unit)
+            groups.setdefault(group_of(op_type_of(unit.core), verdicts[unit].rule), []).append(unit)
     assumed, chosen, now = dict(verdicts), list[Repair](), after(setting.found)
     mended = _mended(verdicts.values())
     while groups and len(chosen) < REPAIRS:
@@ -138,7 +139,7 @@ def _gain(now: After, then: After, mended: int) -> tuple[float, int]:
 def _repair(units: Sequence[Unit], verdict: Verdict, then: After) -> Repair:
     return Repair(
         nodes=tuple(unit.core.name or "" for unit in units),
-        ops=tuple(dict.fromkeys(op_of(unit.core) for unit in units)),
+        ops=tuple(dict.fromkeys(op_type_of(unit.core) for unit in units)),
         rule=verdict.rule,
         reason=verdict.reason,
         suggestion=verdict.suggestion,

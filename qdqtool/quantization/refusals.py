@@ -14,6 +14,7 @@ from qdq_passes.refine.look.shifts import violations
 
 from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target
+from qdqtool.targets.unit_facts import op_type_of
 
 #: Nodes named in one warning.
 SHOWN = 3
@@ -37,7 +38,7 @@ def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], .
                 given[pair.kind][pair.encoding] = None
         choices: list[list[Encoding | None]] = [list(encodings) or [None] for encodings in given.values()]
         for activation, weight, bias in itertools.product(*choices):
-            reason = target.allows(_op_type(node), activation=activation, weight=weight, bias=bias)
+            reason = target.allows(op_type_of(node), activation=activation, weight=weight, bias=bias)
             if reason is not None:
                 found[name, reason] = None
     for violation in violations(model, target.shifts) if target.shifts is not None else ():
@@ -55,7 +56,3 @@ def grouped(refusals: Iterable[tuple[str, str]]) -> list[str]:
         f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {reason}"
         for reason, names in nodes.items()
     ]
-
-
-def _op_type(node: ir.Node) -> str:
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"

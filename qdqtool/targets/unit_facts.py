@@ -258,7 +258,7 @@ def vocabulary(op_types: tuple[str, ...] = ()) -> Vocabulary:
 
 
 def op_type_of(node: ir.Node) -> str:
-    """How a target file names an operator: bare for ONNX's own, else domain::type."""
+    """How target files and reports name an operator: bare for ONNX's own, else domain::type."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 

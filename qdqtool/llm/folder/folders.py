@@ -21,9 +21,9 @@ from qdqtool.io.models.shared_weights import save_shared
 from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.llm.folder.decoder_config import DecoderConfig, decoder_config_of
 from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
+from qdqtool.llm.plan.buckets import Padding, padding_of
 from qdqtool.llm.plan.cut_graphs import cut_graphs
 from qdqtool.llm.plan.naming import Naming, load_naming
-from qdqtool.llm.plan.padding import Padding, padding_of
 from qdqtool.llm.plan.planning import planned
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import MaskForm, Scatter, SplitPlan, StaticGraph, split_model

@@ -10,9 +10,8 @@ from typing import Any
 
 from qdqtool.llm.folder.tokenizing import TOKENIZER, TextStream, Tokenizer, is_installed
 from qdqtool.llm.run import generating
-from qdqtool.llm.run.generating import Generation
-from qdqtool.llm.run.placement import GraphPlacement
-from qdqtool.llm.run.sampling import Sampling
+from qdqtool.llm.run.devices import GraphPlacement
+from qdqtool.llm.run.generating import Generation, Sampling
 from qdqtool.llm.run.session import Session
 
 #: New tokens where no number is given, and the context holds so many.

@@ -14,7 +14,7 @@ from qdqtool.io.files.progress import Progress
 from qdqtool.llm.folder.manifest import MANIFEST
 from qdqtool.llm.run.chat import Chat, Generated, OnText
 from qdqtool.llm.run.devices import names_plain
-from qdqtool.llm.run.sampling import Sampling
+from qdqtool.llm.run.generating import Sampling
 from qdqtool.llm.run.session import Ids, Session
 from qdqtool.llm.run.timeline import trace as trace_of
 

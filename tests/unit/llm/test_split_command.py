@@ -10,7 +10,7 @@ from qdq_passes.errors import UsageError
 
 import qdqtool
 from qdqtool.llm.folder.folders import split
-from qdqtool.llm.plan.padding import padding_of
+from qdqtool.llm.plan.buckets import padding_of
 from qdqtool.llm.plan.planning import crossed
 from qdqtool.llm.plan.specializations import Specialization
 from tests.cases.cli_helpers import DIGITS, cli
