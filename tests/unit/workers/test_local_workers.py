@@ -220,7 +220,7 @@ def test_a_model_travels_as_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_caller(by: signal.Signals, tmp_path: Path) -> None:
     script = (
-        "import sys; from qdqtool.workers.cluster import open_workers; from tests.unit import worker_functions as does\n"
+        "import sys; from qdqtool.workers.cluster import open_workers; from tests.cases import worker_functions as does\n"
         "with open_workers(2) as workers: list(workers.map(does.note_and_sleep, sys.argv[1], range(4)))"
     )
     caller = subprocess.Popen(
@@ -237,7 +237,7 @@ def test_workers_end_with_their_caller(by: signal.Signals, tmp_path: Path) -> No
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "from qdqtool.workers.cluster import open_workers\nfrom tests.unit import worker_functions as does\n"
+        "from qdqtool.workers.cluster import open_workers\nfrom tests.cases import worker_functions as does\n"
         "with open_workers(2) as workers:\n    print(list(workers.map(does.square, 1, range(4))))\n"
     )
     done = subprocess.run(
