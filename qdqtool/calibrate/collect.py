@@ -11,10 +11,10 @@ from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.cache import RangesCache, cache_key, data_sha256
 from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.calibrate.observed import Observers
 from qdqtool.calibrate.observer import Option, checked_options
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.calibrate.seen import Seen
-from qdqtool.calibrate.shards import parts
+from qdqtool.calibrate.shards import observed_parts
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.taps import Taps, float_tensors
@@ -23,7 +23,7 @@ from qdqtool.workers.cluster import InProcess, Workers
 #: Told (number of the sample, from 0; the graph outputs of it by name).
 Watch = Callable[[int, Mapping[str, Array]], None]
 
-#: With a cache, what was seen is saved after so many samples each.
+#: With a cache, what was observed is saved after so many samples each.
 SAVE_EVERY = 64
 
 
@@ -64,64 +64,66 @@ def collect(
     options = checked_options(method, options)
     names = tuple(dict.fromkeys(float_tensors(model) if tensors is None else tensors))
     total = feeds.count if isinstance(feeds, Feeds) else None
-    seen = Seen(names, method, options, statistics=statistics, model=model_sha256(model))
+    observers = Observers(names, method, options, statistics=statistics, model=model_sha256(model))
     store = None
     if cache is not None:
         data = data_sha256(feeds)
-        store = RangesCache(cache, cache_key(seen.ranges(), names, data, statistics=statistics, threads=threads))
+        store = RangesCache(cache, cache_key(observers.ranges(), names, data, statistics=statistics, threads=threads))
         if (found := store.read()) is not None:
             return found
         if (part := store.read_part()) is not None:
-            seen.resume(part)
-    if workers is None or isinstance(workers, InProcess) or watch is not None or not seen.merges:
-        steps = _here(seen, model, feeds, watch, threads)
+            observers.resume(part)
+    if workers is None or isinstance(workers, InProcess) or watch is not None or not observers.merges:
+        steps = _here(observers, model, feeds, watch, threads)
     else:
-        steps = _elsewhere(seen, model, feeds, workers)
-    saved = seen.samples // SAVE_EVERY
+        steps = _elsewhere(observers, model, feeds, workers)
+    saved = observers.samples // SAVE_EVERY
     for samples in steps:
         if progress is not None:
             progress(samples, total)
         if store is not None and samples // SAVE_EVERY > saved:
             saved = samples // SAVE_EVERY
-            store.write_part(seen.ranges())
-    if not seen.samples:
+            store.write_part(observers.ranges())
+    if not observers.samples:
         raise UsageError("there is no sample to calibrate on", hint="--data gives the samples")
     if store is not None:
-        if seen.data != data:
+        if observers.data != data:
             raise UsageError(
                 "the data differ from one reading to the next", hint="seed what is random, or calibrate without a cache"
             )
-        store.write(seen.ranges())
-    return seen.ranges()
+        store.write(observers.ranges())
+    return observers.ranges()
 
 
 def _here(
-    seen: Seen, model: ir.Model, feeds: Iterable[Mapping[str, Array]], watch: Watch | None, threads: int
+    observers: Observers, model: ir.Model, feeds: Iterable[Mapping[str, Array]], watch: Watch | None, threads: int
 ) -> Iterator[int]:
-    """Let ``seen`` see the feeds that it has not seen, in this process; the number of samples after each."""
+    """Let ``observers`` see the feeds that they have not seen, in this process; the number of samples after each."""
     outputs = _outputs(model) if watch is not None else []
-    taps = Taps(model, (*seen.names, *outputs), threads=threads, optimize=seen.may_optimize(model))
-    done = seen.samples
+    taps = Taps(model, (*observers.names, *outputs), threads=threads, optimize=observers.may_optimize(model))
+    done = observers.samples
     for number, feed in enumerate(feeds):
         if number < done:
             continue
         fetched = taps.run(feed)
-        seen.add(feed, fetched)
+        observers.add(feed, fetched)
         if watch is not None:
             watch(number, {name: fetched[name] for name in outputs})
         del fetched  # before the next sample's tensors come
-        yield seen.samples
+        yield observers.samples
     taps.session.close()
 
 
-def _elsewhere(seen: Seen, model: ir.Model, feeds: Iterable[Mapping[str, Array]], workers: Workers) -> Iterator[int]:
+def _elsewhere(
+    observers: Observers, model: ir.Model, feeds: Iterable[Mapping[str, Array]], workers: Workers
+) -> Iterator[int]:
     """As `_here`, by ``workers``; the number of samples after each shard."""
-    for part, warnings in parts(seen, model, feeds, workers):
-        seen.take_in(part)
+    for part, warnings in observed_parts(observers, model, feeds, workers):
+        observers.take_in(part)
         if isinstance(feeds, Feeds):
             for text in warnings:
                 feeds.warnings(text)
-        yield seen.samples
+        yield observers.samples
 
 
 def _outputs(model: ir.Model) -> list[str]:

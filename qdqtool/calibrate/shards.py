@@ -1,4 +1,4 @@
-"""Calibration in shards: consecutive samples, each observed by one worker, and what was seen taken in in their order.
+"""Calibration in shards of consecutive samples: a worker observes each, and the observers are merged in their order.
 
 Observers are exact whatever the grouping of the samples, so the ranges are those of one process, to the last bit. Data that lie
 in files are opened by each worker; all others (Python objects, functions) are read once, here, and sent in batches: what a
@@ -16,10 +16,9 @@ from qdq_passes.errors import SetupError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.cache import method_sha256
+from qdqtool.calibrate.observed import Observers, Part
 from qdqtool.calibrate.observer import Option
-from qdqtool.calibrate.seen import Part, Seen
-from qdqtool.io.feeds.feeds import Feeds, Opening
-from qdqtool.io.feeds.slices import Slices
+from qdqtool.io.feeds.feeds import Feeds, Opening, Slices
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.runtime.taps import Taps
 from qdqtool.workers.cluster import Workers
@@ -51,8 +50,8 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What all shards of one calibration have in common.
+class Job:
+    """One calibration: what all of its shards have in common.
 
     Args:
         model: the model.
@@ -73,50 +72,52 @@ class Bench:
     opening: Opening | None
 
     @functools.cached_property
-    def stand(self) -> Stand:
-        """What a worker sets up once."""
-        return Stand(self)
+    def opened(self) -> OpenJob:
+        """The job as a worker runs it, set up once."""
+        return OpenJob(self)
 
-    def seen(self, before: int) -> Seen:
-        """Nothing seen yet, ``before`` samples into the data."""
-        return Seen(self.names, self.method, self.options, statistics=self.statistics, model="", before=before)
+    def observers(self, before: int) -> Observers:
+        """Observers that have seen nothing yet, ``before`` samples into the data."""
+        return Observers(self.names, self.method, self.options, statistics=self.statistics, model="", before=before)
 
 
-class Stand:
-    """A session, and how far the data are read."""
+class OpenJob:
+    """A job on a worker: the session, and how far the data are read."""
 
-    def __init__(self, bench: Bench) -> None:
-        if method_sha256(bench.method) != bench.source:
+    def __init__(self, job: Job) -> None:
+        if method_sha256(job.method) != job.source:
             raise SetupError(
                 "the worker has another source of this method",
-                where=f"method {bench.method!r}",
+                where=f"method {job.method!r}",
                 hint="install the same on every machine",
             )
-        model = bench.model.load()
-        self.slices = None if bench.opening is None else Slices(bench.opening.open(input_specs(model)))
-        self.taps = Taps(model, bench.names, optimize=bench.seen(0).may_optimize(model))
+        model = job.model.load()
+        self.slices = None if job.opening is None else Slices(job.opening.open(input_specs(model)))
+        self.taps = Taps(model, job.names, optimize=job.observers(0).may_optimize(model))
 
 
-def observe(bench: Bench, shard: Shard) -> tuple[Part, list[str]]:
-    """What is seen in ``shard``, and what there is to warn of: the task of a worker.
+def observe(job: Job, shard: Shard) -> tuple[Part, list[str]]:
+    """Run the shard's samples; return the merged observers and the warnings: the task of a worker.
 
     Raises:
         ModelError: a tensor holds NaN or Inf.
     """
-    stand, seen = bench.stand, bench.seen(shard.first)
+    opened, observers = job.opened, job.observers(shard.first)
     feeds: Iterable[Feed] = shard.feeds or ()
-    if stand.slices is not None:
-        feeds = stand.slices.take(shard.first, shard.count)
+    if opened.slices is not None:
+        feeds = opened.slices.take(shard.first, shard.count)
     for feed in feeds:
-        seen.add(feed, stand.taps.run(feed))
-    return seen.part(), [] if stand.slices is None else list(stand.slices.warnings)
+        observers.add(feed, opened.taps.run(feed))
+    return observers.part(), [] if opened.slices is None else list(opened.slices.warnings)
 
 
-def parts(seen: Seen, model: ir.Model, feeds: Iterable[Feed], workers: Workers) -> Iterator[tuple[Part, list[str]]]:
-    """What ``workers`` see in the feeds behind those that ``seen`` has seen, in their order.
+def observed_parts(
+    observers: Observers, model: ir.Model, feeds: Iterable[Feed], workers: Workers
+) -> Iterator[tuple[Part, list[str]]]:
+    """Observe by ``workers`` the feeds behind those that ``observers`` has; yield the parts and their warnings, in order.
 
     Args:
-        seen: how to see, and how much was seen; not changed here.
+        observers: how to observe, and how many samples they have; not changed here.
         model: the model; not changed.
         feeds: all feeds.
         workers: who runs the model.
@@ -125,29 +126,29 @@ def parts(seen: Seen, model: ir.Model, feeds: Iterable[Feed], workers: Workers) 
     opening = feeds.opening if isinstance(feeds, Feeds) else None
     if opening is not None and (count is None or (opening.is_path and not workers.sees(opening.spec))):
         opening = None
-    size = UNKNOWN if count is None else max(1, min(MOST, -(-(count - seen.samples) // (SHARDS * workers.count))))
-    bench = Bench(
+    size = UNKNOWN if count is None else max(1, min(MOST, -(-(count - observers.samples) // (SHARDS * workers.count))))
+    job = Job(
         workers.share(model),
-        seen.names,
-        seen.method,
-        seen.options,
-        seen.statistics,
-        method_sha256(seen.method),
+        observers.names,
+        observers.method,
+        observers.options,
+        observers.statistics,
+        method_sha256(observers.method),
         opening,
     )
     if opening is not None and count is not None:
-        shards = [Shard(first, min(size, count - first)) for first in range(seen.samples, count, size)]
-        yield from workers.map(observe, bench, shards)
+        shards = [Shard(first, min(size, count - first)) for first in range(observers.samples, count, size)]
+        yield from workers.map(observe, job, shards)
     else:
-        yield from workers.map(observe, bench, _sent(feeds, seen.samples, size))
+        yield from workers.map(observe, job, _sent(feeds, observers.samples, size))
 
 
-def _sent(feeds: Iterable[Feed], seen: int, size: int) -> Iterator[Shard]:
+def _sent(feeds: Iterable[Feed], done: int, size: int) -> Iterator[Shard]:
     """Shards with their feeds, which are copied: whoever yields them may use the arrays again."""
     held: list[Feed] = []
-    first = seen
+    first = done
     for number, feed in enumerate(feeds):
-        if number < seen:
+        if number < done:
             continue
         held.append({name: np.array(array) for name, array in feed.items()})
         if len(held) == size or sum(a.nbytes for f in held for a in f.values()) >= FULL:

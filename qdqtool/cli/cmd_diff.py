@@ -11,7 +11,7 @@ from qdqtool.verbs.diff import Diff
 
 @command_of(Diff)
 def diff(out: Out, asked: Diff) -> int:
-    from qdqtool.comparison.words import describe
+    from qdqtool.comparison.difference import described_difference
 
     found = [d.to_json() for d in asked.run()]
     payload: dict[str, Any] = {"a": asked.a, "b": asked.b, "differences": found}
@@ -20,7 +20,7 @@ def diff(out: Out, asked: Diff) -> int:
         if not found:
             say("no differences")
             return
-        rows = [(d["kind"], d["where"], *(describe(d["kind"], d[side]) for side in "ab")) for d in found]
+        rows = [(d["kind"], d["where"], *(described_difference(d["kind"], d[side]) for side in "ab")) for d in found]
         table(("kind", "where", "a", "b"), rows)
         say(plural(len(found), "difference"))
 

@@ -67,7 +67,7 @@ class ImportCommand(ImportEncodings):
 
 @command_of(ImportCommand, group=encodings, name="import")
 def import_(out: Out, asked: ImportCommand) -> None:
-    from qdqtool.io.files.documents import write_document
+    from qdqtool.io.files.artifacts import write_document
 
     output = text(asked.output)
     inputs = (asked.model, asked.encodings, asked.names_of, asked.renames, asked.data)

@@ -19,7 +19,7 @@ from qdqtool.verbs.generate import Generate
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qdqtool.llm.run.talk import Generated, Talk
+    from qdqtool.llm.run.chat import Chat, Generated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +71,12 @@ def generate(out: Out, asked: GenerateCommand) -> int:
 
 def _talk(out: Out, asked: GenerateCommand) -> int:
     """Turns until the input ends. What does not fit is told, and the next line may."""
-    from qdqtool.llm.run.talk import Talk
 
     asked.sampling(asked.seed)
     with out.progress("verifying") as tick:
         session = replace(asked, progress=lambda done, total: tick("verifying", done, total)).session()
-    talk = Talk(session)
-    _ = talk.tokenizer
+    chat = Chat(session)
+    _ = chat.tokenizer
     out.note("a line is a prompt; /reset forgets all, /exit or the end of the input ends")
     for number, line in enumerate(_lines(out)):
         if line == "/reset":
@@ -85,7 +84,7 @@ def _talk(out: Out, asked: GenerateCommand) -> int:
             continue
         text = asked.turn.replace("\\n", "\n").replace("{}", line)
         try:
-            found = talk.turn(
+            found = chat.turn(
                 [text], max_new=asked.max_new, sampling=asked.sampling(asked.seed + number), eos=asked.eos,
                 cache=asked.cache, warm_up=asked.warm_up and not session.runs, on_text=_show,
             )  # fmt: skip
@@ -93,7 +92,7 @@ def _talk(out: Out, asked: GenerateCommand) -> int:
             click.echo(f"error: {error}", err=True)
             continue
         say()
-        _report(out, found, talk)
+        _report(out, found, chat)
     return 0
 
 
@@ -123,7 +122,7 @@ def _rows(found: Generated) -> None:
         say(" ".join(map(str, tokens)) if found.texts is None else found.texts[row])
 
 
-def _report(out: Out, found: Generated, talk: Talk | None = None) -> None:
+def _report(out: Out, found: Generated, chat: Chat | None = None) -> None:
     """How long it took, on stderr."""
     run = found.generation
     parts = [_speed(f"{run.prompt_tokens} prompt tokens", run.prefill_s, run.prefill_tokens_per_s)]
@@ -132,7 +131,7 @@ def _report(out: Out, found: Generated, talk: Talk | None = None) -> None:
         parts.append(f"warm-up {found.warm_up_s:.2f} s")
     if not run.cached:
         parts.append("no cache: the whole text again for each token")
-    used = f", {talk.session.length} of {talk.session.context} tokens used" if talk is not None else ""
+    used = f", {chat.session.length} of {chat.session.context} tokens used" if chat is not None else ""
     out.note("; ".join(parts) + used)
     names = ", ".join(f"{name} × {count}" for name, count in sorted(run.runs.items()))
     out.detail(f"ran {names}; {run.padded_tokens} tokens computed beyond the text; context {run.context}")

@@ -10,8 +10,8 @@ from qdqtool.cli.render import plural, say, table
 if TYPE_CHECKING:
     from qdq_passes.npu.units.verdict import PlacedUnit
 
-    from qdqtool.llm.run.placement import GraphPlacement
-    from qdqtool.llm.run.talk import Generated
+    from qdqtool.llm.run.chat import Generated
+    from qdqtool.llm.run.devices import GraphPlacement
 
 #: Names of operators in one line.
 NAMES = 3

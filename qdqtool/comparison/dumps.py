@@ -14,8 +14,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
-from qdqtool.comparison.dump_names import Names, names_of
-from qdqtool.comparison.dump_values import Layout, read_dump
+from qdqtool.comparison.dump_files import Layout, Names, names_of, read_dump
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.dumps import Dump
 from qdqtool.io.files.progress import Progress
@@ -142,24 +141,10 @@ def compare_dumps(
         UsageError: nothing dumped is a tensor of the models, or there is no sample.
     """
     warnings: list[str] = []
-    models = [m for m in (b, a) if m is not None]
-    order = list(dict.fromkeys(_tensors(a)))
-    names = names_of(order, models)
-    pairs_a, pairs_b = activation_pairs(a), {} if b is None else activation_pairs(b)
-    in_b = set() if b is None else {*float_tensors(b), *pairs_b}
     unmatched: dict[str, str] = {}
-    found = {d.name: tensor for sample in dumps for d in sample if (tensor := _find(d, names, unmatched))}
-    if not found:
-        name, reason = next(iter(unmatched.items()), ("", ""))
-        raise UsageError("nothing dumped is a tensor of the model", where=name, hint=reason.partition("; ")[2])
-    tracks = {}
-    for dump, tensor in found.items():
-        pair = pairs_b.get(tensor) or pairs_a.get(tensor)
-        tested = read_for(tensor, pairs_b) if tensor in in_b else None
-        tracks[dump] = _Track(tensor, dump, read_for(tensor, pairs_a), tested, pair.encoding if pair else None)
-    inputs_b: dict[str, str] = {}
-    if b is not None:
-        inputs_b = matched("inputs", _inputs(a), _inputs(b), warnings)
+    order = list(dict.fromkeys(_tensors(a)))
+    tracks = _tracks(a, b, dumps, names_of(order, [m for m in (b, a) if m is not None]), unmatched)
+    inputs_b = {} if b is None else matched("inputs", _inputs(a), _inputs(b), warnings)
     taps_a = Taps(a, [t.in_a for t in tracks.values()], threads=threads)
     taps_b = None if b is None else Taps(b, [t.in_b for t in tracks.values() if t.in_b is not None], threads=threads)
     read, samples = 0, 0
@@ -169,13 +154,7 @@ def compare_dumps(
             continue
         values_a = taps_a.run(feed)
         values_b = {} if taps_b is None else taps_b.run({inputs_b[name]: array for name, array in feed.items()})
-        for dumped in sample:
-            if dumped.name in tracks:
-                try:
-                    _add(tracks[dumped.name], dumped, values_a, values_b, layout)
-                except ModelError as error:
-                    unmatched[dumped.name] = error.message
-                    del tracks[dumped.name]
+        _add_sample(tracks, sample, values_a, values_b, layout, unmatched)
         samples += 1
         if progress is not None:
             progress(read, len(dumps))
@@ -202,6 +181,46 @@ def compare_dumps(
         diverges_below=diverges_below,
         warnings=tuple(warnings),
     )
+
+
+def _tracks(
+    a: ir.Model, b: ir.Model | None, dumps: Sequence[Sequence[Dump]], names: Names, unmatched: dict[str, str]
+) -> dict[str, _Track]:
+    """A track for each dump that is a tensor of the models, by the name of the dump; the others go to ``unmatched``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    pairs_a, pairs_b = activation_pairs(a), {} if b is None else activation_pairs(b)
+    in_b = set() if b is None else {*float_tensors(b), *pairs_b}
+    found = {d.name: tensor for sample in dumps for d in sample if (tensor := _find(d, names, unmatched))}
+    if not found:
+        name, reason = next(iter(unmatched.items()), ("", ""))
+        raise UsageError("nothing dumped is a tensor of the model", where=name, hint=reason.partition("; ")[2])
+    tracks = {}
+    for dump, tensor in found.items():
+        pair = pairs_b.get(tensor) or pairs_a.get(tensor)
+        tested = read_for(tensor, pairs_b) if tensor in in_b else None
+        tracks[dump] = _Track(tensor, dump, read_for(tensor, pairs_a), tested, pair.encoding if pair else None)
+    return tracks
+
+
+def _add_sample(
+    tracks: dict[str, _Track],
+    sample: Sequence[Dump],
+    values_a: Mapping[str, Array],
+    values_b: Mapping[str, Array],
+    layout: Layout,
+    unmatched: dict[str, str],
+) -> None:
+    """Take the dumps of one sample in; a track whose dump does not fit its tensor moves to ``unmatched``."""
+    for dumped in sample:
+        if dumped.name in tracks:
+            try:
+                _add(tracks[dumped.name], dumped, values_a, values_b, layout)
+            except ModelError as error:
+                unmatched[dumped.name] = error.message
+                del tracks[dumped.name]
 
 
 def _missing(dumps: Sequence[Sequence[Dump]], tracks: Iterable[_Track], samples: int) -> list[str]:

@@ -19,10 +19,10 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.comparison.local_report import Causes, LocalComparison, LocalNode
 from qdqtool.comparison.region_model import CAUSES, Cause, Recipe, RegionModel, bounds_of
 from qdqtool.comparison.regions import Region, Shapes, regions_of
 from qdqtool.comparison.replaying import Replayed, replay
+from qdqtool.comparison.report import Causes, LocalComparison, LocalNode
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.session import Session, open_session

@@ -21,7 +21,7 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.regions import is_conversion
 from qdqtool.io.models.provenance import history
-from qdqtool.runtime.computing import RUNTIME, compute
+from qdqtool.runtime.session import RUNTIME, compute
 
 #: Family of the passes that move scales by powers of two so that shifts are in reach or operands are aligned.
 MOVING = "refine"

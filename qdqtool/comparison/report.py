@@ -1,8 +1,8 @@
-"""What a comparison found, as values and as JSON."""
+"""What a comparison found, of the outputs or of each operator, as values and as JSON."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from qdq_passes.numerics.agreement import Agreement, SliceAgreement, worst
@@ -54,6 +54,103 @@ class Comparison:
         return {
             "outputs": {output.name: output.to_json() for output in self.outputs},
             "tensors": [{"name": tensor.name, **tensor.to_json()} for tensor in self.tensors],
+            "min_sqnr": self.min_sqnr,
+            "samples": self.samples,
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Causes:
+    """Where the noise of a node comes from, each as noise power over signal power (0.001 is 30 dB below the signal).
+
+    With y(S) the output when only the pairs S are there, on float inputs, and N(p, q) = Σ(p − q)² / Σ y_A²:
+
+        operator = N(y(∅), y_A)    weight = N(y(weight pairs), y(∅))    activation, output, bias likewise
+        refinement = N(y(all), y_A) − N(y(all, scales as calibrated), y_A)
+        rest       = N(y(all), y_A) − all of the above
+
+    so that they add up to the node's noise. The pairs of the first line have the scales of calibration where those are known,
+    else their own; ``refinement`` and ``rest`` may be negative: a scale moved for the better, two roundings that are one.
+
+    Args:
+        weight: rounding of its weights.
+        activation: rounding of the activations that it reads, and of those between its nodes.
+        output: rounding of what it writes.
+        bias: rounding of its bias.
+        refinement: what scales moved after calibration cost; None where that is not known (it is in the others then).
+        operator: what it computes otherwise than the float model, in float; None where its float weights are not known (it is in
+            ``weight`` then).
+        rest: what they do together.
+    """
+
+    weight: float
+    activation: float
+    output: float
+    bias: float
+    refinement: float | None
+    operator: float | None
+    rest: float
+
+    def to_json(self) -> dict[str, float | None]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalNode:
+    """One node of the quantized model on the inputs that the float model has there.
+
+    Args:
+        name: name of the node; of a fused group that of its first.
+        op: its operator.
+        nodes: the nodes that are measured together.
+        tensors: what they write.
+        agreement: their outputs against the float model's.
+        causes: where the noise comes from; None where the signal is 0 throughout, or the noise is infinite.
+    """
+
+    name: str
+    op: str
+    nodes: tuple[str, ...]
+    tensors: tuple[str, ...]
+    agreement: Agreement
+    causes: Causes | None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "name": self.name, "op": self.op, "nodes": list(self.nodes), "tensors": list(self.tensors),
+            **self.agreement.to_json(), "causes": None if self.causes is None else self.causes.to_json(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalComparison:
+    """What comparing node by node found.
+
+    Args:
+        nodes: worst first.
+        unmatched: (node, reason) of those that have no figures of their own.
+        samples: feeds compared.
+        warnings: what is not known, and why.
+    """
+
+    nodes: tuple[LocalNode, ...]
+    unmatched: tuple[tuple[str, str], ...]
+    samples: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def min_sqnr(self) -> float | None:
+        """SQNR of the worst node in dB; None when every node is exact."""
+        return worst([node.agreement.sqnr_db for node in self.nodes])
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready: ``nodes`` worst first, ``unmatched``, ``min_sqnr, samples, warnings``."""
+        return {
+            "nodes": [node.to_json() for node in self.nodes],
+            "unmatched": [{"name": name, "reason": reason} for name, reason in self.unmatched],
             "min_sqnr": self.min_sqnr,
             "samples": self.samples,
             "warnings": list(self.warnings),

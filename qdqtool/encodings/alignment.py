@@ -10,9 +10,8 @@ from typing import Any, Literal
 import onnx_ir as ir
 from qdq_passes.graph.uses import is_constant
 
-from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.placing import Values
 from qdqtool.encodings.structure import Matched, match_structure
+from qdqtool.encodings.tensors import Values, values_by_name
 
 How = Literal["exact", "structure", "map"]
 

@@ -12,7 +12,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.encodings.entries import Encodings
-from qdqtool.encodings.gathering import Gathered
+from qdqtool.encodings.import_plan import ImportPlan
 
 #: Key in the hint of a tensor that an operator of another width reads without a converting pair.
 UNCONVERTED = "unconverted"
@@ -43,7 +43,7 @@ def unconverted_tensors(model: ir.Model) -> frozenset[str]:
     )
 
 
-def convert_boundaries(job: Gathered) -> bool:
+def convert_boundaries(job: ImportPlan) -> bool:
     """Convert where widths meet, in place; whether anything was. A conversion that rounds is noted."""
     if len(widths_of(job.model)) < 2:
         return False

@@ -24,9 +24,9 @@ from qdqtool.encodings.formats.ort_overrides import BIASES, is_derived_bias
 from qdqtool.encodings.formats.ort_overrides import NAME as ORT
 from qdqtool.encodings.grid import as_type, integer_type
 from qdqtool.encodings.hints import TensorHint, default_hint, to_json
-from qdqtool.encodings.names import values_by_name
+from qdqtool.encodings.pair_extraction import QuantizedTensor, extract_pairs
 from qdqtool.encodings.reading import encoding_for, represented
-from qdqtool.encodings.sites import Site, take_out
+from qdqtool.encodings.tensors import values_by_name
 
 Activations = Literal["as-is", "unsigned"]
 #: Tensors named in one message.
@@ -91,27 +91,29 @@ def export(model: ir.Model, format_name: str, *, activations: Activations = "as-
         ModelError: a pair whose encoding is not constant, or differs between Q and DQ.
     """
     unconverted = unconverted_tensors(model) if hints else frozenset()
-    taken = take_out(model)
-    if not taken.sites:
+    extracted = extract_pairs(model)
+    if not extracted.tensors:
         raise UnsupportedError("has no QDQ pair to export", where=model.graph.name, hint="see `qdqtool qdq list`")
-    _refuse_scales(taken.sites)
+    _refuse_scales(extracted.tensors)
     values = values_by_name(model)
-    entries = tuple(_entry(site, activations) for site in taken.sites)
+    entries = tuple(_entry(tensor, activations) for tensor in extracted.tensors)
     bare = Encodings(format=format_name, entries=entries, extra={} if format_name in (ORT, "qnn") else PRODUCER)
     document = write_document(bare, format_name, values)
     if hints:
-        bare = dataclasses.replace(bare, hints=_hints(taken.sites, bare, document, unconverted))
+        bare = dataclasses.replace(bare, hints=_hints(extracted.tensors, bare, document, unconverted))
         document = write_document(bare, format_name, values)
     derived = tuple(entry.name for entry in entries if format_name == ORT and is_derived_bias(entry))
     return Exported(
-        model=model, encodings=bare, document=document, format=format_name, left=taken.left, notes=taken.notes,
+        model=model, encodings=bare, document=document, format=format_name, left=extracted.left, notes=extracted.notes,
         derived=derived,
     )  # fmt: skip
 
 
-def _refuse_scales(sites: tuple[Site, ...]) -> None:
+def _refuse_scales(tensors: tuple[QuantizedTensor, ...]) -> None:
     """Runtimes take negative scales (onnxruntime's 4-bit weights have them); no format and no reader of one does."""
-    bad = [(site.value.name, scale) for site in sites for scale in site.encoding.scale if not 0 < scale < math.inf]
+    bad = [
+        (tensor.value.name, scale) for tensor in tensors for scale in tensor.encoding.scale if not 0 < scale < math.inf
+    ]
     names = list(dict.fromkeys(name for name, _ in bad))
     if names:
         more = f"; so have {len(names) - 1} more tensors" if len(names) > 1 else ""
@@ -123,14 +125,14 @@ def _refuse_scales(sites: tuple[Site, ...]) -> None:
         )
 
 
-def _entry(site: Site, activations: Activations) -> Entry:
-    shift = activations == "unsigned" and not is_constant(site.value)
-    second = _counted(site.second, shift) if site.second is not None else None
-    convert = None if second is None else Convert(holds=second, readers=site.second_readers)
+def _entry(tensor: QuantizedTensor, activations: Activations) -> Entry:
+    shift = activations == "unsigned" and not is_constant(tensor.value)
+    second = _counted(tensor.second, shift) if tensor.second is not None else None
+    convert = None if second is None else Convert(holds=second, readers=tensor.second_readers)
     return Entry(
-        name=site.value.name or "",
-        holds=site.lpbq or _counted(site.encoding, shift),
-        role="param" if is_constant(site.value) else "activation",
+        name=tensor.value.name or "",
+        holds=tensor.lpbq or _counted(tensor.encoding, shift),
+        role="param" if is_constant(tensor.value) else "activation",
         convert=convert,
     )
 
@@ -142,25 +144,28 @@ def _counted(encoding: Encoding, unsigned: bool) -> Encoding:
 
 
 def _hints(
-    sites: tuple[Site, ...], encodings: Encodings, document: Mapping[str, Json], unconverted: Collection[str]
+    quantized: tuple[QuantizedTensor, ...],
+    encodings: Encodings,
+    document: Mapping[str, Json],
+    unconverted: Collection[str],
 ) -> dict[str, Json]:
     """What reading ``document`` back would not give."""
-    constants = [site for site in sites if is_constant(site.value)]
-    stored = [site for site in constants if site.hint is not None and site.hint.stored is not None]
+    constants = [tensor for tensor in quantized if is_constant(tensor.value)]
+    stored = [tensor for tensor in constants if tensor.hint is not None and tensor.hint.stored is not None]
     mostly = encodings.format == ORT or 2 * len(stored) >= len(constants)
     again = read_document(document).by_name
     tensors: dict[str, Json] = {}
-    for site in sites:
-        name, hint = site.value.name or "", site.hint
+    for tensor in quantized:
+        name, hint = tensor.value.name or "", tensor.hint
         if name in unconverted:
             tensors[name] = {UNCONVERTED: True}
         if hint is None:
             continue
-        found = encoding_for(again[name], site.value, None) if name in again else None
-        if found is not None and found != site.encoding:
-            hint = _represented(hint, found, site.encoding, site.value, encodings.format)
-        default = functools.partial(_default, name, site.value)
-        is_stored = is_constant(site.value) and (mostly or site.encoding.dtype == ir.DataType.INT32)
+        found = encoding_for(again[name], tensor.value, None) if name in again else None
+        if found is not None and found != tensor.encoding:
+            hint = _represented(hint, found, tensor.encoding, tensor.value, encodings.format)
+        default = functools.partial(_default, name, tensor.value)
+        is_stored = is_constant(tensor.value) and (mostly or tensor.encoding.dtype == ir.DataType.INT32)
         data = to_json(hint, default, is_stored=is_stored)
         if data:
             tensors[name] = {**data, UNCONVERTED: True} if name in unconverted else data

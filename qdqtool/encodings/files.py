@@ -10,10 +10,9 @@ from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding
 
 from qdqtool.encodings.entries import Encodings, Lpbq, Unplaced, Wish
 from qdqtool.encodings.formats import read_document, write_document
-from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.placing import Values
 from qdqtool.encodings.reading import made_of, of_range
-from qdqtool.io.files import documents
+from qdqtool.encodings.tensors import Values, values_by_name
+from qdqtool.io.files import artifacts
 from qdqtool.io.files.artifacts import sha256_of_json
 
 __all__ = ["bound", "read_encodings", "read_names", "sha256_of", "values_by_name", "write_encodings"]
@@ -25,7 +24,7 @@ def read_encodings(path: str | os.PathLike[str]) -> Encodings:
     Raises:
         ModelError: no such file, no encodings file, or a broken entry; the message names the file and the tensor.
     """
-    document = documents.read_document(path)
+    document = artifacts.read_document(path)
     try:
         return read_document(document)
     except QdqError as error:
@@ -47,7 +46,7 @@ def write_encodings(
         UnsupportedError: the format cannot say something; the message names the one that can.
         UsageError: the file exists, or the model is needed and not given.
     """
-    documents.write_document(path, write_document(encodings, format_name, values), overwrite=overwrite)
+    artifacts.write_document(path, write_document(encodings, format_name, values), overwrite=overwrite)
 
 
 def sha256_of(encodings: Encodings, values: Values | None = None) -> str:
@@ -61,7 +60,7 @@ def read_names(path: str | os.PathLike[str]) -> dict[str, str]:
     Raises:
         UsageError: it is something else.
     """
-    document = documents.read_document(path)
+    document = artifacts.read_document(path)
     if not isinstance(document, Mapping) or not all(isinstance(new, str) for new in document.values()):
         raise UsageError("is no object of names", where=os.fspath(path), hint='write {"old name": "new name", …}')
     return dict(document)

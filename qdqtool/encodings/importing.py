@@ -18,15 +18,14 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.encodings.alignment import Alignment
 from qdqtool.encodings.boundaries import convert_boundaries, has_unconverted
-from qdqtool.encodings.completing import BiasMode, Calibrate, MissingMode, complete
-from qdqtool.encodings.coverage import Missing
 from qdqtool.encodings.entries import Convert, Encodings
-from qdqtool.encodings.gathering import Gathered, gather
+from qdqtool.encodings.fill_missing import BiasMode, Calibrate, MissingMode, fill_missing
 from qdqtool.encodings.hints import Weights
+from qdqtool.encodings.import_plan import ImportPlan, Missing, plan_import
 from qdqtool.encodings.lpbq import remember
-from qdqtool.encodings.names import values_by_name
 from qdqtool.encodings.reading import made_of
 from qdqtool.encodings.restoring import Builder
+from qdqtool.encodings.tensors import values_by_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,7 @@ def put_in(
         UnsupportedError: an encoding that the model's opset cannot hold, or whose axis cannot be told.
     """
     inferred = _infer_types(model, alignment)
-    job = gather(model, file, alignment, weights=weights, use_hints=hints)
+    job = plan_import(model, file, alignment, weights=weights, use_hints=hints)
     if not job.chosen and not job.floats and not job.wishes:
         if qdq_pairs(model):
             raise UsageError(
@@ -118,7 +117,7 @@ def put_in(
             f"none of the {len(file.entries)} names in the file is a tensor to encode (first are {names})",
             hint="give --names-of, the model that the file was made for, or --map",
         )
-    complete(job, missing, bias, calibrate)
+    fill_missing(job, missing, bias, calibrate)
     left = job.missing()
     encoded = tuple(value.name or "" for value in job.chosen)
     floats = tuple(value.name or "" for value in job.floats)
@@ -153,7 +152,7 @@ def _infer_types(model: ir.Model, alignment: Alignment) -> str:
     return "infer-shapes,"
 
 
-def _insert(job: Gathered) -> str:
+def _insert(job: ImportPlan) -> str:
     """Rebuild what hints tell, run the passes for the rest; returns the text of the passes."""
     builder = Builder(job.model, job.alignment.rename)
     readers = {value: next(iter(value.uses())) for value in job.lpbq if value.uses()}
@@ -180,7 +179,7 @@ def _insert(job: Gathered) -> str:
     return text
 
 
-def _share(job: Gathered) -> None:
+def _share(job: ImportPlan) -> None:
     """A plain tensor whose scale or zero point serves others too is built along with them."""
     nodes = [
         node for hint in job.hints.values() for pair in hint.pairs for node in (pair.q, pair.dq) if node is not None
@@ -193,7 +192,7 @@ def _share(job: Gathered) -> None:
             job.hints[value] = job.plain_hint(value, entries[name])
 
 
-def _convert(job: Gathered, value: ir.Value, convert: Convert) -> None:
+def _convert(job: ImportPlan, value: ir.Value, convert: Convert) -> None:
     """A second pair behind the one on ``value``, for the readers that take another encoding."""
     encoding = made_of(convert.holds, value)
     if encoding is None:

@@ -13,7 +13,7 @@ from qdqtool.encodings.biases import smallest_scale
 from qdqtool.encodings.entries import Content, Entry, Lpbq, Wish
 from qdqtool.encodings.grid import as_type, is_whole
 from qdqtool.encodings.hints import TensorHint
-from qdqtool.encodings.placing import fitted, place, shape_of
+from qdqtool.encodings.tensors import fitted, place, shape_of
 
 
 def encoding_for(entry: Entry, value: ir.Value, hint: TensorHint | None) -> Encoding | None:

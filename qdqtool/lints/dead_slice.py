@@ -20,9 +20,8 @@ from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import quantize
 from qdq_passes.select.selectors import literal
 
-from qdqtool.lints import words
-from qdqtool.lints.facts import Facts, Slices
-from qdqtool.lints.rule import Lint
+from qdqtool.lints.context import LintContext, Slices
+from qdqtool.lints.rule import Lint, first_of, grid_text
 
 #: A slice that spans less than this share of a step was nearly constant before: next to the half step by which the other slices
 #: are rounded its loss adds less than 2^-6 of their noise power.
@@ -39,20 +38,20 @@ class DeadSlice(Lint):
 
     least: float = LEAST_STEPS
 
-    def find(self, facts: Facts) -> Iterator[Trap]:
+    def find(self, context: LintContext) -> Iterator[Trap]:
         """Weights by their output channels, activations by the axes that were observed; each tensor where it is written."""
         told: set[str] = set()
-        for node in facts.nodes:
-            yield from self._in_weight(node, facts, told)
+        for node in context.nodes:
+            yield from self._in_weight(node, context, told)
             for value in node.outputs[: DATA_OUTPUTS.get(node.op_type)]:
-                yield from self._in_activation(node, value, facts)
+                yield from self._in_activation(node, value, context)
 
-    def _in_weight(self, node: ir.Node, facts: Facts, told: set[str]) -> Iterator[Trap]:
+    def _in_weight(self, node: ir.Node, context: LintContext, told: set[str]) -> Iterator[Trap]:
         value = node.inputs[1] if is_standard(node, *CHANNEL_OPS) else None
-        source = facts.source(value)
+        source = context.source(value)
         if value is None or source is None or not is_constant(source):
             return
-        name, grid, array = facts.name(source), facts.grid_read(value), constant_array(source)
+        name, grid, array = context.name(source), context.grid_read(value), constant_array(source)
         if name in told or grid is None or array is None or not np.issubdtype(array.dtype, np.floating):
             return
         axis = output_axis(node, array.ndim)
@@ -69,11 +68,11 @@ class DeadSlice(Lint):
                 way = f"a scale per channel (--per-axis-conv, --per-axis-linear), --equalize, or {way}"
             yield Trap(name, self._message("output channels", axis, found, flat.shape[0], grid), f"quantize with {way}")
 
-    def _in_activation(self, node: ir.Node, value: ir.Value, facts: Facts) -> Iterator[Trap]:
-        name, grid = facts.name(value), facts.grid_written(value)
-        for slices in facts.slices.get(name, ()) if grid is not None else ():
+    def _in_activation(self, node: ir.Node, value: ir.Value, context: LintContext) -> Iterator[Trap]:
+        name, grid = context.name(value), context.grid_written(value)
+        for slices in context.slices.get(name, ()) if grid is not None else ():
             assert grid is not None
-            found = {i for i in self._dead(slices, grid, None) if not self._was_dead(node, i, slices, facts)}
+            found = {i for i in self._dead(slices, grid, None) if not self._was_dead(node, i, slices, context)}
             if found:
                 name_of = shlex.quote(f"tensor:{literal(name)}")
                 yield Trap(
@@ -99,17 +98,19 @@ class DeadSlice(Lint):
         spans: npt.NDArray[np.float64] = (slices.high - slices.low) / scale
         return [int(i) for i in np.flatnonzero((low == high) & (spans >= self.least))]
 
-    def _was_dead(self, node: ir.Node, index: int, slices: Slices, facts: Facts) -> bool:
+    def _was_dead(self, node: ir.Node, index: int, slices: Slices, context: LintContext) -> bool:
         """Whether that slice of an input of ``node`` is dead already: an activation, a pool, an Add pass it on."""
         for value in node.inputs:
-            source, grid = facts.source(value), facts.grid_read(value)
+            source, grid = context.source(value), context.grid_read(value)
             if source is None or grid is None or is_standard(node, "Concat"):
                 continue
-            for before in facts.slices.get(facts.name(source), ()):
+            for before in context.slices.get(context.name(source), ()):
                 if before.axis == slices.axis and len(before.low) == len(slices.low):
                     return index in self._dead(before, grid, None)
         return False
 
     def _message(self, what: str, axis: int, found: list[int], count: int, grid: Encoding) -> str:
-        which = words.some([str(i) for i in found])
-        return f"{len(found)} of {count} {what} (axis {axis}: {which}) are one integer each on the grid, {words.grid(grid)}"
+        which = first_of([str(i) for i in found])
+        return (
+            f"{len(found)} of {count} {what} (axis {axis}: {which}) are one integer each on the grid, {grid_text(grid)}"
+        )

@@ -24,9 +24,8 @@ from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.select.selectors import literal
 
-from qdqtool.lints import words
-from qdqtool.lints.facts import Facts
-from qdqtool.lints.rule import Lint
+from qdqtool.lints.context import LintContext
+from qdqtool.lints.rule import Lint, step_text
 
 Floats = npt.NDArray[np.float32]
 Curve = Callable[[Floats], Floats]
@@ -47,23 +46,23 @@ class SteepFunction(Lint):
 
     steps: float = 4.0
 
-    def find(self, facts: Facts) -> Iterator[Trap]:
+    def find(self, context: LintContext) -> Iterator[Trap]:
         """Operators of one computed value: unary functions, a Pow by a constant, Softmax and the divisor of a Div."""
-        for node in facts.nodes:
-            curve = None if is_standard(node, *FLAT) else _curve(node, facts)
+        for node in context.nodes:
+            curve = None if is_standard(node, *FLAT) else _curve(node, context)
             if curve is None:
                 continue
             index, function = curve
             value = node.inputs[index]
-            read, written = facts.grid_read(value), facts.grid_written(node.outputs[0])
-            interval = facts.range_of(value)
+            read, written = context.grid_read(value), context.grid_written(node.outputs[0])
+            interval = context.range_of(value)
             if interval is None or read is None or written is None or not (_is_plain(read) and _is_plain(written)):
                 continue
             moved, at = steepest(function, _within(interval, read), read.scale[0], written)
             if moved >= self.steps:
                 message = (
-                    f"one input LSB ({words.step(read.scale[0])}) moves the output by {moved:.3g} LSB "
-                    f"({words.step(written.scale[0])}) near {at:.3g}: {node.op_type} of {interval[0]:.3g} to {interval[1]:.3g}"
+                    f"one input LSB ({step_text(read.scale[0])}) moves the output by {moved:.3g} LSB "
+                    f"({step_text(written.scale[0])}) near {at:.3g}: {node.op_type} of {interval[0]:.3g} to {interval[1]:.3g}"
                 )
                 name = literal(place(node))
                 yield trap(
@@ -91,16 +90,16 @@ def steepest(curve: Curve, interval: tuple[float, float], step: float, written: 
     return float(moved[at]), float(x[at])
 
 
-def _curve(node: ir.Node, facts: Facts) -> tuple[int, Curve] | None:
+def _curve(node: ir.Node, context: LintContext) -> tuple[int, Curve] | None:
     """(index of the input, the function of it); None where ``node`` is no function of one value."""
     if is_standard(node, "Softmax"):
-        return 0, _softmax(facts.range_of(node.inputs[0]))
+        return 0, _softmax(context.range_of(node.inputs[0]))
     if is_standard(node, "LogSoftmax", "HardSigmoid", "HardSwish"):
         return None  # slopes of at most 1 over at most the range of the input
-    function = function_of(node, lambda value: constant_array(facts.source(value)))
+    function = function_of(node, lambda value: constant_array(context.source(value)))
     if function is not None and not isinstance(function, str):
         return function.input, function.evaluate
-    if is_standard(node, "Div") and (dividend := facts.range_of(node.inputs[0])) is not None:
+    if is_standard(node, "Div") and (dividend := context.range_of(node.inputs[0])) is not None:
         reach = np.float32(max(map(abs, dividend)))
         return 1, lambda y: np.asarray(np.divide(reach, y))
     return None

@@ -18,8 +18,7 @@ from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, Boundary
 
 from qdqtool.io.files.read import read_text
-from qdqtool.npu.broken_rules import broken_rules
-from qdqtool.npu.figures import node_reports, partition_report
+from qdqtool.npu.figures import broken_rules, node_reports, partition_report
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis, NodeReport
 from qdqtool.targets.findings import hardened, silent_findings

@@ -1,6 +1,8 @@
-"""From who runs what to the figures of a report."""
+"""Count the operators, groups, crossings and broken rules of a report, from where each operator runs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import onnx_ir as ir
 from qdq_passes.graph.annotate import Placement
@@ -11,8 +13,10 @@ from qdq_passes.graph.uses import dtype_of, is_standard, op_type_of
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.partition_graph import Partition, bytes_of, weight_bytes
 from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, Verdict
 
-from qdqtool.npu.report import After, Crossing, NodeReport, PartitionReport
+from qdqtool.npu.report import After, BrokenRule, Crossing, NodeReport, PartitionReport, group_of
+from qdqtool.targets.target import Target
 
 
 def node_reports(placed: dict[ir.Node, Placement], found: Partitioning) -> tuple[NodeReport, ...]:
@@ -75,4 +79,32 @@ def after(found: Partitioning) -> After:
         partitions=len(found.partitions),
         boundary_tensors=sum(len(p.inputs) + len(p.outputs) for p in found.partitions),
         boundary_bytes=found.boundary_bytes,
+    )
+
+
+def broken_rules(units: Sequence[Unit], target: Target) -> tuple[BrokenRule, ...]:
+    """The rules of ``target`` that ``units`` do not keep, whatever decides on its nodes: where one refused node refuses
+    the model, the rule that decides hides the others, and what is mended by one fails by the next.
+
+    Rules that look at an operator alone come once for each operator; the worst verdict first, of each the most frequent.
+    """
+    groups: dict[tuple[str, ...], list[tuple[Unit, Verdict]]] = {}
+    for unit in units:
+        for verdict in target.broken(unit) if counts(unit) else ():
+            groups.setdefault((verdict.kind, *group_of(op_type_of(unit.core), verdict.rule)), []).append(
+                (unit, verdict)
+            )
+    found = [_rule([unit for unit, _ in group], group[0][1]) for group in groups.values()]
+    kinds: tuple[str, ...] = VERDICT_KINDS
+    return tuple(sorted(found, key=lambda rule: (-kinds.index(rule.verdict), -len(rule.nodes), rule.rule)))
+
+
+def _rule(units: Sequence[Unit], first: Verdict) -> BrokenRule:
+    return BrokenRule(
+        rule=first.rule,
+        verdict=first.kind,
+        nodes=tuple(unit.core.name or "" for unit in units),
+        ops=tuple(dict.fromkeys(op_type_of(unit.core) for unit in units)),
+        reason=first.reason,
+        suggestion=first.suggestion,
     )

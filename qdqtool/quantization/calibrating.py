@@ -19,9 +19,9 @@ from qdq_passes.graph.uses import label
 from qdq_passes.select.selectors import literal
 
 from qdqtool.calibrate.collect import collect
+from qdqtool.calibrate.observed import NotFiniteError
 from qdqtool.calibrate.observer import Option
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.calibrate.seen import NotFiniteError
 from qdqtool.io.files.progress import Progress
 from qdqtool.workers.cluster import Workers
 

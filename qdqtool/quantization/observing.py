@@ -1,14 +1,18 @@
-"""Which activations a plan needs ranges of."""
+"""Which activations a plan quantizes and needs ranges of, and the rotary angles that it leaves float."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 from qdq_passes.encode.annotate_encodings import is_inside_group, touching
 from qdq_passes.encode.look.demands import Demands
-from qdq_passes.select.selectors import select_nodes
+from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool.quantization.decoder_passes import cache_names
 from qdqtool.quantization.plan import Plan
+
+#: What makes the angles of rotary embeddings: they reach the length of the context, and a grid over them has no step for the
+#: turn of one position (0.004 rad in 16 bit at 256 positions, 1 rad in 8 bit).
+ANGLES = ("before:op:Cos", "before:op:Sin")
 
 
 def quantized_activations(model: ir.Model, plan: Plan, demands: Demands | None = None) -> list[ir.Value]:
@@ -41,3 +45,14 @@ def observed_names(model: ir.Model, plan: Plan, activations: list[ir.Value] | No
     chosen = quantized_activations(model, plan) if activations is None else activations
     names = [v.name for v in chosen if v.name and policy.needs_range(v)]
     return list(dict.fromkeys((*names, *cache_names(model, plan.materialise))))
+
+
+def without_angles(plan: Plan, model: ir.Model) -> Plan:
+    """``plan``, the angles of rotary embeddings left float where ``model`` computes them of positions alone."""
+    tokens = select_nodes(model, Selector.of("role:embedding", "role:mlp"), allow_empty=True)
+    found = [text for text in ANGLES if _hits(model, text) and not _hits(model, text) & tokens]
+    return plan.excluding(*found) if found else plan
+
+
+def _hits(model: ir.Model, text: str) -> set[ir.Node]:
+    return select_nodes(model, Selector.of(text), allow_empty=True)

@@ -28,10 +28,9 @@ from qdqtool.quantization.decoder_passes import (
     with_finite_masks,
 )
 from qdqtool.quantization.options import PlanOptions
-from qdqtool.quantization.per_axis import with_per_axis
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
-from qdqtool.quantization.weights_only import with_embeddings
+from qdqtool.quantization.weight_options import with_embeddings, with_per_axis
 from qdqtool.targets.legalization import Legalization
 
 #: Named input that holds the ranges of the activations.

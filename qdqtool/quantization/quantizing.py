@@ -28,7 +28,6 @@ from qdq_passes.select.selectors import NONE, Selector, select_nodes
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.progress import Progress, Warn
-from qdqtool.lints.warning import concat_warnings
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
 from qdqtool.quantization.decoder_passes import has_infinite_masks, masks, unbounded
@@ -37,7 +36,7 @@ from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
-from qdqtool.runtime.computing import RUNTIME, compute
+from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.remedies import REPLACED
 from qdqtool.workers.cluster import Workers
 
@@ -175,8 +174,6 @@ def quantize_model(
     constants = constants_of(model)
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
     materialised = plan.materialise.run(model, inputs=inputs, hooks=hooks)
-    for text in concat_warnings(model, ranges.bound):
-        warn(text)
     passes = (*prepared.passes, *recovered, *materialised.passes)
     return Quantization(
         model=model,

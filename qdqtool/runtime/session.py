@@ -22,6 +22,8 @@ from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
 from qdqtool.runtime.refusals import failure, refusal
 
+#: What pipelines call `compute`: ``tabulate-rotary-angles{compute=@runtime}``.
+RUNTIME = "runtime"
 #: numpy type of each onnxruntime tensor type. The last five have no numpy form in onnxruntime: their bytes are copied.
 _DTYPES: dict[str, Any] = {
     "float": np.float32,
@@ -238,3 +240,9 @@ def _refuse_names(kind: str, unknown: Sequence[str], known: Sequence[str]) -> No
         raise UsageError(
             f"the model has no {kind} {', '.join(unknown)}", hint=f"its {kind}s are {', '.join(known) or 'none'}"
         )
+
+
+def compute(model: ir.Model, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
+    """The outputs of ``model`` for each of ``feeds``, by name, in onnxruntime without optimization."""
+    session = open_session(model)
+    return [dict(session.run(feed)) for feed in feeds]

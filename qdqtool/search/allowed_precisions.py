@@ -10,30 +10,30 @@ from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.npu.units.verdict import Verdict
 
-from qdqtool.search.movers import Mover
-from qdqtool.search.variants import Bench, Point
+from qdqtool.search.node_groups import NodeGroup
+from qdqtool.search.variants import Baseline, Point
 from qdqtool.targets.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """What each mover may be raised to.
+    """What each group may be raised to.
 
     Args:
-        precisions: name of the mover → precisions that it may have, in the order they were asked for.
-        refusals: (name of the mover, precision, why not).
+        precisions: name of the group → precisions that it may have, in the order they were asked for.
+        refusals: (name of the group, precision, why not).
     """
 
     precisions: Mapping[str, tuple[str, ...]]
     refusals: tuple[tuple[str, str, str], ...] = ()
 
-    def takes(self, mover: Mover, precision: str) -> bool:
-        """Whether ``mover`` may have ``precision``."""
-        return precision in self.precisions[mover.name]
+    def takes(self, group: NodeGroup, precision: str) -> bool:
+        """Whether ``group`` may have ``precision``."""
+        return precision in self.precisions[group.name]
 
 
 def allowed_precisions(
-    bench: Bench, found: Sequence[Mover], precisions: Sequence[str], target: Target | None
+    baseline: Baseline, found: Sequence[NodeGroup], precisions: Sequence[str], target: Target | None
 ) -> Allowed:
     """What ``target`` takes of ``found``; all of ``precisions`` without one.
 
@@ -41,30 +41,32 @@ def allowed_precisions(
     does not refuse the whole model for that.
 
     Args:
-        bench: what variants are made of.
-        found: the movers.
+        baseline: what variants are made of.
+        found: the groups.
         precisions: what is asked for.
         target: the target.
     """
     if target is None:
-        return Allowed(precisions={mover.name: tuple(precisions) for mover in found})
-    allowed: dict[str, list[str]] = {mover.name: [] for mover in found}
+        return Allowed(precisions={group.name: tuple(precisions) for group in found})
+    allowed: dict[str, list[str]] = {group.name: [] for group in found}
     refusals = []
     for precision in precisions:
-        verdicts = _verdicts(bench, found, precision, target)
-        for mover in found:
-            reason = verdicts if isinstance(verdicts, str) else _why_not(mover, verdicts, precision, target)
+        verdicts = _verdicts(baseline, found, precision, target)
+        for group in found:
+            reason = verdicts if isinstance(verdicts, str) else _why_not(group, verdicts, precision, target)
             if reason:
-                refusals.append((mover.name, precision, reason))
+                refusals.append((group.name, precision, reason))
             else:
-                allowed[mover.name].append(precision)
+                allowed[group.name].append(precision)
     return Allowed(precisions={name: tuple(own) for name, own in allowed.items()}, refusals=tuple(refusals))
 
 
-def _verdicts(bench: Bench, found: Sequence[Mover], precision: str, target: Target) -> dict[str, Verdict] | str:
+def _verdicts(
+    baseline: Baseline, found: Sequence[NodeGroup], precision: str, target: Target
+) -> dict[str, Verdict] | str:
     """Verdict by the name of the node, with everything in ``precision``; why that cannot be made, in words."""
     try:
-        model = bench.build(Point.of({node: precision for mover in found for node in mover.nodes}))
+        model = baseline.build(Point.of({node: precision for group in found for node in group.nodes}))
     except QdqError as error:
         return str(error)
     verdicts: dict[str, Verdict] = {}
@@ -77,9 +79,9 @@ def _verdicts(bench: Bench, found: Sequence[Mover], precision: str, target: Targ
     return verdicts
 
 
-def _why_not(mover: Mover, verdicts: Mapping[str, Verdict], precision: str, target: Target) -> str:
-    """Why ``target`` does not take ``mover`` like that; empty where it does, or says nothing."""
-    for name in mover.nodes:
+def _why_not(group: NodeGroup, verdicts: Mapping[str, Verdict], precision: str, target: Target) -> str:
+    """Why ``target`` does not take ``group`` like that; empty where it does, or says nothing."""
+    for name in group.nodes:
         verdict = verdicts.get(name)
         if verdict is None or verdict.is_npu:
             continue

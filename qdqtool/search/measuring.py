@@ -1,4 +1,4 @@
-"""Setting up a bench, and measuring many variants on it: in parallel, each once, kept in a journal."""
+"""Prepare and calibrate a model once, and measure many variants of it: in parallel, each once, kept in a journal."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from qdqtool.quantization.quantizing import prepare
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.search.metrics import Metric, anywhere
 from qdqtool.search.precision_cost import Prices
-from qdqtool.search.variants import Arrays, Bench, Measured, Point, Scheme, measure, outputs_of
+from qdqtool.search.variants import Arrays, Baseline, Measured, Point, Scheme, measure, outputs_of
 from qdqtool.workers.cluster import Workers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A bench, and what is known of the model on it.
+    """A baseline, and what is known of the model.
 
     Args:
-        bench: what variants are made of.
+        baseline: what variants are made of.
         model: the prepared float model.
         plan: of the plain quantization.
         floating: figure of the float model.
         of: what results are of, for a journal: hashes by a name in words.
     """
 
-    bench: Bench
+    baseline: Baseline
     model: ir.Model
     plan: Plan
     floating: float | None
@@ -98,17 +98,10 @@ def set_up(
     scheme = replace(scheme, missing=tuple(sorted(missing)), overrides=overrides)
     recovering = recovering or Recovering()
     recovering.recover(model, chosen.recover, chosen.materialise, feeds=feeds, workers=workers)
-    plain = copy_model(model)
-    scheme.plan().precision.run(plain)
-    names = observed_names(plain, chosen)
-    found = ranges or (None if names else Ranges(method=wished.method, samples=0, tensors={}))
-    if found is None:
-        found = collect_finite(
-            model, feeds or (), wished.method, names, options=wished.method_options, cache=cache, workers=workers,
-            progress=progress,
-            way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
-        )  # fmt: skip
-    bench = Bench(
+    found = _calibrated(
+        model, scheme, wished, chosen, ranges=ranges, feeds=feeds, workers=workers, cache=cache, progress=progress
+    )
+    baseline = Baseline(
         model=workers.share(model),
         scheme=scheme,
         ranges=found,
@@ -118,24 +111,54 @@ def set_up(
         metric=anywhere(metric.name),
         prices=prices or Prices(),
     )
-    data = EMPTY
-    for feed in judged:
-        data = add_feed(data, feed)
     return Setting(
-        bench=bench,
+        baseline=baseline,
         model=model,
         plan=chosen,
         floating=metric.measure(references, judged, references),
-        of={
-            "model": fingerprint,
-            "preset or options": sha256_of_json(
-                [str(scheme.plan().pipeline), chosen.method, dict(chosen.method_options)]
-            ),
-            "calibration": found.sha256,
-            "data": data,
-            "metric": metric.name,
-        },
+        of={**_hashes(baseline, chosen, fingerprint, judged), "metric": metric.name},
     )
+
+
+def _calibrated(
+    model: ir.Model,
+    scheme: Scheme,
+    wished: Plan,
+    chosen: Plan,
+    *,
+    ranges: Ranges | None,
+    feeds: Iterable[Arrays] | None,
+    workers: Workers,
+    cache: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> Ranges:
+    """``ranges``, else those of every activation that the plain quantization observes: none where it observes none."""
+    plain = copy_model(model)
+    scheme.plan().precision.run(plain)
+    names = observed_names(plain, chosen)
+    if ranges:
+        return ranges
+    if not names:
+        return Ranges(method=wished.method, samples=0, tensors={})
+    return collect_finite(
+        model, feeds or (), wished.method, names, options=wished.method_options, cache=cache, workers=workers,
+        progress=progress,
+        way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
+    )  # fmt: skip
+
+
+def _hashes(baseline: Baseline, chosen: Plan, model: str, judged: Sequence[Arrays]) -> dict[str, str]:
+    """What results on ``baseline`` are of: hashes by a name in words, ``model`` that of the float model."""
+    data = EMPTY
+    for feed in judged:
+        data = add_feed(data, feed)
+    settings = [str(baseline.scheme.plan().pipeline), chosen.method, dict(chosen.method_options)]
+    return {
+        "model": model,
+        "preset or options": sha256_of_json(settings),
+        "calibration": baseline.ranges.sha256,
+        "data": data,
+    }
 
 
 @dataclass
@@ -143,14 +166,14 @@ class Measurements:
     """Variants measured so far, each once.
 
     Args:
-        bench: what they are made of.
+        baseline: what they are made of.
         workers: who measures.
         journal: keeps the results; None keeps them here alone.
         known: key of the point → what was measured.
         points: the points, in the order in which they were asked for.
     """
 
-    bench: Bench
+    baseline: Baseline
     workers: Workers
     journal: Journal | None = None
     known: dict[str, Measured] = field(default_factory=dict)
@@ -172,7 +195,7 @@ class Measurements:
         todo = {key: point for key, point in wanted.items() if key not in self.known}
         before = len(wanted) - len(todo)
         ticks = None if progress is None else _shifted(progress, before, len(wanted))
-        results = self.workers.map(measure, self.bench, list(todo.values()), progress=ticks)
+        results = self.workers.map(measure, self.baseline, list(todo.values()), progress=ticks)
         for key, found in zip(todo, results, strict=True):
             data = found.to_json()
             if self.journal is not None:

@@ -10,7 +10,7 @@ from qdq_passes.numerics.agreement import worst_first
 
 from qdqtool.search.measuring import figure_json
 from qdqtool.search.metrics import Metric
-from qdqtool.search.movers import Mover
+from qdqtool.search.node_groups import NodeGroup
 from qdqtool.search.variants import Measured, Point
 
 
@@ -54,7 +54,7 @@ class Mixed:
         chosen: the cheapest that holds the bound; the best there is where none does.
         pareto: of everything measured what nothing beats in both cost and figure, cheapest first, with the chosen one.
         limit: what keeps the bound from being met, in words; empty where it is met.
-        movers: everything that could be raised, by name.
+        groups: everything that could be raised, by name.
         measured: number of variants measured.
         refusals: (node, precision, why the target does not take it).
     """
@@ -66,7 +66,7 @@ class Mixed:
     chosen: Found
     pareto: tuple[Found, ...]
     limit: str
-    movers: tuple[Mover, ...]
+    groups: tuple[NodeGroup, ...]
     measured: int
     refusals: tuple[tuple[str, str, str], ...]
 

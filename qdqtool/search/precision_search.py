@@ -1,6 +1,6 @@
 """The search for mixed precision: the cheapest raise of some nodes out of 8 bit that holds a bound, found on the real model.
 
-1. Sensitivity: every mover (`qdqtool.search.movers`) quantized alone, and every candidate raised alone: a mover in each
+1. Sensitivity: every group (`qdqtool.search.node_groups`) quantized alone, and every candidate raised alone: a group in each
    precision that the target takes, and sets that do not multiply (the tail behind the last layers, what lies between two layers,
    all of one operator type). Of floating point types only the first is tried with which everything together holds the bound.
 2. From the plain quantization on the candidates are raised, the most harm a cost first, and the model is measured again after
@@ -24,26 +24,26 @@ from qdqtool.search.allowed_precisions import Allowed
 from qdqtool.search.measuring import Measurements, Setting
 from qdqtool.search.metrics import Metric
 from qdqtool.search.mixed_precision import Found, Mixed, pareto, thrift
-from qdqtool.search.movers import Mover, alike, between, movers, neighbours, tails
+from qdqtool.search.node_groups import NodeGroup, alike, between, neighbours, node_groups, tails
 from qdqtool.search.variants import FLOATS, Point
 
 #: Share of the bound that the figure may fall by when a node is raised, where what comes next needs it.
 SLACK = 0.02
 
-#: Mover → precision.
+#: NodeGroup → precision.
 Mix = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """Movers to raise together."""
+    """Groups of nodes to raise together."""
 
-    movers: tuple[Mover, ...]
+    groups: tuple[NodeGroup, ...]
     precision: str
 
     def on(self, mix: Mix) -> Mix:
         """``mix`` with this raised."""
-        return mix | {mover.name: self.precision for mover in self.movers}
+        return mix | {group.name: self.precision for group in self.groups}
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Search:
         metric: what judges.
         bound: what the figure must reach.
         precisions: what nodes may be raised to, cheapest first.
-        allowed: of these, what the target takes of each mover.
+        allowed: of these, what the target takes of each group.
         progress: called with (stage, variants done, their number).
     """
 
@@ -70,8 +70,8 @@ class Search:
 
     def __post_init__(self) -> None:
         """Find what moves together."""
-        found = movers(self.setting.model, self.setting.plan, follow=True)
-        self._movers = {mover.name: mover for mover in found}
+        found = node_groups(self.setting.model, self.setting.plan, follow=True)
+        self._groups = {group.name: group for group in found}
 
     def run(self) -> Mixed:
         """Search.
@@ -79,7 +79,7 @@ class Search:
         Raises:
             UsageError: nothing is quantized, the plain quantization cannot be made, or the target takes none of the precisions.
         """
-        if not self._movers:
+        if not self._groups:
             raise UsageError("nothing is quantized", hint="the preset, --exclude and --only leave no operator")
         plain = self._measure([{}], "measuring")[0]
         if plain.measured.reason:
@@ -104,17 +104,17 @@ class Search:
             chosen=chosen,
             pareto=pareto((found for found in everything if not found.measured.reason), chosen),
             limit=limit,
-            movers=tuple(self._movers.values()),
+            groups=tuple(self._groups.values()),
             measured=len(everything),
             refusals=self.allowed.refusals,
         )
 
     def _whole(self, precision: str) -> Mix:
         """Everything raised to ``precision`` that may be."""
-        return {name: precision for name, mover in self._movers.items() if self.allowed.takes(mover, precision)}
+        return {name: precision for name, group in self._groups.items() if self.allowed.takes(group, precision)}
 
     def _ceiling(self) -> Found:
-        """Everything raised as far as it may be: the best of the precisions, each alone and the last that a mover may have.
+        """Everything raised as far as it may be: the best of the precisions, each alone and the last that a group may have.
 
         Raises:
             UsageError: nothing may be raised.
@@ -128,24 +128,24 @@ class Search:
         return max(self._measure(mixes, "measuring"), key=lambda found: (not found.measured.reason, found.figure))
 
     def _candidates(self) -> list[_Candidate]:
-        """Every mover by itself, then the sets, in every precision worth trying."""
-        model, everyone = self.setting.model, list(self._movers.values())
-        sets: dict[tuple[Mover, ...], None] = {(mover,): None for mover in everyone}
+        """Every group by itself, then the sets, in every precision worth trying."""
+        model, everyone = self.setting.model, list(self._groups.values())
+        sets: dict[tuple[NodeGroup, ...], None] = {(group,): None for group in everyone}
         sets |= dict.fromkeys([*tails(model, everyone), *between(model, everyone), *alike(everyone)])
         made: dict[_Candidate, None] = {}
         settled: set[str] = set()
         for precision in self.precisions:
             for each in sets:
-                taking = tuple(mover for mover in each if self._is_worth_trying(mover, precision, settled))
+                taking = tuple(group for group in each if self._is_worth_trying(group, precision, settled))
                 if taking:
-                    made[_Candidate(movers=taking, precision=precision)] = None
+                    made[_Candidate(groups=taking, precision=precision)] = None
             if precision in FLOATS and self._measure([self._whole(precision)], "measuring")[0].holds(self.bound):
                 settled |= set(self._whole(precision))
         return list(made)
 
-    def _is_worth_trying(self, mover: Mover, precision: str, settled: set[str]) -> bool:
-        """Whether ``mover`` may have ``precision``, and no cheaper float is wide enough."""
-        return self.allowed.takes(mover, precision) and not (precision in FLOATS and mover.name in settled)
+    def _is_worth_trying(self, group: NodeGroup, precision: str, settled: set[str]) -> bool:
+        """Whether ``group`` may have ``precision``, and no cheaper float is wide enough."""
+        return self.allowed.takes(group, precision) and not (precision in FLOATS and group.name in settled)
 
     def _raise(self, plain: Found, candidates: list[_Candidate]) -> None:
         """Raise the candidates, the most harm a cost first, until the bound holds; else the ceiling holds it."""
@@ -169,20 +169,20 @@ class Search:
         for candidate, found in zip(candidates, singles, strict=True):
             if found.measured.reason:
                 continue
-            promise = max(sum(harm[mover.name] for mover in candidate.movers), self._noise(plain) - self._noise(found))
+            promise = max(sum(harm[group.name] for group in candidate.groups), self._noise(plain) - self._noise(found))
             more = (found.measured.cost.total - plain.measured.cost.total) / everything
             if promise > 0:
                 bargains[candidate] = promise * 1e12 if more <= 0 else promise / more
         return sorted(bargains, key=lambda candidate: -bargains[candidate])
 
     def _harms(self) -> dict[str, float]:
-        """What each mover does by itself, the others being float."""
-        points = [Point(only=mover.nodes) for mover in self._movers.values()]
+        """What each group does by itself, the others being float."""
+        points = [Point(only=group.nodes) for group in self._groups.values()]
         alone = self.measurements.of(points, self._ticks("measuring"))
         base = self._noise_of(self.setting.floating)
         return {
             name: 0.0 if found.reason else max(0.0, self._noise_of(found.figure) - base)
-            for name, found in zip(self._movers, alone, strict=True)
+            for name, found in zip(self._groups, alone, strict=True)
         }
 
     def _noise(self, found: Found) -> float:
@@ -204,7 +204,7 @@ class Search:
 
         What cannot be lowered is not tried again: with less raised beside it, it is needed the more.
         """
-        sets = list(dict.fromkeys(frozenset(m.name for m in c.movers) for c in candidates))
+        sets = list(dict.fromkeys(frozenset(m.name for m in c.groups) for c in candidates))
         needed: set[tuple[frozenset[str], str]] = set()
         while True:
             now = self._cheapest()
@@ -221,7 +221,7 @@ class Search:
     def _closed(self, raised: Mix) -> list[Mix]:
         """``raised`` with one neighbour more, which multiplies nothing, in the precision of the one it touches."""
         mixes: dict[tuple[str, str], Mix] = {}
-        for a, b in neighbours(self.setting.model, list(self._movers.values())):
+        for a, b in neighbours(self.setting.model, list(self._groups.values())):
             for near, far in ((a, b), (b, a)):
                 precision = raised.get(near.name)
                 if (
@@ -264,7 +264,7 @@ class Search:
     def _is_float(self, found: Found) -> bool:
         """Whether nothing is left quantized."""
         mix = self._of(found)
-        return all(mix.get(name) in FLOATS for name in self._movers)
+        return all(mix.get(name) in FLOATS for name in self._groups)
 
     def _everything(self) -> list[Found]:
         known = self.measurements.known
@@ -274,7 +274,7 @@ class Search:
     def _measure(self, mixes: Sequence[Mix], stage: str) -> list[Found]:
         """What ``mixes`` are worth."""
         points = [
-            Point.of({node: precision for name, precision in mix.items() for node in self._movers[name].nodes})
+            Point.of({node: precision for name, precision in mix.items() for node in self._groups[name].nodes})
             for mix in mixes
         ]
         results = self.measurements.of(points, self._ticks(stage))
@@ -288,7 +288,7 @@ class Search:
         """The mix of a point."""
         precisions = found.point.precisions
         return {
-            name: precisions[mover.nodes[0]] for name, mover in self._movers.items() if mover.nodes[0] in precisions
+            name: precisions[group.nodes[0]] for name, group in self._groups.items() if group.nodes[0] in precisions
         }
 
     def _why(self, ceiling: Found) -> str:

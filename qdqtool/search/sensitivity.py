@@ -17,7 +17,7 @@ from qdq_passes.select.selectors import Selector, select_nodes
 from qdqtool.io.files.progress import Progress
 from qdqtool.search.measuring import Measurements, Setting, figure_json
 from qdqtool.search.metrics import Metric
-from qdqtool.search.movers import By, Mover, merged, movers, touching_nodes
+from qdqtool.search.node_groups import By, NodeGroup, merged, node_groups, touching_nodes
 from qdqtool.search.variants import Measured, Point
 
 Mode = Literal["only", "without", "both"]
@@ -28,12 +28,12 @@ class Row:
     """What one node, or several together, do.
 
     Args:
-        mover: the nodes.
+        group: the nodes.
         only: when only they are quantized; None where that was not asked for.
         without: when only they are left float; None where that was not asked for.
     """
 
-    mover: Mover
+    group: NodeGroup
     only: Measured | None
     without: Measured | None
 
@@ -52,11 +52,11 @@ class Row:
     def to_json(self, metric: Metric) -> dict[str, Any]:
         """JSON-ready. ``only_db``, ``without_db`` where the figures are decibels, ``only``, ``without`` with any metric."""
         data: dict[str, Any] = {
-            "name": self.mover.name,
-            "op": self.mover.op,
-            "scope": self.mover.scope,
-            "members": list(self.mover.nodes),
-            "macs": self.mover.macs,
+            "name": self.group.name,
+            "op": self.group.op,
+            "scope": self.group.scope,
+            "members": list(self.group.nodes),
+            "macs": self.group.macs,
         }
         for key, found in (("only", self.only), ("without", self.without)):
             if found is not None and not found.reason:
@@ -134,7 +134,7 @@ def sensitivity_of(
     Raises:
         UsageError: nothing that is quantized is selected.
     """
-    found = _selected(setting.model, movers(setting.model, setting.plan), select)
+    found = _selected(setting.model, node_groups(setting.model, setting.plan), select)
     rows = merged(found, setting.model, by)
     points: list[Point] = [Point()]
     for row in rows:
@@ -146,7 +146,7 @@ def sensitivity_of(
     plain, rest = results[0], iter(results[1:])
     made = [
         Row(
-            mover=row,
+            group=row,
             only=next(rest) if mode != "without" else None,
             without=next(rest) if mode != "only" else None,
         )
@@ -159,14 +159,14 @@ def sensitivity_of(
         metric=metric,
         floating=setting.floating,
         quantized=plain.figure,
-        samples=len(setting.bench.feeds),
+        samples=len(setting.baseline.feeds),
         preset=setting.plan.preset.name,
-        method=setting.bench.ranges.method,
+        method=setting.baseline.ranges.method,
         of=dict(setting.of),
     )
 
 
-def _selected(model: ir.Model, found: list[Mover], select: Sequence[str]) -> list[Mover]:
+def _selected(model: ir.Model, found: list[NodeGroup], select: Sequence[str]) -> list[NodeGroup]:
     if not found:
         raise UsageError("nothing is quantized", hint="the preset, --exclude and --only leave no operator")
     if not select:

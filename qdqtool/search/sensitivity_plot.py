@@ -50,7 +50,7 @@ def sensitivity_svg(found: Sensitivity) -> str:
 
 
 def _row(row: Row, top: int, low: float, high: float) -> list[str]:
-    name = row.mover.name if len(row.mover.name) <= LETTERS else f"…{row.mover.name[1 - LETTERS :]}"
+    name = row.group.name if len(row.group.name) <= LETTERS else f"…{row.group.name[1 - LETTERS :]}"
     parts = [f'<text x="{LEFT - 8}" y="{top + 13}" text-anchor="end">{escape(name)}</text>']
     asked = [("only", row.only), ("without", row.without)]
     bars = [(css, found) for css, found in asked if found is not None]

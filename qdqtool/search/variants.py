@@ -139,7 +139,7 @@ _FAILED = Cost(macs={}, crossings=0, bytes=0, total=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class Baseline:
     """What variants are made of and judged by: the context of a worker.
 
     Args:
@@ -202,13 +202,13 @@ class Bench:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-def measure(bench: Bench, point: Point) -> Measured:
+def measure(baseline: Baseline, point: Point) -> Measured:
     """Build and judge one variant; one that cannot be made is told by the reason."""
     try:
-        model = bench.build(point)
+        model = baseline.build(point)
     except QdqError as error:
         return Measured(figure=None, cost=_FAILED, reason=str(error))
-    return Measured(figure=bench.judge(model), cost=cost_of(model, bench.prices))
+    return Measured(figure=baseline.judge(model), cost=cost_of(model, baseline.prices))
 
 
 def outputs_of(model: ir.Model, feeds: Sequence[Arrays]) -> list[Arrays]:

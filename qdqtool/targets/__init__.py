@@ -58,7 +58,7 @@ To describe a chip, put such a file here, into ``targets/`` of a folder given wi
 A family has one root: ``extends = "acme_npu"`` makes a file of what differs. Its rules replace those of the same operators, its
 cases come first, keys of its tables replace single keys, a list of traps replaces the whole list.
 
-Conditions are expressions of `qdqtool.targets.expression` over the names in `qdqtool.targets.facts`. A unit is judged by the
+Conditions are expressions of `qdqtool.targets.expression` over the names in `qdqtool.targets.unit_facts`. A unit is judged by the
 limits, the demands of its operator's rule, the cases of all operators, the rule's own, its schemes; the first that says something
 decides.
 

@@ -9,7 +9,7 @@ from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
-from qdqtool.targets.words import operators_of
+from qdqtool.targets.toml_values import operators_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from qdqtool.targets.loading_parts import (
 from qdqtool.targets.loading_rules import CASE_KEYS, RULE_KEYS, case_of, rule_of
 from qdqtool.targets.rules import OpRule
 from qdqtool.targets.target import Arrange, Target
-from qdqtool.targets.words import integer, optional_text, some_tables
+from qdqtool.targets.toml_values import integer, optional_text, some_tables
 
 TARGETS = TomlRegistry("targets", "qdqtool.targets")
 

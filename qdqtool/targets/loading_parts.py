@@ -17,7 +17,16 @@ from qdq_passes.refine.look.shifts import ShiftLimits
 from qdqtool.targets.cost import Confidence, Cost, Figure, Memory
 from qdqtool.targets.rules import Engine
 from qdqtool.targets.target import Limits, Symbolic
-from qdqtool.targets.words import ELEMENT_TYPES, bounds, flag, integer, is_integer, mismatch, operators_of, some_tables
+from qdqtool.targets.toml_values import (
+    ELEMENT_TYPES,
+    bounds,
+    flag,
+    integer,
+    is_integer,
+    mismatch,
+    operators_of,
+    some_tables,
+)
 
 EVERYWHERE = frozenset(rule.name() for rule in ALWAYS)
 

@@ -10,9 +10,9 @@ from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
 from qdqtool.targets.expression import Expression, Template
-from qdqtool.targets.facts import vocabulary
 from qdqtool.targets.rules import Case, Compute, GranularityKind, Operand, OpRule, Scales, Scheme
-from qdqtool.targets.words import bounds, is_integer, mismatch, operators_of, parsed, some_tables, types_of
+from qdqtool.targets.toml_values import bounds, is_integer, mismatch, operators_of, parsed, some_tables, types_of
+from qdqtool.targets.unit_facts import vocabulary
 
 RULE_KEYS = (
     "types", "case", "scheme", "ranks", "constant_inputs", "attributes", "otherwise", "suggestion",

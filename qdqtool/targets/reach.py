@@ -8,7 +8,7 @@ from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.refine.look.shifts import RULES, ShiftLimits, Violation
 
-from qdqtool.targets.facts import UnitFacts
+from qdqtool.targets.unit_facts import UnitFacts
 
 
 def out_of_reach(unit: Unit, limits: ShiftLimits) -> Violation | None:

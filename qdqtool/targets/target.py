@@ -18,12 +18,11 @@ from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.refine.look.shifts import ShiftLimits, Violation
 
 from qdqtool.targets import remedies
-from qdqtool.targets.conversions import conversions
 from qdqtool.targets.cost import Cost, Memory
-from qdqtool.targets.facts import UnitFacts
 from qdqtool.targets.legalization import Legalization
 from qdqtool.targets.reach import out_of_reach
-from qdqtool.targets.rules import Case, Complaint, Engine, Operand, OpRule, Scheme, UnmetDemand
+from qdqtool.targets.rules import Case, Complaint, Engine, Operand, OpRule, Scheme, UnmetDemand, conversions
+from qdqtool.targets.unit_facts import UnitFacts
 
 #: Dimensions that may be symbolic.
 Symbolic = Literal["none", "bound-batch", "batch", "any"]

@@ -49,9 +49,9 @@ class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Ver
 
         from qdqtool.io.feeds.feeds import open_feeds
         from qdqtool.io.feeds.spec import input_specs
+        from qdqtool.io.files.progress import pass_on, stage
         from qdqtool.io.models.load import load
         from qdqtool.quantization.calibrating import collect_finite
-        from qdqtool.verbs.work.telling import pass_on, stage
         from qdqtool.verbs.work.texts import with_texts
         from qdqtool.workers.cluster import open_workers
 

@@ -127,10 +127,9 @@ def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool)
 
 def _folder(folder: str, chip: Target | None, *, runtime: bool, progress: StageProgress | None) -> list[dict[str, Any]]:
     """Findings of a folder that `split` wrote: files against the hashes of the manifest, then graph by graph."""
+    from qdqtool.io.files.progress import stage
     from qdqtool.io.models.load import load
-    from qdqtool.llm.folder.damage import verify_folder
-    from qdqtool.llm.folder.manifest import read_manifest
-    from qdqtool.verbs.work.telling import stage
+    from qdqtool.llm.folder.manifest import read_manifest, verify_folder
 
     damaged = verify_folder(folder, progress=stage(progress, "hashing"))
     if damaged:

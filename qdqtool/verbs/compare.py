@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from qdqtool.calibrate.ranges import Ranges
     from qdqtool.calibrate.statistics import Statistics
     from qdqtool.comparison.dumps import DumpComparison
-    from qdqtool.comparison.local_report import LocalComparison
-    from qdqtool.comparison.report import Comparison
+    from qdqtool.comparison.report import Comparison, LocalComparison
     from qdqtool.io.feeds.feeds import FeedSpec
     from qdqtool.io.models.working import ModelOrPath
 
@@ -81,8 +80,8 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
         from qdqtool.io.feeds.feeds import open_feeds
         from qdqtool.io.feeds.spec import input_specs
         from qdqtool.io.files.dumps import dumps_in
+        from qdqtool.io.files.progress import pass_on, stage
         from qdqtool.io.models.load import load
-        from qdqtool.verbs.work.telling import pass_on, stage
         from qdqtool.verbs.work.texts import with_texts
 
         self._refuse_mixed()

@@ -44,9 +44,8 @@ class ConvertEncodings(Hints, Verb["Encodings"]):
         from qdqtool.encodings.entries import Encodings
         from qdqtool.encodings.files import read_encodings, write_encodings
         from qdqtool.encodings.formats import write_document
-        from qdqtool.encodings.names import values_by_name
-        from qdqtool.encodings.placing import place
-        from qdqtool.encodings.sites import as_float
+        from qdqtool.encodings.pair_extraction import as_float
+        from qdqtool.encodings.tensors import place, values_by_name
         from qdqtool.io.models.working import opened
 
         file = self.encodings if isinstance(self.encodings, Encodings) else read_encodings(self.encodings)

@@ -57,7 +57,7 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
         from qdq_passes.verification.rules import verify
 
         from qdqtool.encodings.exporting import export
-        from qdqtool.io.files import documents
+        from qdqtool.io.files import artifacts
         from qdqtool.io.models.save import refuse_own_data, save
         from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
 
@@ -73,7 +73,7 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
             entry = None if self.no_provenance else provenance_of(ran, source)
             save(work, self.float_model, overwrite=self.overwrite, provenance=entry)
         if self.output is not None:
-            documents.write_document(self.output, done.document, overwrite=self.overwrite)
+            artifacts.write_document(self.output, done.document, overwrite=self.overwrite)
         return done
 
 

@@ -15,9 +15,9 @@ from qdqtool.verbs.groups import OnDevice, OrtThreads, Path, StepReports
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
-    from qdqtool.llm.run.sampling import Sampling
+    from qdqtool.llm.run.chat import Generated
+    from qdqtool.llm.run.generating import Sampling
     from qdqtool.llm.run.session import Ids, Session
-    from qdqtool.llm.run.talk import Generated
 
 
 def tokens(text: str) -> list[int]:
@@ -77,7 +77,7 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
             QdqError: bad folder, prompt or options, before anything runs; see each class's exit code.
         """
         from qdqtool.io.files.atomic import refuse_existing, refuse_unwritable, write_whole
-        from qdqtool.llm.run.talk import Talk
+        from qdqtool.llm.run.chat import Chat
         from qdqtool.llm.run.timeline import trace as trace_of
 
         if (self.prompt is None) == (self.prompt_ids is None):
@@ -97,7 +97,7 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
         if self.trace is not None and session.is_of(os.fspath(self.trace)):
             hint = "write the timeline elsewhere"
             raise UsageError("is a file of the folder that runs", where=os.fspath(self.trace), hint=hint)
-        found = Talk(session).turn(
+        found = Chat(session).turn(
             texts, rows, max_new=self.max_new, sampling=how, eos=self.eos, cache=self.cache, warm_up=self.warm_up,
             on_text=self.on_text,
         )  # fmt: skip
@@ -113,7 +113,7 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
         Raises:
             UsageError: a number is out of its range.
         """
-        from qdqtool.llm.run.sampling import Sampling
+        from qdqtool.llm.run.generating import Sampling
 
         return Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=seed)
 

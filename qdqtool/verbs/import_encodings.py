@@ -68,8 +68,8 @@ class ImportEncodings(Saving, Hints, Findings, Samples, Threaded, Reports, Verb[
         from qdqtool.encodings.entries import Encodings
         from qdqtool.encodings.files import read_encodings, read_names, sha256_of
         from qdqtool.encodings.importing import put_in
-        from qdqtool.encodings.names import values_by_name
-        from qdqtool.encodings.sites import as_float
+        from qdqtool.encodings.pair_extraction import as_float
+        from qdqtool.encodings.tensors import values_by_name
         from qdqtool.io.models.save import refuse_own_data, save
         from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
 
@@ -99,7 +99,7 @@ class ImportEncodings(Saving, Hints, Findings, Samples, Threaded, Reports, Verb[
         from qdqtool.calibrate.collect import collect
         from qdqtool.io.feeds.feeds import open_feeds
         from qdqtool.io.feeds.spec import input_specs
-        from qdqtool.verbs.work.telling import pass_on, stage
+        from qdqtool.io.files.progress import pass_on, stage
 
         assert self.data is not None
         feeds = open_feeds(self.data, input_specs(model), samples=self.samples, seed=self.seed, image=self.image)

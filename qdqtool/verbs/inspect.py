@@ -24,10 +24,10 @@ class Inspect(Warns, Verb[dict[str, Any]]):
 
     def run(self) -> dict[str, Any]:
         """JSON-ready: see `describe`."""
+        from qdqtool.io.files.progress import pass_on
         from qdqtool.io.models.load import load
         from qdqtool.npu.compiled import findings
         from qdqtool.targets.loading import load_target
-        from qdqtool.verbs.work.telling import pass_on
 
         graph = load(self.model)
         found = describe(graph)

@@ -55,10 +55,10 @@ class Lint(Linted, Verb["list[Finding]"]):
 
         from qdqtool.io.feeds.feeds import open_feeds
         from qdqtool.io.feeds.spec import input_specs
+        from qdqtool.io.files.progress import pass_on, stage
         from qdqtool.io.models.load import load
-        from qdqtool.lints.observing import facts_of_float, facts_of_quantized
-        from qdqtool.lints.table import find_lints
-        from qdqtool.verbs.work.telling import pass_on, stage
+        from qdqtool.lints.find import find_lints
+        from qdqtool.lints.observe import context_of_float, context_of_quantized
         from qdqtool.verbs.work.texts import with_texts
 
         work = copy_model(self.model) if isinstance(self.model, ir.Model) else load(self.model)
@@ -70,10 +70,10 @@ class Lint(Linted, Verb["list[Finding]"]):
         if has_grids(work):
             if self.preset is not None or self.exclude:
                 pass_on(["the model has pairs: its own grids are looked at, not those of a preset"], self.warn)
-            facts = facts_of_quantized(work, feeds, threads=self.jobs, progress=ticks)
+            facts = context_of_quantized(work, feeds, threads=self.jobs, progress=ticks)
         else:
             plan = Planned(preset=self.preset or PRESET, exclude=self.exclude).plan()
-            facts = facts_of_float(work, plan, feeds, threads=self.jobs, progress=ticks)
+            facts = context_of_float(work, plan, feeds, threads=self.jobs, progress=ticks)
         if feeds is not None:
             pass_on(feeds.warnings, self.warn)
         return find_lints(facts)

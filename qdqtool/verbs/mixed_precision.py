@@ -86,7 +86,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         from qdqtool.io.models.working import opened
         from qdqtool.search.allowed_precisions import allowed_precisions
         from qdqtool.search.measuring import Measurements
-        from qdqtool.search.movers import movers
+        from qdqtool.search.node_groups import node_groups
         from qdqtool.search.precision_search import Search
         from qdqtool.verbs.work.searching import begin, chip_of, close_journal, open_journal
         from qdqtool.workers.cluster import open_workers
@@ -103,14 +103,14 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
             journal = open_journal(
                 "mixed-precision", setting, output=self.output, resume=self.resume, overwrite=self.overwrite
             )
-            raisable = movers(setting.model, setting.plan, follow=True)
+            raisable = node_groups(setting.model, setting.plan, follow=True)
             found = Search(
                 setting=setting,
-                measurements=Measurements(bench=setting.bench, workers=workers, journal=journal),
+                measurements=Measurements(baseline=setting.baseline, workers=workers, journal=journal),
                 metric=judge,
                 bound=bound,
                 precisions=precisions,
-                allowed=allowed_precisions(setting.bench, raisable, precisions, chip_of(self)),
+                allowed=allowed_precisions(setting.baseline, raisable, precisions, chip_of(self)),
                 progress=self.progress,
             ).run()
         made = self._recipe(found, setting, fingerprint)
@@ -118,7 +118,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
             return MixedQuantized(mixed=found, recipe=made, quantized=None)
         done = Quantize(
             self.model, self.output, recipe=made, preset=self.preset, data=self.data, image=self.image,
-            tokenizer=self.tokenizer, ranges=setting.bench.ranges if self.ranges is not None else None,
+            tokenizer=self.tokenizer, ranges=setting.baseline.ranges if self.ranges is not None else None,
             statistics=self.statistics, allow_empty=self.allow_empty, allow_findings=self.allow_findings,
             overwrite=self.overwrite, no_provenance=self.no_provenance, cache=self.cache, progress=self.progress, warn=self.warn,
         ).run()  # fmt: skip

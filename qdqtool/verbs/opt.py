@@ -76,11 +76,11 @@ class Opt(Editing, Samples, Findings, Edit):
 
         from qdqtool.io.files.artifacts import sha256_of_file
         from qdqtool.io.files.atomic import refuse_output
+        from qdqtool.io.files.progress import pass_on
         from qdqtool.io.models.hooks import DumpEach
         from qdqtool.targets.loading import load_target
         from qdqtool.verbs.work.editing import run_and_save
         from qdqtool.verbs.work.named import named_inputs
-        from qdqtool.verbs.work.telling import pass_on
 
         model, output = self.paths
         files = {"ranges": self.ranges, "encodings": self.encodings, "statistics": self.statistics}

@@ -17,7 +17,7 @@ from qdqtool.verbs.groups import AllowsEmpty, Findings, Path, Selected
 if TYPE_CHECKING:
     from qdq_passes.pipeline.pipeline import Pipeline
 
-    from qdqtool.io.files.named_inputs import NamedInputs
+    from qdqtool.io.files.edit_script import NamedInputs
     from qdqtool.verbs.work.editing import Saved
 
 #: A pass by name, with its options.

@@ -47,12 +47,12 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
         """
         from qdqtool.io.files.artifacts import write_json
         from qdqtool.io.files.atomic import refuse_existing, write_whole
+        from qdqtool.io.files.progress import stage
         from qdqtool.io.models.working import opened
         from qdqtool.search.measuring import Measurements
         from qdqtool.search.sensitivity import sensitivity_of
         from qdqtool.search.sensitivity_plot import sensitivity_svg
         from qdqtool.verbs.work.searching import begin, close_journal, open_journal
-        from qdqtool.verbs.work.telling import stage
         from qdqtool.workers.cluster import open_workers
 
         for file in (self.output, self.plot):
@@ -66,7 +66,7 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
             )
             found = sensitivity_of(
                 setting,
-                Measurements(bench=setting.bench, workers=workers, journal=journal),
+                Measurements(baseline=setting.baseline, workers=workers, journal=journal),
                 metric=judge,
                 by=self.by,
                 mode=self.mode,

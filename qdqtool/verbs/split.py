@@ -133,14 +133,14 @@ class Split(Reports, Verb["SplitFolder"]):
         """
         import onnx_ir as ir
 
+        from qdqtool.io.files.progress import pass_on
         from qdqtool.io.models.working import opened, repair
-        from qdqtool.llm.folder.companions import companions_of
+        from qdqtool.llm.folder.decoder_config import decoder_config_of
         from qdqtool.llm.folder.folders import folder_of, refuse_folder
+        from qdqtool.llm.plan.buckets import padding_of
+        from qdqtool.llm.plan.cut_graphs import cut_graphs
         from qdqtool.llm.plan.naming import load_naming
-        from qdqtool.llm.plan.padding import padding_of
-        from qdqtool.llm.plan.parts import parts_of
         from qdqtool.llm.plan.splitting import split_model
-        from qdqtool.verbs.work.telling import pass_on
 
         folder, profile, plan = os.path.abspath(os.fspath(self.output)), load_naming(self.naming), self.plan()
         is_cut = self.parts not in (None, 1) or self.max_part_bytes is not None
@@ -148,13 +148,13 @@ class Split(Reports, Verb["SplitFolder"]):
         if self.parts is not None and self.parts < 1:
             raise UsageError(f"{self.parts} parts", hint="give at least 1")
         old = refuse_folder(folder, overwrite=self.overwrite)
-        beside = companions_of(None if isinstance(self.model, ir.Model) else self.model, self.tokenizer)
+        beside = decoder_config_of(None if isinstance(self.model, ir.Model) else self.model, self.tokenizer)
         waste = padding_of(self.prompt_lengths, plan.specializations) if self.prompt_lengths else ()
         work, source = opened(self.model)
         repair(work, self.warn)
         done = split_model(work, plan, hooks=self.hooks, progress=self.progress, warn=self.warn)
         pass_on(profile.warnings(done.graphs), self.warn)
-        cut = parts_of(done.graphs, parts=self.parts, max_bytes=self.max_part_bytes)
+        cut = cut_graphs(done.graphs, parts=self.parts, max_bytes=self.max_part_bytes)
         if self.progress is not None:
             self.progress("writing", 0, None)
         return folder_of(done, cut, folder, profile, source, beside, old=old, padding=waste)

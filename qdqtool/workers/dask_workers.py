@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, SetupError
 
-from qdqtool.io.files.documents import read_document
+from qdqtool.io.files.artifacts import read_document
 from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.workers.machine import Machine, refuse_others
 from qdqtool.workers.shared_model import SharedFolder, SharedModel
 from qdqtool.workers.task_row import ATTEMPTS, Row, Task
-from qdqtool.workers.worker_tasks import Answer, Desk, Packed
+from qdqtool.workers.worker_tasks import Answer, ContextCache, Packed
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -241,7 +241,7 @@ def _answer(future: Any) -> tuple[Answer | None, str]:
 
 
 #: What this process holds as a worker of a cluster; its threads take turns.
-_DESK, _TURN = Desk(), threading.Lock()
+_CONTEXTS, _TURN = ContextCache(), threading.Lock()
 
 
 def work(data: bytes, sha256: str, client: Machine, task: bytes) -> Answer:
@@ -251,15 +251,15 @@ def work(data: bytes, sha256: str, client: Machine, task: bytes) -> Answer:
         SetupError: this worker, come later, is of other versions than the client.
     """
     with _TURN:
-        if not _DESK.has(sha256):
+        if not _CONTEXTS.has(sha256):
             refuse_others({"a worker": Machine.here()}, None, here=client)
-            _DESK.put(sha256, data)
-        return _DESK.answer(sha256, task)
+            _CONTEXTS.put(sha256, data)
+        return _CONTEXTS.answer(sha256, task)
 
 
 def _forget() -> None:
     with _TURN:
-        _DESK.clear()
+        _CONTEXTS.clear()
 
 
 def signature(path: str) -> tuple[int, int] | None:

@@ -16,8 +16,18 @@ import onnx_ir as ir
 from qdqtool.io.files.progress import Progress
 from qdqtool.workers.shared_model import SharedFolder, SharedModel
 from qdqtool.workers.task_row import Row, Task
-from qdqtool.workers.worker_process import CONTEXT, DONE, TASK, read_frame, serve, write_frame
-from qdqtool.workers.worker_tasks import KEPT, ONE_THREAD, Answer, Packed
+from qdqtool.workers.worker_tasks import (
+    CONTEXT,
+    DONE,
+    KEPT,
+    ONE_THREAD,
+    TASK,
+    Answer,
+    Packed,
+    read_frame,
+    serve,
+    write_frame,
+)
 
 C = TypeVar("C")
 T = TypeVar("T")

@@ -1,4 +1,8 @@
-"""What a worker does with what it is sent, whichever way it came: contexts kept by their hash, tasks, errors that travel."""
+"""Serve tasks in a worker, whichever way they came: contexts cached by their hash, tasks, errors that travel.
+
+A worker of this machine reads frames from its standard input until that ends, and writes answers.
+Frame: kind (1 byte), hash of the context (64 bytes), number of bytes (8, little endian), bytes. A task is answered by its result
+or by the error that it ended in. What a task prints goes to standard error."""
 
 from __future__ import annotations
 
@@ -6,15 +10,23 @@ import gc
 import hashlib
 import os
 import pickle
+import queue
+import struct
+import sys
+import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from qdq_passes.core.registry import search_path
 from qdq_passes.errors import SetupError
 
+HEAD = struct.Struct("<c64sQ")
+#: Kinds of frames: to the worker, and from it.
+CONTEXT, TASK, DONE, FAILED = b"C", b"T", b"D", b"F"
+Frame = tuple[bytes, str, bytes]
 #: Contexts that a worker keeps: the one in use, and the one before.
 KEPT = 2
 #: Prefix of the environment variables that workers get: search path of plugins, library of the simulated NPU.
@@ -127,8 +139,8 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-class Desk:
-    """What a worker holds: the contexts it was sent, unpacked at the first task that needs them."""
+class ContextCache:
+    """The contexts that a worker was sent, the last `KEPT` that were used; unpacked at the first task that needs them."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, bytes | Opened] = OrderedDict()
@@ -176,3 +188,57 @@ def _failure(error: Exception) -> bytes:
     except Exception:  # noqa: BLE001  (an error of somebody else's that cannot travel goes as its text)
         return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), trace))
     return data
+
+
+def write_frame(stream: BinaryIO, kind: bytes, sha256: str, data: bytes) -> None:
+    """Write a frame.
+
+    Raises:
+        OSError: whoever read is gone.
+    """
+    stream.write(HEAD.pack(kind, sha256.encode(), len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> Frame:
+    """Read a frame.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    kind, sha256, size = HEAD.unpack(_exactly(stream, HEAD.size))
+    return kind, sha256.decode(), _exactly(stream, size)
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def serve() -> None:
+    """Work until standard input ends; then the process ends at once, whatever it is at."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed must not come between the frames
+    frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    threading.Thread(target=_read_all, args=(frames,), daemon=True).start()
+    from qdqtool.workers.worker_tasks import ContextCache
+
+    cache = ContextCache()
+    while True:
+        kind, sha256, data = frames.get()
+        if kind == CONTEXT:
+            cache.put(sha256, data)
+            continue
+        answer = cache.answer(sha256, data)
+        write_frame(answers, DONE if answer.done else FAILED, sha256, answer.data)
+
+
+def _read_all(frames: queue.SimpleQueue[Frame]) -> None:
+    try:
+        while True:
+            frames.put(read_frame(sys.stdin.buffer))
+    except EOFError:
+        os._exit(0)

@@ -18,7 +18,7 @@ from qdqtool.encodings.alignment import align
 from qdqtool.encodings.exporting import Exported, export
 from qdqtool.encodings.formats import read_document
 from qdqtool.encodings.importing import Imported, put_in
-from qdqtool.encodings.names import values_by_name
+from qdqtool.encodings.tensors import values_by_name
 from qdqtool.io.files.artifacts import canonical_json
 
 DATA = Path(__file__).parents[1] / "data" / "encodings"

@@ -34,7 +34,6 @@ from __future__ import annotations
 
 from qdq_passes.numerics.arrays import Array
 
-from qdqtool.calibrate.histogram_observer import HistogramObserver
-from qdqtool.calibrate.observer import METHODS, Observer, Range, State
+from qdqtool.calibrate.observer import METHODS, HistogramObserver, Observer, Range, State
 
 __all__ = ["METHODS", "Array", "HistogramObserver", "Observer", "Range", "State"]

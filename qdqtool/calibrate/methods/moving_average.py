@@ -6,8 +6,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import integer_range
 
-from qdqtool.calibrate.histogram_observer import storage_type
-from qdqtool.calibrate.observer import Observer, Range, State
+from qdqtool.calibrate.observer import Observer, Range, State, storage_type
 
 
 class MovingAverage(Observer):

@@ -6,8 +6,7 @@ from functools import partial
 
 from qdq_passes.numerics.encoding import encoding_of_range
 
-from qdqtool.calibrate.histogram_observer import HistogramObserver, storage_type
-from qdqtool.calibrate.observer import Range
+from qdqtool.calibrate.observer import HistogramObserver, Range, storage_type
 
 #: Shares of the largest magnitude that are tried first: each 2^(1/4) below the one before, down to a thousandth.
 COARSE = tuple(2.0 ** (-k / 4) for k in range(41))

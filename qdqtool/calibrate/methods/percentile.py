@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from qdq_passes.errors import UsageError
 
-from qdqtool.calibrate.histogram_observer import HistogramObserver
-from qdqtool.calibrate.observer import Range
+from qdqtool.calibrate.observer import HistogramObserver, Range
 
 
 class Percentile(HistogramObserver):

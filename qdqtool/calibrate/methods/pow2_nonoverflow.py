@@ -5,9 +5,8 @@ from __future__ import annotations
 from qdq_passes.numerics import pow2
 from qdq_passes.numerics.encoding import FLOAT32_TINY, integer_range
 
-from qdqtool.calibrate.histogram_observer import storage_type
 from qdqtool.calibrate.methods.minmax import Minmax
-from qdqtool.calibrate.observer import Range, State
+from qdqtool.calibrate.observer import Range, State, storage_type
 
 
 class Pow2Nonoverflow(Minmax):

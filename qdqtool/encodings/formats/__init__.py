@@ -10,9 +10,9 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError, QdqError, UsageError
 
 from qdqtool.encodings.entries import Content, Encodings, Entry, Float, Json, Role
-from qdqtool.encodings.formats import aimet_0_6_1, aimet_1_0_0, aimet_2, ort_overrides, qnn_overrides
+from qdqtool.encodings.formats import aimet_0_6_1, aimet_1_0_0, aimet_2, ort_overrides
 from qdqtool.encodings.formats.fields import HINTS
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.tensors import Values
 
 Writer = Callable[[Encodings, Values | None], dict[str, Json]]
 
@@ -20,7 +20,7 @@ WRITERS: dict[str, Writer] = {
     aimet_0_6_1.NAME: aimet_0_6_1.write,
     aimet_1_0_0.NAME: aimet_1_0_0.write,
     **{name: functools.partial(aimet_2.write, format_name=name) for name in aimet_2.NAMES},
-    qnn_overrides.NAME: qnn_overrides.write,
+    aimet_0_6_1.QNN: aimet_0_6_1.write_qnn,
     ort_overrides.NAME: ort_overrides.write,
 }
 #: What ``--format`` takes.
@@ -72,7 +72,7 @@ def format_of(document: Mapping[str, Json]) -> str:
         if "encodings" in document:
             return "aimet-2.0.0"
         sections = [document.get(section) for section in ("activation_encodings", "param_encodings")]
-        return aimet_1_0_0.NAME if any(isinstance(part, list) for part in sections) else qnn_overrides.NAME
+        return aimet_1_0_0.NAME if any(isinstance(part, list) for part in sections) else aimet_0_6_1.QNN
     text = str(version)
     if text.startswith("0."):
         return aimet_0_6_1.NAME

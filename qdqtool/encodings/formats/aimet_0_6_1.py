@@ -14,13 +14,14 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 
 from qdqtool.encodings.entries import Content, Encodings, Entry, Float, Json, Lpbq, Unplaced, Wish
-from qdqtool.encodings.formats.elsewhere import for_blocks, for_type
 from qdqtool.encodings.formats.fields import HINTS, Fields, cannot, json_number, scales_of, type_name
-from qdqtool.encodings.formats.sections import role_of, summary
+from qdqtool.encodings.formats.sections import for_blocks, for_type, role_of, summary
 from qdqtool.encodings.grid import integer_type, is_whole, offset_of, zero_points_of
-from qdqtool.encodings.placing import Values, unplace
+from qdqtool.encodings.tensors import Values, unplace
 
 NAME = "aimet-0.6.1"
+#: ``--quantization_overrides`` of QNN\'s converters: the same rows, without a version.
+QNN = "qnn"
 KNOWN = ("min", "max", "scale", "offset", "bitwidth", "dtype", "is_symmetric")
 #: Bits that the encoding specification allows.
 BITS = range(4, 33)
@@ -172,3 +173,13 @@ def sections(encodings: Encodings, values: Values | None, format_name: str) -> d
         rows = write_rows(entry, values, format_name) if given_back is None else given_back
         parts[role_of(entry, values)][entry.name] = rows
     return {f"{role}_encodings": rows for role, rows in parts.items()}
+
+
+def write_qnn(encodings: Encodings, values: Values | None) -> dict[str, Json]:
+    """The document for QNN's converters: nothing at the top level but the two sections.
+
+    A row may leave out what the converter can compute: with ``min`` and ``max`` only, or ``bitwidth`` only, it asks for an
+    encoding without giving one.
+    """
+    hints: dict[str, Json] = {HINTS: encodings.hints} if encodings.hints else {}
+    return {**sections(encodings, values, QNN), **encodings.extra, **hints}

@@ -2,7 +2,7 @@
 
 ``enc_type`` is PER_TENSOR, PER_CHANNEL, PER_BLOCK (with ``block_size``) or LPBQ (with ``compressed_bw`` and
 ``per_block_int_scale``; ``scale`` is then per channel and ``bw`` the decompressed width). ``offset`` counts on the unsigned grid,
-``zero_point_shift`` is what it lacks of a fraction. No axis is stored: see `qdqtool.encodings.placing`."""
+``zero_point_shift`` is what it lacks of a fraction. No axis is stored: see `qdqtool.encodings.tensors`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_ty
 
 from qdqtool.encodings.entries import Content, Encodings, Entry, Float, Json, Lpbq, Unplaced, Wish
 from qdqtool.encodings.formats.aimet_0_6_1 import BITS, FLOATS
-from qdqtool.encodings.formats.elsewhere import for_type
 from qdqtool.encodings.formats.fields import HINTS, Fields, cannot, json_number, scales_of, type_name
-from qdqtool.encodings.formats.sections import role_of, summary
+from qdqtool.encodings.formats.sections import for_type, role_of, summary
 from qdqtool.encodings.grid import integer_type, offset_of, zero_points_of
-from qdqtool.encodings.placing import Values, unplace
+from qdqtool.encodings.tensors import Values, unplace
 
 NAME, INSTEAD = "aimet-1.0.0", "aimet-2.0.0"
 KNOWN = (

@@ -12,10 +12,10 @@ from qdq_passes.errors import ModelError
 from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range, is_integer_type, nested
 
 from qdqtool.encodings.entries import Content, Encodings, Entry, Float, Json, Lpbq, Unplaced, Wish
-from qdqtool.encodings.formats.elsewhere import FLOAT8
 from qdqtool.encodings.formats.fields import HINTS, Fields, cannot, scales_of, type_name
+from qdqtool.encodings.formats.sections import FLOAT8
 from qdqtool.encodings.grid import integer_type
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.tensors import Values
 
 NAMES = {"aimet-2.0.0": "2.0.0", "aimet-2.1.0": "2.1.0"}
 KNOWN = (

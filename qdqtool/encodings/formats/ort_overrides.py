@@ -16,11 +16,10 @@ from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_typ
 
 from qdqtool.encodings.biases import WITH_BIAS, product_encodings
 from qdqtool.encodings.entries import Content, Convert, Encodings, Entry, Float, Json, Lpbq, Unplaced, Wish
-from qdqtool.encodings.formats.elsewhere import for_blocks, for_type
 from qdqtool.encodings.formats.fields import HINTS, Fields, cannot, scales_of, type_name
-from qdqtool.encodings.formats.sections import role_of
+from qdqtool.encodings.formats.sections import for_blocks, for_type, role_of
 from qdqtool.encodings.grid import is_whole
-from qdqtool.encodings.placing import Values
+from qdqtool.encodings.tensors import Values
 
 NAME = "ort"
 KNOWN = ("quant_type", "axis", "scale", "zero_point", "symmetric", "reduce_range", "rmin", "rmax", "convert", HINTS)

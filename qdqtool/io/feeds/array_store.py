@@ -1,4 +1,4 @@
-"""Many arrays in one ``.npz``, written one at a time and read one at a time: their sum need not fit into memory.
+"""Arrays in an ``.npz``: all at once, or written and read one at a time where their sum need not fit into memory.
 
 The file appears whole or not at all, the same arrays give the same bytes (no clock), ``numpy.load`` reads it. One member,
 ``about``, holds what is said of the arrays as JSON: kind, version, and what the writer adds."""
@@ -6,11 +6,12 @@ The file appears whole or not at all, the same arrays give the same bytes (no cl
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +20,7 @@ from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.artifacts import canonical_json
-from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
+from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, write_whole, writing
 
 #: Member that says what the others are.
 ABOUT = "about"
@@ -126,3 +127,31 @@ def scratch_file(suffix: str) -> Iterator[str]:
     """The name of a file in a folder of its own, which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder:
         yield os.path.join(folder, f"scratch{suffix}")
+
+
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array], *, overwrite: bool = True) -> None:
+    """Write ``arrays`` by name; ``numpy.load`` and ``--data`` read it.
+
+    Raises:
+        UsageError: the file exists and ``overwrite`` is off, or the place cannot be written.
+        SetupError: the disk is full.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asarray(array), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())  # its date is 1980
+    write_whole(path, packed.getvalue(), overwrite=overwrite)
+
+
+def joined(samples: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
+    """One array a name: samples behind each other along the first axis, stacked where they are single numbers; of samples whose
+    shapes differ one array each, as ``name/0``, ``name/1``."""
+    found: dict[str, Array] = {}
+    for name, arrays in samples.items():
+        if len({array.shape[1:] if array.ndim else None for array in arrays}) == 1:
+            found[name] = np.concatenate(arrays) if arrays[0].ndim else np.stack(arrays)
+        else:
+            found |= {f"{name}/{index}": array for index, array in enumerate(arrays)}
+    return found

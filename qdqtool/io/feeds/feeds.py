@@ -20,8 +20,8 @@ from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.feeds.image_options import ImageOptions
 from qdqtool.io.feeds.images import SUFFIXES as IMAGE_SUFFIXES
 from qdqtool.io.feeds.images import image_feeds
-from qdqtool.io.feeds.npz_feeds import SampleArrays
-from qdqtool.io.feeds.sources import DataReader, Source, npz_folder, object_feeds, python_feeds, random_feeds
+from qdqtool.io.feeds.sample_arrays import SampleArrays
+from qdqtool.io.feeds.sources import DataReader, RawFeed, Source, npz_folder, object_feeds, python_feeds, random_feeds
 from qdqtool.io.feeds.spec import InputSpec, conform, input_specs
 from qdqtool.io.feeds.stored_array import arrays_in
 from qdqtool.io.files.progress import Warn
@@ -167,7 +167,7 @@ def open_feeds(
         seed: for ``random:N`` without a seed of its own.
         image: how images become arrays; default: `ImageOptions()`.
         extras: feeds also hold the arrays of the data that are no inputs: labels that a metric judges by. In an ``.npz`` they are
-            cut as the inputs are, see `qdqtool.io.feeds.npz_feeds`.
+            cut as the inputs are, see `qdqtool.io.feeds.sample_arrays`.
 
     Raises:
         UsageError: no such data, or it does not fit the model.
@@ -255,3 +255,35 @@ def _sample_source(arrays: SampleArrays) -> Source:
 
 
 __all__ = ["FORMS", "FeedSpec", "Feeds", "ImageOptions", "InputSpec", "Opening", "input_specs", "open_feeds"]
+
+
+class Slices:
+    """Slices of ``feeds``, asked for in rising order: then the data are read once. What stands before a slice is not checked, and
+    where every feed has a file of its own not read."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = feeds
+        self._rest: Iterator[tuple[str, RawFeed]] = iter(())
+        self._next: int | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What may be a mistake in the data read so far."""
+        return self._feeds.warnings
+
+    def take(self, first: int, count: int) -> Iterator[dict[str, Array]]:
+        """Feeds ``first`` to ``first + count - 1``, or those of them that there are."""
+        for label, raw in itertools.islice(self._from(first), count):
+            if self._next is not None:
+                self._next += 1
+            yield self._feeds.checked(raw, label)
+
+    def _from(self, first: int) -> Iterator[tuple[str, RawFeed]]:
+        source = self._feeds.source
+        if source.read_from is not None:
+            return source.read_from(first)
+        if self._next is None or first < self._next:
+            self._rest, self._next = source.read(), 0
+        for _ in itertools.islice(self._rest, first - self._next):
+            self._next += 1
+        return self._rest

@@ -13,7 +13,7 @@ import numpy as np
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.numerics.arrays import Array
 
-from qdqtool.io.feeds.npz_feeds import pick_arrays
+from qdqtool.io.feeds.sample_arrays import pick_arrays
 from qdqtool.io.feeds.spec import InputSpec, is_float
 from qdqtool.io.feeds.stored_array import arrays_in
 from qdqtool.io.files.progress import Warn

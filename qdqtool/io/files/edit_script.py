@@ -26,7 +26,6 @@ from qdq_passes.pipeline.option_types import plain_value
 from qdq_passes.pipeline.text import is_default, make_pass, parse_passes
 
 from qdqtool.io.files.atomic import refuse_unwritable, write_whole
-from qdqtool.io.files.named_inputs import NamedInputs
 from qdqtool.io.files.read import read_text
 
 #: A table of an edit script; pipeline text has none.
@@ -203,3 +202,21 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_toml(item) for item in value)}]"
     return json.dumps(value) if isinstance(value, bool) else repr(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedInput:
+    """A value that a pipeline reads by name.
+
+    Args:
+        value: what the passes get.
+        sha256: hex SHA-256 of its content, for provenance and edit scripts.
+        file: where it was read.
+    """
+
+    value: Any
+    sha256: str
+    file: str
+
+
+NamedInputs = Mapping[str, NamedInput]

@@ -1,8 +1,8 @@
-"""How long work tells how far it is, and warns: through functions that it is given."""
+"""Tell how far work is, and warn, through functions that the caller gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 #: Told (samples done, samples in all or None).
 Progress = Callable[[int, int | None], None]
@@ -10,3 +10,15 @@ Progress = Callable[[int, int | None], None]
 StageProgress = Callable[[str, int, int | None], None]
 #: Told what the user should know, in one line.
 Warn = Callable[[str], None]
+
+
+def stage(progress: StageProgress | None, name: str, count: int | None = None) -> Progress | None:
+    """``progress`` for the stage ``name``, of ``count`` steps where whoever ticks does not know how many there are."""
+    return None if progress is None else lambda done, total: progress(name, done, count if total is None else total)
+
+
+def pass_on(warnings: Iterable[str], warn: Warn | None) -> None:
+    """Tell ``warn`` each of ``warnings``."""
+    if warn is not None:
+        for text in warnings:
+            warn(text)

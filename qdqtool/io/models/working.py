@@ -1,4 +1,4 @@
-"""How every verb takes up a model and lays it down: a copy to edit, no new errors in it, and an entry that says what was done."""
+"""Open a model for a verb, as a copy to edit, and finish it: no new errors in it, and an entry that says what was done."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import refuse_existing, write_whole
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.shared_weights import save_shared
-from qdqtool.llm.folder.companions import Companions
+from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
+from qdqtool.llm.plan.buckets import Padding
 from qdqtool.llm.plan.naming import Naming
-from qdqtool.llm.plan.padding import Padding
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import Split, SplitPlan, StaticGraph
 
@@ -106,7 +106,7 @@ def folder_of(
     folder: str,
     profile: Naming,
     source: str,
-    beside: Companions,
+    beside: DecoderConfig,
     *,
     old: frozenset[str],
     padding: Sequence[Padding],
@@ -175,7 +175,7 @@ def _written(
     old: frozenset[str],
     profile: Naming,
     source: str,
-    beside: Companions,
+    beside: DecoderConfig,
     cut: Sequence[tuple[StaticGraph, Sequence[ir.Model]]],
     made: list[str],
 ) -> tuple[tuple[GraphFiles, ...], tuple[str, ...], tuple[str, ...]]:

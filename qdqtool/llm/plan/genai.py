@@ -12,7 +12,7 @@ from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.sizes import static_sizes
 
-from qdqtool.llm.folder.companions import Companions
+from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import Manifest, StaticModel
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import StaticGraph
@@ -33,7 +33,7 @@ def refuse_for_genai(shapes: Sequence[Specialization], in_parts: bool) -> None:
         raise UsageError("onnxruntime-genai takes graphs of one row, in one part", hint="leave out --batch and --parts")
 
 
-def genai_config(manifest: Manifest, graphs: tuple[StaticGraph, ...], beside: Companions) -> dict[str, Any]:
+def genai_config(manifest: Manifest, graphs: tuple[StaticGraph, ...], beside: DecoderConfig) -> dict[str, Any]:
     """The configuration for the two graphs of ``manifest``, which `refuse_for_genai` lets pass.
 
     The width and the heads of queries are those of the configuration beside the source; without one, those of the cache are

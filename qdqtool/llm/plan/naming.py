@@ -20,7 +20,7 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_whole
-from qdqtool.llm.folder.companions import Companions
+from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import Manifest
 from qdqtool.llm.plan.genai import genai_config, refuse_for_genai
 from qdqtool.llm.plan.specializations import Specialization, cloud_ai_form, flat_form
@@ -121,7 +121,9 @@ class Naming:
                     found.setdefault(text, f"{graph.specialization.name}: {tensor.past}: {text}")
         return list(found.values())
 
-    def write(self, folder: str, manifest: Manifest, graphs: tuple[StaticGraph, ...], beside: Companions) -> list[str]:
+    def write(
+        self, folder: str, manifest: Manifest, graphs: tuple[StaticGraph, ...], beside: DecoderConfig
+    ) -> list[str]:
         """Write what this profile has beside the graphs; names of the files."""
         for name in self.files:
             text = canonical_json(_WRITERS[name](manifest, graphs, beside), indent=1) + "\n"
@@ -134,7 +136,7 @@ def _shapes(manifest: Manifest) -> list[Specialization]:
 
 
 #: File → what stands in it.
-_WRITERS: dict[str, Callable[[Manifest, tuple[StaticGraph, ...], Companions], Any]] = {
+_WRITERS: dict[str, Callable[[Manifest, tuple[StaticGraph, ...], DecoderConfig], Any]] = {
     "genai_config.json": genai_config,
     "cloud_ai/specializations.json": lambda manifest, _graphs, _beside: cloud_ai_form(_shapes(manifest)),
     "cloud_ai/specializations_flat.json": lambda manifest, _graphs, _beside: flat_form(_shapes(manifest)),

@@ -10,7 +10,7 @@ from typing import Any
 from qdq_passes.decoder.look.record import Phase
 from qdq_passes.errors import UnsupportedError, UsageError
 
-from qdqtool.io.files.documents import read_document
+from qdqtool.io.files.artifacts import read_document
 
 DIMENSIONS = ("batch_size", "seq_len", "ctx_len")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from qdq_passes.decoder.look.host_boundary import shared_positions
 from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.decoder.look.logits_path import gives_one_row
-from qdq_passes.decoder.look.positions import shortest_table
+from qdq_passes.decoder.look.positions import first_of_another_length, shortest_table
 from qdq_passes.decoder.look.record import DECODER, CacheTensor, Decoder, Layout, MaskInput
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import copy_model
@@ -22,10 +22,11 @@ from qdq_passes.graph.uses import label
 from qdq_passes.pipeline.pipeline import Hook, parse_pipeline, run_pipeline
 
 from qdqtool.io.files.progress import StageProgress, Warn
-from qdqtool.llm.plan.cautions import cautions
 from qdqtool.llm.plan.specializations import Specialization
-from qdqtool.runtime.computing import RUNTIME, compute
+from qdqtool.runtime.session import RUNTIME, compute
 
+#: Operators that quantize all tokens of a run by one scale, made of their values.
+TOGETHER = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})
 Scatter = Literal["scatter-elements", "scatter-nd", "tensor-scatter"]
 MaskForm = Literal["input", "graph"]
 
@@ -299,3 +300,20 @@ def checked(plan: SplitPlan) -> SplitPlan:
     for one in plan.specializations:
         parse_pipeline(plan.pipeline(one))
     return plan
+
+
+def cautions(model: ir.Model, largest: int) -> Iterator[str]:
+    """Sentences on a prepared decoder whose largest context is ``largest``."""
+    node = next((node for node in model.graph if node.op_type in TOGETHER), None)
+    if node is not None:
+        yield (
+            f"{label(node)} quantizes all tokens of a run by one scale: logits depend on how a prompt is cut into "
+            "chunks, as they do in the dynamic model, and on padding"
+        )
+    io = decoder_io(model)
+    first = None if io.positions is None else first_of_another_length(Host(model, io), io.positions, largest)
+    if first is not None:
+        yield (
+            f"tokens are rotated otherwise in a run that reaches position {first}: a longer prompt in chunks differs from one "
+            f"run of the dynamic model, and padding counts; a context of {first} is exact"
+        )

@@ -1,4 +1,4 @@
-"""What runs the graphs of a folder: onnxruntime's CPU provider alone, or a device that is found by its name.
+"""What runs the graphs of a folder: onnxruntime's CPU provider alone, or a device by its name; and where it runs the operators.
 
 A device opens a graph as stages, pieces that one engine runs. Devices lie above this package, one file each, as commands and
 passes do: `DEVICES` finds them by name."""
@@ -6,17 +6,17 @@ passes do: `DEVICES` finds them by name."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol, cast, get_args
 
 from qdq_passes.core.registry import FolderRegistry
 from qdq_passes.decoder.look.record import Phase
 from qdq_passes.errors import UsageError
+from qdq_passes.npu.units.verdict import CPU, PlacedUnit
 
 from qdqtool.llm.folder.manifest import StaticModel
 from qdqtool.llm.plan.schedules import Policy
-from qdqtool.llm.run.placement import GraphPlacement
 from qdqtool.runtime.session import Session
 
 #: ``device_npusim.py`` makes the device ``npusim``: its ``device`` is called with `DeviceOptions`, and gives a `Device`.
@@ -177,3 +177,58 @@ def devices_of(
     return Devices(
         by_phase={phase: made[name] for phase, name in names.items()}, names=names, schedule=options.schedule
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphPlacement:
+    """Where the operators of one graph file run.
+
+    Args:
+        graph: name of its file.
+        phase: what it is for.
+        units: its operators (QuantizeLinear, DequantizeLinear and constants do not count).
+        stages: how many pieces it is cut into.
+        notes: what is to be said of it.
+    """
+
+    graph: str
+    phase: Phase
+    units: tuple[PlacedUnit, ...]
+    stages: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Engine → operators."""
+        return _sums(self.units, lambda unit: 1)
+
+    @property
+    def macs(self) -> dict[str, int]:
+        """Engine → multiply-accumulates of one run."""
+        return _sums(self.units, lambda unit: unit.macs)
+
+    @property
+    def npu_macs_share(self) -> float | None:
+        """Share of the multiply-accumulates on an NPU, 0..1; None where there are none."""
+        total = sum(self.macs.values())
+        return 1 - self.macs.get(CPU, 0) / total if total else None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready: counts by engine, the share, and of each operator of the CPU why."""
+        return {
+            "graph": self.graph,
+            "phase": self.phase,
+            "nodes": self.nodes,
+            "macs": self.macs,
+            "npu_macs_share": self.npu_macs_share,
+            "stages": self.stages,
+            "on_cpu": [asdict(unit) for unit in self.units if unit.engine == CPU],
+            "notes": list(self.notes),
+        }
+
+
+def _sums(units: Sequence[PlacedUnit], of: Callable[[PlacedUnit], int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for unit in units:
+        found[unit.engine] = found.get(unit.engine, 0) + of(unit)
+    return dict(sorted(found.items()))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from qdq_passes.decoder.look.record import Phase
 
-from qdqtool.llm.plan.schedules import Policy, Schedule, scheduled
-from qdqtool.llm.plan.tasks import StagePlan, tasks_of
+from qdqtool.llm.plan.schedules import Policy, Schedule, StagePlan, scheduled, tasks_of
 from qdqtool.llm.run.stages import touched
 from qdqtool.llm.run.steps import Opened, Step
 from qdqtool.llm.run.timeline import Timeline

@@ -13,14 +13,12 @@ from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.progress import Progress
-from qdqtool.llm.folder.damage import refuse_damaged
-from qdqtool.llm.folder.manifest import MANIFEST, Manifest, read_manifest
+from qdqtool.llm.folder.manifest import MANIFEST, Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.plan import buckets
-from qdqtool.llm.run.devices import devices_of
+from qdqtool.llm.run.devices import GraphPlacement, devices_of
 from qdqtool.llm.run.generating import generate
 from qdqtool.llm.run.graphs import Graphs
 from qdqtool.llm.run.pipelining import Chunk
-from qdqtool.llm.run.placement import GraphPlacement
 from qdqtool.llm.run.steps import Step, Watch
 from qdqtool.llm.run.timeline import Timeline
 

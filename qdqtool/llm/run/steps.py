@@ -13,11 +13,10 @@ from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import StaticModel
-from qdqtool.llm.plan.arithmetic import in_float32
 from qdqtool.llm.run.cache import Cache, CacheSpec, Key, Window
-from qdqtool.llm.run.devices import Devices, Stage
+from qdqtool.llm.run.devices import Devices, GraphPlacement, Stage
+from qdqtool.llm.run.dynamic import in_float32
 from qdqtool.llm.run.masks import HostMask
-from qdqtool.llm.run.placement import GraphPlacement
 from qdqtool.runtime.bound import Bound, Buffer, open_file
 from qdqtool.runtime.session import Session, open_session
 

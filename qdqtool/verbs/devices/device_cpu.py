@@ -9,8 +9,7 @@ from qdq_passes.npu.units.verdict import CPU
 
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import StaticModel
-from qdqtool.llm.run.devices import DeviceOptions, OpenedPart, Piece, Stage
-from qdqtool.llm.run.placement import GraphPlacement
+from qdqtool.llm.run.devices import DeviceOptions, GraphPlacement, OpenedPart, Piece, Stage
 from qdqtool.npu.engines import all_on_cpu
 from qdqtool.runtime.bound import open_file
 from qdqtool.targets.loading import load_target

@@ -14,8 +14,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 import qdqtool.npu
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import StaticModel
-from qdqtool.llm.run.devices import DeviceOptions, OpenedPart, Piece, Stage
-from qdqtool.llm.run.placement import GraphPlacement
+from qdqtool.llm.run.devices import DeviceOptions, GraphPlacement, OpenedPart, Piece, Stage
 from qdqtool.llm.run.stages import StageGraph, cut_stages
 from qdqtool.npu.arranging import linear_arrangement
 from qdqtool.npu.compile import compile_partitions

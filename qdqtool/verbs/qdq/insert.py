@@ -14,7 +14,7 @@ from qdqtool.verbs.groups import Path
 from qdqtool.verbs.pairs import Boundaries, PairEditing, Step, wrong
 
 if TYPE_CHECKING:
-    from qdqtool.io.files.named_inputs import NamedInputs
+    from qdqtool.io.files.edit_script import NamedInputs
     from qdqtool.verbs.work.editing import Saved
 
 
@@ -99,7 +99,7 @@ class Insert(PairEditing, Boundaries, Edit):
 
     def run(self) -> Saved:
         """What the passes did, and what was written; where no pair was made, why is told."""
-        from qdqtool.verbs.work.telling import pass_on
+        from qdqtool.io.files.progress import pass_on
 
         saved = super().run()
         if self.dynamic or any(part.modified for part in saved.report.passes if part.text.startswith("insert-qdq")):

@@ -75,8 +75,8 @@ def _warn_of_clamping(warn: Callable[[str], None] | None, model: str) -> None:
     from qdq_passes.qdq.look.pairs import qdq_pairs
     from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
 
+    from qdqtool.io.files.progress import pass_on
     from qdqtool.io.models.load import load
-    from qdqtool.verbs.work.telling import pass_on
 
     clamped = list(dict.fromkeys(pair.tensor for pair in qdq_pairs(load(model)) if is_clamped_at_zero(pair)))
     if clamped:

@@ -14,13 +14,12 @@ from qdq_passes.verification.rules import verify
 
 from qdqtool.io.files.artifacts import sha256_of_file
 from qdqtool.io.files.atomic import refuse_inputs, refuse_output
-from qdqtool.io.files.edit_script import append_script, refuse_append
-from qdqtool.io.files.named_inputs import NamedInputs
+from qdqtool.io.files.edit_script import NamedInputs, append_script, refuse_append
 from qdqtool.io.files.progress import StageProgress
 from qdqtool.io.models.hooks import Reproducer
 from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
 from qdqtool.io.models.working import opened, provenance_of, refuse_errors
-from qdqtool.runtime.computing import RUNTIME, compute
+from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.target import Target
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.calibrate.observed import NotFiniteError, Observers, Part
 from qdqtool.calibrate.observer import Option, Range, checked_options, extremes
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.calibrate.seen import NotFiniteError, Part, Seen
 from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest
 from qdqtool.llm.run.calibration import Windows
@@ -56,10 +56,10 @@ class Bench:
     options: Mapping[str, Option]
     statistics: bool
 
-    def seen(self, before: int, fingerprint: str = "") -> Seen:
+    def seen(self, before: int, fingerprint: str = "") -> Observers:
         """Nothing, in the windows from ``before`` on."""
         every = tuple(dict.fromkeys(name for each in self.names.values() for name in each))
-        return Seen(
+        return Observers(
             every, self.method, self.options, statistics=self.statistics, model=fingerprint, before=before
         )  # fmt: skip
 

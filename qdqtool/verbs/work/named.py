@@ -10,12 +10,10 @@ from qdq_passes.errors import UsageError
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.encodings.files import bound, read_encodings, sha256_of, values_by_name
-from qdqtool.io.files.edit_script import Script
-from qdqtool.io.files.named_inputs import NamedInput
-from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.edit_script import NamedInput, Script
+from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.load import load
 from qdqtool.verbs.groups import Path
-from qdqtool.verbs.work.telling import pass_on
 
 
 def bind(name: str, path: str, model: str, sha256: str = "") -> NamedInput:

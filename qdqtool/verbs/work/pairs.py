@@ -11,11 +11,10 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.qdq.edit.display import is_described
 from qdq_passes.select.selectors import NONE, Selector, select
 
-from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import repair_warnings, repairs_of
 from qdqtool.verbs.pairs import Step
-from qdqtool.verbs.work.telling import pass_on
 
 
 def with_repairs(model: str, steps: Sequence[Step], warn: Warn | None) -> Pipeline:

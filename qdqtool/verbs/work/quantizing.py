@@ -19,18 +19,18 @@ from qdqtool.comparison.report import Comparison
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import write_json
-from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.progress import Warn, pass_on, stage
 from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
-from qdqtool.quantization.angles import without_angles
+from qdqtool.lints.find import concat_warnings
 from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, sqnr_samples
+from qdqtool.quantization.observing import without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.refusals import grouped, target_refusals
 from qdqtool.targets.loading import load_target
-from qdqtool.verbs.work.telling import pass_on, stage
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
@@ -94,6 +94,7 @@ def quantized(asked: Quantize) -> Quantized:
             warn=asked.warn, workers=workers, recovering=recovering, statistics=asked.report is not None, cache=asked.cache,
             progress=stage(asked.progress, "calibrating", None if feeds is None else feeds.count),
         )  # fmt: skip
+    pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
     unfit = None if asked.target is None else target_refusals(work, load_target(asked.target))
     pass_on(grouped(unfit or ()), asked.warn)

@@ -18,16 +18,15 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.feeds import FeedSpec
 from qdqtool.io.files.artifacts import sha256_of_json, write_json
-from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.progress import Warn, pass_on, stage
 from qdqtool.io.files.read import read_text
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import provenance_of
-from qdqtool.llm.folder.damage import refuse_damaged
-from qdqtool.llm.folder.manifest import Manifest, read_manifest
+from qdqtool.lints.find import concat_warnings
+from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.folder.rewriting import refuse_output, write_graphs
 from qdqtool.llm.folder.tokenizing import Tokenizer
-from qdqtool.quantization.angles import without_angles
-from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.observing import observed_names, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
@@ -39,7 +38,6 @@ from qdqtool.targets.target import Target
 from qdqtool.verbs.work.folder_calibration import calibrate_folder
 from qdqtool.verbs.work.folder_recovery import needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
-from qdqtool.verbs.work.telling import pass_on, stage
 from qdqtool.verbs.work.texts import is_text
 from qdqtool.workers.cluster import open_workers
 
@@ -161,7 +159,9 @@ def _alike(
 
     def of(file: str, model: ir.Model, plan: Plan) -> Quantization:
         ranges, recovering = _of(shared, names[file]), Recovering(given=statistics)
-        return quantize_model(model, plan, ranges=ranges, recovering=recovering, hooks=asked.hooks, warn=told)
+        quantized = quantize_model(model, plan, ranges=ranges, recovering=recovering, hooks=asked.hooks, warn=told)
+        pass_on(concat_warnings(model, ranges.bound), told)
+        return quantized
 
     done: dict[str, Quantization] = {}
     for number, (file, model) in enumerate(graphs.items()):

@@ -6,10 +6,9 @@ import glob
 import re
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.load import load
 from qdqtool.verbs.pairs import Step
-from qdqtool.verbs.work.telling import pass_on
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -10,11 +10,11 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
 from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.io.files.progress import pass_on
 from qdqtool.io.models.working import opened
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.search.recipe import Recipe
-from qdqtool.verbs.work.telling import pass_on
 
 if TYPE_CHECKING:
     from qdqtool.verbs.quantize import Quantize

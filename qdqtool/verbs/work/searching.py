@@ -16,6 +16,7 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.journal import Journal
+from qdqtool.io.files.progress import pass_on, stage
 from qdqtool.io.models.working import ModelOrPath
 from qdqtool.quantization.calibrating import sqnr_samples
 from qdqtool.quantization.recovery import Recovering
@@ -24,7 +25,6 @@ from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.precision_cost import Prices
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-from qdqtool.verbs.work.telling import pass_on, stage
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import Workers
 

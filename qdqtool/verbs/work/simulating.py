@@ -16,26 +16,25 @@ from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.units.verdict import Boundary
 from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
 
+from qdqtool.io.feeds.array_store import joined, write_npz
 from qdqtool.io.feeds.feeds import open_feeds
-from qdqtool.io.feeds.npz_write import joined, write_npz
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing, write_whole
-from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.npu.compiled import headers, refuse_stale_programs
 from qdqtool.npu.devices import Device, is_simulated_npu, other_provider, simulated_npu
 from qdqtool.npu.estimate import estimate
 from qdqtool.npu.jit import boundary_of
-from qdqtool.npu.placing import predicted, surprises, told, why_none
+from qdqtool.npu.placement import predicted_placement, reported_placement, unexpected_placements, why_nothing_on_npu
 from qdqtool.npu.programs import is_context
-from qdqtool.npu.running import Runs
+from qdqtool.npu.runs import Runs
 from qdqtool.npu.simulated import Placement, Simulation
 from qdqtool.npu.trace import trace as trace_of
 from qdqtool.runtime.plugin import assignment
 from qdqtool.targets.findings import unbound_batch
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-from qdqtool.verbs.work.telling import pass_on
 
 if TYPE_CHECKING:
     from qdqtool.verbs.simulate import Simulate
@@ -185,7 +184,7 @@ class _Plan:
     @property
     def notes(self) -> list[str]:
         """What the target computes and the simulated NPU does not."""
-        there, here = (predicted(self.model, plan).nodes for plan in (self.target, self.simulated))
+        there, here = (predicted_placement(self.model, plan).nodes for plan in (self.target, self.simulated))
         lacking = [
             a.name or a.op for a, b in zip(there, here, strict=True) if b.partition is None and a.partition is not None
         ]
@@ -214,15 +213,22 @@ def _placement(
         check: whether onnxruntime ought to say the same.
         foreign: whether it is another provider, which has reasons of its own.
     """
-    expected = None if planned is None else predicted(planned.model, planned.simulated)
+    expected = None if planned is None else predicted_placement(planned.model, planned.simulated)
     assigned = None if device.session is None else assignment(device.session)
     if assigned is not None:
         known = None if planned is None or foreign else planned
-        said = told(assigned, known.model, known.simulated) if known is not None else told(assigned, model, None)
-        notes = [surprises(said, expected) if check and expected is not None else None, why_none(said)]
+        said = (
+            reported_placement(assigned, known.model, known.simulated)
+            if known is not None
+            else reported_placement(assigned, model, None)
+        )
+        notes = [
+            unexpected_placements(said, expected) if check and expected is not None else None,
+            why_nothing_on_npu(said),
+        ]
         return said, [note for note in notes if note is not None]
     if expected is None:
         return None, []
     older = "placement is the partitioner's word: onnxruntime tells its own from 1.24 on"
-    notes = [None if device.session is None else older, why_none(expected)]
+    notes = [None if device.session is None else older, why_nothing_on_npu(expected)]
     return expected, [note for note in notes if note is not None]

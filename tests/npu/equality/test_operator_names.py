@@ -21,7 +21,8 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdqtool.npu.compile import lower
 from qdqtool.targets.loading import load_target
 from tests.architecture.places import ROOT
-from tests.npu.equality.equality import ARITHMETICS, units_float_operators, units_widths
+from tests.npu.equality import units_float_operators, units_widths
+from tests.npu.equality.equality import ARITHMETICS
 from tests.npu.equality.units_floats import FloatBuilder
 from tests.npu.small_programs import SOURCES, context_model, payload, session
 

@@ -66,7 +66,7 @@ def test_every_method_byte_for_byte(method: str, statistics: bool, two: Workers,
 
 def test_an_order_that_matters_stays_in_one_process(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = digits("pow2-minmse", None, options={"reference": True})
-    monkeypatch.setattr(shards, "parts", None)
+    monkeypatch.setattr(shards, "observed_parts", None)
     assert text(digits("pow2-minmse", two, options={"reference": True})) == text(alone)
 
 
@@ -210,7 +210,7 @@ def test_a_cache_goes_on_whoever_began(two: Workers, tmp_path: Path, monkeypatch
         assert text(found) == text(alone)
         assert observed[0] > SAVE_EVERY
         assert observed[-1] == 3 * SAVE_EVERY
-        monkeypatch.setattr("qdqtool.calibrate.collect.parts", None)
+        monkeypatch.setattr("qdqtool.calibrate.collect.observed_parts", None)
         again = collect(net, open_feeds(tmp_path / "d.npz", input_specs(net)), "percentile", workers=two, **options)
         assert text(again) == text(alone)
         monkeypatch.undo()

@@ -21,9 +21,8 @@ from qdq_passes.numerics.encoding import Encoding, encoding_of_range
 from qdq_passes.numerics.minmse import search
 from qdq_passes.numerics.quantize import dequantize, quantize
 
-from qdqtool.calibrate.divergence import divergences
 from qdqtool.calibrate.methods.distribution import Distribution
-from qdqtool.calibrate.methods.entropy import Entropy
+from qdqtool.calibrate.methods.entropy import Entropy, divergences
 from qdqtool.calibrate.methods.minmax import Minmax
 from qdqtool.calibrate.methods.moving_average import MovingAverage
 from qdqtool.calibrate.methods.mse import Mse

@@ -15,10 +15,9 @@ from hypothesis.extra import numpy as hnp
 from qdq_passes.errors import UnsupportedError, UsageError
 
 from qdqtool.calibrate.collect import collect
-from qdqtool.calibrate.methods.pow2_minmse import Pow2Minmse
+from qdqtool.calibrate.methods.pow2_minmse import Pow2Minmse, ReferenceHistogram
 from qdqtool.calibrate.observer import Range, extremes
 from qdqtool.calibrate.ranges import Ranges, merge
-from qdqtool.calibrate.reference_histogram import ReferenceHistogram
 from tests.cases.small_models import model
 from tests.dial import examples
 

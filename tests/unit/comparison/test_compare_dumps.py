@@ -13,8 +13,7 @@ from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool import api
-from qdqtool.comparison.dump_names import mangled, names_of
-from qdqtool.comparison.dump_values import read_dump
+from qdqtool.comparison.dump_files import mangled, names_of, read_dump
 from qdqtool.io.files.dumps import dumps_in
 from tests.cases.cli_helpers import cli, write
 from tests.cases.small_models import model

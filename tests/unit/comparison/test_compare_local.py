@@ -27,7 +27,7 @@ from qdqtool.calibrate.observer import Range
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison import local
 from qdqtool.comparison.local import compare_local
-from qdqtool.comparison.local_report import Causes, LocalComparison, LocalNode
+from qdqtool.comparison.report import Causes, LocalComparison, LocalNode
 from qdqtool.io.models.load import model_of
 from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli, write

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.comparison.difference import Difference, differences
-from qdqtool.comparison.words import describe
+from qdqtool.comparison.difference import Difference, described_difference, differences
 from tests.cases.small_models import model
 
 LONE_Q = "g (float[4] x) => (int8[4] y) <float s = {%s}, int8 z = {0}> { [q] y = QuantizeLinear(x, s, z) }"
@@ -66,5 +65,7 @@ def test_nodes_that_change_places() -> None:
 
 def test_both_halves_of_a_pair_in_words() -> None:
     (one,) = found(HALVES, "0.5", "0.25")
-    assert describe("encoding", one.a) == "int8 scale 2^-1, activation, pair"
-    assert describe("encoding", one.b) == "int8 scale 2^-1, activation, pair, quantized with int8 scale 2^-2"
+    assert described_difference("encoding", one.a) == "int8 scale 2^-1, activation, pair"
+    assert (
+        described_difference("encoding", one.b) == "int8 scale 2^-1, activation, pair, quantized with int8 scale 2^-2"
+    )

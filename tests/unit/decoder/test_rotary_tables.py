@@ -13,8 +13,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdqtool.io.models.load import load
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import SplitPlan, split_model
-from qdqtool.runtime.computing import RUNTIME, compute
-from qdqtool.runtime.session import open_session
+from qdqtool.runtime.session import RUNTIME, compute, open_session
 
 ROOT = Path(__file__).parents[3]
 DECODERS = {

@@ -15,9 +15,8 @@ from qdqtool.encodings.entries import Encodings, Entry, Float, Lpbq, Unplaced, W
 from qdqtool.encodings.files import bound, read_encodings
 from qdqtool.encodings.formats import FORMATS, read_document, write_document
 from qdqtool.encodings.grid import as_type
-from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.placing import place
 from qdqtool.encodings.reading import encoding_for
+from qdqtool.encodings.tensors import place, values_by_name
 from qdqtool.verbs.export_encodings import Format
 from tests.cases.encodings_helpers import DATA, as_json, per_axis, values
 from tests.cases.small_models import model

@@ -22,8 +22,8 @@ from qdqtool.encodings.entries import Encodings, Entry, Lpbq
 from qdqtool.encodings.files import values_by_name
 from qdqtool.encodings.formats import FORMATS, read_document, write_document
 from qdqtool.encodings.grid import as_type, integer_type, offset_of, zero_point_of
-from qdqtool.encodings.placing import implied_axes, place
 from qdqtool.encodings.reading import encoding_for
+from qdqtool.encodings.tensors import implied_axes, place
 from qdqtool.io.files.artifacts import canonical_json
 from tests.cases.encodings_helpers import facts, there_and_back
 from tests.cases.small_models import model

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 from qdq_passes.errors import ModelError
 
-from qdqtool.io.feeds.feeds import open_feeds, stored_array
+from qdqtool.io.feeds import stored_array
+from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import Dims, InputSpec
 from qdqtool.io.feeds.stored_array import StoredArray, arrays_in
 

@@ -12,8 +12,7 @@ import pytest
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 
 from qdqtool.llm import Session
-from qdqtool.llm.folder.damage import refuse_damaged, verify_folder
-from qdqtool.llm.folder.manifest import Manifest, read_manifest, write_manifest
+from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged, verify_folder, write_manifest
 from qdqtool.llm.plan.specializations import Specialization, cloud_ai_form, flat_form, read_specializations
 from tests.cases.tiny_decoder import Form, folder
 

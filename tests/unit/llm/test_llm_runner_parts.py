@@ -14,8 +14,8 @@ from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.llm.plan.buckets import RUN, chunks
 from qdqtool.llm.run.cache import Cache, CacheSpec
+from qdqtool.llm.run.generating import Sampler, Sampling
 from qdqtool.llm.run.masks import HostMask, blocked
-from qdqtool.llm.run.sampling import Sampler, Sampling
 from qdqtool.runtime.bound import Bound, Buffer, Chained, open_file
 from tests.cases.cli_helpers import write
 

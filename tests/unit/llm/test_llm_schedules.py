@@ -8,8 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from qdqtool.llm.plan.schedules import Schedule, scheduled
-from qdqtool.llm.plan.tasks import StagePlan, Task, tasks_of
+from qdqtool.llm.plan.schedules import Schedule, StagePlan, Task, scheduled, tasks_of
 from qdqtool.llm.run.timeline import Timeline, trace
 from qdqtool.llm.run.workers import execute
 

@@ -17,8 +17,7 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdqtool import api
 from qdqtool.io.models.load import load
 from qdqtool.llm import Session
-from qdqtool.llm.folder.damage import verify_folder
-from qdqtool.llm.folder.manifest import StaticModel, read_manifest
+from qdqtool.llm.folder.manifest import StaticModel, read_manifest, verify_folder
 from qdqtool.llm.run.calibration import DECODED, Schedule, Windows, schedules
 from qdqtool.quantization.observing import observed_names
 from qdqtool.quantization.shared_names import share_names

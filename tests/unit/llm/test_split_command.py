@@ -9,7 +9,7 @@ import pytest
 from qdq_passes.errors import UsageError
 
 import qdqtool
-from qdqtool.llm.plan.padding import padding_of
+from qdqtool.llm.plan.buckets import padding_of
 from qdqtool.llm.plan.planning import crossed
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.verbs.split import split

@@ -21,9 +21,8 @@ from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder import folders
-from qdqtool.llm.folder.companions import companions_of
-from qdqtool.llm.folder.damage import verify_folder
-from qdqtool.llm.folder.manifest import read_manifest
+from qdqtool.llm.folder.decoder_config import decoder_config_of
+from qdqtool.llm.folder.manifest import read_manifest, verify_folder
 from qdqtool.llm.plan.naming import NAMINGS, load_naming
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import refuse_unknown_inputs
@@ -139,8 +138,8 @@ def test_a_split_that_fails_leaves_nothing(tiny: Path, tmp_path: Path, monkeypat
 
 KILLED = """
 import os, signal, sys
-from qdqtool.llm import folders
 from qdqtool.verbs.split import split
+from qdqtool.llm.folder import folders
 folders.write_manifest = lambda *arguments, **more: os.kill(os.getpid(), signal.SIGKILL)
 split(sys.argv[1], sys.argv[2], prefill=(4,), context=(16,))
 """
@@ -294,7 +293,7 @@ def test_where_the_end_stands(files: dict[str, Any], wanted: tuple[int, ...], tm
     (tmp_path / "tokenizer.json").write_text(TOKENIZER, encoding="utf-8")
     for name, data in files.items():
         (tmp_path / name).write_text(json.dumps(data), encoding="utf-8")
-    found = companions_of(tmp_path / "model.onnx")
+    found = decoder_config_of(tmp_path / "model.onnx")
     assert found.eos_token_ids == wanted
     assert {os.path.basename(path) for path in found.files} == {"tokenizer.json", *files} - {"genai_config.json"}
 

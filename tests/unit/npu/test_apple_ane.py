@@ -15,8 +15,8 @@ from qdq_passes.npu.units.units import units_of
 from qdqtool import api
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
-from qdqtool.targets.facts import UnitFacts
 from qdqtool.targets.loading import load_target
+from qdqtool.targets.unit_facts import UnitFacts
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.small_models import model
 from tests.cases.suggested import complaint

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from qdq_passes.errors import ModelError
 
-from qdqtool.npu.output_figures import Figures
+from qdqtool.npu.runs import Figures
 from tests.cases.small_models import model
 
 

@@ -14,9 +14,9 @@ from qdq_passes.errors import SetupError, UsageError
 from qdq_passes.npu.partitions.partitions import partition_for
 
 import qdqtool
-from qdqtool.io.feeds.npz_write import joined, write_npz
+from qdqtool.io.feeds.array_store import joined, write_npz
 from qdqtool.npu.library import VARIABLE, library_path
-from qdqtool.npu.placing import predicted, surprises, told, why_none
+from qdqtool.npu.placement import predicted_placement, reported_placement, unexpected_placements, why_nothing_on_npu
 from qdqtool.npu.simulated import Simulation
 from qdqtool.runtime.node_runs import NodeRuns
 from qdqtool.runtime.plugin import Assigned, open_on, register_library
@@ -289,7 +289,7 @@ def test_what_onnxruntime_says_is_joined_with_the_reasons() -> None:
     graph = model(MIDDLE)
     names = {node.op_type: node.name or "" for node in graph.graph}
     plan = partition_for(graph, load_target(BY_NODE))
-    expected = predicted(graph, plan)
+    expected = predicted_placement(graph, plan)
     assert [node.op for node in expected.nodes] == ["Relu", "Softplus", "Sigmoid"]
     word = [
         Assigned("CPUExecutionProvider", names["Softplus"], "Softplus", 1),
@@ -297,16 +297,16 @@ def test_what_onnxruntime_says_is_joined_with_the_reasons() -> None:
         Assigned("NpuSimExecutionProvider", names["Relu"], "Relu", 0),
         Assigned("CPUExecutionProvider", "q", "QuantizeLinear", 3),
     ]
-    said = told(word, graph, plan)
+    said = reported_placement(word, graph, plan)
     assert [(node.op, node.partition) for node in said.nodes] == [("Relu", 0), ("Softplus", None), ("Sigmoid", 1)]
     assert said.nodes[1].reason == expected.nodes[1].reason != ""
-    assert surprises(said, expected) is None
+    assert unexpected_placements(said, expected) is None
     other = [Assigned("CPUExecutionProvider", entry.name, entry.op, entry.group) for entry in word]
-    assert surprises(told(other, graph, plan), expected) == (
+    assert unexpected_placements(reported_placement(other, graph, plan), expected) == (
         f"onnxruntime placed otherwise than predicted: {names['Relu']}, {names['Sigmoid']}"
     )
-    assert why_none(said) is None
-    assert "Softplus" in str(why_none(told(other[:1], graph, plan)))
+    assert why_nothing_on_npu(said) is None
+    assert "Softplus" in str(why_nothing_on_npu(reported_placement(other[:1], graph, plan)))
 
 
 def test_single_nodes_compute_what_the_model_computes() -> None:

@@ -69,7 +69,7 @@ def test_modes_selection_and_groups() -> None:
     assert "only" not in by_type["Conv"]
     assert found["nodes"][0]["name"] == "Conv", "leaving out every convolution gains most"
     found = api.sensitivity(str(SAMPLES / "vit_block.onnx"), "random:2", by="layer", mode="only")
-    assert {row.mover.name for row in found.rows} == {"0", "1", "(none)"}
+    assert {row.group.name for row in found.rows} == {"0", "1", "(none)"}
 
 
 def test_a_row_is_what_moves_together() -> None:

@@ -9,7 +9,7 @@ from qdq_passes import run_pipeline
 from qdq_passes.npu.units.units import units_of
 
 from qdqtool.targets.expression import Expression
-from qdqtool.targets.facts import UnitFacts, vocabulary
+from qdqtool.targets.unit_facts import UnitFacts, vocabulary
 from tests.cases.small_models import model
 
 CONSTANTS = (

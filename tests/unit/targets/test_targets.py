@@ -25,7 +25,7 @@ from qdq_passes.refine.look.shifts import ShiftLimits
 from qdqtool.targets.loading import TARGETS, load_target, target_names
 from qdqtool.targets.rules import OpRule, Scheme
 from qdqtool.targets.target import Target
-from qdqtool.targets.words import ELEMENT_TYPES, STORAGE_TYPES
+from qdqtool.targets.toml_values import ELEMENT_TYPES, STORAGE_TYPES
 
 SCHEMA = json.loads(files("qdqtool.targets").joinpath("schema.json").read_text("utf-8"))
 SHIPPED = ("apple_ane", "cloud_ai100", "generic_int8", "qnn_htp", "qnn_htp_v68", "tpu_like", "vitis_xint8")

@@ -28,7 +28,7 @@ from tests.unit.workers.test_local_workers import small
 
 @contextmanager
 def started(count: int, threads: int = 1) -> Iterator[str]:
-    script = str(Path(__file__).parents[3] / "cases" / "cluster_of_two.py")
+    script = str(Path(__file__).parents[2] / "cases" / "cluster_of_two.py")
     with subprocess.Popen(
         [sys.executable, script, str(count), str(threads)], env=environment(),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

@@ -21,7 +21,7 @@ from qdq_passes.pipeline.text import PipelineSyntaxError
 from qdqtool.io.models.load import load
 from qdqtool.workers.cluster import Workers, open_workers
 from qdqtool.workers.shared_model import SharedModel
-from qdqtool.workers.worker_tasks import KEPT, Desk, Packed
+from qdqtool.workers.worker_tasks import KEPT, ContextCache, Packed
 from tests.cases import worker_functions as does
 from tests.cases.cli_helpers import environment, write
 
@@ -142,15 +142,15 @@ def test_a_context_goes_to_each_worker_once(tmp_path: Path) -> None:
 
 
 def test_a_desk_keeps_what_was_used_last() -> None:
-    desk, packed = Desk(), [Packed.of(does.square, factor) for factor in range(KEPT + 1)]
+    cache, packed = ContextCache(), [Packed.of(does.square, factor) for factor in range(KEPT + 1)]
     assert len({p.sha256 for p in packed}) == KEPT + 1
     for p in packed[:KEPT]:
-        desk.put(p.sha256, p.data)
-    assert desk.answer(packed[0].sha256, pickle.dumps(2)).result() == 0
-    desk.put(packed[-1].sha256, packed[-1].data)
-    assert [desk.has(p.sha256) for p in packed] == [True, *[False] * (KEPT - 1), True]
-    desk.clear()
-    assert not any(desk.has(p.sha256) for p in packed)
+        cache.put(p.sha256, p.data)
+    assert cache.answer(packed[0].sha256, pickle.dumps(2)).result() == 0
+    cache.put(packed[-1].sha256, packed[-1].data)
+    assert [cache.has(p.sha256) for p in packed] == [True, *[False] * (KEPT - 1), True]
+    cache.clear()
+    assert not any(cache.has(p.sha256) for p in packed)
 
 
 def test_a_worker_has_what_its_caller_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_a_model_travels_as_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_caller(by: signal.Signals, tmp_path: Path) -> None:
     script = (
-        "import sys; from qdqtool.workers.cluster import open_workers; from tests.unit import worker_functions as does\n"
+        "import sys; from qdqtool.workers.cluster import open_workers; from tests.cases import worker_functions as does\n"
         "with open_workers(2) as workers: list(workers.map(does.note_and_sleep, sys.argv[1], range(4)))"
     )
     caller = subprocess.Popen(
@@ -237,7 +237,7 @@ def test_workers_end_with_their_caller(by: signal.Signals, tmp_path: Path) -> No
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "from qdqtool.workers.cluster import open_workers\nfrom tests.unit import worker_functions as does\n"
+        "from qdqtool.workers.cluster import open_workers\nfrom tests.cases import worker_functions as does\n"
         "with open_workers(2) as workers:\n    print(list(workers.map(does.square, 1, range(4))))\n"
     )
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""Along which axis scales run, for files that do not say it: by the operators that read the tensor, and by its shape.
+"""Tensors of a model as encodings files mean them: by name, and with the axis along which their scales run.
+
+For files that do not say the axis it is found by the operators that read the tensor, and by its shape.
 
 AIMET 0.6.1 and 1.0.0 store no axis. The channel axis is the one of the output channels: 0 of a Conv weight [O, I, …], 1 of a
 ConvTranspose weight [I, O, …], the last of a MatMul's right side […, K, N], 1 of a Gemm's [K, N] (0 with transB); blocks run
@@ -248,3 +250,17 @@ def _natural(flat: Array, block_size: int, axes: Axes, value: ir.Value) -> Array
         f"{flat.size} scales on a tensor of shape {list(shape)} with blocks of {block_size}",
         hint=f"expected {math.prod(narrow)}",
     )
+
+
+def values_by_name(model: ir.Model) -> dict[str, ir.Value]:
+    """Values of the main graph and of bodies; of two with one name (in sibling bodies) neither. Local functions are left out."""
+    found: dict[str, ir.Value] = {}
+    twice: set[str] = set()
+    for graph in model.graphs():
+        values = [*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)]
+        for value in dict.fromkeys(v for v in values if v.name):
+            name = value.name or ""
+            if name in found:
+                twice.add(name)
+            found[name] = value
+    return {name: value for name, value in found.items() if name not in twice}

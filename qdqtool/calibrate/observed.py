@@ -1,4 +1,4 @@
-"""What was seen of the tensors of a model: an observer a tensor, the number of samples and the fingerprint of the feeds."""
+"""Observers of the tensors of a model: one for each, with the number of samples and the fingerprint of the feeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotFiniteError(ModelError):
 
 @dataclass(frozen=True)
 class Part:
-    """What was seen in consecutive samples, on its way to who saw those before; may be pickled.
+    """Observers of consecutive samples, to be merged into those of the samples before; may be pickled.
 
     Args:
         observers: per tensor.
@@ -46,8 +46,8 @@ class Part:
     data: str
 
 
-class Seen:
-    """What was seen of tensors so far: nothing at first.
+class Observers:
+    """An observer for each tensor that has been seen, none at first.
 
     Args:
         names: of the tensors.
@@ -90,7 +90,7 @@ class Seen:
 
     @property
     def merges(self) -> bool:
-        """Whether what is seen elsewhere can be taken in, see `take_in`."""
+        """Whether observers of other samples can be merged, see `take_in`."""
         return self._make().merges
 
     def may_optimize(self, model: ir.Model) -> bool:
@@ -104,11 +104,11 @@ class Seen:
         self.samples, self.data = part.samples, part.data_sha256
 
     def part(self) -> Part:
-        """What was seen, to be taken in by another; this one must see nothing more."""
+        """These observers, to be merged into others; nothing more may be added here."""
         return Part(self._observers, self._beside, self.samples, self.data)
 
     def take_in(self, part: Part) -> None:
-        """Take in what was seen in the samples that follow: the same as if they had been seen here.
+        """Merge observers of the samples that follow: the same as if those had been added here.
 
         Raises:
             UsageError: the method's ranges cannot be merged.
@@ -125,7 +125,7 @@ class Seen:
         self.samples += part.samples
 
     def ranges(self) -> Ranges:
-        """The ranges of what was seen."""
+        """The ranges observed so far."""
         return Ranges.of(
             {name: self._observers[name] for name in self.names if name in self._observers},
             self._beside,

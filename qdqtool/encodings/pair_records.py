@@ -1,4 +1,4 @@
-"""Pairs as they stand in a model before they are removed: names, parameters, readers."""
+"""Records of pairs before they are removed from a model: names, parameters, readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[ir.Graph | ir.Function, int]
 
 
 @dataclass
-class Seen:
+class PairRecord:
     """One pair, or half of one at the end of the graph, as it stands before it is removed.
 
     Args:
@@ -60,10 +60,10 @@ class Seen:
         return self.nodes[0] is not None and self.nodes[0] is self.nodes[1]
 
 
-def seen_pair(
+def record_of_pair(
     pair: Pair, by_output: Mapping[ir.Value, Pair], quantizers: Collection[ir.Node], factors: Mapping[ir.Node, Lpbq]
-) -> Seen:
-    """``pair`` as it stands.
+) -> PairRecord:
+    """The record of ``pair``.
 
     Args:
         pair: the pair.
@@ -84,7 +84,7 @@ def seen_pair(
     parent = by_output.get(pair.source) if pair.q is not None and pair.source is not None else None
     stored = pair.stored if pair.q is None else None
     uses = [(use.node, use.idx) for use in pair.output.uses() if not (use.idx == 0 and use.node in quantizers)]
-    return Seen(
+    return PairRecord(
         q=None if pair.q is None or is_one_node else _node_hint(pair.q, encoding),
         dq=None if is_one_node else _node_hint(pair.dq, encoding),
         nodes=(pair.q, pair.dq),
@@ -101,8 +101,8 @@ def seen_pair(
     )
 
 
-def seen_half(half: Half) -> Seen:
-    """``half`` as it stands: an integer input or output of the graph.
+def record_of_half(half: Half) -> PairRecord:
+    """The record of ``half``: an integer input or output of the graph.
 
     Raises:
         ModelError: its scale is not constant.
@@ -113,7 +113,7 @@ def seen_half(half: Half) -> Seen:
             "its scale or zero point is not constant", where=node.name, hint="fold-constants may make it so"
         )
     hint = _node_hint(node, encoding)
-    return Seen(
+    return PairRecord(
         q=hint if half.is_q else None,
         dq=None if half.is_q else hint,
         nodes=(node, None) if half.is_q else (None, node),

@@ -31,8 +31,7 @@ from qdq_passes.npu.units.units import Unit
 from qdq_passes.qdq.look.biases import ROUNDINGS, product_at
 
 from qdqtool.targets.expression import Vocabulary
-from qdqtool.targets.mends import encodings_alike, pair_before_tail, types_alike
-from qdqtool.targets.remedies import of_float
+from qdqtool.targets.remedies import encodings_alike, of_float, pair_before_tail, types_alike
 from qdqtool.targets.surroundings import attention_sizes, is_in_gelu, is_linear, is_of_five_dimensions
 from qdqtool.targets.tensor_facts import ABSENT, TensorFacts
 

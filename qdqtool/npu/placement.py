@@ -19,13 +19,13 @@ _UNCOUNTED = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})
 SHOWN = 3
 
 
-def predicted(model: ir.Model, plan: Partitioning) -> Placement:
+def predicted_placement(model: ir.Model, plan: Partitioning) -> Placement:
     """What the partitioner says of the operators of ``model``."""
     nodes = [_predicted(node, plan) for node in main_nodes(model) if is_operator(node)]
     return Placement(source="partitioner", nodes=tuple(nodes), partitions=len(plan.partitions))
 
 
-def told(assigned: Sequence[Assigned], model: ir.Model, plan: Partitioning | None) -> Placement:
+def reported_placement(assigned: Sequence[Assigned], model: ir.Model, plan: Partitioning | None) -> Placement:
     """What onnxruntime says, in the order of ``model``; device names and reasons are those of ``plan``.
 
     Args:
@@ -53,7 +53,7 @@ def told(assigned: Sequence[Assigned], model: ir.Model, plan: Partitioning | Non
     return Placement(source="onnxruntime", nodes=tuple(found), partitions=len(numbers))
 
 
-def surprises(said: Placement, expected: Placement) -> str | None:
+def unexpected_placements(said: Placement, expected: Placement) -> str | None:
     """In words, operators that run elsewhere than the partitioner says; None when there are none."""
     mine = {node.name: node.partition is not None for node in expected.nodes}
     other = [n.name for n in said.nodes if n.name in mine and mine[n.name] != (n.partition is not None)]
@@ -63,7 +63,7 @@ def surprises(said: Placement, expected: Placement) -> str | None:
     return f"onnxruntime placed otherwise than predicted: {shown}"
 
 
-def why_none(placement: Placement) -> str | None:
+def why_nothing_on_npu(placement: Placement) -> str | None:
     """Why nothing runs on the NPU, by the most frequent reason; None when something does."""
     reasons = Counter((node.reason, node.suggestion) for node in placement.nodes if node.reason)
     if placement.npu_nodes or not placement.nodes or not reasons:

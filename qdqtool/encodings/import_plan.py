@@ -1,32 +1,34 @@
-"""Gather the encodings that a file has for the values of a model, with the hints about their pairs."""
+"""Plan an import: the encodings that a file has for the values of a model, with the hints about their pairs."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.encode.look.demands import why_not_quantizable
+from qdq_passes.encode.annotate_encodings import is_inside_group
+from qdq_passes.encode.look.demands import QUANTIZED_OPS, Demands, Role, demands_of, why_not_quantizable
+from qdq_passes.fuse.fuse_conv_activation import FuseConvActivation
+from qdq_passes.graph.annotate import FUSED
 from qdq_passes.graph.operators.qdq_ops import has_pair
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import is_constant, main_nodes
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.edit.pairs import can_hand_over
 
 from qdqtool.encodings.alignment import Alignment
-from qdqtool.encodings.coverage import Missing, missing_encodings
 from qdqtool.encodings.entries import Convert, Encodings, Entry, Float, Json, Lpbq, Wish
 from qdqtool.encodings.hints import TensorHint, Weights, default_hint, from_json
-from qdqtool.encodings.names import values_by_name
-from qdqtool.encodings.placing import place
 from qdqtool.encodings.reading import encoding_for
+from qdqtool.encodings.tensors import place, values_by_name
 
 
 @dataclass
-class Gathered:
-    """What a model's values will get, while it is put together.
+class ImportPlan:
+    """The encodings that the values of a model will get, while they are put together.
 
     Args:
         model: the float model; not edited until everything is known.
@@ -103,16 +105,16 @@ class Gathered:
         return _default(value, _is_stored(value, entry, self.style))
 
 
-def gather(
+def plan_import(
     model: ir.Model, file: Encodings, alignment: Alignment, *, weights: Weights | None, use_hints: bool
-) -> Gathered:
+) -> ImportPlan:
     """Find the values of the names in ``file``, and their encodings.
 
     Raises:
         UnsupportedError: the axis of an encoding cannot be told, or ONNX cannot hold it.
         ModelError: as many scales as do not fit a tensor; broken hints.
     """
-    found = Gathered(model, file, alignment, weights, use_hints)
+    found = ImportPlan(model, file, alignment, weights, use_hints)
     values, opset = values_by_name(model), model.opset_imports.get("", 1)
     tensors = file.hints.get("tensors")
     hinted = tensors if isinstance(tensors, Mapping) and use_hints else {}
@@ -170,3 +172,47 @@ def _default(value: ir.Value, stored: bool) -> TensorHint:
 def _is_stored(value: ir.Value, entry: Entry, weights: Weights) -> bool:
     is_int32 = getattr(entry.holds, "dtype", None) == ir.DataType.INT32
     return is_constant(value) and (weights == "dq" or is_int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A tensor without an encoding.
+
+    Args:
+        value: the tensor.
+        role: what it is to those who want it quantized.
+        nodes: names of those.
+        fused: it lies between a layer and its activation, where no encoding belongs.
+    """
+
+    value: ir.Value
+    role: Role
+    nodes: tuple[str, ...]
+    fused: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"tensor": self.value.name, "role": self.role, "nodes": list(self.nodes)}
+
+
+def missing_encodings(model: ir.Model, encoded: Collection[ir.Value]) -> list[Missing]:
+    """The tensors that operators of the main graph demand and that are not in ``encoded``, in the order of the graph."""
+    demands = demands_of(model, set(QUANTIZED_OPS), set(main_nodes(model)))
+    fused = _fused(model, demands)
+    return [
+        Missing(value=value, role=demands.role(value), nodes=nodes, fused=value in fused)
+        for value, nodes in demands.items()
+        if value not in encoded
+    ]
+
+
+def _fused(model: ir.Model, demands: Demands) -> set[ir.Value]:
+    """Values inside a layer with its activation; the marks are taken off again."""
+    had = {value: mark for value in demands.nodes if (mark := FUSED.get(value)) is not None}
+    list(FuseConvActivation().run(model))
+    found = {value for value, nodes in demands.items() if is_inside_group(value, nodes)}
+    for node in main_nodes(model):
+        for value in node.outputs:
+            if value not in had:
+                FUSED.clear(value)
+    return found

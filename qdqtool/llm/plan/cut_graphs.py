@@ -16,7 +16,7 @@ from qdq_passes.pipeline.pipeline import Pipeline
 from qdqtool.llm.plan.splitting import StaticGraph
 
 
-def parts_of(
+def cut_graphs(
     graphs: Sequence[StaticGraph], *, parts: int | None = None, max_bytes: int | None = None
 ) -> list[tuple[StaticGraph, list[ir.Model]]]:
     """Each of ``graphs`` with its parts; itself alone where nothing asks for more.

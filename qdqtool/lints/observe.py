@@ -1,4 +1,7 @@
-"""Facts from data: what a model's tensors hold on samples, by the whole and by slices; one session, one sample at a time."""
+"""Observe what a model's tensors hold on samples, as a whole and by slices, for its lints; one session, a sample at a time.
+
+Channels of an activation lie along the axis that the operator tells that made it, which may stand further up: Conv [N, C, …] 1,
+MatMul and LayerNormalization […, C] the last; a Transpose between turns one into the other."""
 
 from __future__ import annotations
 
@@ -10,32 +13,35 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import is_constant, is_standard
 from qdq_passes.pipeline.pipeline import Pipeline
 
 from qdqtool.calibrate.observer import Range
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
-from qdqtool.lints.channel_axes import channel_axes
-from qdqtool.lints.facts import Facts, Slices
+from qdqtool.lints.context import LintContext, Slices
 from qdqtool.quantization.calibrating import collect_finite, exclude_options
 from qdqtool.quantization.observing import observed_names
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import prepare
 from qdqtool.runtime.taps import Taps, float_tensors
 
+CHANNELS_FIRST = ("BatchNormalization", "Conv", "ConvTranspose", "GroupNormalization", "InstanceNormalization")
+CHANNELS_LAST = ("Gemm", "LayerNormalization", "MatMul", "RMSNormalization")
+#: Operators that are walked through; beyond, nothing is known.
+FARTHEST = 50
 Extremes = npt.NDArray[np.float64]
 
 
-def facts_of_float(
+def context_of_float(
     model: ir.Model,
     plan: Plan,
     feeds: Iterable[Mapping[str, Any]] | None,
     *,
     threads: int = 1,
     progress: Progress | None = None,
-) -> Facts:
+) -> LintContext:
     """A float model on the grids that ``plan`` chooses for it, before anything is refined.
 
     Args:
@@ -51,40 +57,44 @@ def facts_of_float(
     plan, _ = prepare(model, plan)
     names = observed_names(model, plan)
     ranges = Ranges(method=plan.method, samples=0, tensors={name: Range(0.0, 0.0) for name in names})
-    seen = Seen()
+    observed = ObservedValues()
     if feeds is not None and names:
         ranges = collect_finite(
             model, feeds, plan.method, names, options=plan.method_options, threads=threads,
             way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
         )  # fmt: skip
-        seen = observe(model, {name: name for name in float_tensors(model)}, feeds, threads=threads, progress=progress)
+        observed = observe(
+            model, {name: name for name in float_tensors(model)}, feeds, threads=threads, progress=progress
+        )
     passes = plan.materialise.passes
     until = Pipeline(passes[: passes.index(plan.annotate) + 1])
     until.run(model, inputs={RANGES: ranges.bound})
-    return Facts(model=model, ranges=seen.ranges, slices=seen.slices)
+    return LintContext(model=model, ranges=observed.ranges, slices=observed.slices)
 
 
-def facts_of_quantized(
+def context_of_quantized(
     model: ir.Model,
     feeds: Iterable[Mapping[str, Any]] | None,
     *,
     threads: int = 1,
     progress: Progress | None = None,
-) -> Facts:
+) -> LintContext:
     """A model with pairs on its own grids, the values being those before each pair; ``feeds`` None: weights alone."""
     if feeds is None:
-        return Facts(model=model)
-    facts = Facts(model=model)
-    names = {facts.name(v): v.name for node in facts.nodes for v in (*node.outputs, *_sources(facts, node)) if v.name}
+        return LintContext(model=model)
+    context = LintContext(model=model)
+    names = {
+        context.name(v): v.name for node in context.nodes for v in (*node.outputs, *_sources(context, node)) if v.name
+    }
     known = set(float_tensors(model))
     tapped = {name: source for name, source in names.items() if source in known}
-    seen = observe(model, tapped, feeds, threads=threads, progress=progress)
-    return Facts(model=model, ranges=seen.ranges, slices=seen.slices)
+    observed = observe(model, tapped, feeds, threads=threads, progress=progress)
+    return LintContext(model=model, ranges=observed.ranges, slices=observed.slices)
 
 
 @dataclass
-class Seen:
-    """What was seen of tensors so far, by their names in `Facts`."""
+class ObservedValues:
+    """Ranges and slices observed so far, by their names in `LintContext`."""
 
     ranges: dict[str, Range] = field(default_factory=dict)
     slices: dict[str, tuple[Slices, ...]] = field(default_factory=dict)
@@ -126,29 +136,57 @@ def observe(
     *,
     threads: int = 1,
     progress: Progress | None = None,
-) -> Seen:
+) -> ObservedValues:
     """What the values ``names`` (name in the result → name in ``model``) hold.
 
     Raises:
         UsageError: there is no sample.
     """
-    seen, samples = Seen(), 0
+    observed, samples = ObservedValues(), 0
     total = feeds.count if isinstance(feeds, Feeds) else None
     taps = Taps(model, names.values(), threads=threads)
     known = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
     for feed in feeds:
         values = taps.run(feed)
         for name, tapped in names.items():
-            seen.add(name, values[tapped], known[tapped])
+            observed.add(name, values[tapped], known[tapped])
         samples += 1
         if progress is not None:
             progress(samples, total)
     taps.session.close()
     if not samples:
         raise UsageError("there is no sample to look at", hint="--data gives the samples")
-    return seen
+    return observed
 
 
-def _sources(facts: Facts, node: ir.Node) -> list[ir.Value]:
-    found = [facts.source(value) for value in node.inputs]
+def _sources(context: LintContext, node: ir.Node) -> list[ir.Value]:
+    found = [context.source(value) for value in node.inputs]
     return [value for value in found if value is not None and not is_constant(value)]
+
+
+def channel_axes(value: ir.Value, rank: int) -> tuple[int, ...]:
+    """The axes of ``value`` that may be channels, counted from the front: one where its makers tell; else 1 of [N, C] and
+    [N, C, H, W], both of [N, C, L] or [N, T, C]; none of vectors and scalars."""
+    if rank < 2:
+        return ()
+    first = _is_channels_first(value)
+    if first is None:
+        return (1, 2) if rank == 3 else (1,)
+    return (1,) if first else (rank - 1,)
+
+
+def _is_channels_first(value: ir.Value) -> bool | None:
+    turned = False
+    current: ir.Value | None = value
+    for _ in range(FARTHEST):
+        node = current.producer() if current is not None else None
+        if node is None:
+            return None
+        if is_standard(node, *CHANNELS_FIRST):
+            return not turned
+        if is_standard(node, *CHANNELS_LAST):
+            return turned
+        if is_standard(node, "Transpose"):
+            turned = not turned
+        current = next((v for v in node.inputs if v is not None and not is_constant(v)), None)
+    return None

@@ -1,4 +1,4 @@
-"""Movers: nodes that change their precision together, because no pair stands between them or because they compute nothing.
+"""Groups of nodes that change their precision together, because no pair stands between them or because they compute nothing.
 
 A fused group (a Conv and its Relu, a norm spelt out) moves as one. In a search for precisions what only moves values (Reshape,
 Transpose) goes with the node that computes them, so that the values have one type on their way."""
@@ -26,7 +26,7 @@ OUTSIDE = "(none)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mover:
+class NodeGroup:
     """Nodes that change precision together.
 
     Args:
@@ -44,8 +44,8 @@ class Mover:
     macs: int
 
 
-def movers(model: ir.Model, plan: Plan, *, follow: bool = False) -> list[Mover]:
-    """The movers of the prepared ``model`` that ``plan`` quantizes, in the order of the graph.
+def node_groups(model: ir.Model, plan: Plan, *, follow: bool = False) -> list[NodeGroup]:
+    """The groups of the prepared ``model`` that ``plan`` quantizes, in the order of the graph.
 
     Args:
         model: the model, the passes of ``plan.prepare`` behind it.
@@ -57,48 +57,48 @@ def movers(model: ir.Model, plan: Plan, *, follow: bool = False) -> list[Mover]:
     found = []
     for nodes in _together(main_nodes(model), follow=follow):
         if any(node.name in quantized for node in nodes):
-            found.append(_mover(nodes))
+            found.append(_node_group(nodes))
     return found
 
 
-def merged(found: Sequence[Mover], model: ir.Model, by: By) -> list[Mover]:
+def merged(found: Sequence[NodeGroup], model: ir.Model, by: By) -> list[NodeGroup]:
     """``found`` put together by layer, by scope or by operator type; as they are by node."""
     if by == "node":
         return list(found)
     nodes = {node.name or "": node for node in main_nodes(model)}
-    buckets: dict[str, list[Mover]] = {}
-    for mover in found:
-        layer = layer_of(nodes[mover.name])
-        key = {"layer": OUTSIDE if layer is None else str(layer), "scope": mover.scope or OUTSIDE, "type": mover.op}[by]
-        buckets.setdefault(key, []).append(mover)
+    buckets: dict[str, list[NodeGroup]] = {}
+    for group in found:
+        layer = layer_of(nodes[group.name])
+        key = {"layer": OUTSIDE if layer is None else str(layer), "scope": group.scope or OUTSIDE, "type": group.op}[by]
+        buckets.setdefault(key, []).append(group)
     return [union(key, each) for key, each in buckets.items()]
 
 
-def union(name: str, found: Sequence[Mover]) -> Mover:
+def union(name: str, found: Sequence[NodeGroup]) -> NodeGroup:
     """Several as one, called ``name``."""
-    ops, scopes = {mover.op for mover in found}, {mover.scope for mover in found}
-    return Mover(
+    ops, scopes = {group.op for group in found}, {group.scope for group in found}
+    return NodeGroup(
         name=name,
         op=ops.pop() if len(ops) == 1 else "",
         scope=scopes.pop() if len(scopes) == 1 else "",
-        nodes=tuple(dict.fromkeys(node for mover in found for node in mover.nodes)),
-        macs=sum(mover.macs for mover in found),
+        nodes=tuple(dict.fromkeys(node for group in found for node in group.nodes)),
+        macs=sum(group.macs for group in found),
     )
 
 
-def touching_nodes(found: Sequence[Mover], nodes: Iterable[ir.Node]) -> list[Mover]:
+def touching_nodes(found: Sequence[NodeGroup], nodes: Iterable[ir.Node]) -> list[NodeGroup]:
     """Those of ``found`` that hold one of ``nodes``."""
     names = {node.name for node in nodes}
-    return [mover for mover in found if names.intersection(mover.nodes)]
+    return [group for group in found if names.intersection(group.nodes)]
 
 
-def tails(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
+def tails(model: ir.Model, found: Sequence[NodeGroup]) -> list[tuple[NodeGroup, ...]]:
     """Per graph output what computes it without multiplying, from the output back to the last layers (a detector's decoding, and
     the Concat of its boxes and scores); and of that the node that writes the output with those before it, one more each."""
-    by_node = {name: mover for mover in found for name in mover.nodes}
-    made: dict[tuple[Mover, ...], None] = {}
+    by_node = {name: group for group in found for name in group.nodes}
+    made: dict[tuple[NodeGroup, ...], None] = {}
     for output in model.graph.outputs:
-        near: dict[Mover, None] = {}
+        near: dict[NodeGroup, None] = {}
         front = [output.producer()]
         seen: set[ir.Node] = set()
         while front:
@@ -107,20 +107,20 @@ def tails(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
                 if node is None or node in seen or macs_of(node) != 0:
                     continue
                 seen.add(node)
-                mover = by_node.get(node.name or "")
-                if mover is not None and mover.macs == 0:
-                    near[mover] = None
+                group = by_node.get(node.name or "")
+                if group is not None and group.macs == 0:
+                    near[group] = None
                 behind += [value.producer() for value in node.inputs if value is not None]
             if len(near) > 1:
-                made[tuple(mover for mover in found if mover in near)] = None
+                made[tuple(group for group in found if group in near)] = None
             front = behind
     return list(made)
 
 
-def neighbours(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, Mover]]:
+def neighbours(model: ir.Model, found: Sequence[NodeGroup]) -> list[tuple[NodeGroup, NodeGroup]]:
     """(writer, reader) of the values that one of ``found`` writes and another reads, in the order of the graph."""
-    by_node = {name: mover for mover in found for name in mover.nodes}
-    pairs: dict[tuple[Mover, Mover], None] = {}
+    by_node = {name: group for group in found for name in group.nodes}
+    pairs: dict[tuple[NodeGroup, NodeGroup], None] = {}
     for node in main_nodes(model):
         reader = by_node.get(node.name or "")
         for value in node.inputs:
@@ -131,30 +131,30 @@ def neighbours(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, Mov
     return list(pairs)
 
 
-def between(model: ir.Model, found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
+def between(model: ir.Model, found: Sequence[NodeGroup]) -> list[tuple[NodeGroup, ...]]:
     """What hangs together between layers and does not multiply: the residual stream with its norms, an activation spelt out."""
-    parent = {mover: mover for mover in found if mover.macs == 0}
+    parent = {group: group for group in found if group.macs == 0}
 
-    def root(mover: Mover) -> Mover:
-        while parent[mover] is not mover:
-            mover = parent[mover]
-        return mover
+    def root(group: NodeGroup) -> NodeGroup:
+        while parent[group] is not group:
+            group = parent[group]
+        return group
 
     for writer, reader in neighbours(model, found):
         if writer in parent and reader in parent:
             parent[root(reader)] = root(writer)
-    regions: dict[Mover, list[Mover]] = {}
-    for mover in parent:
-        regions.setdefault(root(mover), []).append(mover)
+    regions: dict[NodeGroup, list[NodeGroup]] = {}
+    for group in parent:
+        regions.setdefault(root(group), []).append(group)
     return [tuple(region) for region in regions.values() if len(region) > 1]
 
 
-def alike(found: Sequence[Mover]) -> list[tuple[Mover, ...]]:
+def alike(found: Sequence[NodeGroup]) -> list[tuple[NodeGroup, ...]]:
     """All that do not multiply, of one operator type each: the Softmaxes, the norms."""
-    types: dict[str, list[Mover]] = {}
-    for mover in found:
-        if mover.macs == 0:
-            types.setdefault(mover.op, []).append(mover)
+    types: dict[str, list[NodeGroup]] = {}
+    for group in found:
+        if group.macs == 0:
+            types.setdefault(group.op, []).append(group)
     return [tuple(each) for each in types.values() if len(each) > 1]
 
 
@@ -181,10 +181,10 @@ def _together(nodes: list[ir.Node], *, follow: bool) -> list[list[ir.Node]]:
     return sets.groups()
 
 
-def _mover(nodes: list[ir.Node]) -> Mover:
+def _node_group(nodes: list[ir.Node]) -> NodeGroup:
     computing = [node for node in nodes if not is_standard(node, *SHARING)] or nodes
     core = max(computing, key=lambda node: macs_of(node) or 0)  # the first of equals
-    return Mover(
+    return NodeGroup(
         name=label(core),
         op=core.op_type,
         scope=scope_of(core),

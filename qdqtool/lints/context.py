@@ -1,4 +1,4 @@
-"""What a lint looks at: the operators of a model, the grid of each value they read and write, and the values seen there."""
+"""What lints judge: the operators of a model, the grid of each value they read and write, and the values observed there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Slices:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Facts:
+class LintContext:
     """Grids and values of one model. Its grids are those of its pairs; where it has none, those of annotate-encodings.
 
     Args:

@@ -10,9 +10,8 @@ from typing import Any
 
 from qdqtool.llm.folder.tokenizing import TOKENIZER, TextStream, Tokenizer, is_installed
 from qdqtool.llm.run import generating
-from qdqtool.llm.run.generating import Generation
-from qdqtool.llm.run.placement import GraphPlacement
-from qdqtool.llm.run.sampling import Sampling
+from qdqtool.llm.run.devices import GraphPlacement
+from qdqtool.llm.run.generating import Generation, Sampling
 from qdqtool.llm.run.session import Session
 
 #: New tokens where no number is given, and the context holds so many.
@@ -61,7 +60,7 @@ class Generated:
         }
 
 
-class Talk:
+class Chat:
     """Turns with one session; each goes on behind the last.
 
     Args:
@@ -132,7 +131,7 @@ class Talk:
         if timeline is not None:
             timeline.clear()
         tokenizer = self.tokenizer if texts else self._optional()
-        shown = _Shown(tokenizer, on_text) if on_text is not None and len(given) == 1 else None
+        shown = _Printer(tokenizer, on_text) if on_text is not None and len(given) == 1 else None
         found = generating.generate(
             self.session, ids, new, temperature=how.temperature, top_k=how.top_k, top_p=how.top_p, seed=how.seed, eos=eos,
             cached=cache, on_token=None if shown is None else shown.push,
@@ -156,8 +155,8 @@ class Talk:
         return self.tokenizer
 
 
-class _Shown:
-    """Tokens of one row as text, or as numbers."""
+class _Printer:
+    """Prints the tokens of one row as text, or as numbers."""
 
     def __init__(self, tokenizer: Tokenizer | None, on_text: OnText) -> None:
         self._stream = None if tokenizer is None else TextStream(tokenizer)

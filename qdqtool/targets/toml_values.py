@@ -1,4 +1,4 @@
-"""Small readers of target files that `TomlTable` does not have: numbers, flags, types and operator names."""
+"""Read values of target files that `TomlTable` has no reader for: numbers, flags, types and operator names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies beside a decoder and belongs to it: the tokenizer's files, and the tokens that end, begin and fill up a text."""
+"""Read what lies beside a decoder: the tokenizer's files, special tokens, and widths that a configuration tells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLACES = (("generation_config.json", ""), ("genai_config.json", "model"), ("con
 
 
 @dataclass(frozen=True, kw_only=True)
-class Companions:
+class DecoderConfig:
     """Files that go along with a decoder.
 
     Args:
@@ -42,7 +42,9 @@ class Companions:
     attention_heads: int | None = None
 
 
-def companions_of(model: str | os.PathLike[str] | None, tokenizer: str | os.PathLike[str] | None = None) -> Companions:
+def decoder_config_of(
+    model: str | os.PathLike[str] | None, tokenizer: str | os.PathLike[str] | None = None
+) -> DecoderConfig:
     """What belongs to the decoder at ``model``.
 
     Args:
@@ -64,7 +66,7 @@ def companions_of(model: str | os.PathLike[str] | None, tokenizer: str | os.Path
     elif model is not None:
         folder, first = os.path.dirname(os.path.abspath(os.fspath(model))), ()
     else:
-        return Companions()
+        return DecoderConfig()
     beside = [os.path.join(folder, name) for name in TOKENIZER_FILES if os.path.isfile(os.path.join(folder, name))]
     if first and os.path.basename(first[0]) != TOKENIZER_FILES[0]:
         beside = [path for path in beside if os.path.basename(path) != TOKENIZER_FILES[0]]
@@ -76,7 +78,7 @@ def companions_of(model: str | os.PathLike[str] | None, tokenizer: str | os.Path
                 special.setdefault(key, table[key])
     ends = special.get("eos_token_id", _named_token(folder, "eos_token"))
     widths = list(_widths(folder))
-    return Companions(
+    return DecoderConfig(
         files=files,
         eos_token_ids=tuple(_ids(ends)),
         bos_token_id=next(iter(_ids(special.get("bos_token_id"))), None),

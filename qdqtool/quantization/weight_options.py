@@ -1,7 +1,8 @@
-"""The two switches of per-axis weights: ``--per-axis-conv`` and ``--per-axis-linear``."""
+"""Options about stored weights: ``--per-axis-conv``, ``--per-axis-linear``, ``--embeddings``."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 from qdq_passes.errors import UsageError
@@ -9,6 +10,8 @@ from qdq_passes.errors import UsageError
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.options import PlanOptions
 
+#: Takes rows out of a table.
+_LOOKUP = "Gather"
 #: Operators whose weights a switch is about: sums over a window, and over a whole axis.
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 LINEAR = ("Gemm", "MatMul")
@@ -47,3 +50,20 @@ def with_per_axis(preset: Preset, options: PlanOptions) -> Preset:
         else:
             entries = [entry for entry in entries if entry not in named]
     return replace(preset, annotate=replace(preset.annotate, per_axis=tuple(entries)))
+
+
+def with_embeddings(preset: Preset, options: PlanOptions) -> Preset:
+    """``preset`` with the tables that Gather looks rows up in quantized too, where ``options`` asks for it.
+
+    In the blocks of the preset, which lie along a row, or else with a scale per row.
+    """
+    policy = preset.annotate
+    if not options.embeddings or _LOOKUP in policy.ops:
+        return preset
+    is_said = any(entry.partition(":")[0] == _LOOKUP for entry in policy.per_axis)
+    annotate = dataclasses.replace(
+        policy,
+        ops=(*policy.ops, _LOOKUP),
+        per_axis=policy.per_axis if is_said else (*policy.per_axis, f"{_LOOKUP}:0"),
+    )
+    return dataclasses.replace(preset, annotate=annotate)

@@ -1,4 +1,4 @@
-"""Sites: the tensors of a model that have pairs, with all that is special about those; and the float model without them."""
+"""Take the pairs out of a model: the float model without them, and the tensors that had them, with all that is special."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qdq_passes.qdq.remove_qdq import RemoveQdq
 from qdqtool.encodings.entries import Lpbq
 from qdqtool.encodings.hints import PairHint, TensorHint
 from qdqtool.encodings.lpbq import fold_scales
-from qdqtool.encodings.seen import Seen, is_end, seen_half, seen_pair
+from qdqtool.encodings.pair_records import PairRecord, is_end, record_of_half, record_of_pair
 
 #: Operators that quantize without a pair, by the start of their names.
 WITHOUT_PAIR = ("DynamicQuantizeLinear", "MatMulNBits", "QLinear", "QGemm", "ConvInteger", "MatMulInteger")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class QuantizedTensor:
     """A tensor that has pairs.
 
     Args:
@@ -48,21 +48,21 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
-    """What `take_out` took out of a model.
+class ExtractedPairs:
+    """What `extract_pairs` took out of a model.
 
     Args:
-        sites: tensors that had pairs, in the order of the file.
+        tensors: tensors that had pairs, in the order of the file.
         left: (node, reason) of the quantizing nodes that are still there.
         notes: what the float model with its encodings does not tell.
     """
 
-    sites: tuple[Site, ...]
+    tensors: tuple[QuantizedTensor, ...]
     left: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
 
 
-def take_out(model: ir.Model) -> Taken:
+def extract_pairs(model: ir.Model) -> ExtractedPairs:
     """Take every pair out of ``model``, in place; what is left is the float model.
 
     Raises:
@@ -75,23 +75,23 @@ def take_out(model: ir.Model) -> Taken:
     pairs = qdq_pairs(model)
     by_output = {pair.output: pair for pair in pairs}
     quantizers = dict.fromkeys(pair.q for pair in pairs if pair.q is not None and pair.q is not pair.dq)
-    seen = [seen_pair(pair, by_output, quantizers, factors) for pair in pairs]
-    seen += [seen_half(half) for half in half_pairs(model) if is_end(half, model)]
+    records = [record_of_pair(pair, by_output, quantizers, factors) for pair in pairs]
+    records += [record_of_half(half) for half in half_pairs(model) if is_end(half, model)]
     ends = [
         Half(q.inputs[0].name or "", q, True) for q in quantizers if q.inputs[0] is not None and _is_result(q, model)
     ]
-    seen += [seen_half(half) for half in ends]
+    records += [record_of_half(half) for half in ends]
     reasons = {change.where: change.because for change in RemoveQdq(float_io=True)(model) if change.is_skip}
-    by_dq: dict[ir.Node | None, Seen] = {one.nodes[1]: one for one in seen if one.nodes[1] is not None}
-    groups: dict[ir.Value, list[Seen]] = {}
-    for one in seen:
+    by_dq: dict[ir.Node | None, PairRecord] = {one.nodes[1]: one for one in records if one.nodes[1] is not None}
+    groups: dict[ir.Value, list[PairRecord]] = {}
+    for one in records:
         root = _root(one, by_dq)
         if root is not None and all(node is None or node.graph is None for node in one.nodes):
             groups.setdefault(root, []).append(one)
     _refuse_names(model, groups)
     fixed = [value.name for value, members in groups.items() if any(one.is_one_node for one in members)]
-    return Taken(
-        sites=tuple(_site(value, members, by_dq) for value, members in groups.items()),
+    return ExtractedPairs(
+        tensors=tuple(_quantized_tensor(value, members, by_dq) for value, members in groups.items()),
         left=tuple(_left(model, reasons)),
         notes=tuple(f"{name}: its FixNeuron comes back as a QDQ pair" for name in fixed),
     )
@@ -126,7 +126,7 @@ def _refuse_names(model: ir.Model, values: Iterable[ir.Value]) -> None:
             )
 
 
-def _root(one: Seen, by_dq: Mapping[ir.Node | None, Seen]) -> ir.Value | None:
+def _root(one: PairRecord, by_dq: Mapping[ir.Node | None, PairRecord]) -> ir.Value | None:
     """The float value that the pair stood on, in the float model; None when nobody reads it."""
     while one.parent is not None:
         one = by_dq[one.parent]
@@ -153,7 +153,9 @@ def _left(model: ir.Model, reasons: Mapping[str, str]) -> list[tuple[str, str]]:
     return found
 
 
-def _site(value: ir.Value, members: list[Seen], by_dq: Mapping[ir.Node | None, Seen]) -> Site:
+def _quantized_tensor(
+    value: ir.Value, members: list[PairRecord], by_dq: Mapping[ir.Node | None, PairRecord]
+) -> QuantizedTensor:
     firsts = [one for one in members if one.parent is None]
     seconds = [one for one in members if one.parent is not None]
     if any(by_dq[one.parent].parent is not None for one in seconds):
@@ -168,7 +170,7 @@ def _site(value: ir.Value, members: list[Seen], by_dq: Mapping[ir.Node | None, S
     first = firsts[0]
     everybody = bool(seconds) and all(not one.uses and not one.outputs for one in firsts)
     readers = dict.fromkeys(node.name or "" for one in seconds for node, _ in one.uses)
-    return Site(
+    return QuantizedTensor(
         value=value,
         encoding=first.encoding,
         lpbq=first.lpbq,
@@ -178,7 +180,7 @@ def _site(value: ir.Value, members: list[Seen], by_dq: Mapping[ir.Node | None, S
     )
 
 
-def _hint(value: ir.Value, members: list[Seen], by_dq: Mapping[ir.Node | None, Seen]) -> TensorHint:
+def _hint(value: ir.Value, members: list[PairRecord], by_dq: Mapping[ir.Node | None, PairRecord]) -> TensorHint:
     first = next(one for one in members if one.parent is None)
     pairs = _unlisted(value, tuple(_pair_hint(value, one, by_dq) for one in members))
     return TensorHint(
@@ -190,7 +192,7 @@ def _hint(value: ir.Value, members: list[Seen], by_dq: Mapping[ir.Node | None, S
     )
 
 
-def _pair_hint(value: ir.Value, one: Seen, by_dq: Mapping[ir.Node | None, Seen]) -> PairHint:
+def _pair_hint(value: ir.Value, one: PairRecord, by_dq: Mapping[ir.Node | None, PairRecord]) -> PairHint:
     readers = [(_first_output(node), index) for node, index in one.uses]
     is_output = False
     for graph, index in one.outputs:
@@ -215,7 +217,7 @@ def _unlisted(value: ir.Value, pairs: tuple[PairHint, ...]) -> tuple[PairHint, .
     return pairs
 
 
-def _unlike(value: ir.Value, one: Seen) -> tuple[tuple[int, int], ...]:
+def _unlike(value: ir.Value, one: PairRecord) -> tuple[tuple[int, int], ...]:
     """(flat index, integer) of the stored integers that quantizing the float values does not give: float32 holds 24 bits."""
     array = constant_array(value)
     if one.integers is None or array is None:
@@ -229,5 +231,5 @@ def _unlike(value: ir.Value, one: Seen) -> tuple[tuple[int, int], ...]:
 def as_float(model: ir.Model) -> ir.Model:
     """``model`` without its pairs, which are taken out of it: names of encodings are those of the float model."""
     if qdq_pairs(model):
-        take_out(model)
+        extract_pairs(model)
     return model

@@ -1,0 +1,30 @@
+"""Run the lints: all of them with `find_lints`, and the one that needs ranges alone for `quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+from qdq_passes.core.findings import Finding
+
+from qdqtool.lints.concat_range_mismatch import ConcatRangeMismatch
+from qdqtool.lints.context import Interval, LintContext
+from qdqtool.lints.dead_slice import DeadSlice
+from qdqtool.lints.rule import Lint
+from qdqtool.lints.steep_function import SteepFunction
+
+LINTS: tuple[Lint, ...] = (ConcatRangeMismatch(), SteepFunction(), DeadSlice())
+
+
+def find_lints(context: LintContext, lints: Iterable[Lint] = LINTS) -> list[Finding]:
+    """What ``lints`` find in ``context``, rule by rule, each in the order of the graph."""
+    return [finding for lint in lints for finding in lint.findings(context)]
+
+
+def concat_warnings(quantized: ir.Model, ranges: Mapping[str, Interval]) -> list[str]:
+    """One line for each Concat of ``quantized`` whose branches are too far apart for its grid, with the way out."""
+    found = ConcatRangeMismatch().find(LintContext(model=quantized, ranges=ranges))
+    return [
+        f"{each.where}: {each.message}; {each.hint} (concat-range-mismatch; `check --data` knows more)"
+        for each in found
+    ]
