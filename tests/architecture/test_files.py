@@ -6,7 +6,7 @@ import ast
 import importlib
 import pkgutil
 import re
-import statistics
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -19,7 +19,8 @@ from qdqtool.calibrate.observer import METHODS, Observer
 from qdqtool.cli.main import COMMANDS
 from tests.architecture.places import ROOT, python_files, short, tree_of
 
-LIMIT = 400
+#: Lines of a file, files of a folder, lines of code of a function.
+LIMIT, FOLDER, FUNCTION = 400, 25, 60
 #: Verbs that are, or are to become, functions of `qdqtool`; importing a module of that name would replace the function.
 #: ``calibrate`` is a package on purpose: the verb is `qdqtool.api.calibrate`.
 VERBS = {
@@ -29,14 +30,52 @@ VERBS = {
 }  # fmt: skip
 
 
-def test_sizes() -> None:
+def test_files_are_as_long_as_an_idea() -> None:
     lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in python_files()}
     long = {short(file): count for file, count in lines.items() if count > LIMIT}
     assert not long, f"over {LIMIT} lines: {long}"
-    ours = [count for file, count in lines.items() if not short(file).startswith("tests/") and count > 1]
-    median = statistics.median(ours)
-    print(f"{len(ours)} files, median {median:g} lines, longest {max(ours)}")
-    assert 60 <= median <= 150
+
+
+def test_folders_can_be_taken_in() -> None:
+    """A folder that is full holds a second subject."""
+    held = Counter(short(file.parent) for file in python_files())
+    full = {folder: count for folder, count in held.items() if count > FOLDER}
+    assert not full, f"over {FOLDER} Python files: {full}"
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """Lines of code, without docstring, comments and blank lines."""
+    long = {
+        f"{short(file)}: {node.name}": count
+        for file in python_files()
+        if not short(file).startswith(("tests/", "sample_models/"))
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef) and (count := lines_of_code(file, node)) > FUNCTION
+    }
+    assert not long, f"over {FUNCTION} lines of code: {long}"
+
+
+def lines_of_code(file: Path, function: ast.FunctionDef) -> int:
+    """How many lines of ``function`` are code."""
+    first = function.body[0]
+    is_docstring = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    doc = range(first.lineno, (first.end_lineno or 0) + 1) if is_docstring else range(0)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    numbers = (n for n in range(function.lineno, (function.end_lineno or 0) + 1) if n not in doc)
+    return sum(1 for n in numbers if (text := lines[n - 1].strip()) and not text.startswith("#"))
+
+
+def test_the_page_of_the_architecture_names_what_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:qdqtool|passes|tests)/[\w/.]+\.(?:py|toml))`", page)
+    assert len(named) > 10
+    wanted = [name for name in named if "NAME" not in name and "SUBJECT" not in name and "OPERATOR" not in name]
+    assert [name for name in wanted if not (ROOT / name).exists()] == []
+    for folder in ("qdqtool", "passes/qdq_passes"):
+        there = {p.name for p in (ROOT / folder).iterdir() if p.is_dir() and (p / "__init__.py").exists()} - {"_demo"}
+        assert {name for name in there if f"`{name}`" not in page} == set(), folder
 
 
 def test_no_module_bears_the_name_of_a_verb() -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from tests.architecture.places import ROOT, python_files, short, tree_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: How functions call the verb whose field is the model.
+OF_VERBS = frozenset({"self", "asked"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +121,14 @@ def _parameters(place: Place) -> list[str]:
 
 
 def _holds(node: ast.AST, names: frozenset[str]) -> bool:
-    """Whether ``node`` is one of ``names``, or an attribute of it."""
+    """Whether ``node`` is one of ``names``, or an attribute of it; of a verb the attribute ``model``."""
+    attribute = ""
     while isinstance(node, ast.Attribute | ast.Starred):
+        attribute = node.attr if isinstance(node, ast.Attribute) else attribute
         node = node.value
-    return isinstance(node, ast.Name) and node.id in names
+    if not isinstance(node, ast.Name) or node.id not in names:
+        return False
+    return node.id not in OF_VERBS or attribute in ("", "model")
 
 
 def calls_with(place: Place, names: frozenset[str]) -> Iterator[tuple[Place, frozenset[str]]]:
@@ -142,11 +148,13 @@ def calls_with(place: Place, names: frozenset[str]) -> Iterator[tuple[Place, fro
                 parameters = parameters[1:]
             taken = {p for p, a in zip(parameters, node.args, strict=False) if _holds(a, known)}
             taken |= {k.arg for k in node.keywords if k.arg and _holds(k.value, known)}
+            if isinstance(node.func, ast.Attribute) and _holds(node.func.value, known & OF_VERBS) and callee.owner:
+                taken.add("self")
             if taken:
                 yield callee, frozenset(taken)
 
 
-def walk(module: str, function: str, names: frozenset[str] = frozenset({"model"})) -> set[str]:
+def walk(module: str, function: str, names: frozenset[str] = OF_VERBS) -> set[str]:
     """Modules whose functions the model is handed to, from ``function`` (``name`` or ``Class.name``) of ``module`` on."""
     owner, _, name = function.rpartition(".")
     start = modules()[module].classes[owner][name] if owner else modules()[module].functions[name]
