@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import re
 import statistics
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from qdqtool.calibrate.observer import METHODS, Observer
 from qdqtool.cli.main import COMMANDS
 from tests.architecture.places import ROOT, python_files, short, tree_of
 
-LIMIT = 400
+LIMIT, FOLDER_LIMIT = 400, 25
 #: Verbs that are, or are to become, functions of `qdqtool`; importing a module of that name would replace the function.
 #: ``calibrate`` is a package on purpose: the verb is `qdqtool.api.calibrate`.
 VERBS = {
@@ -37,6 +38,12 @@ def test_sizes() -> None:
     median = statistics.median(ours)
     print(f"{len(ours)} files, median {median:g} lines, longest {max(ours)}")
     assert 60 <= median <= 150
+
+
+def test_folders() -> None:
+    files = Counter(short(file.parent) for file in python_files())
+    full = {folder: count for folder, count in files.items() if count > FOLDER_LIMIT}
+    assert not full, f"over {FOLDER_LIMIT} files: {full}"
 
 
 def test_no_module_bears_the_name_of_a_verb() -> None:
@@ -71,8 +78,12 @@ def test_one_command_a_file() -> None:
         assert isinstance(command, click.Command), f"cmd_{name.replace('-', '_')}.py defines no click command"
         assert command.name == name
         assert command.help, f"qdqtool {name} has no help"
-    files = {file.stem.removeprefix("cmd_").replace("_", "-") for file in (ROOT / "qdqtool" / "cli").glob("cmd_*.py")}
+    folders = [ROOT.joinpath(*package.split(".")) for package in COMMANDS.packages]
+    files = {file.stem.removeprefix("cmd_").replace("_", "-") for folder in folders for file in folder.glob("cmd_*.py")}
     assert files <= set(COMMANDS.names())
+    assert COMMANDS.verbs is not None
+    verbs = ROOT.joinpath(*COMMANDS.verbs.split("."))
+    assert {file.stem.replace("_", "-") for file in verbs.glob("[!_]*.py")} <= set(COMMANDS.names())
 
 
 @pytest.mark.parametrize("folder", ["foreign", "presets", "targets"])

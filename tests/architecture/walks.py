@@ -163,7 +163,7 @@ def walk(module: str, function: str, names: frozenset[str] = frozenset({"model"}
 
 VERBS = {
     "quantize": ("qdqtool.verbs.quantize", "Quantize.run"),
-    "analyze": ("qdqtool.verbs.analyze", "Analyze.run"),
+    "analyze": ("qdqtool.verbs.npu.analyze", "Analyze.run"),
     "split": ("qdqtool.verbs.split", "Split.run"),
 }
 
