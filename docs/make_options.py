@@ -32,7 +32,7 @@ def page() -> str:
 
 def verb_of(name: str) -> type:
     """The class of the verb called ``name``."""
-    module = importlib.import_module(f"qdqtool.verbs.{name}")
+    module = importlib.import_module(VERBS[name])
     found = [value for value in vars(module).values() if isinstance(value, type) and Verb in value.__bases__]
     return next(value for value in found if value.__module__ == module.__name__)
 

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from qdqtool.io.models.load import load
     from qdqtool.io.models.save import save
-    from qdqtool.verbs.analyze import analyze
     from qdqtool.verbs.compare import compare
-    from qdqtool.verbs.compile import compile  # noqa: A004  (the verb is called what the command is called)
-    from qdqtool.verbs.convert_encodings import convert_encodings
-    from qdqtool.verbs.export_encodings import export_encodings
+    from qdqtool.verbs.encodings.convert_encodings import convert_encodings
+    from qdqtool.verbs.encodings.export_encodings import export_encodings
+    from qdqtool.verbs.encodings.import_encodings import import_encodings
     from qdqtool.verbs.generate import generate
-    from qdqtool.verbs.import_encodings import import_encodings
-    from qdqtool.verbs.lower import lower
     from qdqtool.verbs.mixed_precision import mixed_precision
+    from qdqtool.verbs.npu.analyze import analyze
+    from qdqtool.verbs.npu.compile import compile  # noqa: A004  (the verb is called what the command is called)
+    from qdqtool.verbs.npu.lower import lower
+    from qdqtool.verbs.npu.simulate import simulate
     from qdqtool.verbs.quantize import quantize
     from qdqtool.verbs.sensitivity import sensitivity
-    from qdqtool.verbs.simulate import simulate
     from qdqtool.verbs.split import split
 
 _ELSEWHERE = {
@@ -47,6 +47,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ELSEWHERE.get(name, f"qdqtool.verbs.{name}")), name)
+    module = importlib.import_module(_ELSEWHERE.get(name, "qdqtool.api"))
+    value = getattr(module, name)
     globals()[name] = value
     return value

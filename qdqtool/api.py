@@ -7,15 +7,22 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-VERBS = frozenset({
-    "analyze", "calibrate", "check", "compare", "compile", "convert_encodings", "convert_opset", "diff", "export_encodings",
-    "externalize", "extract", "fix_shapes", "generate", "import_encodings", "inspect", "lint", "lower", "match", "memory_plan",
-    "mixed_precision", "opt", "perplexity", "quantize", "rename", "sensitivity", "simplify", "simulate", "split", "verify",
-})  # fmt: skip
+_FOLDERS = {
+    "qdqtool.verbs": (
+        "calibrate", "check", "compare", "diff", "generate", "inspect", "lint", "match", "mixed_precision", "perplexity",
+        "quantize", "sensitivity", "split", "verify",
+    ),
+    "qdqtool.verbs.edits": ("convert_opset", "externalize", "extract", "fix_shapes", "opt", "rename", "simplify"),
+    "qdqtool.verbs.encodings": ("convert_encodings", "export_encodings", "import_encodings"),
+    "qdqtool.verbs.npu": ("analyze", "compile", "lower", "memory_plan", "simulate"),
+}  # fmt: skip
+
+#: The module of each verb.
+VERBS = {name: f"{folder}.{name}" for folder, names in _FOLDERS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """The verb called ``name``."""
     if name not in VERBS:
         raise AttributeError(f"module 'qdqtool.api' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"qdqtool.verbs.{name}"), name)
+    return getattr(importlib.import_module(VERBS[name]), name)

@@ -9,8 +9,8 @@ from typing import Any
 from qdq_passes.errors import UsageError
 
 from qdqtool.cli.commands import command_of, ran
-from qdqtool.cli.comparing import render_dumps, render_local
 from qdqtool.cli.render import EXACT, Out, plural, say, table
+from qdqtool.cli.tables.comparing import render_dumps, render_local
 from qdqtool.options import option
 from qdqtool.verbs.compare import Compare
 

@@ -9,8 +9,8 @@ import click
 
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out, megabytes, say, table
+from qdqtool.verbs.npu.simulate import Simulate
 from qdqtool.verbs.quantize import Quantize
-from qdqtool.verbs.simulate import Simulate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import option
-from qdqtool.verbs.convert_encodings import ConvertEncodings
-from qdqtool.verbs.export_encodings import ExportEncodings
-from qdqtool.verbs.import_encodings import ImportEncodings
+from qdqtool.verbs.encodings.convert_encodings import ConvertEncodings
+from qdqtool.verbs.encodings.export_encodings import ExportEncodings
+from qdqtool.verbs.encodings.import_encodings import ImportEncodings
 
 if TYPE_CHECKING:
     from qdqtool.encodings.exporting import Exported

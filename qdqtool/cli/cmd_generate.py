@@ -11,8 +11,8 @@ import click
 from qdq_passes.errors import UsageError
 
 from qdqtool.cli.commands import command_of, ran
-from qdqtool.cli.placement_tables import show_devices
 from qdqtool.cli.render import Out, say
+from qdqtool.cli.tables.placement import show_devices
 from qdqtool.options import option
 from qdqtool.verbs.generate import Generate
 

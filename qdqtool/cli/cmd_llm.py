@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import click
-from qdq_passes.core.registry import FolderRegistry
 
-from qdqtool.cli.main import CommandFolder
+from qdqtool.cli.main import CommandFolder, CommandRegistry
 
 
 class LlmCommands(CommandFolder):
     """The commands ``qdqtool llm …``."""
 
-    registry = FolderRegistry("llm", ("qdqtool.cli.llm",), prefix="cmd_", attribute="command")
+    registry = CommandRegistry("llm", ("qdqtool.cli.llm",))
 
 
 @click.group(name="llm", cls=LlmCommands)

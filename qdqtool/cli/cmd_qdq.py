@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import click
-from qdq_passes.core.registry import FolderRegistry
 from qdq_passes.errors import UsageError
 
-from qdqtool.cli.main import CommandFolder
+from qdqtool.cli.main import CommandFolder, CommandRegistry
 
 
 class QdqCommands(CommandFolder):
     """The commands ``qdqtool qdq …``; an unknown name is answered with those that exist."""
 
-    registry = FolderRegistry("qdq", ("qdqtool.cli.qdq",), prefix="cmd_", attribute="command")
+    registry = CommandRegistry("qdq", ("qdqtool.cli.qdq",), verbs="qdqtool.verbs.qdq")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called ``cmd_name``; a usage error with the names there are when there is none."""

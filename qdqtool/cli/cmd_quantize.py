@@ -62,7 +62,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
         out.detail(str(change))
     payload = {**done.to_json(), "output": output}
     if os.path.isdir(model):
-        from qdqtool.cli.quantized_folder import render_folder
+        from qdqtool.cli.tables.quantized_folder import render_folder
 
         out.result(payload, lambda: render_folder(payload, model, output))
         return
@@ -71,7 +71,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
 
 def _show_pipeline(out: Out, asked: Quantize) -> None:
     """What would run, its selectors tried on the model, and nothing calibrated."""
-    from qdqtool.cli.quantized_folder import show_pipelines
+    from qdqtool.cli.tables.quantized_folder import show_pipelines
     from qdqtool.verbs.work.quantizing import planned_for
     from qdqtool.verbs.work.replaying import laid_under
     from qdqtool.verbs.work.texts import is_text
@@ -87,7 +87,7 @@ def _show_pipeline(out: Out, asked: Quantize) -> None:
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:
-    from qdqtool.cli.saving import stored_bytes
+    from qdqtool.cli.tables.saving import stored_bytes
 
     rows: list[tuple[str, object]] = [
         ("preset", payload["preset"]),

@@ -10,7 +10,7 @@ import click
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import Out, megabytes, plural, say, table
-from qdqtool.cli.verification import show_verification
+from qdqtool.cli.tables.verification import show_verification
 from qdqtool.options import LAST, option
 from qdqtool.verbs.groups import Tolerance
 from qdqtool.verbs.split import Split

@@ -3,20 +3,55 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
-from qdq_passes.core.registry import FolderRegistry, add_path, unknown_name
+from qdq_passes.core.registry import Entry, FolderRegistry, add_path, unknown_name
 from qdq_passes.errors import QdqError, UsageError
 
-COMMANDS = FolderRegistry("commands", ("qdqtool.cli",), prefix="cmd_", attribute="command")
+
+@dataclass(frozen=True)
+class CommandRegistry(FolderRegistry):
+    """Commands: the files ``cmd_*.py`` of our packages, and the verbs that need none.
+
+    Args:
+        verbs: the package of verbs that write a model; each is a command of its name, unless a ``cmd_`` file makes that.
+    """
+
+    prefix: str = "cmd_"
+    attribute: str | None = "command"
+    verbs: str | None = None
+
+    def _own(self) -> Iterable[Entry]:
+        by_hand = list(super()._own())
+        yield from by_hand
+        names = {entry.name for entry in by_hand}
+        for verb in FolderRegistry(self.kind, (self.verbs,))._own() if self.verbs is not None else ():
+            if verb.name not in names:
+                yield replace(verb, load=_command_loader(verb))
+
+
+def _command_loader(verb: Entry) -> Callable[[], click.Command]:
+    def load() -> click.Command:
+        from qdqtool.cli.tables.saving import edit_command
+
+        return edit_command(verb.load())
+
+    return load
+
+
+COMMANDS = CommandRegistry(
+    "commands", ("qdqtool.cli", "qdqtool.cli.edits", "qdqtool.cli.npu"), verbs="qdqtool.verbs.edits"
+)
 
 #: Exit codes beside those of `QdqError`.
 INTERNAL_ERROR, INTERRUPTED = 70, 130
 
 
 class CommandFolder(click.Group):
-    """A group whose commands are the files ``cmd_*.py`` of a folder; a command's module is imported when it is used."""
+    """A group whose commands are those of a registry; a command's module is imported when it is used."""
 
     registry = COMMANDS
 

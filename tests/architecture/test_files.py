@@ -110,8 +110,12 @@ def test_one_command_a_file() -> None:
         assert isinstance(command, click.Command), f"cmd_{name.replace('-', '_')}.py defines no click command"
         assert command.name == name
         assert command.help, f"qdqtool {name} has no help"
-    files = {file.stem.removeprefix("cmd_").replace("_", "-") for file in (ROOT / "qdqtool" / "cli").glob("cmd_*.py")}
+    folders = [ROOT.joinpath(*package.split(".")) for package in COMMANDS.packages]
+    files = {file.stem.removeprefix("cmd_").replace("_", "-") for folder in folders for file in folder.glob("cmd_*.py")}
     assert files <= set(COMMANDS.names())
+    assert COMMANDS.verbs is not None
+    verbs = ROOT.joinpath(*COMMANDS.verbs.split("."))
+    assert {file.stem.replace("_", "-") for file in verbs.glob("[!_]*.py")} <= set(COMMANDS.names())
 
 
 @pytest.mark.parametrize("folder", ["foreign", "presets", "targets"])

@@ -171,7 +171,7 @@ def walk(module: str, function: str, names: frozenset[str] = OF_VERBS) -> set[st
 
 VERBS = {
     "quantize": ("qdqtool.verbs.quantize", "Quantize.run"),
-    "analyze": ("qdqtool.verbs.analyze", "Analyze.run"),
+    "analyze": ("qdqtool.verbs.npu.analyze", "Analyze.run"),
     "split": ("qdqtool.verbs.split", "Split.run"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import Out
-from qdqtool.cli.verification import show_verification
+from qdqtool.cli.tables.verification import show_verification
 from qdqtool.verbs.verify import Verify
 
 

@@ -1,1 +1,1 @@
-"""The commands of ``qdqtool qdq``, one a file."""
+"""The commands of ``qdqtool qdq`` that do not write a model, one a file."""

@@ -1,1 +1,1 @@
-"""The verbs ``qdq …``, which edit pairs, one a file."""
+"""The verbs ``qdq …``, which list and edit pairs, one a file; each is a command of its name."""

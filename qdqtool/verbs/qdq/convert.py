@@ -1,4 +1,4 @@
-"""The verb `qdq convert`."""
+"""Convert pairs: width, signedness, symmetry, granularity, domain; bias types; integer operators into pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `qdq dedicate`."""
+"""Give every reader of a value a pair of its own."""
 
 from __future__ import annotations
 

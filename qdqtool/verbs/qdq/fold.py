@@ -1,4 +1,4 @@
-"""The verb `qdq fold`."""
+"""Fold pairs that do nothing new: doubled ones cancel, duplicates merge, float weights under a pair become integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `qdq insert`."""
+"""Insert pairs on selected tensors with an encoding given, or on a model from ranges or an encodings file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `qdq move`."""
+"""Move pairs across operators, up or down, where the arithmetic stays the same."""
 
 from __future__ import annotations
 

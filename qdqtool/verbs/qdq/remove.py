@@ -1,4 +1,4 @@
-"""The verb `qdq remove`."""
+"""Remove pairs, leaving the float value; stored integers are dequantized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `qdq set`."""
+"""Give pairs another scale, zero point or type; stored integers are requantized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `qdq share`."""
+"""Make one pair of several pairs on the same value."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.simulate import Simulate
+    from qdqtool.verbs.npu.simulate import Simulate
 
 #: Names in a note.
 SHOWN = 3

@@ -17,7 +17,7 @@ from qdqtool.encodings.formats import FORMATS, read_document, write_document
 from qdqtool.encodings.grid import as_type
 from qdqtool.encodings.reading import encoding_for
 from qdqtool.encodings.tensors import place, values_by_name
-from qdqtool.verbs.export_encodings import Format
+from qdqtool.verbs.encodings.export_encodings import Format
 from tests.cases.encodings_helpers import DATA, as_json, per_axis, values
 from tests.cases.small_models import model
 

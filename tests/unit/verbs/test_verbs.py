@@ -147,12 +147,13 @@ def test_an_option_of_quantize_is_one_line() -> None:
 
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_every_field_of_a_verb_says_what_it_is(name: str) -> None:
-    function = getattr(importlib.import_module(f"qdqtool.verbs.{name}"), name)
+    module = importlib.import_module(VERBS[name])
+    function = getattr(module, name)
     assert function.__name__ == name
     verb = next(
         value
-        for value in vars(importlib.import_module(f"qdqtool.verbs.{name}")).values()
-        if isinstance(value, type) and Verb in value.__bases__ and value.__module__ == f"qdqtool.verbs.{name}"
+        for value in vars(module).values()
+        if isinstance(value, type) and Verb in value.__bases__ and value.__module__ == module.__name__
     )
     names = {each.name for each in dataclasses.fields(verb)}
     assert set(inspect.signature(function).parameters) == {each.name for each in options_of(verb)} == names

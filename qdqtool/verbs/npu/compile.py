@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qdqtool.options import option
-from qdqtool.verbs.lowering import Lowering, lowered
+from qdqtool.verbs.npu.lowering import Lowering, lowered
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:

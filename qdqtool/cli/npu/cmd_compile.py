@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qdqtool.cli.commands import command_of
-from qdqtool.cli.compiling import run_lowering
 from qdqtool.cli.render import Out
-from qdqtool.verbs.compile import Compile
+from qdqtool.cli.tables.compiling import run_lowering
+from qdqtool.verbs.npu.compile import Compile
 
 
 @command_of(Compile)

@@ -1,4 +1,4 @@
-"""The verb `fix_shapes`."""
+"""Make dynamic dimensions static, and infer the shapes that follow."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qdqtool.options import LAST, option, said
-from qdqtool.verbs.export_encodings import FORMAT, Format, Hints
+from qdqtool.verbs.encodings.export_encodings import FORMAT, Format, Hints
 from qdqtool.verbs.groups import Path
 from qdqtool.verbs.verb import Verb, function_of
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from qdqtool.options import option
 from qdqtool.verbs.editing import Edit, Editing
 from qdqtool.verbs.groups import OUTPUT, Path
 from qdqtool.verbs.verb import function_of
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.cli.commands import command_of
 from qdqtool.cli.render import Out, say
-from qdqtool.cli.saving import run_edit
+from qdqtool.cli.tables.saving import run_edit
 from qdqtool.options import LAST, option
-from qdqtool.verbs.simplify import Simplify
+from qdqtool.verbs.edits.simplify import Simplify
 
 
 @dataclass(frozen=True, kw_only=True)

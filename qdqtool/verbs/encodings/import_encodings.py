@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from qdqtool.options import option, said
-from qdqtool.verbs.export_encodings import Hints
+from qdqtool.verbs.encodings.export_encodings import Hints
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT_NEEDED, Findings, Path, Reports, Samples, Saving, Threaded
 from qdqtool.verbs.verb import Verb, function_of
 

@@ -14,8 +14,8 @@ from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import option
-from qdqtool.verbs.analyze import Analyze
-from qdqtool.verbs.memory_plan import MemoryPlanOf
+from qdqtool.verbs.npu.analyze import Analyze
+from qdqtool.verbs.npu.memory_plan import MemoryPlanOf
 
 if TYPE_CHECKING:
     from qdqtool.npu.report import After, Analysis, BrokenRule, Reason
@@ -35,7 +35,7 @@ class AnalyzeCommand(Analyze):
 
 @command_of(AnalyzeCommand)
 def analyze(out: Out, asked: AnalyzeCommand) -> int:
-    from qdqtool.cli.memory_tables import show_memory
+    from qdqtool.cli.tables.memory import show_memory
 
     model, output = text(asked.model), None if asked.output is None else text(asked.output)
     if os.path.isdir(model):

@@ -1,4 +1,4 @@
-"""The verb `rename`."""
+"""Rename values (inputs and outputs included), nodes or symbolic dimensions."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qdqtool.verbs.lowering import Lowering, lowered
+from qdqtool.verbs.npu.lowering import Lowering, lowered
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The verb `extract`."""
+"""Cut the part of MODEL between values out as a model of its own."""
 
 from __future__ import annotations
 

@@ -1,16 +1,12 @@
-"""The verb `convert_opset`."""
+"""Convert MODEL to another version of the default operator set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from qdqtool.options import option
 from qdqtool.verbs.editing import Edit, Editing
 from qdqtool.verbs.verb import function_of
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

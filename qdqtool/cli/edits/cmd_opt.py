@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from qdqtool.cli.commands import command_of
 from qdqtool.cli.render import Out
-from qdqtool.cli.saving import run_edit
+from qdqtool.cli.tables.saving import run_edit
 from qdqtool.options import option
-from qdqtool.verbs.opt import Opt
+from qdqtool.verbs.edits.opt import Opt
 
 
 @dataclass(frozen=True, kw_only=True)

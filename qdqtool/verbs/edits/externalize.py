@@ -1,4 +1,4 @@
-"""The verb `externalize`."""
+"""Move the tensors of MODEL into a data file beside OUTPUT (or back with --inline); nothing else changes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from qdqtool.cli.options import text
 from qdqtool.cli.render import EXACT, Out, megabytes, plural, say, table
 from qdqtool.io.files.atomic import refuse_inputs
 from qdqtool.options import option
-from qdqtool.verbs.simulate import Simulate
+from qdqtool.verbs.npu.simulate import Simulate
 
 if TYPE_CHECKING:
     from qdqtool.npu.estimated import NodeEstimate

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qdqtool.cli.commands import command_of
-from qdqtool.cli.compiling import run_lowering
 from qdqtool.cli.render import Out
-from qdqtool.verbs.lower import Lower
+from qdqtool.cli.tables.compiling import run_lowering
+from qdqtool.verbs.npu.lower import Lower
 
 
 @command_of(Lower)

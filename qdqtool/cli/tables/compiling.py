@@ -12,8 +12,8 @@ from qdqtool.io.files.atomic import refuse_output
 
 if TYPE_CHECKING:
     from qdqtool.npu.compile import Lowered, Reason
-    from qdqtool.verbs.compile import Compile
-    from qdqtool.verbs.lower import Lower
+    from qdqtool.verbs.npu.compile import Compile
+    from qdqtool.verbs.npu.lower import Lower
 
 #: Reasons shown without ``-v``.
 SHOWN = 5
@@ -34,7 +34,7 @@ def _first(reason: Reason) -> str:
 
 
 def _render(out: Out, done: Lowered, source: str) -> None:
-    from qdqtool.cli.saving import stored_bytes
+    from qdqtool.cli.tables.saving import stored_bytes
 
     whole = done.npu_nodes + done.cpu_nodes
     rows: list[tuple[str, Any]] = [

@@ -9,33 +9,27 @@ import click
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import Out, plural, say
-from qdqtool.verbs.verb import Verb
+from qdqtool.verbs.pairs import PairEditing
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.work.editing import Saved
+    from qdqtool.verbs.editing import Edit
 
 
-def edit_command(verb: type[Verb[Saved]], *, idle: bool = True) -> click.Command:
+def edit_command(verb: type[Edit]) -> click.Command:
     """The command of a verb that writes a model: it is called as its file is, and shows what was done."""
     name = verb.__module__.rpartition(".")[2].replace("_", "-")
 
     @command_of(verb, name=name)
-    def command(out: Out, asked: Verb[Saved]) -> None:
-        run_edit(out, asked, idle=idle)
+    def command(out: Out, asked: Edit) -> None:
+        run_edit(out, asked)
 
     return command
 
 
-def run_edit(out: Out, asked: Verb[Saved], *, times: bool = False, idle: bool = True) -> Saved:
-    """Do it, and show what was done."""
+def run_edit(out: Out, asked: Edit, *, times: bool = False) -> None:
+    """Do it, and print what the pipeline did, as the command's result; of pairs only the passes that had something to do."""
     saved = ran(out, asked, "loading")
-    show_report(out, saved, times=times, idle=idle)
-    return saved
-
-
-def show_report(out: Out, saved: Saved, *, times: bool = False, idle: bool = True) -> None:
-    """Print what a pipeline did, as the command's result; ``idle``: passes too that had nothing to do."""
-    report = saved.report
+    report, shows_idle = saved.report, out.verbose or not isinstance(asked, PairEditing)
     payload = {
         "output": saved.output,
         "files": list(saved.files),
@@ -46,7 +40,7 @@ def show_report(out: Out, saved: Saved, *, times: bool = False, idle: bool = Tru
     def render() -> None:
         for part in report.passes:
             done = [c for c in part.changes if not c.is_skip]
-            if not part.changes and not (idle or out.verbose):
+            if not part.changes and not shows_idle:
                 continue
             skips = len(part.changes) - len(done)
             took = f"  {part.seconds * 1000:.1f} ms" if times else ""

@@ -1,0 +1,1 @@
+"""The commands about an NPU, one a file."""

@@ -1,0 +1,1 @@
+"""The verbs ``encodings …``, which exchange encodings with other tools, one a file."""
