@@ -71,6 +71,7 @@ def generate(out: Out, asked: GenerateCommand) -> int:
 
 def _talk(out: Out, asked: GenerateCommand) -> int:
     """Turns until the input ends. What does not fit is told, and the next line may."""
+    from qdqtool.llm.run.chat import Chat
 
     asked.sampling(asked.seed)
     with out.progress("verifying") as tick:

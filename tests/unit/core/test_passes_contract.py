@@ -175,7 +175,7 @@ def test_nodes_out_of_order(name: str) -> None:
     options |= dict.fromkeys(("correct-bias", "round-weights", "smooth-activations"), "{statistics=@statistics}")
     options |= {each: "{target=@target}" for each in PASSES.names() if each.startswith("lower-")}
     ranges = {
-        "ranges": {value: Observed(-1, 1) for value in "xty"},
+        "ranges": {value: Observed(-1, 1) for value in (*"xty", "past_key", "past_value")},
         "encodings": dict.fromkeys("xty", Encoding.per_tensor(ir.DataType.INT8, 0.5)),
         "target": FakeTarget(),
         "statistics": {},
