@@ -1,8 +1,9 @@
 """Which mutants of the product the tests kill: ``python -m tests.mutation --map FILE --count 60 --seed S``.
 
 The map, made by a run of the part when it is not there, says which tests call which functions. Each mutant is tried in a copy of the
-tree: by the tests of the part that reach its function, those that reach little first; what they let live by all cases of those tests.
-Tests of a file share caches: the other tests of a file that reaches it come last. C++ is built anew."""
+tree: by the tests of the part that reach its function, those that reach little first; what they let live by all cases of those of them
+that the dial thins out (`is_dialed`): the others have run as they are. Tests of a file share caches: the other tests of a file that
+reaches it come last. C++ is built anew."""
 
 from __future__ import annotations
 
@@ -15,8 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 
 from qdqtool.npu.library import NAME, library_path
 from qdqtool.npu.library import VARIABLE as LIBRARY
@@ -67,6 +72,22 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+@cache
+def is_dialed(file: Path) -> bool:
+    """Whether tests of ``file`` do less in the part: it asks the dial, or a module of tests does that it imports from."""
+    text = file.read_text(encoding="utf-8")
+    if ".product(" in text or "from tests.dial import" in text:
+        return True
+    used = re.findall(r"^from (tests\.[\w.]+) import|^from (tests[\w.]*) import (\w+)", text, re.M)
+    helpers = {
+        name.replace(".", "/") + ".py"
+        for one, parent, child in used
+        for name in (one, f"{parent}.{child}")
+        if name != "."
+    }
+    return any(is_dialed(ROOT / name) for name in helpers if (ROOT / name).exists() and ROOT / name != file)
+
+
 def readers(file: str) -> set[str]:
     """A file of Python, and those that import from it: they read its constants."""
     module = file.removeprefix("passes/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -81,8 +102,8 @@ def readers(file: str) -> set[str]:
 class Scratch:
     """A copy of the tree to mutate."""
 
-    def __init__(self, root: Path, workers: str, limit: float) -> None:
-        self.root, self.workers, self.limit = root, workers, limit
+    def __init__(self, root: Path, limit: float) -> None:
+        self.root, self.limit = root, limit
         for name in COPIED:
             if (ROOT / name).exists():
                 shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "npu/sanitized"))
@@ -109,25 +130,12 @@ class Scratch:
             return "survived"
         (self.root / "only.txt").write_text("\n".join(tests) + "\n", encoding="utf-8")
         files = sorted(set(map(file_of, tests)))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "--no-header",
-            "-m",
-            "not extra",
-            "-p",
-            only.__name__,
-            *options,
-            *files,
-        ]
+        options = ("-q", "-x", "--no-header", "-m", "not extra", "-p", only.__name__, *options)
+        command = [sys.executable, "-m", "pytest", *options, *files]
         env = {**self.env, only.VARIABLE: str(self.root / "only.txt")}
-        workers = ["-n", self.workers] if self.workers != "1" and len(tests) > 50 else []
         try:
             done = subprocess.run(
-                [*command, *workers], cwd=self.root, env=env, capture_output=True, text=True, timeout=self.limit, check=False
+                command, cwd=self.root, env=env, capture_output=True, text=True, timeout=self.limit, check=False
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return "unfinished"
@@ -149,10 +157,12 @@ def judge(mutant: Mutant, scratch: Scratch, reached: Map, seed: int) -> tuple[st
         found = scratch.kills(tests, "--dial-seed", str(seed))
         if found != "survived":
             return ("part" if found != "unfinished" else found), found
-        found = scratch.kills(list(dict.fromkeys(test.partition("[")[0] for test in tests)), "--whole")
+        more = dict.fromkeys(test.partition("[")[0] for test in tests if is_dialed(ROOT / file_of(test)))
+        found = scratch.kills(list(more), "--whole")
         return {"survived": "nobody", "unfinished": found}.get(found, "whole"), found
     finally:
         path.write_bytes(source)
+        scratch.env[LIBRARY] = str(library_path())
 
 
 def product(languages: str) -> list[str]:
@@ -169,27 +179,41 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--languages", choices=("python", "cpp", "both"), default="both")
-    parser.add_argument("--workers", default="2", help="of pytest")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants tried at a time")
     parser.add_argument("--limit", type=float, default=1800, help="seconds of one run of pytest")
     asked = parser.parse_args()
     if not asked.map.exists():
-        asked.map.write_text(json.dumps(make_map(asked.workers)), encoding="utf-8")
+        asked.map.write_text(json.dumps(make_map(str(asked.jobs))), encoding="utf-8")
     reached: Map = json.loads(asked.map.read_text(encoding="utf-8"))
-    verdicts: dict[str, int] = defaultdict(int)
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Scratch(Path(folder), asked.workers, asked.limit)
-        for mutant in draw(ROOT, product(asked.languages), asked.count, asked.seed):
-            start = time.monotonic()
-            verdict, detail = judge(mutant, scratch, reached, commit_seed())
-            verdicts[verdict] += 1
-            said = mutant.describe((ROOT / mutant.file).read_bytes())
-            print(f"| {verdict} | {said} | {detail} | {time.monotonic() - start:.0f} s |", flush=True)
+    mutants = draw(ROOT, product(asked.languages), asked.count, asked.seed)
+    verdicts: Counter[str] = Counter()
+    for mutant, verdict, detail, seconds in judged(mutants, reached, asked.jobs, asked.limit):
+        verdicts[verdict] += 1
+        said = mutant.describe((ROOT / mutant.file).read_bytes())
+        print(f"| {verdict} | {said} | {detail} | {seconds:.0f} s |", flush=True)
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     killed = verdicts["part"] + verdicts["whole"]
     print(
         f"of {killed} that the whole kills the part kills {verdicts['part']}: {verdicts['part'] / max(killed, 1):.0%}"
     )
     return 0
+
+
+def judged(mutants: list[Mutant], reached: Map, jobs: int, limit: float) -> Iterator[tuple[Mutant, str, str, float]]:
+    """Try ``mutants``, ``jobs`` at a time, each in a copy of its own: verdict, detail and seconds, in their order."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        copies: SimpleQueue[Scratch] = SimpleQueue()
+        for number in range(jobs):
+            copies.put(Scratch(Path(folder) / str(number), limit))
+
+        def one(mutant: Mutant) -> tuple[Mutant, str, str, float]:
+            copy, start = copies.get(), time.monotonic()
+            try:
+                return mutant, *judge(mutant, copy, reached, commit_seed()), time.monotonic() - start
+            finally:
+                copies.put(copy)
+
+        yield from pool.map(one, mutants)
 
 
 if __name__ == "__main__":
