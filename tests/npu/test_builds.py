@@ -27,13 +27,13 @@ CHECKED = (
     "test_custom_operators.py",
     "test_movement.py",
     "test_forms.py",
-    "test_equality.py",
-    "test_floats_equality.py",
-    "test_products_equality.py",
-    "test_indexed_movement.py",
-    "test_movement_equality.py",
-    "test_rotary_equality.py",
-    "test_cache_flow.py",
+    "equality/test_equality.py",
+    "equality/test_floats_equality.py",
+    "equality/test_products_equality.py",
+    "equality/test_indexed_movement.py",
+    "equality/test_movement_equality.py",
+    "equality/test_rotary_equality.py",
+    "language/test_cache_flow.py",
 )
 SKIPPED = "not leave_nothing and not child_process and not where_nothing_compiles"
 #: Objects keep from run to run; the folder is not in the repository.
