@@ -2,7 +2,9 @@
 
 #include <cstring>
 #include <set>
+#include <string_view>
 
+#include "program/operators.hpp"
 #include "program/protobuf.hpp"
 
 namespace qdqtool {
@@ -42,7 +44,8 @@ class ModelWriter {
     for (size_t i = 0; i < count; ++i) {
       Writer opset;
       opset.bytes(1, domains[i]);
-      opset.integer(2, versions[i]);
+      // Once a session has had our operators, onnxruntime 1.23 says 1000 in all others.
+      opset.integer(2, operator_domain == std::string_view(domains[i]) ? operator_version : versions[i]);
       model.message(8, opset);
     }
     return model.bytes();

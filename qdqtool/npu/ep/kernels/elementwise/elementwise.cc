@@ -15,6 +15,7 @@ struct Operand {
   uint8_t flip = 0;
   int32_t zero_point = 0;
   int32_t multiplier = 0;
+  float scale = 0;
 
   static Operand of(const NodeInfo& node, size_t index, const std::string& name) {
     const DataType type = node.inputs[index].type;
@@ -53,6 +54,34 @@ struct SumLoop {
     const Operand la = *left, lb = *right;
     for (int i = 0; i < kBlock; ++i) {
       sums[i] = difference(a[i], la) * la.multiplier + difference(b[i], lb) * lb.multiplier;
+    }
+  }
+};
+
+// The same in 64 bits, or in float32, to the byte at once.
+template <Rounding rounding>
+struct BytesLoop {
+  static QDQTOOL_INLINE void run(const uint8_t* __restrict a, const uint8_t* __restrict b, const Operand* left,
+                                 const Operand* right, const BlockTail* tail, uint8_t* __restrict y) {
+    const Operand la = *left, lb = *right;
+    const BlockTail t = *tail;
+    for (int i = 0; i < kBlock; ++i) {
+      const int64_t sum = int64_t{difference(a[i], la)} * la.multiplier + int64_t{difference(b[i], lb)} * lb.multiplier;
+      y[i] = static_cast<uint8_t>(IntegersLoop<rounding>::template one<false>(sum, t));
+    }
+  }
+};
+
+template <Rounding rounding>
+struct RealBytesLoop {
+  static QDQTOOL_INLINE void run(const uint8_t* __restrict a, const uint8_t* __restrict b, const Operand* left,
+                                 const Operand* right, const BlockTail* tail, uint8_t* __restrict y) {
+    const Operand la = *left, lb = *right;
+    const BlockTail t = *tail;
+    for (int i = 0; i < kBlock; ++i) {
+      const float from_a = static_cast<float>(difference(a[i], la)) * la.scale,
+                  from_b = static_cast<float>(difference(b[i], lb)) * lb.scale;
+      y[i] = static_cast<uint8_t>(RealsLoop<rounding>::one(from_a + from_b, t));
     }
   }
 };
@@ -121,34 +150,47 @@ class Mul : public TwoOperands {
 
 class Add : public TwoOperands {
  public:
-  explicit Add(const NodeInfo& node) : TwoOperands(node) {
-    if (is_real(node.attributes)) return;
+  explicit Add(const NodeInfo& node) : TwoOperands(node), output_(node) {
+    if (output_.real) {
+      left_.scale = factor_of(node, "a_scale"), right_.scale = factor_of(node, "b_scale");
+      fits_ = !output_.output.wraps;
+      return;
+    }
     left_.multiplier = multiplier_of(node, "a_multiplier");
     right_.multiplier = multiplier_of(node, "b_multiplier");
     const int64_t shift = node.attributes.integer("shift");
     if (shift < 0 || shift > 62) throw Error("shift is " + std::to_string(shift) + "; 0 to 62");
     const int64_t bound =
         left_.reach() * std::abs(int64_t{left_.multiplier}) + right_.reach() * std::abs(int64_t{right_.multiplier});
-    if (bound >= int64_t{1} << 30) return;
-    // A multiplier of 1 is left to requantize.hpp, whose paths shift by one at least.
-    const int32_t one = shift == 0 ? 2 : 1, places = static_cast<int32_t>(shift) + one - 1;
-    requantizer_.isa = choose_isa(node.isa);
-    requantizer_.output = Output::of(node);
-    requantizer_.channels = {{one, places, one, places}};
-    path_ = requantizer_.plan({bound});
+    output_.scale_by(1, shift, bound);
+    if (bound < int64_t{1} << 30) {
+      const int32_t one = static_cast<int32_t>(output_.multiplier());
+      requantizer_.isa = output_.isa;
+      requantizer_.output = output_.output;
+      requantizer_.channels = {{one, output_.shift(), one, output_.shift()}};
+      path_ = requantizer_.plan({bound});
+    }
+    fits_ = path_ != Requantizer::Path::scalar || (output_.fits() && shift > 0);
   }
 
   // Whether this computes it; else WideAdd does.
-  bool fits() const { return path_ != Requantizer::Path::scalar; }
+  bool fits() const { return fits_; }
 
  protected:
   void block(const uint8_t* a, const uint8_t* b, uint8_t* y) const override {
+    const Rounding rounding = output_.output.rounding;
+    if (output_.real) return run_rounding<RealBytesLoop>(rounding, output_.isa, a, b, &left_, &right_, &output_.tail(), y);
+    if (path_ == Requantizer::Path::scalar) {
+      return run_rounding<BytesLoop>(rounding, output_.isa, a, b, &left_, &right_, &output_.tail(), y);
+    }
     int32_t sums[kBlock];
-    run_loop<SumLoop>(requantizer_.isa, a, b, &left_, &right_, static_cast<int32_t*>(sums));
+    run_loop<SumLoop>(output_.isa, a, b, &left_, &right_, static_cast<int32_t*>(sums));
     requantizer_.row(sums, kBlock, 0, y, path_);
   }
 
  private:
+  BlockOutput output_;
+  bool fits_ = false;
   Requantizer requantizer_;
   Requantizer::Path path_ = Requantizer::Path::scalar;
 };

@@ -41,14 +41,15 @@ inline int64_t scaled_ratio(const Output& output, Int128 numerator, Int128 divis
 struct BlockTail {
   int64_t multiplier = 1;
   int64_t first = 0;       // 2^shift times what is added before rounding
-  int64_t zero_point = 0;  // added behind it
-  int64_t low = 0, high = 0;
+  int32_t zero_point = 0;  // added behind it
+  int32_t low = 0, high = 0;
   int shift = 0;
   float y_scale = 1;
   float real_first = 0, real_low = 0, real_high = 0;  // likewise, in float mode
 };
 
-// |sum·multiplier + first| + 2^shift < 2^62, shift >= 1. A shift of a value + 2^62, which is positive, needs no sign.
+// |sum·multiplier + first| + 2^shift < 2^62, shift >= 1, a quotient below 2^30. A shift of a value + 2^62, which is positive, needs
+// no sign.
 template <Rounding rounding>
 struct IntegersLoop {
   static QDQTOOL_INLINE int64_t floor_shifted(int64_t value, int shift) {
@@ -59,11 +60,16 @@ struct IntegersLoop {
   template <bool multiplies>
   static QDQTOOL_INLINE int32_t one(int64_t sum, const BlockTail& t) {
     int64_t value = (multiplies ? sum * t.multiplier : sum) + t.first;
-    const scalar::Added<int64_t> added(rounding, scalar::half_of(t.shift), floor_shifted(value, t.shift));
-    value = floor_shifted(value + added.whole + added.less, t.shift) + t.zero_point;
-    value = value < t.low ? t.low : value;
-    value = value > t.high ? t.high : value;
-    return static_cast<int32_t>(value);
+    const int64_t half = scalar::half_of(t.shift);
+    if constexpr (rounding == Rounding::toward_zero) {
+      value += value < 0 ? 2 * half - 1 : 0;  // which is Added, in fewer instructions
+    } else {
+      const scalar::Added<int64_t> added(rounding, half, rounding == Rounding::half_even ? floor_shifted(value, t.shift) : value);
+      value += added.whole + added.less;
+    }
+    int32_t found = static_cast<int32_t>(floor_shifted(value, t.shift)) + t.zero_point;
+    found = found < t.low ? t.low : found;
+    return found > t.high ? t.high : found;
   }
 
   template <bool multiplies>
@@ -88,7 +94,7 @@ struct RealsLoop {
     float real = value / t.y_scale + t.real_first;
     real = real > t.real_low ? real : t.real_low;
     real = real < t.real_high ? real : t.real_high;
-    return round_small<rounding>(real) + static_cast<int32_t>(t.zero_point);
+    return round_small<rounding>(real) + t.zero_point;
   }
 
   static QDQTOOL_INLINE void run(const float* __restrict values, int64_t count, const BlockTail* tail, int32_t* __restrict y) {
@@ -113,7 +119,8 @@ class BlockOutput {
         accumulator(Accumulator::of(node.attributes)),
         real(is_real) {
     const int64_t behind = output.zero_point_first ? 0 : output.zero_point;
-    tail_.zero_point = behind, tail_.low = output.low, tail_.high = output.high;
+    tail_.zero_point = static_cast<int32_t>(behind);
+    tail_.low = static_cast<int32_t>(output.low), tail_.high = static_cast<int32_t>(output.high);
     if (!real) return;
     tail_.y_scale = scale_of(node, "y_scale");
     tail_.real_first = output.zero_point_first ? static_cast<float>(output.zero_point) : 0;
@@ -129,13 +136,15 @@ class BlockOutput {
     const bool is_right = tail_.shift > 0 && tail_.shift < 62;
     const Int128 first = output.zero_point_first && is_right ? Int128{output.zero_point} * (Int128{1} << tail_.shift) : 0;
     const Int128 most = Int128{bound} * std::abs(tail_.multiplier) + (first < 0 ? -first : first);
-    fits_ = !output.wraps && is_right && most + (Int128{1} << (is_right ? tail_.shift : 0)) < room;
+    fits_ = !output.wraps && is_right && most + (Int128{1} << tail_.shift) < room && most >> tail_.shift < Int128{1} << 30;
     if (fits_) tail_.first = static_cast<int64_t>(first);
   }
 
   int64_t multiplier() const { return tail_.multiplier; }
   int shift() const { return tail_.shift; }
   float y_scale() const { return tail_.y_scale; }
+  const BlockTail& tail() const { return tail_; }
+  bool fits() const { return fits_; }  // whether IntegersLoop is right for it
 
   // kBlock sums as the accumulator holds them.
   void hold(int64_t* sums) const {
