@@ -5,6 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# What starts a process reads modules that were compiled before.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: install demo test test-all lint bench clean
 
 install: $(STAMP)
