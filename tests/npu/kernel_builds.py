@@ -54,10 +54,12 @@ def build(program: str, kernels: Iterable[str], folder: Path) -> Path:
 
 
 def _installed(source: Path) -> Path | None:
-    """The object of a kernel that the installation left behind, None when it is older than its source or any header."""
-    objects = ROOT.glob(f"build/py3-none-*/CMakeFiles/qdqtool_npu.dir/kernels/{source.name}.o")
+    """The object of a source of the library that the installation left behind, None when it is older than its source or any header."""
+    if LIBRARY not in source.parents:
+        return None
+    objects = ROOT.glob(f"build/py3-none-*/CMakeFiles/qdqtool_npu.dir/{source.relative_to(LIBRARY)}.o")
     found = max(objects, key=lambda path: path.stat().st_mtime, default=None)
-    if found is None or source.parent != LIBRARY / "kernels":
+    if found is None:
         return None
     newest = max(path.stat().st_mtime for path in (source, *LIBRARY.rglob("*.hpp")))
     return found if found.stat().st_mtime > newest else None
