@@ -4,8 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-cache
 
-.PHONY: install demo test test-all lint bench clean
+# What starts a process reads modules that were compiled before.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: install demo test test-all lint style bench clean
 
 install: $(STAMP)
 
@@ -13,14 +17,18 @@ demo: $(STAMP)
 	@mkdir -p .demo
 	$(BIN)/qdqtool demo -o .demo/digits_int8.onnx --overwrite
 
-test: $(STAMP) lint
-	$(BIN)/python -m pytest -q -m "not extra" -n auto --dist worksteal
+# Types and layers take one core a minute: they are looked at beside the tests, and speak behind them.
+test: $(STAMP) style
+	@said=$$(mktemp); { $(TYPES); } > $$said 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -q -m "not extra" -n auto --dist worksteal; tests=$$?; \
+	wait $$types; types=$$?; cat $$said; rm $$said; exit $$((tests || types))
 
-lint: $(STAMP)
+lint: style
+	$(TYPES)
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
 
 test-all: $(STAMP)
 	PYTHON="$(PYTHON)" $(BIN)/python -m tests.extra

@@ -72,7 +72,9 @@ def main(arguments: list[str]) -> int:
     """Run pytest with ``arguments``, and print the table of what ran."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not extra", "-p", "tests.cpu_seconds", *arguments]
-        done = subprocess.run(command, env={**os.environ, VARIABLE: folder}, stdout=sys.stderr, check=False)
+        done = subprocess.run(
+            command, env={**os.environ, VARIABLE: folder, "PYTHONDONTWRITEBYTECODE": ""}, stdout=sys.stderr, check=False
+        )
         print(table(Path(folder)))
     return done.returncode
 

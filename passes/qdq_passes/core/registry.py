@@ -102,7 +102,7 @@ class FolderRegistry:
         Raises:
             UsageError: two places define the same name.
         """
-        return by_name(self.kind, [*self._own(), *self._from_folders(), *entry_point_entries(self.kind)])
+        return by_name(self.kind, [*own_entries(self), *self._from_folders(), *entry_point_entries(self.kind)])
 
     def names(self) -> list[str]:
         """Sorted names."""
@@ -159,6 +159,12 @@ class FolderRegistry:
             return lambda: getattr(module(), table)[row]
 
         return [Entry(row, origin, row_loader(row)) for row in rows]
+
+
+@cache
+def own_entries(registry: FolderRegistry) -> tuple[Entry, ...]:
+    """What lies in our own packages, which do not change while we run."""
+    return tuple(registry._own())
 
 
 @cache
@@ -255,11 +261,16 @@ def _entry_point_loader(point: Any) -> Callable[[], Any]:
 
 def _mentions(folder: str, group: str) -> bool:
     try:
-        names = [name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))]
+        return f"[{group}]".encode() in _entry_points_in(folder or ".", os.stat(folder or ".").st_mtime_ns)
     except OSError:
         return False
-    header = f"[{group}]".encode()
-    return any(header in _read(os.path.join(folder, name, "entry_points.txt")) for name in names)
+
+
+@cache
+def _entry_points_in(folder: str, changed: int) -> bytes:
+    """The entry points of all distributions in ``folder``, which was ``changed`` then."""
+    names = [name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info"))]
+    return b"\n".join(_read(os.path.join(folder, name, "entry_points.txt")) for name in names)
 
 
 def _read(path: str) -> bytes:

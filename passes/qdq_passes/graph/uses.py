@@ -54,7 +54,19 @@ def graph_likes(model: ir.Model) -> list[GraphLike]:
 
 def all_nodes(model: ir.Model) -> list[ir.Node]:
     """Every node: main graph, bodies of control flow, local functions; in the order of the file."""
-    return [node for graph_like in graph_likes(model) for node in graph_like.all_nodes()]
+    found: list[ir.Node] = []
+    for graph_like in graph_likes(model):
+        _gather(graph_like, found)
+    return found
+
+
+def _gather(graph: GraphLike, found: list[ir.Node]) -> None:
+    """Append the nodes of ``graph`` to ``found``, each before those of its bodies; faster than onnx_ir's own iterator."""
+    for node in graph:
+        found.append(node)
+        if node.attributes:
+            for body in bodies_of(node):
+                _gather(body, found)
 
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:
@@ -189,7 +201,7 @@ def has_body(node: ir.Node) -> bool:
 def bodies_of(node: ir.Node) -> list[ir.Graph]:
     """The graphs that ``node`` holds."""
     found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
+    for attribute in node.attributes.data.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             found.append(attribute.as_graph())
         elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():

@@ -18,6 +18,8 @@ from qdq_passes.errors import UsageError
 from qdq_passes.select.selectors import Selector
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/*\-]*")
+#: What `_hints` found.
+_resolved: dict[type, dict[str, Any]] = {}
 
 
 def from_text(cls: type[Pass], attribute: str, raw: Any) -> Any:
@@ -96,7 +98,9 @@ def describe(wanted: Any) -> str:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    if cls not in _resolved:
+        _resolved[cls] = typing.get_type_hints(cls)
+    return _resolved[cls]
 
 
 def field_type(cls: type[Pass], attribute: str) -> Any:

@@ -55,6 +55,7 @@ def digits(method: str, workers: Workers | None, data: Any = CALIB, **options: A
     return collect(model, open_feeds(data, input_specs(model), samples=19), method, workers=workers, **options)
 
 
+@pytest.mark.product(cover=("method", "statistics"))
 @pytest.mark.parametrize("statistics", [False, True])
 @pytest.mark.parametrize("method", METHODS.names())
 def test_every_method_byte_for_byte(method: str, statistics: bool, two: Workers, three: Workers) -> None:

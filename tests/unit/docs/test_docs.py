@@ -27,7 +27,7 @@ def test_pages_with_examples_exist() -> None:
 CASES = [pytest.param(page, marks=[pytest.mark.always] * (page.name == "README.md")) for page in EXECUTED]
 
 
-@pytest.mark.product(extra=2)
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("page", CASES, ids=lambda page: page.name)
 def test_examples(page: Path, tmp_path: Path) -> None:
     (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")

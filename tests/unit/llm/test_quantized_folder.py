@@ -30,6 +30,7 @@ from tests.cases.tiny_tokenizers import words
 
 Array = npt.NDArray[Any]
 SHAPES = [(1, 8, 16), (1, 1, 16), (1, 4, 40), (1, 8, 40), (1, 1, 40)]
+TWO = SHAPES[-2:]
 #: In place, by ScatterElements, the mask an input.
 FLOAT = Form()
 FORMS = {
@@ -52,9 +53,11 @@ def source(path: Path, form: Form = FLOAT, shapes: list[tuple[int, int, int]] = 
     return path
 
 
-def quantized(path: Path, form: Form = FLOAT, **options: Any) -> tuple[Path, Path, QuantizedFolder]:
+def quantized(
+    path: Path, form: Form = FLOAT, shapes: list[tuple[int, int, int]] = TWO, **options: Any
+) -> tuple[Path, Path, QuantizedFolder]:
     """A folder, what was made of it, and its story."""
-    given = source(path / "float", form)
+    given = source(path / "float", form, shapes)
     options = {"preset": "a16w8", "data": path / "text.txt", "samples": 8, **options}
     done = api.quantize(given, path / "out", **options)
     assert isinstance(done, QuantizedFolder)
@@ -71,7 +74,7 @@ def encodings(out: Path) -> list[dict[str, object]]:
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("cache", ["int8", "uint8"])
 def test_graphs_share_encodings_and_an_integer_cache(form: Form, cache: str, tmp_path: Path) -> None:
-    given, out, done = quantized(tmp_path, form, kv_cache=cache)
+    given, out, done = quantized(tmp_path, form, SHAPES, kv_cache=cache)
     assert verify_folder(out) == []
     manifest = read_manifest(out)
     assert [m.name for m in manifest.models] == [m.name for m in read_manifest(given).models]

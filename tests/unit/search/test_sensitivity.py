@@ -95,7 +95,20 @@ def test_metric_with_labels() -> None:
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     counted, output = tmp_path / "calls", tmp_path / "s.json"
-    words = ["sensitivity", DIGITS, "--data", CALIB, "--samples", "4", "--metric", f"{METRIC}counted", "-o", output]
+    words = [
+        "sensitivity",
+        DIGITS,
+        "--data",
+        CALIB,
+        "--samples",
+        "4",
+        "--select",
+        "op:Conv",
+        "--metric",
+        f"{METRIC}counted",
+        "-o",
+        output,
+    ]
     died = process(*words, SEARCH_CALLS=str(counted), SEARCH_KILL="6")
     assert died.returncode == -9
     partial = tmp_path / "s.json.partial"

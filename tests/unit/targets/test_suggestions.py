@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib.resources import files
 from pathlib import Path
 
@@ -50,24 +51,23 @@ def wrong(graph: ir.Model, chip: Target) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_node_of_the_samples_has_a_way_out(name: str, tmp_path: Path) -> None:
-    paths = [MODELS[name]]
-    for preset in PRESETS.names():
-        if name in LARGE and preset in REPEATED:
-            continue
-        output = tmp_path / f"{preset}.onnx"
+@pytest.mark.product(cover=("name", "preset"), extra=8)
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [(n, p) for n in sorted(MODELS) for p in (None, *PRESETS.names()) if n not in LARGE or p not in REPEATED],
+)
+def test_every_node_of_the_samples_has_a_way_out(name: str, preset: str | None, tmp_path: Path) -> None:
+    """As it is in floating point, and quantized by a preset."""
+    path = MODELS[name]
+    if preset is not None:
         data = [llama_feed()] if name == "tiny_llama" else "random:1"
-        try:
-            qdqtool.quantize(str(MODELS[name]), preset=preset, data=data, output=output)
-        except UsageError:  # nothing in it that could be
-            continue
-        paths.append(output)
-    for path in paths:
-        graph = qdqtool.load(path)
-        run_pipeline(graph, "sort,inline-functions,give-names,infer-shapes")
-        for chip in ROOTS:
-            assert wrong(graph, chip) == [], (path.stem, chip.name)
+        with contextlib.suppress(UsageError):  # nothing in it that could be quantized
+            qdqtool.quantize(str(path), preset=preset, data=data, output=tmp_path / "q.onnx")
+            path = tmp_path / "q.onnx"
+    graph = qdqtool.load(path)
+    run_pipeline(graph, "sort,inline-functions,give-names,infer-shapes")
+    for chip in ROOTS:
+        assert wrong(graph, chip) == [], chip.name
 
 
 def test_a_suggestion_is_looked_at() -> None:

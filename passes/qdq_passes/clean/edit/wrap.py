@@ -33,8 +33,9 @@ class Snapshot:
     @classmethod
     def of(cls, model: ir.Model) -> Snapshot:
         """The present state of ``model``."""
+        nodes = all_nodes(model)
         return cls(
-            nodes={node: _of_node(node) for node in all_nodes(model)},
+            nodes={node: _of_node(node) for node in nodes},
             values={value: (value.name, str(value.type), _shape(value)) for value in all_values(model)},
             initializers={
                 (id(graph), name): id(value.const_value)
@@ -48,7 +49,7 @@ class Snapshot:
                 "outputs": [value.name for value in model.graph.outputs],
                 "metadata": dict(model.metadata_props),
                 "IR version": model.ir_version,
-                "order": [id(node) for node in all_nodes(model)],
+                "order": [id(node) for node in nodes],
             },
         )
 
