@@ -88,6 +88,12 @@ def test_the_page_of_the_architecture_names_what_is_there() -> None:
         assert {name for name in there if f"`{name}`" not in page} == set(), folder
 
 
+def test_what_builds_cases_is_said_in_one_place() -> None:
+    folder = ROOT / "tests" / "cases"
+    told = (folder / "__init__.py").read_text(encoding="utf-8")
+    assert {file.stem for file in folder.glob("[!_]*.py") if f"`{file.stem}" not in told} == set()
+
+
 def test_no_module_bears_the_name_of_a_verb() -> None:
     """Importing it would replace the function. ``calibrate`` is a package on purpose: the verb is `qdqtool.api.calibrate`."""
     modules = {module.name for module in pkgutil.iter_modules(qdqtool.__path__)}
