@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
 
-from qdqtool.api import VERBS
+from qdqtool import api
 from qdqtool.options import Field, options_of
-from qdqtool.verbs.verb import Verb, help_of
+from qdqtool.verbs.verb import help_of
 
 HEAD = """# Options
 
@@ -22,7 +22,7 @@ command has (`--json`, `--print-pipeline`, …) is in its `--help`.
 def page() -> str:
     """The whole page."""
     lines = [HEAD]
-    for name in sorted(VERBS):
+    for name in sorted(api.VERBS):
         verb = verb_of(name)
         lines += [f"## `{name}`", "", help_of(verb).split("\n\n")[0].replace("\n", " "), ""]
         lines += ["| command line | Python | default | what it says |", "|---|---|---|---|"]
@@ -32,9 +32,9 @@ def page() -> str:
 
 def verb_of(name: str) -> type:
     """The class of the verb called ``name``."""
-    module = importlib.import_module(VERBS[name])
-    found = [value for value in vars(module).values() if isinstance(value, type) and Verb in value.__bases__]
-    return next(value for value in found if value.__module__ == module.__name__)
+    found = inspect.unwrap(getattr(api, name))
+    assert isinstance(found, type)
+    return found
 
 
 def _row(each: Field, *, recipes: bool) -> str:

@@ -1,24 +1,31 @@
 """Every verb as a function, also those that `qdqtool` itself has no room for: `qdqtool.api.calibrate`, `lint`, `memory_plan`.
 
-Each is loaded when it is first used; its options are the fields of the class of its name, in `qdqtool.verbs`."""
+A verb is what a file of `qdqtool.verbs` makes with a line ``split = function_of(Split)``. It is loaded when it is first used; its
+options are the fields of its class."""
 
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-_FOLDERS = {
-    "qdqtool.verbs": (
-        "calibrate", "check", "compare", "diff", "generate", "inspect", "lint", "match", "mixed_precision", "perplexity",
-        "quantize", "sensitivity", "split", "verify",
-    ),
-    "qdqtool.verbs.edits": ("convert_opset", "externalize", "extract", "fix_shapes", "opt", "rename", "simplify"),
-    "qdqtool.verbs.encodings": ("convert_encodings", "export_encodings", "import_encodings"),
-    "qdqtool.verbs.npu": ("analyze", "compile", "lower", "memory_plan", "simulate"),
-}  # fmt: skip
+from qdqtool import verbs
+
+_VERB = re.compile(r"^(\w+) = function_of\(", re.MULTILINE)
+
+
+def _found() -> Iterator[tuple[str, str]]:
+    for folder in map(Path, verbs.__path__):
+        for file in sorted(folder.rglob("*.py")):
+            module = ".".join((verbs.__name__, *file.relative_to(folder).with_suffix("").parts))
+            for name in _VERB.findall(file.read_text(encoding="utf-8")):
+                yield name, module
+
 
 #: The module of each verb.
-VERBS = {name: f"{folder}.{name}" for folder, names in _FOLDERS.items() for name in names}
+VERBS = dict(_found())
 
 
 def __getattr__(name: str) -> Any:

@@ -88,12 +88,12 @@ def _targets() -> list[dict[str, Any]]:
 
 
 def _commands() -> list[dict[str, Any]]:
-    from qdqtool.cli.main import COMMANDS
+    from qdqtool.cli.main import COMMANDS, in_one_line
 
     return [
         {
             "name": name,
-            "summary": entry.first_doc_line() or entry.load().get_short_help_str(100),
+            "summary": entry.first_doc_line() or in_one_line(entry.load()),
             "origin": entry.origin,
         }
         for name, entry in COMMANDS.entries().items()

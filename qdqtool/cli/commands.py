@@ -23,6 +23,8 @@ def command_of(
 ) -> Callable[[Callable[[Out, V], int | None]], click.Command]:
     """Make a command of a function ``f(out, verb)``: what the person says becomes a ``verb``.
 
+    Its line in the list of commands is the docstring of the function, or the first of its help.
+
     Args:
         verb: the class; one for the command alone may add fields to that of `qdqtool.verbs`.
         group: the group of commands it belongs to.
@@ -35,6 +37,7 @@ def command_of(
 
         call.__name__, call.__doc__ = function.__name__, help_of(verb)
         made = command(group, name)(call)
+        made.short_help = function.__doc__
         made.params += sorted(
             map(_parameter, _shown(verb)), key=lambda each: each.nargs == -1
         )  # what takes the rest is last

@@ -14,7 +14,7 @@ from qdq_passes.errors import QdqError, UsageError
 
 @dataclass(frozen=True)
 class CommandRegistry(FolderRegistry):
-    """Commands: the files ``cmd_*.py`` of our packages, and the verbs that need none.
+    """Commands: the files ``cmd_*.py`` of our packages, and the verbs that need none; of either several may stand in one table.
 
     Args:
         verbs: the package of verbs that write a model; each is a command of its name, unless a ``cmd_`` file makes that.
@@ -22,13 +22,14 @@ class CommandRegistry(FolderRegistry):
 
     prefix: str = "cmd_"
     attribute: str | None = "command"
+    table: str | None = "COMMANDS"
     verbs: str | None = None
 
     def _own(self) -> Iterable[Entry]:
         by_hand = list(super()._own())
         yield from by_hand
         names = {entry.name for entry in by_hand}
-        for verb in FolderRegistry(self.kind, (self.verbs,))._own() if self.verbs is not None else ():
+        for verb in FolderRegistry(self.kind, (self.verbs,), table="VERBS")._own() if self.verbs is not None else ():
             if verb.name not in names:
                 yield replace(verb, load=_command_loader(verb))
 
@@ -37,7 +38,7 @@ def _command_loader(verb: Entry) -> Callable[[], click.Command]:
     def load() -> click.Command:
         from qdqtool.cli.tables.saving import edit_command
 
-        return edit_command(verb.load())
+        return edit_command(verb.load(), verb.name)
 
     return load
 
@@ -50,27 +51,32 @@ COMMANDS = CommandRegistry(
 INTERNAL_ERROR, INTERRUPTED = 70, 130
 
 
+def in_one_line(command: click.Command) -> str:
+    """What ``command`` does, as a list says it: the first line of its help where it has no shorter one."""
+    return command.short_help or (command.help or "").partition("\n")[0]
+
+
 class CommandFolder(click.Group):
-    """A group whose commands are those of a registry; a command's module is imported when it is used."""
+    """A group whose commands are those of a registry, whose modules are imported when they are used, and those added to it."""
 
     registry = COMMANDS
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands; their one-line help is the first line of their file, so that none is imported."""
-        rows = [
-            (name, entry.first_doc_line() or entry.load().get_short_help_str(90))
-            for name, entry in self.registry.entries().items()
-        ]
+        rows = {name: entry.first_doc_line() or in_one_line(entry.load()) for name, entry in self._entries().items()}
+        rows |= {name: in_one_line(made) for name, made in self.commands.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(sorted(rows.items()))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, sorted."""
-        return self.registry.names()
+        return sorted({*self._entries(), *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called ``cmd_name``; a usage error with the nearest names when there is none."""
-        entries = self.registry.entries()
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        entries = self._entries()
         if cmd_name not in entries:
             raise unknown_name(self.registry.kind, cmd_name, entries)
         found = entries[cmd_name].load()
@@ -78,21 +84,32 @@ class CommandFolder(click.Group):
             raise UsageError("its `command` is no click command", where=entries[cmd_name].origin)
         return found
 
+    def _entries(self) -> dict[str, Entry]:
+        return {name: entry for name, entry in self.registry.entries().items() if name not in self.commands}
+
+
+class SubCommands(CommandFolder):
+    """A group inside a command (``qdqtool qdq list``); an unknown name is answered with those that exist.
+
+    Args:
+        verbs: the package of verbs that need no command of their own, as in `CommandRegistry`.
+    """
+
+    def __init__(self, *args: Any, verbs: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.registry = CommandRegistry(self.name or "", (), verbs=verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command called ``cmd_name``; a usage error with the names there are when there is none."""
+        names = self.list_commands(ctx)
+        if cmd_name not in names:
+            raise UsageError(f"unknown {self.name} command {cmd_name!r}", hint=f"there is {', '.join(names)}")
+        return super().get_command(ctx, cmd_name)
+
 
 def _add_paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
     for folder in value:
         add_path(folder)
-
-
-class SubCommands(click.Group):
-    """A group inside a command (``qdqtool qdq list``); an unknown name is answered with those that exist."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called ``cmd_name``; a usage error with the names there are when there is none."""
-        found = super().get_command(ctx, cmd_name)
-        if found is None:
-            raise UsageError(f"unknown {self.name} command {cmd_name!r}", hint=f"there is {', '.join(self.commands)}")
-        return found
 
 
 @click.group(

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from qdq_passes.encode.edit.encoding_policy import histogram_of
 from qdq_passes.graph.uses import all_values, constant_array
 from qdq_passes.numerics.agreement import worst_first
+from qdq_passes.numerics.arrays import Numbers
 from qdq_passes.numerics.encoding import Encoding, nested
 from qdq_passes.numerics.mapped import is_large_file
-from qdq_passes.numerics.numbers import Numbers
 from qdq_passes.numerics.price import Fit, fit_of, fit_of_histogram
 from qdq_passes.qdq.look.pairs import Kind, Pair, qdq_pairs
 

@@ -17,7 +17,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.journal import Journal
-from qdqtool.io.files.progress import Progress, Warn
+from qdqtool.io.files.progress import Progress, Warn, after
 from qdqtool.quantization.calibrating import collect_finite, exclude_options
 from qdqtool.quantization.observing import observed_names
 from qdqtool.quantization.plan import Plan
@@ -194,7 +194,7 @@ class Measurements:
         self.points |= wanted
         todo = {key: point for key, point in wanted.items() if key not in self.known}
         before = len(wanted) - len(todo)
-        ticks = None if progress is None else _shifted(progress, before, len(wanted))
+        ticks = after(before, progress, len(wanted))
         results = self.workers.map(measure, self.baseline, list(todo.values()), progress=ticks)
         for key, found in zip(todo, results, strict=True):
             data = found.to_json()
@@ -202,10 +202,6 @@ class Measurements:
                 self.journal.add(key, data)
             self.known[key] = Measured.from_json(data)
         return [self.known[point.key] for point in points]
-
-
-def _shifted(progress: Progress, before: int, total: int) -> Progress:
-    return lambda done, _: progress(before + done, total)
 
 
 def _selectors(plan: Plan) -> set[str]:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import worst_first
 
-from qdqtool.io.files.progress import Progress, StageProgress
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import stage as in_stage
 from qdqtool.search.allowed_precisions import Allowed
 from qdqtool.search.measuring import Measurements, Setting
 from qdqtool.search.metrics import Metric
@@ -178,7 +179,7 @@ class Search:
     def _harms(self) -> dict[str, float]:
         """What each group does by itself, the others being float."""
         points = [Point(only=group.nodes) for group in self._groups.values()]
-        alone = self.measurements.of(points, self._ticks("measuring"))
+        alone = self.measurements.of(points, in_stage(self.progress, "measuring"))
         base = self._noise_of(self.setting.floating)
         return {
             name: 0.0 if found.reason else max(0.0, self._noise_of(found.figure) - base)
@@ -277,12 +278,8 @@ class Search:
             Point.of({node: precision for name, precision in mix.items() for node in self._groups[name].nodes})
             for mix in mixes
         ]
-        results = self.measurements.of(points, self._ticks(stage))
+        results = self.measurements.of(points, in_stage(self.progress, stage))
         return [Found(point=p, measured=m) for p, m in zip(points, results, strict=True)]
-
-    def _ticks(self, stage: str) -> Progress | None:
-        tick = self.progress
-        return None if tick is None else (lambda done, total: tick(stage, done, total))
 
     def _of(self, found: Found) -> Mix:
         """The mix of a point."""

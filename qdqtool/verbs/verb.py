@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypeVar
 
+from qdq_passes.core.names import kebab_case
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import options_of
@@ -22,7 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Verb(Generic[R_co]):
-    """A job and what is said of it. Module, class and function have one name: `verbs.split`, `Split`, `split`.
+    """A job and what is said of it. Class and function have one name, the module too where it holds no other: `Split`, `split`.
 
     Options are shown in the order of the class: its own, then those of its groups; the groups in ``leads`` come first, those in
     ``trails`` last, and an option that is ``placed`` before the other that it names.
@@ -58,7 +59,7 @@ def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
         return verb(*args, **kwargs).run()
 
     assert isinstance(verb, type)
-    call.__name__ = call.__qualname__ = verb.__module__.rpartition(".")[2]
+    call.__name__ = call.__qualname__ = kebab_case(verb.__name__.removesuffix("Of")).replace("-", "_")
     call.__doc__ = documented(verb)
     call.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]
     return call

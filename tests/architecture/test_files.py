@@ -12,28 +12,38 @@ from pathlib import Path
 import click
 import pytest
 from qdq_passes.core.names import camel_case
+from qdq_passes.core.registry import PASSES
 
 import qdqtool
+from qdqtool.api import VERBS
 from qdqtool.calibrate.methods import __name__ as methods_package
 from qdqtool.calibrate.observer import METHODS, Observer
 from qdqtool.cli.main import COMMANDS
 from tests.architecture.places import ROOT, python_files, short, tree_of
 
-#: Lines of a file, files of a folder, lines of code of a function.
-LIMIT, FOLDER, FUNCTION = 400, 25, 60
-#: Verbs that are, or are to become, functions of `qdqtool`; importing a module of that name would replace the function.
-#: ``calibrate`` is a package on purpose: the verb is `qdqtool.api.calibrate`.
-VERBS = {
-    "analyze", "check", "compare", "compile", "convert_opset", "diff", "extract", "fix_shapes", "from_gs", "generate", "inspect",
-    "load", "lower", "match", "mixed_precision", "quantize", "rename", "run_pipeline", "save", "sensitivity", "simplify",
-    "simulate", "split", "to_gs", "view",
-}  # fmt: skip
+#: Lines of a file at most and at least, files of a folder, lines of code of a function.
+LIMIT, LEAST, FOLDER, FUNCTION = 400, 30, 25, 60
+#: Files that are a package's door as an `__init__` is.
+DOORS = {"qdqtool/passes.py"}
 
 
 def test_files_are_as_long_as_an_idea() -> None:
     lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in python_files()}
     long = {short(file): count for file, count in lines.items() if count > LIMIT}
     assert not long, f"over {LIMIT} lines: {long}"
+
+
+def test_files_are_no_splinters() -> None:
+    """A shorter file belongs to another; a pass, a verb or a command that is found by its name may be as short as a row of data."""
+    lines = {short(file): len(file.read_text(encoding="utf-8").splitlines()) for file in python_files()}
+    found = {entry.origin for registry in (PASSES, COMMANDS, METHODS) for entry in registry.entries().values()}
+    few = {
+        file: count
+        for file, count in lines.items()
+        if count < LEAST and file.startswith(("passes/", "qdqtool/")) and not file.endswith("/__init__.py")
+    }
+    rows = {module.replace(".", "/") + ".py" for module in found | set(VERBS.values())}
+    assert few.keys() - rows - {f"passes/{row}" for row in rows} - DOORS == set(), f"under {LEAST} lines: {few}"
 
 
 def test_folders_can_be_taken_in() -> None:
@@ -78,9 +88,16 @@ def test_the_page_of_the_architecture_names_what_is_there() -> None:
         assert {name for name in there if f"`{name}`" not in page} == set(), folder
 
 
+def test_what_builds_cases_is_said_in_one_place() -> None:
+    folder = ROOT / "tests" / "cases"
+    told = (folder / "__init__.py").read_text(encoding="utf-8")
+    assert {file.stem for file in folder.glob("[!_]*.py") if f"`{file.stem}" not in told} == set()
+
+
 def test_no_module_bears_the_name_of_a_verb() -> None:
+    """Importing it would replace the function. ``calibrate`` is a package on purpose: the verb is `qdqtool.api.calibrate`."""
     modules = {module.name for module in pkgutil.iter_modules(qdqtool.__path__)}
-    assert not modules & (VERBS | set(qdqtool.__all__))
+    assert modules & {*VERBS, *qdqtool.__all__} == {"calibrate"}
 
 
 def test_verbs_stay_functions() -> None:
@@ -110,12 +127,18 @@ def test_one_command_a_file() -> None:
         assert isinstance(command, click.Command), f"cmd_{name.replace('-', '_')}.py defines no click command"
         assert command.name == name
         assert command.help, f"qdqtool {name} has no help"
-    folders = [ROOT.joinpath(*package.split(".")) for package in COMMANDS.packages]
-    files = {file.stem.removeprefix("cmd_").replace("_", "-") for folder in folders for file in folder.glob("cmd_*.py")}
-    assert files <= set(COMMANDS.names())
+    origins = {entry.origin for entry in COMMANDS.entries().values()}
     assert COMMANDS.verbs is not None
-    verbs = ROOT.joinpath(*COMMANDS.verbs.split("."))
-    assert {file.stem.replace("_", "-") for file in verbs.glob("[!_]*.py")} <= set(COMMANDS.names())
+    by_hand = [module for package in COMMANDS.packages for module in modules(package, "cmd_*.py")]
+    assert set(by_hand) <= origins
+    beside = {name.replace("-", "_") for name, entry in COMMANDS.entries().items() if entry.origin in by_hand}
+    verbs = modules(COMMANDS.verbs, "[!_]*.py")
+    assert {module for module in verbs if module.rpartition(".")[2] not in beside} <= origins
+
+
+def modules(package: str, pattern: str) -> list[str]:
+    """Names of the modules of one of our packages whose files match ``pattern``."""
+    return [f"{package}.{file.stem}" for file in ROOT.joinpath(*package.split(".")).glob(pattern)]
 
 
 @pytest.mark.parametrize("folder", ["foreign", "presets", "targets"])

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnx.parser
 
 from qdqtool.cli.main import run
 from qdqtool.runtime.session import open_session
-from tests.cases.small_models import HEADER
+from tests.cases.small_models import parsed
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "qdqtool" / "_demo"
@@ -89,8 +88,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def write(path: Path, text: str) -> str:
     """Write the model of a graph in ONNX text to ``path``."""
-    text = text.strip()
-    onnx.save(onnx.parser.parse_model(text if text.startswith("<") else f"{HEADER}\n{text}"), path)
+    onnx.save(parsed(text), path)
     return str(path)
 
 

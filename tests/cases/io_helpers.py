@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
@@ -27,21 +26,8 @@ def weighted(**weights: int) -> ir.Model:
     return model(f"g (float[1024] y0) => (float[1024] y{len(weights)}) <{tensors}> {{ {nodes} }}")
 
 
-def values(m: ir.Model) -> dict[str, float]:
-    """First element of each initializer."""
-    found = {}
-    for name, value in m.graph.initializers.items():
-        assert value.const_value is not None
-        found[name] = float(value.const_value.numpy().flat[0])
-    return found
-
-
 def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-def put(m: ir.Model, name: str, number: float) -> None:
-    m.graph.initializers[name].const_value = ir.tensor(np.full(1024, number, np.float32), name=name)
 
 
 def refused(path: Path, *words: str, unsupported: bool = False) -> str:

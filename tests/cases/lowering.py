@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from qdq_passes.npu.program import DOMAIN
-from qdq_passes.npu.program.operators import STANDARD, why_not_computable
+from qdq_passes.npu.program.operators import why_not_computable
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import Verdict
 from qdq_passes.pipeline.hooks import VerifyEach
@@ -36,13 +35,3 @@ def lowered(model: ir.Model, target: FakeTarget | None = None) -> ir.Model:
     """A copy of ``model`` lowered for ``target``, verified after each pass."""
     steps = f"{preparation()},{LOWER}"
     return run_pipeline(model, steps, inputs={"target": target or TakesAll()}, hooks=[VerifyEach()], copy=True).model
-
-
-def operators(model: ir.Model) -> list[str]:
-    """The operators of the main graph, those of other domains with theirs."""
-    return [f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph]
-
-
-def foreign(model: ir.Model) -> list[str]:
-    """Operators that no program may hold."""
-    return [op for op in operators(model) if op not in STANDARD and not op.startswith(f"{DOMAIN}::")]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
-from qdq_passes.npu.reference.run import Fallback, captured_values, run_reference
+from qdq_passes.npu.reference.run import run_reference
 from qdq_passes.numerics.arithmetic import Arithmetic, Rounding
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.quantize import dequantize
@@ -137,29 +137,3 @@ def pow2(random: np.random.Generator, *, low: int = -7, high: int = 0, dtype: st
     bottom, top = integer_range(kind, symmetric=False)
     middle = int(random.choice([0, random.integers(bottom, top + 1), (bottom + top + 1) // 2]))
     return Encoding.per_tensor(kind, 2.0 ** int(random.integers(low, high + 1)), middle)
-
-
-def scaled_by(encoding: Encoding, factor: float, random: np.random.Generator) -> Encoding:
-    """An encoding like `pow2` with ``factor`` times the scale of ``encoding``."""
-    return Encoding.per_tensor(
-        pow2(random).dtype, encoding.scale[0] * factor, pow2(random, dtype="int8").zero_point[0] % 128
-    )
-
-
-def on_cpu(model: ir.Model) -> Fallback:
-    """onnxruntime without optimization on one node of ``model`` at a time, bodies and all."""
-
-    def run(node: ir.Node, inputs: Sequence[Array | None]) -> list[Array]:
-        values = [*node.inputs, *captured_values(node)]
-        fed = {v.name or "": a for v, a in zip(values, inputs, strict=True) if v is not None and a is not None}
-        read = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in fed.items()
-        ]
-        written = [helper.make_empty_tensor_value_info(v.name or "") for v in node.outputs if v.name]
-        graph = helper.make_graph([ir.to_proto(node)], "node", read, written)
-        opsets = [helper.make_opsetid(domain, opset) for domain, opset in model.opset_imports.items()]
-        functions = [ir.to_proto(function) for function in model.functions.values()]
-        proto = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=model.ir_version)
-        return list(open_session(model_of(proto)).run(fed).values())
-
-    return run

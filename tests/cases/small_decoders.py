@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import onnx.parser
 import onnx_ir as ir
 from qdq_passes.decoder.look.record import HIDDEN, HIDDEN_FLOAT16
-from qdq_passes.graph.uses import all_nodes, all_values
 
-from qdqtool.io.models.load import model_of
 from qdqtool.runtime.session import Session, open_session
-
-Array = npt.NDArray[Any]
+from tests.cases.small_models import Array, model, parsed
 
 VOCABULARY, WIDTH, HEADS, SIZE = 11, 8, 2, 4
 IDS, MASK, POSITIONS = "int64[B,S] input_ids", "int64[B,T] attention_mask", "int64[B,S] position_ids"
@@ -102,17 +96,14 @@ def decoder(
       turned = Transpose <perm = [0, 2, 1, 3]> (heads) joined = Reshape(turned, join_heads)
       projected = MatMul(joined, w_o) stream = Add(projected, x) [lm_head] logits = MatMul(stream, head)
     }}"""
-    proto = onnx.parser.parse_model(text)
+    graph = parsed(text).graph
     constants: dict[str, Array] = {name: weight(name, *shape) for name, shape in WEIGHTS.items()}
     constants |= {name: np.array(number, np.int64) for name, number in CONSTANTS.items()}
     constants |= {name: np.array(number, np.float32) for name, number in FLOATS.items()}
     constants |= dict(more or {})
-    bodies = [attribute.g for node in proto.graph.node for attribute in node.attribute if attribute.HasField("g")]
-    read = {name for graph in (proto.graph, *bodies) for node in graph.node for name in node.input}
-    for name, array in constants.items():
-        if name in read:
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model_of(proto)
+    bodies = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    read = {name for graph in (graph, *bodies) for node in graph.node for name in node.input}
+    return model(text, {name: array for name, array in constants.items() if name in read})
 
 
 def feed(session: Session, *, batch: int = 1, past: int, new: int, pads: int = 0) -> dict[str, Array]:
@@ -150,61 +141,8 @@ def difference(
 ) -> float:
     """Largest difference of any output, in units of that output's largest magnitude."""
     results = []
-    for model in (before, after):
-        session = open_session(model)
+    for each in (before, after):
+        session = open_session(each)
         results.append(session.run(feed(session, batch=batch, past=past, new=new, pads=pads)))
     assert list(results[0]) == list(results[1])
     return max(float(np.abs(a - results[1][name]).max() / np.abs(a).max()) for name, a in results[0].items())
-
-
-def in_half(model: ir.Model) -> ir.Model:
-    """``model`` with every float32 as float16: inputs, outputs, constants, casts. In place."""
-    for node in all_nodes(model):
-        for attribute in list(node.attributes.values()):
-            if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.FLOAT:
-                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _halved(attribute.as_tensor()))
-            if (node.op_type, attribute.name) == ("Cast", "to") and attribute.as_int() == ir.DataType.FLOAT:
-                node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT16))
-    for value in all_values(model):
-        if value.const_value is not None and value.const_value.dtype == ir.DataType.FLOAT:
-            value.const_value = _halved(value.const_value)
-        if value.dtype == ir.DataType.FLOAT:
-            value.dtype = ir.DataType.FLOAT16
-    return model
-
-
-def _halved(tensor: ir.TensorProtocol) -> ir.Tensor[Array]:
-    """Beyond ±65504 the lowest or largest number, as exporters cast their masks."""
-    return ir.Tensor(np.clip(tensor.numpy(), -65504, 65504).astype(np.float16), name=tensor.name)
-
-
-def merged(model: ir.Model) -> ir.Model:
-    """``model`` in the then-branch of an If, chosen by an input ``use_cache_branch``; the other branch gives zeros."""
-    graph = ir.to_proto(model).graph
-    outputs = list(graph.output)
-    zeros = [
-        onnx.helper.make_node(
-            "ConstantOfShape", [f"{o.name}_zeros"], [f"{o.name}_none"], value=onnx.helper.make_tensor("v", 1, [1], [0])
-        )
-        for o in outputs
-    ]
-    shapes = [
-        onnx.numpy_helper.from_array(np.array([1, 1, 1, 1][: len(o.type.tensor_type.shape.dim)]), f"{o.name}_zeros")
-        for o in outputs
-    ]
-    makers = [onnx.helper.make_node("Constant", [], [shape.name], value=shape) for shape in shapes]
-    nones = [onnx.helper.make_tensor_value_info(f"{o.name}_none", 1, None) for o in outputs]
-    inner = [onnx.helper.make_tensor_value_info(f"{o.name}_inner", 1, None) for o in outputs]
-    names = {o.name: f"{o.name}_inner" for o in outputs}
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-    branch = onnx.helper.make_node(
-        "If", ["use_cache_branch"], [o.name for o in outputs], name="merged",
-        then_branch=onnx.helper.make_graph(list(graph.node), "with_past", [], inner),
-        else_branch=onnx.helper.make_graph([*makers, *zeros], "without", [], nones),
-    )  # fmt: skip
-    flag = onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
-    whole = onnx.helper.make_graph([branch], "g", [*graph.input, flag], outputs, initializer=list(graph.initializer))
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    return model_of(onnx.helper.make_model(whole, opset_imports=opsets, ir_version=8))

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from qdq_passes.decoder.look.record import CacheTensor, Decoder, Layout, MaskInput
 
@@ -341,3 +342,25 @@ def dynamic(path: Path, *, positions: bool = True, mask: bool = True) -> Path:
     graph = helper.make_graph(g.nodes, "tiny_dynamic", inputs, outputs, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
     return path
+
+
+def words(path: Path) -> Path:
+    """A tokenizer whose words are ``w0`` … ``w49``; 0 is special."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    model = tokenizers.models.WordLevel({f"w{n}": n for n in range(VOCABULARY)}, unk_token="w1")
+    found = tokenizers.Tokenizer(model)
+    found.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    found.add_special_tokens(["w0"])
+    found.save(str(path / "tokenizer.json"))
+    return path / "tokenizer.json"
+
+
+def characters(path: Path) -> Path:
+    """A tokenizer of bytes: no merges, so that a character may be four tokens."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    found = tokenizers.Tokenizer(tokenizers.models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = tokenizers.decoders.ByteLevel()
+    found.save(str(path / "tokenizer.json"))
+    return path / "tokenizer.json"

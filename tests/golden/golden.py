@@ -41,18 +41,11 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Report, run_pipeline
 
 from qdqtool.io.models.load import model_of
+from tests.cases.small_models import Observed
 from tests.golden.fake_target import FakeTarget
 
 FOLDER = Path(__file__).parent
 _NUMBER = r"[-+0-9.e]+?"
-
-
-@dataclass(frozen=True)
-class Observed:
-    """An observed range, as calibration hands it to `annotate-encodings`."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import onnxruntime as ort
 import pytest
 
 from qdqtool.npu.payload import write_payload
+from tests.cases.small_models import parsed
 from tests.npu.small_programs import HEADER, MIXED, RUNTIME, context_model, equal, feed, library, mixed, run
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.qdqtool" : 1]>\n'
@@ -36,15 +37,10 @@ chain (uint8[N, 4, 9, 9] x) => (int8[A, B, C, D] conv, int8[E, F, G, H] up, int8
 
 def chain() -> onnx.ModelProto:
     rng = np.random.default_rng(1)
-    model = onnx.parser.parse_model(CHAIN)
-    for name, shape in {"w": (6, 2, 3, 3), "u": (6, 5, 2, 2), "v": (5, 7)}.items():
-        weights = rng.integers(-127, 128, shape).astype(np.int8)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
-    for name, size in {"zeros": 6, "more_zeros": 5, "last_zeros": 7}.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(size, np.int32), name))
-    table = np.arange(-128, 128).astype(np.int8)[::-1].copy()
-    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
-    return model
+    shapes, sizes = {"w": (6, 2, 3, 3), "u": (6, 5, 2, 2), "v": (5, 7)}, {"zeros": 6, "more_zeros": 5, "last_zeros": 7}
+    weights = {name: rng.integers(-127, 128, shape).astype(np.int8) for name, shape in shapes.items()}
+    zeros = {name: np.zeros(size, np.int32) for name, size in sizes.items()}
+    return parsed(CHAIN, {**weights, **zeros, "table": np.arange(-128, 128).astype(np.int8)[::-1].copy()})
 
 
 def with_operators(model: onnx.ModelProto, threads: int = 1) -> ort.InferenceSession:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from qdq_passes.graph.uses import all_values
 from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
 from qdqtool.io.models.serialize import serialize, to_bytes
+from tests.cases.small_models import Observed
 from tests.golden.numerics import differences, outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts
 
@@ -23,12 +23,6 @@ CLEANING = (
     "remove-identity", "merge-transposes", "fold-batch-norm", "fuse-conv-activation", "convert-opset",
 )  # fmt: skip
 QUANTIZE = "annotate-encodings{encodings=@ranges},insert-qdq"
-
-
-@dataclass(frozen=True)
-class Observed:
-    low: float
-    high: float
 
 
 def ranges_of(model: ir.Model) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,13 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.biases import coupled_biases, product_at
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, qdq_pairs
 
+from tests.cases.small_models import Observed
 from tests.dial import sized
 from tests.golden.numerics import outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts
 
 FEW = settings(DETERMINISTIC, max_examples=sized(40, 20))
 INSERTED = "give-names,annotate-encodings{encodings=@ranges scales=%s},insert-qdq{weights=dq}"
-
-
-@dataclass(frozen=True)
-class Observed:
-    low: float
-    high: float
 
 
 @st.composite

@@ -22,11 +22,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.errors import UsageError
-from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.arrays import Array, Numbers
 from qdq_passes.numerics.encoding import FLOAT32_TINY, Encoding, integer_format, integer_range
 from qdq_passes.numerics.granularity import Granularity
 from qdq_passes.numerics.mapped import is_large_file, mapped, spans
-from qdq_passes.numerics.numbers import Numbers
 
 #: Elements that are worked on together, so that temporaries stay in the cache.
 TILE = 1 << 16

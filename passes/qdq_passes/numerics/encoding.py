@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics import pow2
+from qdq_passes.numerics.arrays import Numbers, compact
 from qdq_passes.numerics.granularity import Granularity
-from qdq_passes.numerics.numbers import Numbers, compact
 
 #: Smallest positive number of a float type whose range is below float32's; scales are stored in the tensor's own type.
 SMALLEST_SCALE = {ir.DataType.FLOAT16: 2.0**-24}

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from qdqtool.verbs.editing import Edit
 
 
-def edit_command(verb: type[Edit]) -> click.Command:
-    """The command of a verb that writes a model: it is called as its file is, and shows what was done."""
-    name = verb.__module__.rpartition(".")[2].replace("_", "-")
+def edit_command(verb: type[Edit], name: str) -> click.Command:
+    """The command ``name`` of a verb that writes a model: it shows what was done."""
 
     @command_of(verb, name=name)
     def command(out: Out, asked: Edit) -> None:

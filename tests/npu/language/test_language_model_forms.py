@@ -16,8 +16,7 @@ from qdq_passes.npu.units.verdict import CPU
 import qdqtool
 from qdqtool.llm import Session
 from qdqtool.targets.loading import TARGETS, load_target
-from tests.cases.tiny_decoder import VOCABULARY, dynamic
-from tests.cases.tiny_tokenizers import words
+from tests.cases.tiny_decoder import VOCABULARY, dynamic, words
 from tests.dial import some
 
 LOGITS = npt.NDArray[np.float32]

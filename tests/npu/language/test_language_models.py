@@ -17,8 +17,7 @@ from qdq_passes.npu.units.verdict import CPU
 from qdqtool import api
 from qdqtool.llm import Session
 from tests.cases.cli_helpers import cli
-from tests.cases.tiny_decoder import VOCABULARY, Form, folder
-from tests.cases.tiny_tokenizers import words
+from tests.cases.tiny_decoder import VOCABULARY, Form, folder, words
 
 TARGET = "generic_int8"
 SHAPES = [(1, 4, 40), (1, 8, 40), (1, 1, 40)]

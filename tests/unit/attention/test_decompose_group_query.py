@@ -251,12 +251,10 @@ def decoder(batch: int, length: int, context: int, options: str = "") -> ir.Mode
         text = (
             text.replace(f"[{name},", f"[{size},").replace(f",{name},", f",{size},").replace(f",{name}]", f",{size}]")
         )
-    parsed = onnx.parser.parse_model(text)
     random = np.random.default_rng(2)
     angles = np.arange(32)[:, None] / 10 ** (np.arange(8) / 8)
-    for name, array in {"table": random.normal(size=(9, 64)), "cos": np.cos(angles), "sin": np.sin(angles)}.items():
-        parsed.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-    return model_of(parsed)
+    weights = {"table": random.normal(size=(9, 64)), "cos": np.cos(angles), "sin": np.sin(angles)}
+    return model(text, {name: array.astype(np.float32) for name, array in weights.items()})
 
 
 def teacher(static: dict[int, ir.Model], tokens: Array, context: int, lengths: list[int]) -> Array:

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx.parser
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
 from qdq_passes import run_pipeline
 from qdq_passes.pipeline.hooks import VerifyEach
 
-from qdqtool.io.models.load import model_of
 from qdqtool.runtime.session import open_session
+from tests.cases.small_models import model
 
 Array = npt.NDArray[Any]
 RANDOM = np.random.default_rng(0)
@@ -26,24 +24,18 @@ def array(*shape: int) -> Array:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-def parsed(text: str, weights: dict[str, Array]) -> ir.Model:
-    proto = onnx.parser.parse_model(text)
-    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
-    return model_of(proto)
-
-
 def check(
     text: str, passes: str, weights: dict[str, Array], feed: dict[str, Array], dtype: Any = np.float32
 ) -> ir.Model:
     """The passes leave no operator of theirs, and the numbers stay; the edited model."""
     weights = {name: value.astype(dtype) for name, value in weights.items()}
     values = {name: value.astype(dtype) if value.dtype == np.float32 else value for name, value in feed.items()}
-    edited = parsed(text, weights)
+    edited = model(text, weights)
     assert run_pipeline(edited, passes, hooks=[VerifyEach()]).modified
     assert not {node.op_type for node in edited.graph} & {
         "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "SkipLayerNormalization", "RotaryEmbedding"
     }  # fmt: skip
-    expected, got = open_session(parsed(text, weights)).run(values), open_session(edited).run(values)
+    expected, got = open_session(model(text, weights)).run(values), open_session(edited).run(values)
     for name, value in expected.items():
         assert got[name].shape == value.shape
         error = np.abs(got[name].astype(np.float32) - value.astype(np.float32)).max()

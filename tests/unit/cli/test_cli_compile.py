@@ -11,7 +11,7 @@ import qdqtool
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 from tests.cases.cli_helpers import cli, write
-from tests.cases.lowering import operators
+from tests.cases.small_models import operators
 
 MODEL = """g (float[1,2,4,4] x) => (float[1,2,4,4] y)
   <float s = {0.5}, int8 z = {0}, int8[2,2,1,1] w = {1, 2, 3, 4}, int64 axis = {1}>

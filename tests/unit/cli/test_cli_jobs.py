@@ -13,7 +13,7 @@ import pytest
 from qdqtool.cli.commands import ran
 from qdqtool.cli.render import Out
 from qdqtool.runtime import taps
-from qdqtool.verbs.edits.opt import Opt
+from qdqtool.verbs.edits.pipelines import Opt
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
 
 UNSIGNED = """

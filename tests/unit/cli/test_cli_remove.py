@@ -9,7 +9,9 @@ import onnx
 import pytest
 
 from tests.cases.cli_helpers import cli, write
-from tests.cases.integer_models import feed_of, quantized_dynamic, quantized_static, run
+from tests.cases.integer_models import feed_of
+from tests.cases.quantized_files import quantized_dynamic, quantized_static
+from tests.cases.small_models import run
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "local": 1]>'
 

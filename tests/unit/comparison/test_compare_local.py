@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,9 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison import local
 from qdqtool.comparison.local import compare_local
 from qdqtool.comparison.report import Causes, LocalComparison, LocalNode
-from qdqtool.io.models.load import model_of
 from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli, write
-from tests.cases.small_models import HEADER, model
+from tests.cases.small_models import model
 
 Array = npt.NDArray[Any]
 
@@ -52,17 +50,8 @@ QUANTIZED = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w1, float[4,4] w2,
 }"""
 
 
-def with_weights(text: str, **weights: Array) -> ir.Model:
-    """The model of a graph whose initializers ``text`` declares without their data."""
-    for name in weights:
-        text = re.sub(rf"[a-z0-9]+\[[0-9,]+\] {name}\b,? ?", "", text, count=1)
-    proto = onnx.parser.parse_model(f"{HEADER}\n{text.replace('<>', '')}")
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
-    return model_of(proto)
-
-
 def float_net() -> ir.Model:
-    return with_weights(FLOAT, w1=W1, w2=W2)
+    return model(FLOAT, {"w1": W1, "w2": W2})
 
 
 def on_grid(x: Array, scale: float) -> Array:
@@ -90,7 +79,7 @@ def total(these: Causes) -> float:
 
 
 def test_every_cause_is_what_numpy_computes() -> None:
-    found = compare_local(float_net(), with_weights(QUANTIZED, w1=W1, w2=W2), FEEDS)
+    found = compare_local(float_net(), model(QUANTIZED, {"w1": W1, "w2": W2}), FEEDS)
     h, y = X @ W1, X @ W1 @ W2
     first, second = causes(found, "h"), causes(found, "y")
     power = float(np.sum(h.astype(np.float64) ** 2))
@@ -113,7 +102,7 @@ def test_a_bias_is_a_cause_of_its_own() -> None:
     text = "g (float[N,4] x) => (float[N,4] y) <float[4,4] w1, float[4] b> { y = Gemm(x, w1, b) }"
     paired = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w1, float[4] b, float s = {0.25}, int8 z = {0}> {
         bq = QuantizeLinear(b, s, z)  bd = DequantizeLinear(bq, s, z)  y = Gemm(x, w1, bd) }"""
-    found = compare_local(with_weights(text, w1=W1, b=BIAS), with_weights(paired, w1=W1, b=BIAS), FEEDS)
+    found = compare_local(model(text, {"w1": W1, "b": BIAS}), model(paired, {"w1": W1, "b": BIAS}), FEEDS)
     these, y = causes(found, "y"), X @ W1 + BIAS
     rounded = noise(X @ W1 + on_grid(BIAS, 0.25), y) / float(np.sum(y.astype(np.float64) ** 2))
     assert these.bias == pytest.approx(rounded, rel=1e-9)
@@ -129,8 +118,8 @@ ONE = "g (float[N,4] x) => (float[N,4] h) <float[4,4] w1> { h = MatMul(x, w1) }"
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_stored_weight_is_known_in_float_only_where_the_float_model_has_the_same(knows: bool) -> None:
     integers = quantize(W1, Encoding.per_tensor(ir.DataType.INT8, 0.0625))
-    a = with_weights(ONE, w1=W1) if knows else with_weights(ONE.replace("w1", "v1"), v1=W1)
-    found = compare_local(a, with_weights(STORED, w1_quantized=integers), FEEDS)
+    a = model(ONE, {"w1": W1}) if knows else model(ONE.replace("w1", "v1"), {"v1": W1})
+    found = compare_local(a, model(STORED, {"w1_quantized": integers}), FEEDS)
     these, h = causes(found, "h"), X @ W1
     assert these.weight == pytest.approx(noise(X @ on_grid(W1, 0.0625), h) / float(np.sum(h**2.0)), rel=1e-6)
     assert these.operator == (0 if knows else None)
@@ -141,12 +130,12 @@ def test_a_weight_of_the_same_name_that_is_another_one_is_no_float_form() -> Non
     """A folded BatchNormalization leaves the name of the weight, with other data."""
     integers = quantize(W1 / 2, Encoding.per_tensor(ir.DataType.INT8, 1 / 64))
     stored = STORED.replace("0.0625", "0.015625")
-    found = compare_local(with_weights(ONE, w1=W1), with_weights(stored, w1_quantized=integers), FEEDS)
+    found = compare_local(model(ONE, {"w1": W1}), model(stored, {"w1_quantized": integers}), FEEDS)
     assert causes(found, "h").operator is None
 
 
 def test_what_moving_a_scale_cost_is_told_apart_with_ranges() -> None:
-    quantized = with_weights(QUANTIZED, w1=W1, w2=W2)  # h at 0.125; its range asks for 2^-6
+    quantized = model(QUANTIZED, {"w1": W1, "w2": W2})  # h at 0.125; its range asks for 2^-6
     reach = float(np.abs(X @ W1).max())
     assert 1 < reach < 127 / 64
     ranges = Ranges(method="minmax", samples=2, tensors={"h": Range(-reach, reach), "x": Range(-0.9375, 0.9375)})
@@ -229,7 +218,7 @@ def test_models_without_a_common_tensor_are_refused() -> None:
 
 
 def test_large_models_are_cut_into_groups_with_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    quantized = with_weights(QUANTIZED, w1=W1, w2=W2)
+    quantized = model(QUANTIZED, {"w1": W1, "w2": W2})
     whole = compare_local(float_net(), quantized, FEEDS)
     monkeypatch.setattr(local, "GROUP_BYTES", 1)
     ticks: list[tuple[int, int | None]] = []
@@ -327,7 +316,7 @@ def test_the_command(digits: tuple[Path, Ranges], tmp_path: Path) -> None:
 
 
 def test_neither_model_is_changed() -> None:
-    a, b = float_net(), with_weights(QUANTIZED, w1=W1, w2=W2)
+    a, b = float_net(), model(QUANTIZED, {"w1": W1, "w2": W2})
     before = [onnx.printer.to_text(ir.to_proto(m)) for m in (a, b)]
     compare_local(a, b, FEEDS)
     assert [onnx.printer.to_text(ir.to_proto(m)) for m in (a, b)] == before
@@ -338,7 +327,7 @@ def test_half_precision_counts_as_what_the_operator_does() -> None:
         y = Neg(h) }"""
     plain = "g (float[N,4] x) => (float[N,4] y) <float[4,4] w1> { h = MatMul(x, w1)  y = Neg(h) }"
     weight = (W1 * 1.01).astype(np.float32)
-    found = compare_local(with_weights(plain, w1=weight), with_weights(half, w1=weight.astype(np.float16)), FEEDS)
+    found = compare_local(model(plain, {"w1": weight}), model(half, {"w1": weight.astype(np.float16)}), FEEDS)
     these = causes(found, "h")
     assert these.operator is not None
     assert 0 < these.operator < 1e-6
@@ -357,7 +346,7 @@ def test_integers_at_the_border_are_rounded_where_they_come_in() -> None:
 def test_a_smoothed_model_is_compared_with_the_smoothed_float_model() -> None:
     """Smoothing divides what a norm writes by s and multiplies the weights behind by it: a tensor of the same name, other numbers."""
     text = """g (float[4,4] x) => (float[4,4] y) <float[4,4] w1, float[4] g> { [norm] h = LayerNormalization(x, g)  [linear] y = MatMul(h, w1) }"""
-    a = with_weights(text, w1=W1, g=np.array([1, 30, 2, 0.5], np.float32))
+    a = model(text, {"w1": W1, "g": np.array([1, 30, 2, 0.5], np.float32)})
     feeds = [{"x": RNG.normal(size=(4, 4)).astype(np.float32)} for _ in range(3)]
     statistics = collect_statistics(a, feeds, wanted=("magnitudes",))
     pipeline = "smooth-activations{statistics=@statistics},annotate-encodings{encodings=@ranges ops=[MatMul]},insert-qdq{weights=qdq}"

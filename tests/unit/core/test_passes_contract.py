@@ -19,7 +19,7 @@ from qdq_passes.graph.uses import all_nodes
 from qdq_passes.numerics.encoding import Encoding
 
 from tests.cases.small_decoders import decoder
-from tests.cases.small_models import model
+from tests.cases.small_models import Observed, model
 from tests.golden.fake_target import FakeTarget
 
 DYNAMO = "['', 'model', 'model.layers.0', 'model.layers.0.conv', 'conv2d']"
@@ -68,12 +68,6 @@ def with_weight(array: npt.NDArray[np.float32]) -> ir.Model:
     graph = model("g (float[2] x) => (float[2] y) <float[2] w = {1,2}> { [add] y = Add(x, w) }")
     set_constant(graph.graph.initializers["w"], array)
     return graph
-
-
-@dataclass(frozen=True)
-class Observed:
-    low: float
-    high: float
 
 
 RANGES = {"ranges": {"x": Observed(-1, 1), "y": Observed(-1, 1)}}

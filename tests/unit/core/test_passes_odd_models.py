@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx
 import onnx_ir as ir
 import pytest
@@ -18,7 +16,7 @@ from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
 from qdqtool.io.models.load import model_of
 from qdqtool.io.models.serialize import serialize
-from tests.cases.small_models import model
+from tests.cases.small_models import Observed, model
 from tests.golden.fake_target import FakeTarget
 from tests.golden.numerics import differences, outputs_of
 
@@ -96,12 +94,6 @@ REFUSE = ("remove-identity", "merge-transposes")
 #: Passes whose job is to take inputs away, or to change their shapes or types.
 CHANGES_ENDS = ("convert-layout", "integer-io", "remove-initializer-inputs")
 PIPELINES = [*(name + NEEDS.get(name, "") for name in PASSES.names()), *CHAINS]
-
-
-@dataclass(frozen=True)
-class Observed:
-    low: float
-    high: float
 
 
 @pytest.mark.product(cover=("pipeline", "odd"), extra=300)

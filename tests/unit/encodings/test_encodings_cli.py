@@ -203,7 +203,7 @@ REFUSED: list[tuple[list[Any], int, str]] = [
     (["convert", DATA / "ort.json", "-o", "o.json", "--format", "aimet"], 2, "Invalid value for '--format': 'aimet' is not one of"),
     (["convert", "nothing.json", "-o", "o.json", "--format", "qnn"], 2, "nothing.json: no such file"),
     (["import", MODEL, "--encodings", MODEL, "-o", "o.onnx"], 2, "is not JSON"),
-    (["merge", "a"], 2, "unknown encodings command 'merge'; there is export, import, convert"),
+    (["merge", "a"], 2, "unknown encodings command 'merge'; there is convert, export, import"),
 ]  # fmt: skip
 
 

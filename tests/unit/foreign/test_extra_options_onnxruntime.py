@@ -22,6 +22,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 import qdqtool
 from qdqtool.calibrate.methods.minmax import Minmax
 from qdqtool.runtime.session import open_session
+from tests.cases.small_models import parsed
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -69,14 +70,12 @@ def as_written(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights whose channels differ by a factor of 18, so that a scale per channel is another one."""
-    model, random = onnx.parser.parse_model(GRAPH), np.random.default_rng(0)
+    random, weights = np.random.default_rng(0), {}
     for name, shape in WEIGHTS.items():
         spread = np.arange(1, shape[0] + 1).reshape(-1, *[1] * (len(shape) - 1)) ** 1.5
-        model.graph.initializer.append(
-            numpy_helper.from_array((random.normal(size=shape) * spread).astype(np.float32), name)
-        )
+        weights[name] = (random.normal(size=shape) * spread).astype(np.float32)
     folder = tmp_path_factory.mktemp("source")
-    onnx.save(model, folder / "m.onnx")
+    onnx.save(parsed(GRAPH, weights), folder / "m.onnx")
     np.savez(folder / "x.npz", x=np.concatenate(SAMPLES))
     return folder
 

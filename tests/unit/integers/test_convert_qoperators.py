@@ -19,18 +19,9 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.io.models.load import model_of
-from tests.cases.integer_models import (
-    MICROSOFT,
-    NET,
-    Operator,
-    checked,
-    feed_of,
-    net,
-    operators,
-    quantized_dynamic,
-    quantized_static,
-    run,
-)
+from tests.cases.integer_models import MICROSOFT, Operator, feed_of
+from tests.cases.quantized_files import NET, net, quantized_dynamic, quantized_static
+from tests.cases.small_models import checked, operators, parsed, run
 
 IMAGE, KERNEL = (2, 3, 6, 6), (4, 3, 3, 3)
 
@@ -297,7 +288,6 @@ def test_fused_attention_and_embedding() -> None:
         beta_quantized, "", ws, ps, "", gs, bs, wz, pz, "", gz, bz)
       [q] e_quantized, es, ez = DynamicQuantizeLinear(e)
       [att_quant] y = com.microsoft.QAttention<num_heads: int = 2>(e_quantized, w_quantized, bias, es, s, "", ez, z) }"""
-    source = onnx.parser.parse_model(text)
     tensors: dict[str, Any] = {
         "words_quantized": random.integers(0, 256, (10, 8)), "places_quantized": random.integers(0, 256, (6, 8)),
         "gamma_quantized": random.integers(0, 256, 8), "beta_quantized": random.integers(0, 256, 8),
@@ -310,7 +300,7 @@ def test_fused_attention_and_embedding() -> None:
         "s": random.uniform(0.01, 0.02, 24).astype(np.float32),
         "bias": random.normal(0, 1, 24).astype(np.float32),
     }
-    source.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in tensors.items())
+    source = parsed(text, tensors)
     model = model_of(source)
     assert {t.tensor: t.kind for t in integer_tensors(model)} == {
         "words": "weight", "places": "weight", "gamma": "weight", "beta": "weight", "e": "activation", "w": "weight",

@@ -15,8 +15,9 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.models.load import model_of
-from tests.cases.integer_models import DYNAMIC_NET, checked, feed_of, net, operators, quantized_dynamic, run
-from tests.cases.small_models import model
+from tests.cases.integer_models import feed_of
+from tests.cases.quantized_files import DYNAMIC_NET, net, quantized_dynamic
+from tests.cases.small_models import checked, model, operators, run
 
 ROWS = (
     "g (float[3,4] x) => (float[3,4] y) <float[4,4] w = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}> { [mm] y = MatMul(x, w) }"

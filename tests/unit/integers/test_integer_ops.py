@@ -15,7 +15,8 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.pairs import encoding_of
 
 from qdqtool.io.models.load import model_of
-from tests.cases.integer_models import packed, quantized_dynamic, quantized_static
+from tests.cases.integer_models import packed
+from tests.cases.quantized_files import quantized_dynamic, quantized_static
 from tests.cases.small_models import model
 
 MS = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>'

@@ -15,7 +15,8 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.models.load import model_of
-from tests.cases.integer_models import MICROSOFT, Array, checked, operators, pack, packed, run
+from tests.cases.integer_models import MICROSOFT, pack, packed
+from tests.cases.small_models import Array, checked, operators, run
 
 CASES: dict[str, dict[str, Any]] = {
     "4 bits": {"k": 32, "n": 5},

@@ -14,8 +14,21 @@ from qdq_passes.errors import ModelError, UnsupportedError
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 from qdqtool.io.models.serialize import model_bytes, serialize
-from tests.cases.io_helpers import BIG, listing, put, values, weighted
+from tests.cases.io_helpers import BIG, listing, weighted
 from tests.cases.small_models import model
+
+
+def values(m: ir.Model) -> dict[str, float]:
+    """First element of each initializer."""
+    found = {}
+    for name, value in m.graph.initializers.items():
+        assert value.const_value is not None
+        found[name] = float(value.const_value.numpy().flat[0])
+    return found
+
+
+def put(m: ir.Model, name: str, number: float) -> None:
+    m.graph.initializers[name].const_value = ir.tensor(np.full(1024, number, np.float32), name=name)
 
 
 def test_small_models_stay_in_one_file(tmp_path: Path) -> None:

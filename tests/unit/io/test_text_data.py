@@ -22,8 +22,7 @@ from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.texts import is_text, with_texts
 from tests.cases.cli_helpers import DIGITS, SAMPLES, cli
 from tests.cases.small_models import model
-from tests.cases.tiny_decoder import VOCABULARY, dynamic, folder
-from tests.cases.tiny_tokenizers import words
+from tests.cases.tiny_decoder import VOCABULARY, dynamic, folder, words
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.models.load import model_of
-from tests.cases.integer_models import checked, run
-from tests.cases.small_models import model
+from tests.cases.small_models import checked, model, run
 from tests.suites.steps import SameRange
 
 PARITY = Path(__file__).parents[2] / "data" / "xint8_parity"

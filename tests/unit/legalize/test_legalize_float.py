@@ -14,8 +14,7 @@ from qdq_passes.graph.uses import constant_array
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import run_pipeline
 
-from tests.cases.integer_models import checked, run
-from tests.cases.small_models import model
+from tests.cases.small_models import checked, model, run
 
 Array = npt.NDArray[Any]
 

@@ -8,8 +8,7 @@ from qdq_passes.numerics.dpu import HARD_SIGMOID_FACTOR, mean_factor, pool_facto
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import run_pipeline
 
-from tests.cases.integer_models import checked, operators, run
-from tests.cases.small_models import model
+from tests.cases.small_models import checked, model, operators, run
 
 #: Measured on the peer's output: window sides with multipliers of their own, powers of two, and the side beyond which there is none.
 FACTORS = {

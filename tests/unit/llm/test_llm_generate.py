@@ -17,8 +17,7 @@ from qdqtool.llm.folder.tokenizing import TextStream, Tokenizer
 from qdqtool.llm.run.generating import generate
 from qdqtool.verbs.generate import generate as run
 from tests.cases.cli_helpers import cli
-from tests.cases.tiny_decoder import Form, folder, last_logits
-from tests.cases.tiny_tokenizers import characters, words
+from tests.cases.tiny_decoder import Form, characters, folder, last_logits, words
 
 SHAPES = [(1, 8, 16), (1, 1, 16), (1, 8, 40), (1, 1, 40)]
 PROMPT = [3, 14, 15, 9, 26]

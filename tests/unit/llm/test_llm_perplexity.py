@@ -15,8 +15,17 @@ from qdqtool.llm import Session
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.perplexity import measured, spans
 from tests.cases.cli_helpers import cli, write
-from tests.cases.tiny_decoder import TOLERANCE, VOCABULARY, Form, dynamic, folder, last_logits, teacher_forced
-from tests.cases.tiny_tokenizers import characters, words
+from tests.cases.tiny_decoder import (
+    TOLERANCE,
+    VOCABULARY,
+    Form,
+    characters,
+    dynamic,
+    folder,
+    last_logits,
+    teacher_forced,
+    words,
+)
 
 SHAPES = [(1, 8, 16), (1, 1, 16), (1, 8, 40), (1, 1, 40)]
 PROMPT = [3, 14, 15, 9, 26]

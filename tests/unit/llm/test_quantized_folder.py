@@ -25,8 +25,7 @@ from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder
 from tests.cases.cli_helpers import SAMPLES, cli
 from tests.cases.small_models import model
-from tests.cases.tiny_decoder import VOCABULARY, Form, folder, teacher_forced
-from tests.cases.tiny_tokenizers import words
+from tests.cases.tiny_decoder import VOCABULARY, Form, folder, teacher_forced, words
 
 Array = npt.NDArray[Any]
 SHAPES = [(1, 8, 16), (1, 1, 16), (1, 4, 40), (1, 8, 40), (1, 1, 40)]

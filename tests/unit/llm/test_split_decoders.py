@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.decoder.look.record import HIDDEN_FLOAT16
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.uses import all_nodes, all_values
 from qdq_passes.pipeline.pipeline import run_pipeline
 
-from qdqtool.io.models.load import load
+from qdqtool.io.models.load import load, model_of
 from qdqtool.io.models.save import save
 from qdqtool.llm import Session
 from qdqtool.llm.plan.specializations import Specialization
@@ -24,20 +26,62 @@ from qdqtool.llm.plan.splitting import SplitPlan, split_model
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.verifying import TOLERANCE, verify_split
 from qdqtool.verbs.split import split
-from tests.cases.small_decoders import (
-    ADDED,
-    CAUSAL,
-    HEADS,
-    IDS,
-    MASK,
-    SIZE,
-    VOCABULARY,
-    decoder,
-    difference,
-    in_half,
-    merged,
-)
+from tests.cases.small_decoders import ADDED, CAUSAL, HEADS, IDS, MASK, SIZE, VOCABULARY, decoder, difference
 from tests.unit.decoder.test_replace_positions import MORE, SOURCES
+
+
+def in_half(model: ir.Model) -> ir.Model:
+    """``model`` with every float32 as float16: inputs, outputs, constants, casts. In place."""
+    for node in all_nodes(model):
+        for attribute in list(node.attributes.values()):
+            if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.FLOAT:
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _halved(attribute.as_tensor()))
+            if (node.op_type, attribute.name) == ("Cast", "to") and attribute.as_int() == ir.DataType.FLOAT:
+                node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT16))
+    for value in all_values(model):
+        if value.const_value is not None and value.const_value.dtype == ir.DataType.FLOAT:
+            value.const_value = _halved(value.const_value)
+        if value.dtype == ir.DataType.FLOAT:
+            value.dtype = ir.DataType.FLOAT16
+    return model
+
+
+def _halved(tensor: ir.TensorProtocol) -> ir.Tensor[Array]:
+    """Beyond ±65504 the lowest or largest number, as exporters cast their masks."""
+    return ir.Tensor(np.clip(tensor.numpy(), -65504, 65504).astype(np.float16), name=tensor.name)
+
+
+def merged(model: ir.Model) -> ir.Model:
+    """``model`` in the then-branch of an If, chosen by an input ``use_cache_branch``; the other branch gives zeros."""
+    graph = ir.to_proto(model).graph
+    outputs = list(graph.output)
+    zeros = [
+        onnx.helper.make_node(
+            "ConstantOfShape", [f"{o.name}_zeros"], [f"{o.name}_none"], value=onnx.helper.make_tensor("v", 1, [1], [0])
+        )
+        for o in outputs
+    ]
+    shapes = [
+        onnx.numpy_helper.from_array(np.array([1, 1, 1, 1][: len(o.type.tensor_type.shape.dim)]), f"{o.name}_zeros")
+        for o in outputs
+    ]
+    makers = [onnx.helper.make_node("Constant", [], [shape.name], value=shape) for shape in shapes]
+    nones = [onnx.helper.make_tensor_value_info(f"{o.name}_none", 1, None) for o in outputs]
+    inner = [onnx.helper.make_tensor_value_info(f"{o.name}_inner", 1, None) for o in outputs]
+    names = {o.name: f"{o.name}_inner" for o in outputs}
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    branch = onnx.helper.make_node(
+        "If", ["use_cache_branch"], [o.name for o in outputs], name="merged",
+        then_branch=onnx.helper.make_graph(list(graph.node), "with_past", [], inner),
+        else_branch=onnx.helper.make_graph([*makers, *zeros], "without", [], nones),
+    )  # fmt: skip
+    flag = onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
+    whole = onnx.helper.make_graph([branch], "g", [*graph.input, flag], outputs, initializer=list(graph.initializer))
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    return model_of(onnx.helper.make_model(whole, opset_imports=opsets, ir_version=8))
+
 
 Array = npt.NDArray[Any]
 #: Sums of as many terms in another order, in units of the largest logit: 2^-24 each, with room for a dozen of them.

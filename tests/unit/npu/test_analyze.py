@@ -15,7 +15,7 @@ from qdq_passes.graph.annotate import TARGET
 import qdqtool
 from qdqtool.npu.report import Analysis
 from tests.cases.cli_helpers import Result, cli, same_outputs
-from tests.cases.small_models import HEADER, model
+from tests.cases.small_models import HEADER, chain, model
 
 TAKES = ("Add", "Concat", "Conv", "MatMul", "Relu", "Sigmoid", "Softmax", "Tanh")
 
@@ -29,17 +29,6 @@ def target_file(folder: Path, text: str = "", takes: tuple[str, ...] = TAKES) ->
         'activations = ["int8"]\nweights = ["int8"]\nbias = ["int8", "int32"]\n'
     )
     return str(file)
-
-
-def chain(*ops: str, shape: str = "1,4", start: str = "x", tail: str = "") -> str:
-    """x → pair → op → pair → … → y in int8, every scale 0.5; the nodes are called by their operator and place."""
-    body, value = [f"[qx] xq = QuantizeLinear({start}, s, z)", "[dx] v = DequantizeLinear(xq, s, z)"], "v"
-    for i, op in enumerate(ops):
-        out = "y" if i == len(ops) - 1 else f"d{i}"
-        body.append(f"[{op}{i}] f{i} = {op}({value})")
-        body.append(f"[q{i}] i{i} = QuantizeLinear(f{i}, s, z) [dq{i}] {out} = DequantizeLinear(i{i}, s, z)")
-        value = out
-    return f"{HEADER}\ng (float[{shape}] x) => (float[{shape}] y) <float s = {{0.5}}, int8 z = {{0}}> {{ {' '.join(body)} {tail} }}"
 
 
 def run(*arguments: str) -> Result:

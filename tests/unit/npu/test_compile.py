@@ -22,8 +22,8 @@ from qdqtool.npu.compile import Lowered
 from qdqtool.npu.compile import compile as compile_for
 from qdqtool.npu.compile import lower as lower_for
 from qdqtool.npu.payload import read_payload
-from tests.cases.lowering import TakesAll, operators
-from tests.cases.small_models import model
+from tests.cases.lowering import TakesAll
+from tests.cases.small_models import model, operators
 
 #: Two partitions, and an operator without a kernel between them; the first has two outputs.
 SPLIT = """g (float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] v)

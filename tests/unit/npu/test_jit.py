@@ -25,8 +25,7 @@ from qdqtool.npu.compiled import contexts, payload_bytes
 from qdqtool.npu.jit import JitCompiler
 from qdqtool.npu.payload import read_payload
 from qdqtool.targets.loading import load_target
-from tests.cases.lowering import operators
-from tests.cases.small_models import model
+from tests.cases.small_models import model, operators
 
 OPTIONS = {"target": "generic_int8"}
 #: The smallest file of a target.

@@ -16,7 +16,7 @@ from qdq_passes.npu.units.partition_graph import bytes_of
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.npu.units.verdict import Boundary, Policy, Verdict
 
-from tests.cases.small_models import model
+from tests.cases.small_models import chain, model
 from tests.dial import examples
 from tests.properties.qdq_graphs import qdq_texts
 
@@ -134,18 +134,6 @@ def placed(
     return partitions(graph, units, verdicts, policy, boundary, minimum_group)
 
 
-def chain(*ops: str, last: str = "y") -> ir.Model:
-    """x → pair → op → pair → … → y, every value int8 with scale 0.5; nodes are named by their place and operator."""
-    body, value = ["[qx] xq = QuantizeLinear(x, s, z)", "[dx] v = DequantizeLinear(xq, s, z)"], "v"
-    for i, op in enumerate(ops):
-        out = last if i == len(ops) - 1 else f"d{i}"
-        body += [
-            f"[{op}{i}] f{i} = {op}({value})", f"[q{i}] i{i} = QuantizeLinear(f{i}, s, z)", f"[dq{i}] {out} = DequantizeLinear(i{i}, s, z)",
-        ]  # fmt: skip
-        value = out
-    return model(f"g (float[1,4] x) => (float[1,4] y) <float s = {{0.5}}, int8 z = {{0}}> {{ {' '.join(body)} }}")
-
-
 def names(found: Partitioning) -> list[list[str]]:
     return [[str(node.name) for node in partition.nodes] for partition in found.partitions]
 
@@ -163,7 +151,7 @@ def not_softplus(unit: Unit) -> bool:
 
 
 def test_a_model_that_is_taken_is_one_partition() -> None:
-    found = placed(chain("Relu", "Sigmoid"))
+    found = placed(model(chain("Relu", "Sigmoid")))
     assert names(found) == [["dx", "Relu0", "q0", "dq0", "Sigmoid1", "q1"]]
     assert ends(found) == [(["xq"], ["i1"])]
     assert found.partitions[0].indices == (1, 2, 3, 4, 5, 6)
@@ -171,14 +159,14 @@ def test_a_model_that_is_taken_is_one_partition() -> None:
 
 
 def test_ends_may_run_on_the_npu() -> None:
-    found = placed(chain("Relu"), boundary="npu")
+    found = placed(model(chain("Relu")), boundary="npu")
     assert names(found) == [["qx", "dx", "Relu0", "q0", "dq0"]]
     assert ends(found) == [(["x"], ["y"])]
     assert found.boundary_bytes == 32
 
 
 def test_what_is_declined_splits() -> None:
-    found = placed(chain("Relu", "Softplus", "Tanh"), not_softplus)
+    found = placed(model(chain("Relu", "Softplus", "Tanh")), not_softplus)
     assert names(found) == [["dx", "Relu0", "q0"], ["dq1", "Tanh2", "q2"]]
     assert ends(found) == [(["xq"], ["i0"]), (["i1"], ["i2"])]
     assert rules(found) == ["Relu0: takes", "Softplus1: declines", "Tanh2: takes"]
@@ -186,13 +174,13 @@ def test_what_is_declined_splits() -> None:
 
 @pytest.mark.parametrize("ops", [("Softplus", "Relu"), ("Relu", "Softplus"), ("Softplus", "Softplus")])
 def test_what_is_declined_first_last_and_everywhere(ops: tuple[str, ...]) -> None:
-    found = placed(chain(*ops), not_softplus)
+    found = placed(model(chain(*ops)), not_softplus)
     assert sum(p.compute_nodes for p in found.partitions) == ops.count("Relu")
 
 
 @pytest.mark.parametrize("policy", ["region", "whole-model"])
 def test_one_culprit_takes_the_rest_along(policy: Policy) -> None:
-    found = placed(chain("Relu", "Softplus", "Tanh"), not_softplus, policy)
+    found = placed(model(chain("Relu", "Softplus", "Tanh")), not_softplus, policy)
     assert found.partitions == ()
     assert rules(found) == [f"Relu0: {policy}", "Softplus1: declines", f"Tanh2: {policy}"]
     assert "Softplus1 (Softplus), which the NPU does not take: is not to its taste" in found.verdicts[0].reason
@@ -227,7 +215,7 @@ def test_shapes_do_not_cost_a_whole_model() -> None:
 
 
 def test_small_groups_stay_on_the_cpu() -> None:
-    found = placed(chain("Relu", "Softplus", "Tanh", "Relu"), not_softplus, minimum_group=2)
+    found = placed(model(chain("Relu", "Softplus", "Tanh", "Relu")), not_softplus, minimum_group=2)
     assert names(found) == [["dq1", "Tanh2", "q2", "dq2", "Relu3", "q3"]]
     assert [p.id for p in found.partitions] == [0]
     assert found.verdicts[0] == Verdict(
@@ -308,7 +296,7 @@ def test_a_computed_scale_keeps_its_quantize_outside() -> None:
 
 
 def test_a_file_out_of_order_gives_the_same_partition() -> None:
-    graph = chain("Relu", "Sigmoid")
+    graph = model(chain("Relu", "Sigmoid"))
     nodes = list(graph.graph)
     graph.graph.remove(nodes[2])
     graph.graph.append(nodes[2])
@@ -318,7 +306,7 @@ def test_a_file_out_of_order_gives_the_same_partition() -> None:
 
 
 def test_bytes_of_integers_without_a_shape_are_those_of_their_pair() -> None:
-    graph = chain("Relu")
+    graph = model(chain("Relu"))
     values = {v.name: v for node in graph.graph for v in node.outputs}
     assert values["xq"].shape is None
     assert bytes_of(values["xq"]) == 4

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics import mapped
+from qdq_passes.numerics.arrays import MANY, Numbers
 from qdq_passes.numerics.blocks import BlockedWeight, BlockRule
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.numerics.numbers import MANY, Numbers
 from qdq_passes.numerics.quantize import dequantize, quantize
 
 from tests.dial import examples

@@ -22,7 +22,7 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdq_passes.select.selectors import Selector, select
 
 from qdqtool.io.models.load import load
-from tests.cases.small_models import model
+from tests.cases.small_models import model, parsed
 from tests.golden.numerics import outputs_of
 
 FLOAT_MODEL = """<ir_version: 8, opset_import: ["" : 17]>
@@ -59,11 +59,8 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 @pytest.fixture(scope="module")
 def float_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network whose activations pass everything that moves values."""
-    proto, random = onnx.parser.parse_model(FLOAT_MODEL), np.random.default_rng(0)
-    del proto.graph.value_info[:]  # the text gives the weights' types only
-    for name, shape in {"w": (4, 3, 3, 3), "b": (4,), "v": (4, 4, 1, 1), "g": (16, 4)}.items():
-        array = random.normal(size=shape).astype(np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    random, shapes = np.random.default_rng(0), {"w": (4, 3, 3, 3), "b": (4,), "v": (4, 4, 1, 1), "g": (16, 4)}
+    proto = parsed(FLOAT_MODEL, {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()})
     path = tmp_path_factory.mktemp("float") / "model.onnx"
     onnx.save(onnx.shape_inference.infer_shapes(proto), path)
     return path

@@ -20,17 +20,52 @@ import qdqtool
 from qdqtool.io.models.load import model_of
 from qdqtool.runtime.session import open_session
 from tests.cases.cli_helpers import cli
-from tests.cases.quantized_files import (
-    CASES,
-    DYNAMIC,
-    QUARK,
-    STATIC,
-    counts,
-    feeds_of,
-    marked,
-    quantized_file,
-    with_pairs_bypassed,
-)
+from tests.cases.quantized_files import CASES, DYNAMIC, QUARK, STATIC, marked, quantized_file
+
+
+def feeds_of(path: Path) -> dict[str, Any]:
+    """Two seeded samples for the one input of the file."""
+    value = onnx.load(path).graph.input[0]
+    shape = [d.dim_value or 2 for d in value.type.tensor_type.shape.dim]
+    return {value.name: np.random.default_rng(5).normal(0, 1, shape).astype(np.float32)}
+
+
+def counts(path: Path) -> dict[str, int]:
+    """How often each operator occurs, with its domain."""
+    found: dict[str, int] = {}
+    for node in onnx.load(path).graph.node:
+        key = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        found[key] = found.get(key, 0) + 1
+    return found
+
+
+def with_pairs_bypassed(path: Path, *, keep_weights: bool = False) -> onnx.ModelProto:
+    """The model whose activations are not rounded, by the plainest surgery on protobufs: who reads a DequantizeLinear behind a
+    QuantizeLinear reads what the QuantizeLinear reads. Stored integers stay behind their DequantizeLinear, and with
+    ``keep_weights`` float weights behind their pair."""
+    model = onnx.load(path)
+    constants = {tensor.name for tensor in model.graph.initializer} if keep_weights else set()
+    makers = {name: node for node in model.graph.node for name in node.output}
+    source = {}
+    for node in model.graph.node:
+        maker = makers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        if maker is not None and maker.op_type == "QuantizeLinear" and maker.input[0] not in constants:
+            source[node.output[0]] = maker.input[0]
+    ends = {value.name for value in model.graph.output}
+    kept = []
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            while name in source:
+                name = source[name]
+            node.input[index] = name
+        if node.output[0] in source and node.output[0] in ends:
+            kept.append(onnx.helper.make_node("Identity", [source[node.output[0]]], list(node.output)))
+        elif node.output[0] not in source:
+            kept.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
 
 #: Files that hold pairs, and so come back from encodings.
 PAIRS = [case for case in CASES if case not in (DYNAMIC, "qoperator")]

@@ -1,7 +1,7 @@
 """The reference against onnxruntime without optimization, at tolerance 0, on random units; and what it refuses.
 
 With power-of-two scales and half_even the two are the same; with another rounding the reference is onnxruntime's exact float32
-rounded that way. See `tests.cases.qdq_cases` for why float32 is exact."""
+rounded that way. See `tests.unit.reference.random_units` for why float32 is exact."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from qdq_passes.npu.reference.run import captured_values, run_reference
 from qdq_passes.numerics.arithmetic import Arithmetic, Rounding
 from qdq_passes.numerics.encoding import Encoding
 
-from tests.cases.qdq_cases import POOLS, SUMS, convolution, mean_of_padding
 from tests.cases.qdq_units import FIXED_POINT, ROUNDINGS, SHIFT, Unit, rounded
 from tests.cases.small_models import model
 from tests.dial import examples
 from tests.properties.graphs import DETERMINISTIC
+from tests.unit.reference.random_units import POOLS, SUMS, convolution, mean_of_padding
 
 SEEDS = st.integers(0, 2**32 - 1)
 INT8, UINT8 = ir.DataType.INT8, ir.DataType.UINT8

@@ -5,21 +5,42 @@ steps. Where it computes a function or a normalization, the CPU does, which is o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
-from qdq_passes.npu.reference.run import run_reference
+from onnx import helper
+from qdq_passes.npu.reference.run import Fallback, captured_values, run_reference
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.numerics.arithmetic import Arithmetic
 
 from qdqtool import api
-from qdqtool.io.models.load import load
+from qdqtool.io.models.load import load, model_of
 from qdqtool.runtime.session import open_session
 from tests.cases.cli_helpers import CALIB, DEMO, DIGITS, SAMPLES
-from tests.cases.qdq_units import FIXED_POINT, SHIFT, Array, on_cpu
+from tests.cases.qdq_units import FIXED_POINT, SHIFT, Array
+
+
+def on_cpu(model: ir.Model) -> Fallback:
+    """onnxruntime without optimization on one node of ``model`` at a time, bodies and all."""
+
+    def run(node: ir.Node, inputs: Sequence[Array | None]) -> list[Array]:
+        values = [*node.inputs, *captured_values(node)]
+        fed = {v.name or "": a for v, a in zip(values, inputs, strict=True) if v is not None and a is not None}
+        read = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in fed.items()
+        ]
+        written = [helper.make_empty_tensor_value_info(v.name or "") for v in node.outputs if v.name]
+        graph = helper.make_graph([ir.to_proto(node)], "node", read, written)
+        opsets = [helper.make_opsetid(domain, opset) for domain, opset in model.opset_imports.items()]
+        functions = [ir.to_proto(function) for function in model.functions.values()]
+        proto = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=model.ir_version)
+        return list(open_session(model_of(proto)).run(fed).values())
+
+    return run
+
 
 #: Not computed on the NPU here: float32 is not exact, or not in the last bit.
 ROUNDED = frozenset({"Softmax", "Sigmoid", "Gelu", "LayerNormalization", "ReduceMean"})

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes.numerics.encoding import Encoding
 
-from tests.cases.qdq_cases import Random, other_grid, sizes
 from tests.cases.qdq_units import FIXED_POINT, SHIFT, Unit, pow2
 from tests.properties.graphs import DETERMINISTIC
+from tests.unit.reference.random_units import Random, other_grid, sizes
 
 SEEDS = st.integers(0, 2**32 - 1)
 

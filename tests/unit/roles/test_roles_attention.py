@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from qdq_passes.roles import skeleton as roles_skeleton
 
-from tests.cases.roles_helper import FUSED, names_of
+from tests.cases.small_models import FUSED, names_of
 
 #: x [1, 4, 8], two heads of four; {scores} makes sm's input from qk, {probs} makes what pv reads from p.
 PLAIN = """

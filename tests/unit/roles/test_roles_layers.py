@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cases.roles_helper import FUSED, names_of
+from tests.cases.small_models import FUSED, names_of
 
 UP_DOWN = "[n] h = LayerNormalization <axis = -1> (x, gamma)  [up] u = MatMul(h, w1)  {act}  [down] d = MatMul(a, w2)"
 

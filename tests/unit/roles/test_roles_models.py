@@ -13,8 +13,7 @@ from qdq_passes.roles.roles import ROLES, Roles
 
 import qdqtool
 from tests.cases.cli_helpers import cli
-from tests.cases.roles_helper import filled
-from tests.cases.small_models import model
+from tests.cases.small_models import filled, model
 
 FOLDER = Path(__file__).parents[3] / "sample_models"
 #: Nodes per role, in the order of `ROLES`: qk_bmm, softmax, pv_bmm, norm, rope, mlp, lm_head, embedding, kv, head.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cases.roles_helper import FUSED, names_of
+from tests.cases.small_models import FUSED, names_of
 
 
 def norm(body: str, header: str = "") -> str:

@@ -28,7 +28,7 @@ from qdqtool.targets.target import Target
 from qdqtool.targets.toml_values import ELEMENT_TYPES, STORAGE_TYPES
 
 SCHEMA = json.loads(files("qdqtool.targets").joinpath("schema.json").read_text("utf-8"))
-SHIPPED = ("apple_ane", "cloud_ai100", "generic_int8", "qnn_htp", "qnn_htp_v68", "tpu_like", "vitis_xint8")
+SHIPPED = tuple(TARGETS.names())
 INT8 = Encoding.per_tensor(ir.DataType.INT8, 0.5)
 
 ACME = """

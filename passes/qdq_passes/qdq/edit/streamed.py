@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.arrays import Array, Numbers
 from qdq_passes.numerics.blocks import BlockedWeight
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.mapped import is_large_file, mapped, spans
-from qdq_passes.numerics.numbers import Numbers
 from qdq_passes.numerics.quantize import quantize
 
 Pieces = Callable[[], Iterator[Array]]

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.operators.qdq_ops import FIX, float_source, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integer_of, is_constant
+from qdq_passes.numerics.arrays import MANY, Numbers
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.numerics.numbers import MANY, Numbers
 from qdq_passes.numerics.pow2 import scale_of
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Fold constants, drop what is unused or does nothing; Q and DQ stay, outputs stay bit for bit the same."""
+"""The commands `opt` and `simplify`, which have an option more than their verbs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from qdqtool.cli.commands import command_of
 from qdqtool.cli.render import Out, say
 from qdqtool.cli.tables.saving import run_edit
 from qdqtool.options import LAST, option
-from qdqtool.verbs.edits.simplify import Simplify
+from qdqtool.verbs.edits.pipelines import Opt, Simplify
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptCommand(Opt):
+    """`Opt` as a command."""
+
+    time_passes: bool = option(False, "Show the time of every pass.", before="stop_after")
+
+
+@command_of(OptCommand)
+def opt(out: Out, asked: OptCommand) -> None:
+    run_edit(out, asked, times=asked.time_passes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,4 +43,4 @@ def simplify(out: Out, asked: SimplifyCommand) -> None:
     run_edit(out, asked)
 
 
-command = simplify
+COMMANDS = {"opt": opt, "simplify": simplify}

@@ -1,4 +1,4 @@
-"""The verb `opt`: run a pipeline of passes."""
+"""Verbs that are a pipeline of passes: `opt` the one that is given, `simplify` and `convert_opset` one that is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdqtool.options import option, said
 from qdqtool.verbs.editing import Edit, Editing
-from qdqtool.verbs.groups import Findings, Path, Samples, Saving, first_samples
+from qdqtool.verbs.groups import OUTPUT, Findings, Path, Samples, Saving, first_samples
 from qdqtool.verbs.verb import function_of
 
 if TYPE_CHECKING:
@@ -119,4 +119,31 @@ class Opt(Editing, Samples, Findings, Edit):
         return NumericCheck(feeds, samples=self.samples or CHECKED)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Simplify(Editing, Edit):
+    """Fold constants, drop what is unused or does nothing; Q and DQ stay, outputs stay bit for bit the same."""
+
+    output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
+    fold_floats: bool = option(False, "Also fold float arithmetic (rounded as onnx's reference does, not bit-exact).")
+
+    def pipeline(self) -> str:
+        """The passes."""
+        fold = "fold-constants{what=all}" if self.fold_floats else "fold-constants"
+        return f"infer-shapes,{fold},remove-identity,merge-transposes,remove-unused,sort,infer-shapes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOpset(Editing, Edit):
+    """Convert MODEL to another version of the default operator set."""
+
+    version: int = option(21, "Opset wanted.", flags=("--opset", "--version"), least=7, shown=True)
+
+    def pipeline(self) -> str:
+        """The pass."""
+        return f"convert-opset{{version={self.version}}}" if self.version != 21 else "convert-opset"
+
+
+VERBS = {"opt": Opt, "simplify": Simplify, "convert-opset": ConvertOpset}
 opt = function_of(Opt)
+simplify = function_of(Simplify)
+convert_opset = function_of(ConvertOpset)

@@ -1,25 +1,35 @@
-"""What `compile` and `lower` share: how they are run, and what they print."""
+"""The commands `compile` and `lower`: how they are run, and what they print."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.commands import ran
+from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
+from qdqtool.verbs.npu.compile import Compile
+from qdqtool.verbs.npu.lower import Lower
 
 if TYPE_CHECKING:
     from qdqtool.npu.compile import Lowered, Reason
-    from qdqtool.verbs.npu.compile import Compile
-    from qdqtool.verbs.npu.lower import Lower
 
 #: Reasons shown without ``-v``.
 SHOWN = 5
 
 
-def run_lowering(out: Out, asked: Compile | Lower, stage: str) -> None:
+@command_of(Compile)
+def compile(out: Out, asked: Compile) -> None:
+    _run(out, asked, "compiling")
+
+
+@command_of(Lower)
+def lower(out: Out, asked: Lower) -> None:
+    _run(out, asked, "lowering")
+
+
+def _run(out: Out, asked: Compile | Lower, stage: str) -> None:
     """Do it, and print what became of the model, as the command's result."""
     from qdqtool.io.models.hooks import Reproducer
 
@@ -53,3 +63,6 @@ def _render(out: Out, done: Lowered, source: str) -> None:
     if not done.npu_nodes:
         out.warn(f"nothing of the model runs on {done.target}; `qdqtool analyze` says of each node why")
     say(f"wrote {' and '.join(done.files)}")
+
+
+COMMANDS = {"compile": compile, "lower": lower}

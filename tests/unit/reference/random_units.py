@@ -19,7 +19,15 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.numerics.encoding import Encoding, integer_range
 
-from tests.cases.qdq_units import Array, Unit, pow2, scaled_by
+from tests.cases.qdq_units import Array, Unit, pow2
+
+
+def scaled_by(encoding: Encoding, factor: float, random: np.random.Generator) -> Encoding:
+    """An encoding like `pow2` with ``factor`` times the scale of ``encoding``."""
+    return Encoding.per_tensor(
+        pow2(random).dtype, encoding.scale[0] * factor, pow2(random, dtype="int8").zero_point[0] % 128
+    )
+
 
 Random = np.random.Generator
 

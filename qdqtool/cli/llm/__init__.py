@@ -1,1 +1,0 @@
-"""The commands of `qdqtool llm`, one file each."""
