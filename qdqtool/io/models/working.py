@@ -13,8 +13,8 @@ from qdq_passes.integers.look.integer_ops import quantized_defaults
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import new_errors, verify
 
-from qdqtool.io.files.artifacts import sha256_of_file
 from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.load import load
 from qdqtool.io.models.provenance import Provenance
 
