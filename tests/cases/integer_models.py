@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 from qdqtool.io.models.load import model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from qdqtool.runtime.session import open_session
 
 Array = npt.NDArray[Any]

@@ -46,7 +46,7 @@ def repairs_of(model: ir.Model) -> list[str]:
     and what no edit could be made on: stored integers and scales that are inputs with a default."""
     rules = {finding.rule for finding in verify(model, minimum="error")}
     repairs = [name for rule, name in REPAIRS.items() if rule in rules]
-    return [*repairs, CONSTANTS] if quantized_defaults(model) else repairs
+    return [*repairs, CONSTANTS] if quantized_defaults(model.graph.inputs) else repairs
 
 
 def repair_warnings(repairs: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from qdq_passes.decoder.look.cut_points import Cut, _balanced, _fewest, chosen_cuts, cuts
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.uses import in_order
 
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import read_manifest
@@ -64,8 +65,8 @@ def test_parts_are_balanced() -> None:
 def test_two_activations_lead_on_between_fused_layers() -> None:
     graph = model(FUSED)
     io = decoder_io(graph)
-    assert [[v.name for v in place.values] for place in cuts(graph, io)] == [["x"], ["m"], []]
-    wide = [[v.name for v in place.values] for place in cuts(graph, io, 2)]
+    assert [[v.name for v in place.values] for place in cuts(in_order(graph.graph), io)] == [["x"], ["m"], []]
+    wide = [[v.name for v in place.values] for place in cuts(in_order(graph.graph), io, 2)]
     assert ["n", "sum"] in wide
     assert ["sum", "d"] in wide
     # bytes to y: table 128, wq 64, caches 96, split 32; behind: join 24, gamma 16, up and down 128, head 128

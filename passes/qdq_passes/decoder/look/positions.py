@@ -227,7 +227,7 @@ class PositionTable:
 
 def shortest_table(host: Host, given: ir.Value) -> PositionTable | None:
     """The table with rows for the fewest positions, of those that are chosen by the input ``given``; None where there is none."""
-    reached = depending_on(host.model.graph, [given], nodes=host.nodes)
+    reached = depending_on(host.nodes, [given])
     choices = [
         (node, index, table.shape[axis])
         for node in host.nodes

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from qdq_passes.graph.operators.kinds import kind_of
-from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
+from qdq_passes.graph.uses import values_read
 from qdq_passes.numerics.arrays import Array
 
 #: Operators that write into their first input: its shape is theirs, whatever they write.

@@ -17,9 +17,8 @@ from onnx import defs
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.node import NodeEvaluator
 from qdq_passes.graph.operators.qdq_ops import is_quantization
-from qdq_passes.graph.reach import in_order, values_read
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
-from qdq_passes.graph.uses import constant_array, has_body, is_constant, is_standard
+from qdq_passes.graph.uses import constant_array, has_body, in_order, is_constant, is_standard, values_read
 from qdq_passes.numerics.arrays import Array
 
 #: Elements of an initializer up to which it is a constant to compute with; larger ones are weights.
