@@ -75,17 +75,22 @@ def modules() -> dict[str, Module]:
     found = {}
     for file in python_files():
         if short(file).startswith(("passes/", "qdqtool/")):
-            name, module = module_name(file), Module()
-            for node in ast.walk(tree_of(file)):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    module.imported |= {a.asname or a.name: (node.module, a.name) for a in node.names}
-            for node in tree_of(file).body:
-                if isinstance(node, Function):
-                    module.functions[node.name] = Place(name, node)
-                elif isinstance(node, ast.ClassDef):
-                    module.classes[node.name] = node
-            found[name] = module
+            found[module_name(file)] = indexed(module_name(file), tree_of(file))
     return found
+
+
+def indexed(name: str, tree: ast.Module) -> Module:
+    """The names of one module."""
+    module = Module()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module.imported |= {a.asname or a.name: (node.module, a.name) for a in node.names}
+    for node in tree.body:
+        if isinstance(node, Function):
+            module.functions[node.name] = Place(name, node)
+        elif isinstance(node, ast.ClassDef):
+            module.classes[node.name] = node
+    return module
 
 
 def meant(module: str, name: str) -> tuple[str, str] | None:
@@ -164,9 +169,19 @@ def fields_of(owner: Type) -> dict[str, Types]:
         init = method((module, of), "__init__")
         taken = {a.arg: types_of(a.annotation, init.module) for a in init.parameters} if init is not None else {}
         for node in ast.walk(init.function) if init is not None else ():
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in taken:
-                found |= {t.attr: taken[node.value.id] for t in node.targets if isinstance(t, ast.Attribute)}
+            for target, value in _assigned(node):
+                if isinstance(target, ast.Attribute) and isinstance(value, ast.Name) and value.id in taken:
+                    found[target.attr] = taken[value.id]
     return found
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of an assignment, one by one."""
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=False)
+        elif isinstance(node, ast.Assign):
+            yield target, node.value
 
 
 @cache

@@ -4,12 +4,12 @@
 
 A file counts when a function of it is handed the model: as an argument, or as the object whose method it is. The model is an
 ``ir.Model``, its ``graph``, its protobuf, the path that it is loaded from, or an object with one of them in a field (a verb, a graph
-of a split); a node, a value, a name of it is not. Who is called, and what an expression is, is told by imports, by annotations, and by what
-functions are annotated to return.
+of a split); its nodes, also all of them in a list, its values and its names are not. Who is called, and what an expression is, is
+told by imports, by annotations, and by what functions are annotated to return.
 
-Not followed is what no static call names: passes, which pipelines run and which are read alone; rules and hooks, which stand in tables
-or are handed in (a method that only says what others do counts for nothing). Making an object of a class without code of its own,
-say a dataclass, is no call."""
+Not followed is what no static call names: passes, which pipelines run and which are read alone; rules and hooks, which stand in
+tables or are handed in (a method that only says what others do counts for nothing); properties. Making an object of a class
+without code of its own, say a dataclass, is no call."""
 
 from __future__ import annotations
 
@@ -77,31 +77,38 @@ class Flow:
                 self._name(target, node.value)
         elif isinstance(node, ast.NamedExpr):
             self._name(node.target, node.value)
-        elif isinstance(node, ast.For | ast.comprehension):
-            self._add(node.target, self.types_of(node.iter) - {GRAPH})
+        elif isinstance(node, ast.For | ast.comprehension) and not self._is_mapping(node.iter):
+            self._name(node.target, node.iter, but=frozenset({GRAPH}))
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
             self._name(node.optional_vars, node.context_expr)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             self._add(node.target, types_of(node.annotation, self.place.module))
+
+    def _is_mapping(self, value: ast.expr) -> bool:
+        """Whether ``value`` is a parameter that maps names: its elements are those."""
+        named = {one.arg: ast.unparse(one.annotation) for one in self.place.parameters if one.annotation is not None}
+        return isinstance(value, ast.Name) and named.get(value.id, "").startswith(("Mapping[", "dict["))
 
     def _add(self, target: ast.expr, types: Types) -> None:
         for node in ast.walk(target):
             if isinstance(node, ast.Name):
                 self.types[node.id] = self.types.get(node.id, NONE) | types
 
-    def _name(self, target: ast.expr, value: ast.expr) -> None:
-        """``target``, a name or several, is ``value``."""
+    def _name(self, target: ast.expr, value: ast.expr, but: Types = NONE) -> None:
+        """``target``, a name or several, is ``value``, or an element of it (``but`` what has the elements)."""
         parts = self._parts(value) if isinstance(target, ast.Tuple) else []
         if isinstance(target, ast.Tuple) and len(parts) == len(target.elts):
             for one, types in zip(target.elts, parts, strict=True):
-                self._add(one, types)
+                self._add(one, types - but)
         else:
-            self._add(target, self.types_of(value))
+            self._add(target, self.types_of(value) - but)
 
     def _parts(self, value: ast.expr) -> list[Types]:
         """Types of the elements of a tuple that is written out, or annotated so."""
         if isinstance(value, ast.Tuple):
             return [self.types_of(part) for part in value.elts]
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "items":
+            return [NONE, self.types_of(value)]
         callee = self.callee(value) if isinstance(value, ast.Call) else None
         returns = None if callee is None else callee.function.returns
         for node in ast.walk(returns) if returns is not None and callee is not None else ():

@@ -77,7 +77,7 @@ def rows_of(sizes: Sizes) -> Array:
 
 def side_entries(host: Host) -> list[tuple[ir.Node, int]]:
     """(node, input) where values of the host region enter what depends on tokens, as data; masks of scores left out."""
-    scores, live = score_nodes(host), needed_for(host.model.graph.outputs)
+    scores, live = score_nodes(host), needed_for(host.outputs)
     found = []
     for node in host.nodes:
         if node not in live or not any(v in host.stream for v in node.outputs) or node in scores:

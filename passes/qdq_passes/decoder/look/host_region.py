@@ -99,15 +99,16 @@ class Host:
     """The host region of ``model``; built once, probed often."""
 
     def __init__(self, model: ir.Model, io: DecoderIo) -> None:
-        self.model, self.io = model, io
+        self.io, self.graph_name = io, model.graph.name
+        self.inputs, self.outputs = tuple(model.graph.inputs), tuple(model.graph.outputs)
         self.nodes = in_order(model.graph)
         contents = [io.ids, *(pair.past for pair in io.pairs)]
         #: What depends on ids or the content of the cache.
         self.stream = depending_on(self.nodes, contents)
-        inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+        inputs = [v for v in self.inputs if v.name not in model.graph.initializers]
         #: What depends on any input or its shape.
         self.dynamic = depending_on(self.nodes, inputs, by_shape=True)
-        self._evaluator = NodeEvaluator(model)
+        self._evaluator = NodeEvaluator(model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
         self._constants: dict[ir.Value, Array] = {}
         self._joins = {pair.update: pair for pair in io.pairs if kind_of(pair.update) == "Concat"}
 

@@ -104,7 +104,7 @@ def _candidates(
 
 def _ordered(host: Host, values: Collection[ir.Value]) -> list[ir.Value]:
     """``values``, inputs first, then producers first."""
-    inputs = [v for v in host.model.graph.inputs if v in values]
+    inputs = [v for v in host.inputs if v in values]
     return [*inputs, *(v for node in host.nodes for v in node.outputs if v in values)]
 
 

@@ -86,7 +86,7 @@ class _Walker:
         self._imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
         self._opset = model.opset_imports.get("", 1)
         self._schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
-        self._rare = NodeEvaluator(model)
+        self._rare = NodeEvaluator(model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
         self._reads = {node: list(dict.fromkeys(values_read(node))) for node in self.found.nodes}
         self._left: dict[ir.Value, int] = {}
         for values in self._reads.values():
