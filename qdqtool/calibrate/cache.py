@@ -18,7 +18,8 @@ from qdqtool.calibrate.observer import METHODS
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
-from qdqtool.io.files.artifacts import read_json, sha256_of_file, sha256_of_json, write_json
+from qdqtool.io.files.artifacts import read_json, sha256_of_json, write_json
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.runtime.session import version
 
 #: Raised when the same samples give other ranges than before.

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from qdq_passes.graph.edit import Namer, copy_model
 from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import constant_array, dtype_of, is_standard
+from qdq_passes.graph.uses import constant_array, dtype_of, is_standard, values_read
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.numerics.reencode import real_range

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from qdq_passes.encode.edit.whole_groups import is_inside_whole
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization
-from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import is_constant, is_standard, label, may_be_float
+from qdq_passes.graph.uses import is_constant, is_standard, label, may_be_float, values_read
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.qdq.look.pairs import Pair, dequantizers, half_pairs, pair_of
 

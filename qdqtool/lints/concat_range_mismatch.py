@@ -24,8 +24,7 @@ from qdq_passes.core.findings import place
 from qdq_passes.graph.evaluate.exact import REARRANGING
 from qdq_passes.graph.operators.macs import MULTIPLYING
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import is_standard, label
+from qdq_passes.graph.uses import is_standard, label, values_read
 from qdq_passes.npu.traps.rule import Trap, trap
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
 from qdq_passes.select.selectors import literal

@@ -5,24 +5,155 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
-from qdq_passes.core.findings import Finding, is_at_least
+from qdq_passes.core.findings import LEVELS, Finding, is_at_least
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import TARGET
-from qdq_passes.graph.uses import label
-from qdq_passes.npu.partitions.partitions import NOT_SIMULATED, not_simulated, partitions
-from qdq_passes.npu.partitions.placements import placements
+from qdq_passes.graph.uses import label, main_nodes
+from qdq_passes.npu.partitions.partitions import NOT_SIMULATED, not_simulated, partitions, placements
+from qdq_passes.npu.traps.rule import find_traps
+from qdq_passes.npu.traps.table import ALWAYS
 from qdq_passes.npu.units.units import Unit, units_of
-from qdq_passes.npu.units.verdict import VERDICT_KINDS, Boundary
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, Boundary, Verdict
+from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
+from qdq_passes.refine.look.scale_positions import Positions
+from qdq_passes.refine.look.shifts import violations_at
+from qdq_passes.roles.roles import Roles
 
 from qdqtool.io.files.read import read_text
 from qdqtool.npu.figures import broken_rules, node_reports, partition_report
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis, NodeReport
-from qdqtool.targets.findings import hardened, silent_findings
+from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target
+
+#: Rule of what the arrangement leaves to the CPU.
+ARRANGEMENT = "arrangement"
+#: Linear layers with packed weights, of com.microsoft.
+_PACKED = frozenset({"MatMulNBits", "MatMulBnb4"})
+_PRODUCTS = ("qk_bmm", "softmax", "pv_bmm")
+_WAY_OUT = "`--arrange whole` leaves it to the target"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrangedTarget(Target):
+    """A target that is not asked about some nodes.
+
+    Args:
+        on_cpu: name of a node → what it is part of.
+    """
+
+    on_cpu: Mapping[str, str] = field(default_factory=dict)
+
+    def judge(self, unit: Unit) -> Verdict:
+        """As `Target.judge`; what the arrangement leaves to the CPU is a fallback, unless the target refuses it itself."""
+        found = super().judge(unit)
+        part = self.on_cpu.get(unit.core.name or "")
+        if part is None or not found.is_npu:
+            return found
+        reason = f"is part of {part}, which the linear arrangement leaves to the CPU"
+        return Verdict(kind="fallback", engine="CPU", rule=ARRANGEMENT, reason=reason, suggestion=_WAY_OUT)
+
+
+def linear_arrangement(model: ir.Model, target: Target) -> ArrangedTarget:
+    """``target`` for ``model``, with its attention and norms on the CPU; the projections q, k and v of a layer, which read the
+    same norm, are one partition.
+
+    Args:
+        model: its nodes have names.
+        target: the target.
+
+    Raises:
+        UsageError: the target takes whole models or none.
+    """
+    if target.policy == "whole-model":
+        raise UsageError(
+            f"{target.name} takes a model whole or not at all",
+            hint="leave out --arrange linear, or take another target",
+        )
+    roles = Roles(model)
+    attention = _reached([node for role in _PRODUCTS for node in roles.nodes(role)], _read)
+    attention |= _reached(roles.nodes("pv_bmm"), _readers)
+    attention |= {node for role in ("rope", "kv") for node in roles.nodes(role) if not is_linear(node)}
+    norms = roles.nodes("norm")
+    parts = {
+        node.name or "": "a norm" if node in norms else "attention"
+        for node in main_nodes(model)
+        if node in attention or node in norms
+    }
+    given = {item.name: getattr(target, item.name) for item in dataclasses.fields(Target)}
+    return ArrangedTarget(**{**given, "join_siblings": True}, on_cpu=parts)
+
+
+def _reached(starts: Iterable[ir.Node], beside: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
+    """``starts`` and what is ``beside`` them, up to linear layers."""
+    found = {node for node in starts if not is_linear(node)}
+    waiting = list(found)
+    while waiting:
+        for node in beside(waiting.pop()):
+            if node not in found and not is_linear(node):
+                found.add(node)
+                waiting.append(node)
+    return found
+
+
+def is_linear(node: ir.Node) -> bool:
+    """Whether ``node`` multiplies with a stored weight."""
+    return isinstance(weighted_layer(node), WeightedLayer) or node.op_type in _PACKED
+
+
+def _read(node: ir.Node) -> Iterable[ir.Node]:
+    return [producer for value in node.inputs if value is not None and (producer := value.producer()) is not None]
+
+
+def _readers(node: ir.Node) -> Iterable[ir.Node]:
+    return [use.node for value in node.outputs for use in value.uses()]
+
+
+def silent_findings(model: ir.Model, target: Target | None = None) -> list[Finding]:
+    """What is a trap on every backend, then what is one on ``target``, the shifts it cannot do, and a batch that is to be bound
+    for it; warnings and notes."""
+    found = find_traps(model, (*ALWAYS, *(target.traps if target is not None else ())))
+    if target is not None:
+        found = found + unbound_batch(model, target)
+    if target is None or target.shifts is None:
+        return found
+    return found + [
+        Finding(
+            "warning", "shift-out-of-reach", label(v.node), f"{v.because} ({v.rule})",
+            of_shift(v.node, target.name),
+        )
+        for v in violations_at(Positions(model), target.shifts)
+    ]  # fmt: skip
+
+
+def unbound_batch(model: ir.Model, target: Target) -> list[Finding]:
+    """The inputs of ``model`` whose first dimension is symbolic, where ``target`` wants it bound; one warning for all."""
+    if target.limits.symbolic != "bound-batch":
+        return []
+    inputs = [v for v in model.graph.inputs if not v.is_initializer() and v.shape and not isinstance(v.shape[0], int)]
+    if not inputs:
+        return []
+    names = {dim.value: None for v in inputs if v.shape and isinstance(dim := v.shape[0], ir.SymbolicDim) and dim.value}
+    sizes = " ".join(f"--dim {shlex.quote(f'{name}=1')}" for name in names) or "--input-shape INPUT=1x3x224x224"
+    which = ", ".join(value.name or "" for value in inputs)
+    message = (
+        f"{target.name} takes static shapes alone, else all runs on the CPU; all that is said holds for a bound batch"
+    )
+    return [Finding("warning", "unbound-batch", which, message, f"bind it: `qdqtool fix-shapes {sizes}`")]
+
+
+def hardened(findings: Iterable[Finding], target: Target) -> list[Finding]:
+    """``findings`` where what ``target`` computes silently wrong is an error, worst first: a judgement of that target counts it,
+    a look at the model does not. What is slow there, or computed in float, stays a note."""
+    own = {trap.name() for trap in target.traps}
+    raised = [dataclasses.replace(f, level="error") if f.rule in own and f.level == "warning" else f for f in findings]
+    return sorted(raised, key=lambda finding: LEVELS.index(finding.level))
+
 
 #: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
 PREPARE = "give-names,infer-shapes"
@@ -32,13 +163,21 @@ OUTLINE = "outline-partitions"
 def analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | None, *, simulated: bool) -> Analysis:
     """The analysis of ``model``, whose nodes gain the annotation ``target``."""
     edge = boundary or target.boundary
-    units = units_of(model)
+    units, nodes = units_of(model), main_nodes(model)
     verdicts = {unit: target.judge(unit) for unit in units}
     said = list(verdicts.values())
     lacking = not_simulated(units, said, target)
     outside = lacking if simulated else None
-    found = partitions(model, units, said, target.policy, edge, target.minimum_group, outside)
-    setting = Setting(model=model, found=found, verdicts=verdicts, target=target, boundary=edge, lacking=outside)
+    found = partitions(nodes, units, said, target.policy, edge, target.minimum_group, outside)
+    setting = Setting(
+        nodes=nodes,
+        outputs=model.graph.outputs,
+        found=found,
+        verdicts=verdicts,
+        target=target,
+        boundary=edge,
+        lacking=outside,
+    )
     placed = placements(model, found)
     for node, placement in placed.items():
         TARGET.set(node, placement)

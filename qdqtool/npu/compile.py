@@ -15,8 +15,7 @@ from qdq_passes.graph.edit import Namer, copy_model, drop_unused_domains
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import all_values, is_standard, main_nodes
 from qdq_passes.npu.lower import PASSES
-from qdq_passes.npu.partitions.partitions import Partitioning
-from qdq_passes.npu.partitions.placements import placements
+from qdq_passes.npu.partitions.partitions import Partitioning, placements
 from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.units.verdict import Boundary, Verdict
 from qdq_passes.pipeline.pipeline import Hook, run_pipeline

@@ -33,7 +33,7 @@ def headers(model: ir.Model) -> Iterator[tuple[ir.Node, Header]]:
         ModelError: a program is damaged, or its file is missing.
     """
     for node in contexts(model):
-        yield node, read_payload(payload_bytes(model, node), where=node.name)[0]
+        yield node, read_payload(payload_bytes(node, model.meta.get(SOURCE)), where=node.name)[0]
 
 
 def described(model: ir.Model) -> list[dict[str, str | int]]:
@@ -42,7 +42,7 @@ def described(model: ir.Model) -> list[dict[str, str | int]]:
     for node in contexts(model):
         entry: dict[str, str | int] = {"node": label(node)}
         try:
-            data = payload_bytes(model, node)
+            data = payload_bytes(node, model.meta.get(SOURCE))
             entry |= {**asdict(read_payload(data)[0]), "bytes": len(data)}
         except QdqError as error:
             entry["error"] = str(error)
@@ -78,7 +78,7 @@ def findings(model: ir.Model, target: Target | None) -> list[Finding]:
     for node in contexts(model):
         name = label(node)
         try:
-            header = read_payload(payload_bytes(model, node), where=name)[0]
+            header = read_payload(payload_bytes(node, model.meta.get(SOURCE)), where=name)[0]
         except QdqError as error:
             found.append(Finding("error", "program", name, error.message, error.hint or ""))
             continue

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes.npu.partitions.partition_graph import Partition, bytes_of
 from qdq_passes.npu.partitions.partitions import Partitioning
-from qdq_passes.npu.units.partition_graph import Partition, bytes_of
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import Verdict
 

@@ -10,8 +10,8 @@ from qdq_passes.graph.nesting import scope_of
 from qdq_passes.graph.operators.macs import macs_in
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import dtype_of, is_standard, op_type_of
+from qdq_passes.npu.partitions.partition_graph import Partition, bytes_of, weight_bytes
 from qdq_passes.npu.partitions.partitions import Partitioning
-from qdq_passes.npu.units.partition_graph import Partition, bytes_of, weight_bytes
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, Verdict
 

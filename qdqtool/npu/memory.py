@@ -23,9 +23,9 @@ from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import readers
+from qdq_passes.graph.uses import in_order, readers
+from qdq_passes.npu.partitions.partition_graph import Partition, bytes_of, stored_weights
 from qdq_passes.npu.partitions.partitions import partition_for
-from qdq_passes.npu.units.partition_graph import Partition, bytes_of, stored_weights
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.work import Work, work_of
@@ -162,7 +162,7 @@ def graph_memory(model: ir.Model, target: Target, *, name: str, cache: Mapping[s
     if found.bytes <= limit:
         return found
     sizes = {value.name or "": size for value, size in stored.items()} | dict(found.kv)
-    return dataclasses.replace(found, parts=_parts(work, io, found, sizes, limit))
+    return dataclasses.replace(found, parts=_parts(in_order(work.graph), io, found, sizes, limit))
 
 
 def _decoder(model: ir.Model) -> DecoderIo | None:
@@ -173,7 +173,7 @@ def _decoder(model: ir.Model) -> DecoderIo | None:
 
 
 def _parts(
-    model: ir.Model, io: DecoderIo | None, found: GraphMemory, sizes: Mapping[str, int], limit: int
+    nodes: Sequence[ir.Node], io: DecoderIo | None, found: GraphMemory, sizes: Mapping[str, int], limit: int
 ) -> int | None:
     """How many parts `split` would make so that what the NPU holds of each, ``sizes`` by name, fits; where the model is no
     decoder, how many its bytes need at least."""
@@ -183,7 +183,7 @@ def _parts(
     if io is None:
         return max(1, math.ceil((found.weight_bytes + found.kv_bytes) / room))
     try:
-        return len(chosen_cuts(model, io, max_bytes=room, sizes=sizes)) + 1
+        return len(chosen_cuts(nodes, io, max_bytes=room, sizes=sizes)) + 1
     except UsageError:
         return None
 

@@ -15,7 +15,7 @@ from qdq_passes.npu.program import DOMAIN, VERSION
 from qdq_passes.npu.program.operators import why_no_kernel
 
 from qdqtool.io.models.context_files import CACHE
-from qdqtool.io.models.serialize import serialize, to_bytes
+from qdqtool.io.models.save import serialize, to_bytes
 from qdqtool.io.models.versions import IR_VERSION
 from qdqtool.npu.payload import Header, write_payload
 from qdqtool.runtime.provider import PROVIDER

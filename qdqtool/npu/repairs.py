@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
-from qdq_passes.graph.reach import reach, values_read
-from qdq_passes.graph.uses import op_type_of
+from qdq_passes.graph.uses import op_type_of, reach, values_read
 from qdq_passes.npu.partitions.partitions import Partitioning, partitions
 from qdq_passes.npu.units.units import Unit, unit_graph
 from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
@@ -33,7 +32,8 @@ class Setting:
     """What advice is given on.
 
     Args:
-        model: the model.
+        nodes: those of the main graph, in the order of the file.
+        outputs: of the main graph.
         found: who runs what.
         verdicts: what the target itself says of each unit, before its policy.
         target: the target.
@@ -41,7 +41,8 @@ class Setting:
         lacking: likewise.
     """
 
-    model: ir.Model
+    nodes: Sequence[ir.Node]
+    outputs: Sequence[ir.Value]
     found: Partitioning
     verdicts: Mapping[Unit, Verdict]
     target: TargetRules
@@ -53,7 +54,7 @@ class Setting:
         units, target = self.found.units, self.target
         said = [verdicts[unit] for unit in units]
         wanted = policy or target.policy
-        return after(partitions(self.model, units, said, wanted, self.boundary, target.minimum_group, self.lacking))
+        return after(partitions(self.nodes, units, said, wanted, self.boundary, target.minimum_group, self.lacking))
 
 
 def repairs(setting: Setting) -> tuple[Repair, ...]:
@@ -82,11 +83,11 @@ def cut_of(setting: Setting, path: str) -> Cut | None:
     """The head to cut off, so that all that is left runs on the NPU; None where that does not pay.
 
     Args:
-        setting: the model, and who runs what.
+        setting: the nodes, and who runs what.
         path: how the command names the model.
     """
     found, verdicts = setting.found, setting.verdicts
-    graph = unit_graph(setting.model, found.units)
+    graph = unit_graph(setting.nodes, found.units)
     head: set[int] = set()
     for number, (item, before) in enumerate(zip(graph.items, graph.before, strict=True)):
         declined = isinstance(item, Unit) and counts(item) and not verdicts[item].is_npu
@@ -96,7 +97,7 @@ def cut_of(setting: Setting, path: str) -> Cut | None:
     gone, whole = sum(len(unit.nodes) for unit in units if counts(unit)), after(found)
     if not gone or gone > HEAD * whole.compute_nodes:
         return None
-    outputs = _ends(setting.model, graph.item_of, head)
+    outputs = _ends(setting.nodes, setting.outputs, graph.item_of, head)
     if not outputs:
         return None
     elsewhere = Verdict(kind="fallback", engine=CPU, rule="head")
@@ -110,15 +111,17 @@ def cut_of(setting: Setting, path: str) -> Cut | None:
     return Cut(nodes=gone, outputs=outputs, command=command, after=then)
 
 
-def _ends(model: ir.Model, item_of: Mapping[ir.Node, int], head: set[int]) -> tuple[str, ...]:
-    """Values that the head reads of the rest, and those ends of the graph that are not in the head; constants left out."""
-    edges = reach(model.graph)
-    first = {node for node in model.graph if item_of.get(node) in head}
+def _ends(
+    nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], item_of: Mapping[ir.Node, int], head: set[int]
+) -> tuple[str, ...]:
+    """Values that the head reads of the rest, and those ``outputs`` of the graph that are not in the head; constants left out."""
+    edges = reach(nodes)
+    first = {node for node in nodes if item_of.get(node) in head}
     inside = first | edges.after(first)
-    entered = {node for node in model.graph if any(v is not None and v.is_graph_input() for v in values_read(node))}
+    entered = {node for node in nodes if any(v is not None and v.is_graph_input() for v in values_read(node))}
     computed = (entered | edges.after(entered)) - inside
-    read = [v for node in model.graph if node in inside for v in values_read(node)]
-    values = [v for v in (*read, *model.graph.outputs) if v.producer() in computed]
+    read = [v for node in nodes if node in inside for v in values_read(node)]
+    values = [v for v in (*read, *outputs) if v.producer() in computed]
     return tuple(dict.fromkeys(v.name for v in values if v.name))
 
 

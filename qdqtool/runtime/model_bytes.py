@@ -13,8 +13,8 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from qdqtool.io.models import serialize
-from qdqtool.io.models.slots import Slot, put, slots
+from qdqtool.io.models import save
+from qdqtool.io.models.load import Slot, put, slots
 
 #: Bytes of weights in memory above which the large ones are handed over as arrays.
 INLINE_LIMIT = 1 << 20
@@ -52,7 +52,7 @@ def model_bytes(model: ir.Model, *, extra_outputs: Iterable[str] = ()) -> ModelB
     """
     large = _large_weights(model)
     with put(_placeholders(model, large)):
-        source = serialize.model_bytes(model)
+        source = save.model_bytes(model)
     known = {value.name for value in model.graph.outputs}
     extra = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(extra_outputs) if name not in known]
     tail = onnx.ModelProto(graph=onnx.GraphProto(output=extra))  # protobuf joins messages that follow each other

@@ -118,7 +118,7 @@ class Check(Linted, Verb[Checked]):
 
 def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool) -> list[dict[str, Any]]:
     """All findings of one model."""
-    from qdqtool.targets.findings import silent_findings
+    from qdqtool.npu.analyzing import silent_findings
 
     silent = [finding.to_json() for finding in silent_findings(graph, chip)]
     found = [*_verifier(graph), *_checker(path, graph), *silent, *_programs(graph, chip)]

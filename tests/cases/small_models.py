@@ -19,7 +19,7 @@ from qdq_passes.graph.uses import all_nodes
 from qdq_passes.roles.roles import Roles
 
 from qdqtool.io.models.load import model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 
 Array = npt.NDArray[Any]
 

@@ -17,7 +17,7 @@ from qdq_passes.graph.uses import all_nodes, all_values
 from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
 from qdqtool.io.models.load import model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from tests.golden.golden import FOLDER, Golden, cases, filecheck
 from tests.golden.numerics import differences, outputs_of
 

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from qdq_passes.npu.reference.run import run_reference
 
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from qdqtool.runtime.provider import open_session
 from qdqtool.targets.loading import load_target
 from tests.cases.small_models import model as model_of

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from qdq_passes.graph.annotate import write_metadata
 from qdq_passes.graph.dump import dump
 
-from qdqtool.io.models.serialize import serialize, to_bytes
+from qdqtool.io.models.save import serialize, to_bytes
 from tests.dial import some
 from tests.golden.golden import cases
 

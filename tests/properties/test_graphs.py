@@ -13,7 +13,7 @@ from qdq_passes.graph.dump import dump
 from qdq_passes.graph.uses import all_values
 from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
-from qdqtool.io.models.serialize import serialize, to_bytes
+from qdqtool.io.models.save import serialize, to_bytes
 from tests.cases.small_models import Observed
 from tests.golden.numerics import differences, outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from qdq_passes.graph.dump import dump
-from qdq_passes.graph.uses import all_values, constant_array
+from qdq_passes.graph.uses import all_nodes, all_values, constant_array
 from qdq_passes.numerics.encoding import Encoding, integer_range
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.pipeline.hooks import VerifyEach
@@ -93,7 +93,7 @@ def test_what_is_set_reads_back(data: st.DataObject, model: ir.Model) -> None:
     assert {n: e for n, e in after.items() if n != pair.tensor and n not in biases} == {
         n: e for n, e in before.items() if n != pair.tensor and n not in biases
     }
-    for one in coupled_biases(model):
+    for one in coupled_biases(all_nodes(model)):
         product, encoding = product_at(one.node, one.index), one.bias.encoding
         assert isinstance(product, Encoding)
         assert encoding is not None
@@ -201,7 +201,7 @@ def test_biases_stay_within_half_a_step() -> None:
             slack = 2.0**-24 * np.abs(before[pair.tensor])
             assert np.all(np.abs(exact - before[pair.tensor]) <= step / 2 + slack)
         if to == "int32":
-            assert len({one.bias.tensor for one in coupled_biases(model)}) == seen
+            assert len({one.bias.tensor for one in coupled_biases(all_nodes(model))}) == seen
 
     holds()
     assert acted >= 5

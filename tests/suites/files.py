@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from qdqtool.io.models import serialize
+from qdqtool.io.models import save as saving
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 
@@ -24,4 +24,4 @@ def saved(model: ir.Model, path: Path) -> bytes:
 
 def to_bytes(model: ir.Model) -> bytes:
     """The serialized model; the same bytes for the same model."""
-    return serialize.to_bytes(serialize.serialize(model))
+    return saving.to_bytes(saving.serialize(model))

@@ -37,7 +37,11 @@ class RemoveInitializerInputs(Pass):
         """Drop them from the list of inputs."""
         inputs = model.graph.inputs
         is_old = (model.ir_version or IR_OF_PLAIN_INITIALIZERS) < IR_OF_PLAIN_INITIALIZERS
-        found = quantized_defaults(model) if self.quantized_only and not is_old else defaults(model)
+        found = (
+            quantized_defaults(model.graph.inputs)
+            if self.quantized_only and not is_old
+            else defaults(model.graph.inputs)
+        )
         for value in found:
             inputs.remove(value)
             yield Change("edit", value.name or "", "no input any more, a constant")

@@ -11,9 +11,8 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.edit.static import open_branch
 from qdq_passes.graph.build import drop_input
-from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.sizes import rank_or
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import is_standard, values_read
 
 #: The branches of If, that of a true condition first.
 BRANCHES = ("then_branch", "else_branch")

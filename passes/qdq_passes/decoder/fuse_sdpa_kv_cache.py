@@ -18,8 +18,18 @@ from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.decoder.look.updates import SCATTERS
 from qdq_passes.graph.build import drop_chains
 from qdq_passes.graph.edit import Namer, drop_unread, move_annotations
-from qdq_passes.graph.reach import Reach, in_order, reach, values_read
-from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, is_constant, is_standard, label, only_reader
+from qdq_passes.graph.uses import (
+    DATA_MOVEMENT,
+    Reach,
+    constant_array,
+    in_order,
+    is_constant,
+    is_standard,
+    label,
+    only_reader,
+    reach,
+    values_read,
+)
 
 NAME = "SdpaWithKvCache"
 _INPUTS = ("query", "key", "value", "key_cache", "value_cache", "position_ids", "mask")

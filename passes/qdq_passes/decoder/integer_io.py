@@ -12,6 +12,7 @@ from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.cache import cache_pairs
 from qdq_passes.decoder.look.record import DECODER, CacheTensor
 from qdq_passes.graph.edit import Namer, replace_value
+from qdq_passes.graph.uses import in_order
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.exact import rounding_of
 from qdq_passes.qdq.look.pairs import encoding_of, is_dequantize, is_quantize
@@ -62,7 +63,8 @@ class IntegerIo(Pass):
             return chosen
         record = DECODER.get(model.graph)
         if record is None:
-            return chosen & {value for pair, _ in cache_pairs(model) for value in (pair.past, pair.present)}
+            pairs = cache_pairs(model.graph.inputs, in_order(model.graph))
+            return chosen & {value for pair, _ in pairs for value in (pair.past, pair.present)}
         names = {name for tensor in record.cache for name in (tensor.past, tensor.present)}
         return {value for value in chosen if value.name in names}
 

@@ -19,7 +19,7 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, replace_value
 from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.shapes.inference import infer_shapes
-from qdq_passes.graph.uses import constant_array, label
+from qdq_passes.graph.uses import constant_array, in_order, label
 
 #: Name of the input that tells which row is the last one.
 LAST_INDEX = "last_index"
@@ -73,7 +73,7 @@ class KeepLastLogits(Pass):
 
 def _forget_shapes(model: ir.Model, path: LogitsPath) -> None:
     """What else is computed of the logits, a best token or a scaled copy, is of one token too."""
-    behind = depending_on(model.graph, path.between[-1:], by_shape=True) - {*path.between}
+    behind = depending_on(in_order(model.graph), path.between[-1:], by_shape=True) - {*path.between}
     for value in behind:
         value.shape = None
     if behind:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread
 from qdq_passes.graph.operators.qdq_ops import opset_at
-from qdq_passes.graph.uses import constant_array, label, readers
+from qdq_passes.graph.uses import all_nodes, constant_array, label, readers
 from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import FLOAT32_TINY, SMALLEST_SCALE, Encoding
 from qdq_passes.numerics.quantize import quantize
@@ -53,9 +53,9 @@ class ConvertBias(Pass):
         """Choose for all layers, then write bias by bias."""
         hit = select(model, self.select)
         nodes, values = set(hit.nodes), set(hit.values)
-        settled = {(one.node, one.index) for one in coupled_biases(model)} if self.to == "int32" else set()
+        settled = {(one.node, one.index) for one in coupled_biases(all_nodes(model))} if self.to == "int32" else set()
         work: dict[ir.Value, dict[Encoding, list[Use]]] = {}
-        for node, index in bias_uses(model):
+        for node, index in bias_uses(all_nodes(model)):
             source = node.inputs[index]
             assert source is not None
             pair = _pair_behind(source)

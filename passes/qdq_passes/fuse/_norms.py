@@ -27,8 +27,7 @@ from qdq_passes.graph.operators.arithmetic import (
     without_casts,
 )
 from qdq_passes.graph.operators.reductions import Reduction, rank_of, reduction_of
-from qdq_passes.graph.reach import nodes_between
-from qdq_passes.graph.uses import UNKNOWN_TYPE, constant_array, is_constant, is_standard
+from qdq_passes.graph.uses import UNKNOWN_TYPE, constant_array, is_constant, is_standard, nodes_between
 
 #: Operators that take a square root.
 ROOTS = ("Sqrt", "Pow")

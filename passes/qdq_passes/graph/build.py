@@ -12,8 +12,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, new_constant, remove
 from qdq_passes.graph.operators.qdq_ops import opset_at
-from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import dtype_of, label
+from qdq_passes.graph.uses import dtype_of, label, values_read
 
 #: First opsets whose Unsqueeze and Squeeze, and whose ReduceMean, take their axes as an input.
 OPSET_OF_AXES, OPSET_OF_MEAN_AXES = 13, 18

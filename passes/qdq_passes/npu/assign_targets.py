@@ -11,8 +11,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.uses import label
-from qdq_passes.npu.partitions.partitions import partition_for
-from qdq_passes.npu.partitions.placements import placements
+from qdq_passes.npu.partitions.partitions import partition_for, placements
 from qdq_passes.npu.units.verdict import Boundary, TargetRules
 
 

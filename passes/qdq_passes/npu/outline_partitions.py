@@ -13,8 +13,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.edit import Namer, drop_unread, inherit, move_annotations
-from qdq_passes.graph.reach import reach, values_read
-from qdq_passes.graph.uses import constant_array, readers
+from qdq_passes.graph.uses import constant_array, reach, readers, values_read
 
 #: Domain of the functions; each is called ``partition_0`` and so on.
 DOMAIN = "qdqtool.partitions"

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, graph_of, insert_after, new_constant
-from qdq_passes.graph.uses import SHARING, constant_array, is_standard, label
+from qdq_passes.graph.uses import SHARING, all_nodes, constant_array, is_standard, label
 from qdq_passes.npu.units.units import Operand, Unit, units_of
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
@@ -57,7 +57,7 @@ class UnifyWidths(Pass):
         """Unit by unit; biases follow at the end."""
         wanted = select_nodes(model, self.select)
         names = {pair.dq: pair.tensor for pair in qdq_pairs(model)} | {h.node: h.tensor for h in half_pairs(model)}
-        conversions, coupled = Conversions(model, Namer(model), names), coupled_biases(model)
+        conversions, coupled = Conversions(model, Namer(model), names), coupled_biases(all_nodes(model))
         for unit in units_of(model):
             if unit.core in wanted and not unit.is_requantization and unit.is_quantized:
                 yield from _unify(model, unit, conversions)

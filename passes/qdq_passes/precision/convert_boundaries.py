@@ -47,7 +47,7 @@ class ConvertBoundaries(Pass):
         """Refuse first, then operator by operator; biases follow at the end."""
         wanted, forced = select_nodes(model, self.select), parse_dtype(self.dtype) if self.dtype else None
         names = {pair.dq: pair.tensor for pair in qdq_pairs(model)} | {h.node: h.tensor for h in half_pairs(model)}
-        conversions, coupled = Conversions(model, Namer(model), names), coupled_biases(model)
+        conversions, coupled = Conversions(model, Namer(model), names), coupled_biases(all_nodes(model))
         work: list[tuple[ir.Node, Input, Width]] = []
         for node in all_nodes(model):
             inputs = quantized_inputs(node) if node in wanted else []

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.kinds import data_inputs, is_passed, kind_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import bodies_of, constant_array, integers_of
+from qdq_passes.graph.uses import bodies_of, constant_array, in_order, integers_of
 
 #: Operators at most: calls of functions beyond that stay closed (functions that call each other twice double at each level).
 LIMIT = 100_000

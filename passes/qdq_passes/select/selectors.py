@@ -26,8 +26,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.graph.nesting import ancestors, layer_of, scope_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_qdq, is_quantize
-from qdq_passes.graph.reach import Reach, reach
-from qdq_passes.graph.uses import FLOAT_TYPES, all_nodes, all_values, is_constant, is_standard
+from qdq_passes.graph.uses import FLOAT_TYPES, Reach, all_nodes, all_values, is_constant, is_standard, reach
 from qdq_passes.roles.roles import ROLES, Roles
 
 

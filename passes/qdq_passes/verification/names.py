@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import onnx.defs
 import onnx_ir as ir
 
 from qdq_passes.core.findings import Level, Problem, place
 from qdq_passes.npu.program import DOMAIN, VERSION
-from qdq_passes.verification.walk import Scope, Walk
+
+if TYPE_CHECKING:
+    from qdq_passes.verification.rules import Scope, Walk
 
 #: Domains whose operators onnx lists.
 ONNX_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training")

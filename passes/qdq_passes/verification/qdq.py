@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,9 @@ from qdq_passes.core.findings import Problem, place
 from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.qdq.edit.streamed import StreamedTensor
-from qdq_passes.verification.walk import Walk
+
+if TYPE_CHECKING:
+    from qdq_passes.verification.rules import Walk
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 QUANTIZE = frozenset(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from qdq_passes.core.findings import Problem, place
-from qdq_passes.verification.walk import Read, Scope, Walk
+
+if TYPE_CHECKING:
+    from qdq_passes.verification.rules import Read, Scope, Walk
 
 SORT = "run the pass sort"
 

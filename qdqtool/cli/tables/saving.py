@@ -59,8 +59,7 @@ def stored_bytes(path: str) -> int:
     import onnx_ir as ir
 
     from qdqtool.io.files.read import holds
-    from qdqtool.io.models.load import load
-    from qdqtool.io.models.slots import slots
+    from qdqtool.io.models.load import load, slots
 
     if not holds(path, b"location"):  # the key of every reference to a data file: no need to parse
         return os.path.getsize(path)

@@ -13,8 +13,6 @@ from qdq_passes.errors import ModelError, UsageError
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text
 
-CHUNK = 1 << 20
-
 
 def canonical_json(payload: Any, *, indent: int | None = None) -> str:
     """``payload`` as JSON with sorted keys; the same value gives the same text everywhere.
@@ -34,22 +32,6 @@ def canonical_json(payload: Any, *, indent: int | None = None) -> str:
 def sha256_of_json(payload: Any) -> str:
     """Hex SHA-256 of the canonical JSON of ``payload``."""
     return hashlib.sha256(canonical_json(payload).encode()).hexdigest()
-
-
-def sha256_of_file(path: str | os.PathLike[str]) -> str:
-    """Hex SHA-256 of a file, read in chunks.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-    except OSError as error:
-        raise ModelError(f"cannot be read ({error.strerror})", where=os.fspath(path), hint="check the path") from error
-    return digest.hexdigest()
 
 
 def write_json(

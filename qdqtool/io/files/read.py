@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 
 from qdq_passes.errors import ModelError
 
-#: Bytes that `holds` reads at a time.
+#: Bytes that are read at a time of files that may be large.
 PIECE = 1 << 20
 
 
@@ -45,6 +46,22 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise ModelError("is not UTF-8 text", where=os.fspath(path), hint="save it as UTF-8") from error
+
+
+def sha256_of_file(path: str | os.PathLike[str]) -> str:
+    """Hex SHA-256 of a file, read in chunks.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(PIECE):
+                digest.update(chunk)
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error.strerror})", where=os.fspath(path), hint="check the path") from error
+    return digest.hexdigest()
 
 
 def holds(path: str | os.PathLike[str], word: bytes) -> bool:

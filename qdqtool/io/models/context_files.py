@@ -12,7 +12,6 @@ from qdq_passes.graph.uses import label
 
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.models.external import open_data
-from qdqtool.io.models.load import SOURCE
 
 #: Attribute of an EPContext node that holds the payload, or the name of its file.
 CACHE = "ep_cache_context"
@@ -20,8 +19,12 @@ CACHE = "ep_cache_context"
 ENDING = ".qdqnpu"
 
 
-def payload_bytes(model: ir.Model, node: ir.Node) -> bytes:
-    """The payload of the EPContext ``node`` of ``model``.
+def payload_bytes(node: ir.Node, source: str | None) -> bytes:
+    """The payload of an EPContext node.
+
+    Args:
+        node: the node.
+        source: the file of its model, None where it lies in none.
 
     Raises:
         ModelError: it has none, or its file is missing, a link, or outside of the model's folder.
@@ -33,7 +36,6 @@ def payload_bytes(model: ir.Model, node: ir.Node) -> bytes:
     value: str | bytes = cache.value
     if mode is None or mode.as_int() == 1:
         return value if isinstance(value, bytes) else value.encode()
-    source = model.meta.get(SOURCE)
     if source is None:
         raise ModelError(f"names the file {value!r} beside a model that lies in no file", where=where)
     handle = open_data(os.path.dirname(source), value if isinstance(value, str) else value.decode(), where)

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from qdq_passes.errors import ModelError
 from qdq_passes.qdq.edit.streamed import StreamedTensor
 
-from qdqtool.io.files.artifacts import sha256_of_file
 from qdqtool.io.files.atomic import HiddenFile
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.external import Extent, check_bounds, open_data
 
 CHUNK = 1 << 20

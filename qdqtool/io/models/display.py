@@ -12,8 +12,8 @@ import onnx_ir as ir
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.files.atomic import write_whole
-from qdqtool.io.models.serialize import serialize, to_bytes
-from qdqtool.io.models.slots import slots
+from qdqtool.io.models.load import slots
+from qdqtool.io.models.save import serialize, to_bytes
 
 #: Bytes up to which a data file is copied.
 COPIED = 1 << 28

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,134 @@ from qdq_passes.core.names import UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
 
-from qdqtool.io.models.context_payloads import payloads_apart, put_back
-from qdqtool.io.models.parse import read_model
-from qdqtool.io.models.proto_rules import check_model
-from qdqtool.io.models.slots import slots
+from qdqtool.io.models.parse import check_model, read_model
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place that holds a tensor: an initializer, or an attribute of a node.
+
+    Args:
+        holder: the initializer's value, or the node.
+        attribute: name of the node's attribute, empty for an initializer.
+    """
+
+    holder: ir.Value | ir.Node
+    attribute: str = ""
+
+    @property
+    def tensor(self) -> ir.TensorProtocol:
+        """The tensor there."""
+        if isinstance(self.holder, ir.Node):
+            return self.holder.attributes[self.attribute].as_tensor()
+        assert self.holder.const_value is not None
+        return self.holder.const_value
+
+    def put(self, tensor: ir.TensorProtocol) -> None:
+        """Put ``tensor`` there."""
+        if isinstance(self.holder, ir.Node):
+            old = self.holder.attributes[self.attribute]
+            self.holder.attributes[self.attribute] = ir.AttrTensor(old.name, tensor, old.doc_string)
+        else:
+            self.holder.const_value = tensor
+
+
+def holders(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    """Everything that holds nodes: the main graph, the local functions, and every body inside of them."""
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    return [*parts, *(body for part in parts for body in part.subgraphs())]
+
+
+def slots(model: ir.Model) -> list[Slot]:
+    """Every slot of ``model`` that holds a tensor, initializers of a graph before the attributes of its nodes."""
+    found = []
+    for holder in holders(model):
+        if isinstance(holder, ir.Graph):
+            found += [Slot(v) for v in holder.initializers.values() if v.const_value is not None]
+        for node in holder:
+            for name, attribute in node.attributes.items():
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    found.append(Slot(node, name))
+    return found
+
+
+@contextmanager
+def put(tensors: Mapping[Slot, ir.TensorProtocol]) -> Iterator[None]:
+    """Put ``tensors`` into their slots, and what was there back at the end."""
+    before = {slot: slot.tensor for slot in tensors}
+    names = {slot: tensor.name for slot, tensor in before.items()}
+    try:
+        for slot, tensor in tensors.items():
+            slot.put(tensor)
+        yield
+    finally:
+        for slot, tensor in before.items():
+            slot.put(tensor)
+            tensor.name = names[slot]
+
+
+#: (place of the node in the main graph, name of the attribute, its bytes).
+Payload = tuple[int, str, bytes]
+
+
+@contextmanager
+def payloads_apart(proto: onnx.ModelProto) -> Iterator[list[Payload]]:
+    """Attributes of EPContext nodes that are no UTF-8, empty in ``proto`` for as long as the block runs."""
+    found: list[Payload] = []
+    held: list[tuple[onnx.AttributeProto, bytes]] = []
+    for index, node in enumerate(proto.graph.node):
+        if node.op_type != "EPContext":
+            continue
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.STRING and not _is_text(attribute.s):
+                found.append((index, attribute.name, attribute.s))
+                held.append((attribute, attribute.s))
+                attribute.s = b""
+    try:
+        yield found
+    finally:
+        for attribute, data in held:
+            attribute.s = data
+
+
+def put_back(model: ir.Model, payloads: list[Payload]) -> None:
+    """Give the nodes of ``model`` their attributes; they are bytes there."""
+    nodes = list(model.graph) if payloads else []
+    for index, name, data in payloads:
+        nodes[index].attributes[name] = ir.Attr(name, ir.AttributeType.STRING, data)
+
+
+@contextmanager
+def payloads_out(model: ir.Model) -> Iterator[list[Payload]]:
+    """Attributes of ``model`` that are bytes, empty texts while the block runs; `write_into` puts them into its protobuf."""
+    found: list[Payload] = []
+    nodes = list(model.graph)
+    for index, node in enumerate(nodes):
+        if node.op_type == "EPContext":
+            found += [(index, name, a.value) for name, a in node.attributes.items() if isinstance(a.value, bytes)]
+    for index, name, _ in found:
+        nodes[index].attributes[name] = ir.AttrString(name, "")
+    try:
+        yield found
+    finally:
+        put_back(model, found)
+
+
+def write_into(proto: onnx.ModelProto, payloads: list[Payload]) -> None:
+    """Give the nodes of ``proto``, made inside of `payloads_out`, their attributes."""
+    for index, name, data in payloads:
+        for attribute in proto.graph.node[index].attribute:
+            if attribute.name == name:
+                attribute.s = data
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 Weight = ir.Tensor[npt.NDArray[Any]]
 

@@ -11,10 +11,18 @@ import onnx_ir as ir
 
 from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
 from qdqtool.io.models.data_file import DataFile, nbytes_of
+from qdqtool.io.models.load import Slot, put, slots
 from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
-from qdqtool.io.models.save import THRESHOLD, annotated, identity_of, inside, reference_to, refuse_own_data
-from qdqtool.io.models.serialize import serialize, to_bytes
-from qdqtool.io.models.slots import Slot, put, slots
+from qdqtool.io.models.save import (
+    THRESHOLD,
+    annotated,
+    identity_of,
+    inside,
+    reference_to,
+    refuse_own_data,
+    serialize,
+    to_bytes,
+)
 
 #: The data file is called ``weights.<first 8 of its sha256>.data``.
 STEM = "weights"

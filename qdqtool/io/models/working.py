@@ -13,8 +13,8 @@ from qdq_passes.integers.look.integer_ops import quantized_defaults
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import new_errors, verify
 
-from qdqtool.io.files.artifacts import sha256_of_file
 from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.load import load
 from qdqtool.io.models.provenance import Provenance
 
@@ -46,7 +46,7 @@ def repairs_of(model: ir.Model) -> list[str]:
     and what no edit could be made on: stored integers and scales that are inputs with a default."""
     rules = {finding.rule for finding in verify(model, minimum="error")}
     repairs = [name for rule, name in REPAIRS.items() if rule in rules]
-    return [*repairs, CONSTANTS] if quantized_defaults(model) else repairs
+    return [*repairs, CONSTANTS] if quantized_defaults(model.graph.inputs) else repairs
 
 
 def repair_warnings(repairs: Sequence[str]) -> list[str]:

@@ -11,8 +11,9 @@ from qdq_passes.core.findings import Finding
 from qdq_passes.decoder.look.record import Decoder, Layout, Phase
 from qdq_passes.errors import ModelError, UsageError
 
-from qdqtool.io.files.artifacts import read_json, sha256_of_file, write_json
+from qdqtool.io.files.artifacts import read_json, write_json
 from qdqtool.io.files.progress import Progress
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.external import extent_of
 from qdqtool.io.models.parse import read_model
 

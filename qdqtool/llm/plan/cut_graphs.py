@@ -11,6 +11,7 @@ from qdq_passes.decoder.look.cut_points import WIDEST, chosen_cuts, cuts
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.uses import in_order
 from qdq_passes.pipeline.pipeline import Pipeline
 
 from qdqtool.llm.plan.splitting import StaticGraph
@@ -35,7 +36,8 @@ def cut_graphs(
             hint="leave out --parts and --max-part-bytes, or take a --naming with a cache tensor a layer",
         )
     largest = max(graphs, key=lambda graph: graph.decoder.ctx_len * graph.decoder.batch_size)
-    chosen = chosen_cuts(largest.model, decoder_io(largest.model), parts=parts, max_bytes=max_bytes)
+    io = decoder_io(largest.model)
+    chosen = chosen_cuts(in_order(largest.model.graph), io, parts=parts, max_bytes=max_bytes)
     places = [tuple(value.name or "" for value in values) for values in chosen]
     return [(graph, _cut(graph, places)) for graph in graphs]
 
@@ -44,7 +46,7 @@ def _cut(graph: StaticGraph, places: Sequence[tuple[str, ...]]) -> list[ir.Model
     """The parts of ``graph``, cut at the values of each of ``places``."""
     if not places:
         return [graph.model]
-    there = cuts(graph.model, decoder_io(graph.model), WIDEST)
+    there = cuts(in_order(graph.model.graph), decoder_io(graph.model), WIDEST)
     known = {frozenset(value.name for value in place.values) for place in there}
     for names in places:
         if frozenset(names) not in known:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from qdq_passes.decoder.look.record import Decoder
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import in_order, is_constant
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

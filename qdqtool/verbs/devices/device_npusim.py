@@ -16,7 +16,7 @@ from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import StaticModel
 from qdqtool.llm.run.devices import DeviceOptions, GraphPlacement, OpenedPart, Piece, Stage
 from qdqtool.llm.run.stages import StageGraph, cut_stages
-from qdqtool.npu.arranging import linear_arrangement
+from qdqtool.npu.analyzing import linear_arrangement
 from qdqtool.npu.compile import compile_partitions
 from qdqtool.npu.engines import GraphTimes, times_in
 from qdqtool.npu.estimate import assumptions

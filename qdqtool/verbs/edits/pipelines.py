@@ -74,9 +74,9 @@ class Opt(Editing, Samples, Findings, Edit):
         from qdq_passes.pipeline.hooks import StopAfter
         from qdq_passes.pipeline.pipeline import Pipeline
 
-        from qdqtool.io.files.artifacts import sha256_of_file
         from qdqtool.io.files.atomic import refuse_output
         from qdqtool.io.files.progress import pass_on
+        from qdqtool.io.files.read import sha256_of_file
         from qdqtool.io.models.hooks import DumpEach
         from qdqtool.targets.loading import load_target
         from qdqtool.verbs.work.editing import run_and_save

@@ -73,8 +73,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdqtool.io.files.atomic import refuse_existing
         from qdqtool.io.models.save import save
         from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
-        from qdqtool.npu.analyzing import analysis, judged, options, stored
-        from qdqtool.npu.arranging import linear_arrangement
+        from qdqtool.npu.analyzing import analysis, judged, linear_arrangement, options, stored
         from qdqtool.npu.compiled import refuse_compiled
         from qdqtool.npu.memory import graph_memory, plan_of
         from qdqtool.targets.loading import load_target

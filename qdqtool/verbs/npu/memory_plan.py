@@ -37,7 +37,7 @@ class MemoryPlanOf(Verb["MemoryPlan"]):
         from qdq_passes.pipeline.pipeline import run_pipeline
 
         from qdqtool.io.models.working import opened
-        from qdqtool.npu.arranging import linear_arrangement
+        from qdqtool.npu.analyzing import linear_arrangement
         from qdqtool.npu.memory import graph_memory, plan_of
         from qdqtool.targets.loading import load_target
 
@@ -59,7 +59,7 @@ def _of_folder(folder: str, target: Target, *, is_linear: bool) -> list[GraphMem
 
     from qdqtool.io.models.load import load
     from qdqtool.llm.folder.manifest import MANIFEST, read_manifest
-    from qdqtool.npu.arranging import linear_arrangement
+    from qdqtool.npu.analyzing import linear_arrangement
     from qdqtool.npu.memory import graph_memory
 
     if not os.path.isfile(os.path.join(folder, MANIFEST)):

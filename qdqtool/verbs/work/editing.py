@@ -12,10 +12,10 @@ from qdq_passes.pipeline.hooks import QuietHook, VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report, parse_pipeline
 from qdq_passes.verification.rules import verify
 
-from qdqtool.io.files.artifacts import sha256_of_file
 from qdqtool.io.files.atomic import refuse_inputs, refuse_output
 from qdqtool.io.files.edit_script import NamedInputs, append_script, refuse_append
 from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.hooks import Reproducer
 from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
 from qdqtool.io.models.working import opened, provenance_of, refuse_errors

@@ -22,6 +22,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing, write_whole
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.working import ModelOrPath, opened, repair
+from qdqtool.npu.analyzing import unbound_batch
 from qdqtool.npu.compiled import headers, refuse_stale_programs
 from qdqtool.npu.devices import Device, is_simulated_npu, other_provider, simulated_npu
 from qdqtool.npu.estimate import estimate
@@ -32,7 +33,6 @@ from qdqtool.npu.runs import Runs
 from qdqtool.npu.simulated import Placement, Simulation
 from qdqtool.npu.trace import trace as trace_of
 from qdqtool.runtime.plugin import assignment
-from qdqtool.targets.findings import unbound_batch
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 

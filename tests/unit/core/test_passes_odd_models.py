@@ -15,7 +15,7 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
 from qdqtool.io.models.load import model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from tests.cases.small_models import Observed, model
 from tests.golden.fake_target import FakeTarget
 from tests.golden.numerics import differences, outputs_of

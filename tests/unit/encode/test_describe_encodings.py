@@ -16,7 +16,7 @@ from qdq_passes.qdq.look.grids import Grid, grid_of, middle
 
 from qdqtool.io.models.display import write_for_viewer
 from qdqtool.io.models.load import load, model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from tests.cases.cli_helpers import DIGITS, SAMPLES
 from tests.cases.small_models import model
 

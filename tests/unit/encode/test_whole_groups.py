@@ -12,7 +12,7 @@ from qdq_passes.graph.edit import Namer, make_node, replace_nodes
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.models.load import model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from tests.cases.small_models import model
 
 NORM = """

@@ -10,7 +10,8 @@ import pytest
 from qdq_passes.errors import ModelError, SetupError, UsageError
 
 from qdqtool.io.files import atomic
-from qdqtool.io.files.artifacts import canonical_json, read_json, sha256_of_file, sha256_of_json, write_json
+from qdqtool.io.files.artifacts import canonical_json, read_json, sha256_of_json, write_json
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.versions import IR_VERSION, NEWEST_TRIED, OPSET, loadable_in
 from qdqtool.runtime.session import load_check, version
 from tests.cases.small_models import model

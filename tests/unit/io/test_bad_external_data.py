@@ -16,8 +16,7 @@ from onnx import TensorProto, helper
 from qdq_passes.errors import ModelError
 
 from qdqtool.io.models.load import load, model_of
-from qdqtool.io.models.save import save
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import save, serialize
 from tests.cases.io_helpers import parsed, refused, write
 
 

@@ -20,8 +20,7 @@ from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.io.models.load import load, model_of
 from qdqtool.io.models.provenance import PROVENANCE, Provenance
-from qdqtool.io.models.save import save
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import save, serialize
 from tests.cases.io_helpers import listing, weighted
 from tests.cases.small_models import model
 

@@ -12,8 +12,7 @@ import pytest
 from qdq_passes.errors import ModelError, UnsupportedError
 
 from qdqtool.io.models.load import load
-from qdqtool.io.models.save import save
-from qdqtool.io.models.serialize import model_bytes, serialize
+from qdqtool.io.models.save import model_bytes, save, serialize
 from tests.cases.io_helpers import BIG, listing, weighted
 from tests.cases.small_models import model
 
@@ -175,7 +174,7 @@ def test_over_the_limit_everything_large_moves_out(tmp_path: Path, monkeypatch: 
 
 
 def test_over_two_gigabytes_inside_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qdqtool.io.models.serialize.PROTOBUF_LIMIT", BIG)
+    monkeypatch.setattr("qdqtool.io.models.save.PROTOBUF_LIMIT", BIG)
     with pytest.raises(UnsupportedError, match="over 2 GiB"):
         save(weighted(a=1, b=2), tmp_path / "m.onnx", external="never")
     assert listing(tmp_path) == []

@@ -124,7 +124,7 @@ def test_shapes_of_contributed_operators(op_type: str) -> None:
     made = decoder()
     x = ir.Value(name="x")
     node = ir.Node("com.microsoft", op_type, [x, ir.Value(name="unknown")], num_outputs=1)
-    assert NodeEvaluator(made).specs(node, {x: Spec(ir.DataType.FLOAT, (2, 3, 8))}, {}) == [
+    assert NodeEvaluator(made.opset_imports[""]).specs(node, {x: Spec(ir.DataType.FLOAT, (2, 3, 8))}, {}) == [
         Spec(ir.DataType.FLOAT, (2, 3, 8))
     ]
 
@@ -256,4 +256,6 @@ def test_shapes_of_quantized_operators(op_type: str) -> None:
     inputs = [ir.Value(name=f"x{number}") for number in range(len(specs))]
     given = [ir.AttrInt64(name, number) for name, number in attributes.items()]
     node = ir.Node("com.microsoft", op_type, inputs, attributes=given, num_outputs=1)
-    assert NodeEvaluator(decoder()).specs(node, dict(zip(inputs, specs, strict=True)), {}) == [expected]
+    assert NodeEvaluator(decoder().opset_imports[""]).specs(node, dict(zip(inputs, specs, strict=True)), {}) == [
+        expected
+    ]

@@ -13,6 +13,7 @@ import pytest
 from qdq_passes.decoder.look.cut_points import Cut, _balanced, _fewest, chosen_cuts, cuts
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.uses import in_order
 
 from qdqtool.io.models.load import load
 from qdqtool.llm.folder.manifest import read_manifest
@@ -64,25 +65,27 @@ def test_parts_are_balanced() -> None:
 def test_two_activations_lead_on_between_fused_layers() -> None:
     graph = model(FUSED)
     io = decoder_io(graph)
-    assert [[v.name for v in place.values] for place in cuts(graph, io)] == [["x"], ["m"], []]
-    wide = [[v.name for v in place.values] for place in cuts(graph, io, 2)]
+    assert [[v.name for v in place.values] for place in cuts(in_order(graph.graph), io)] == [["x"], ["m"], []]
+    wide = [[v.name for v in place.values] for place in cuts(in_order(graph.graph), io, 2)]
     assert ["n", "sum"] in wide
     assert ["sum", "d"] in wide
     # bytes to y: table 128, wq 64, caches 96, split 32; behind: join 24, gamma 16, up and down 128, head 128
-    assert [[v.name for v in values] for values in chosen_cuts(graph, io, parts=2)] == [["x", "y"]]
-    assert [[v.name for v in values] for values in chosen_cuts(graph, io, max_bytes=320)] == [["x", "y"]]
+    assert [[v.name for v in values] for values in chosen_cuts(in_order(graph.graph), io, parts=2)] == [["x", "y"]]
+    assert [[v.name for v in values] for values in chosen_cuts(in_order(graph.graph), io, max_bytes=320)] == [
+        ["x", "y"]
+    ]
     with pytest.raises(UsageError, match="a part would have"):
-        chosen_cuts(graph, io, parts=2, max_bytes=319)
-    assert chosen_cuts(graph, io, max_bytes=1000) == []
+        chosen_cuts(in_order(graph.graph), io, parts=2, max_bytes=319)
+    assert chosen_cuts(in_order(graph.graph), io, max_bytes=1000) == []
 
 
 def test_bytes_that_others_hold_do_not_count() -> None:
     """Of 656 bytes, 128 of the table and 128 of the head among them, a device holds the MLP alone."""
     graph = model(FUSED)
     io = decoder_io(graph)
-    assert chosen_cuts(graph, io, max_bytes=128, sizes={"up": 64, "down": 64}) == []
+    assert chosen_cuts(in_order(graph.graph), io, max_bytes=128, sizes={"up": 64, "down": 64}) == []
     with pytest.raises(UsageError, match="a part would have 128 bytes"):
-        chosen_cuts(graph, io, max_bytes=127, sizes={"up": 64, "down": 128})
+        chosen_cuts(in_order(graph.graph), io, max_bytes=127, sizes={"up": 64, "down": 128})
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from qdq_passes.verification.rules import verify
 
 import qdqtool
 from qdqtool.io.models.context_files import payload_bytes
-from qdqtool.io.models.load import load, model_of
-from qdqtool.io.models.save import save
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.load import SOURCE, load, model_of
+from qdqtool.io.models.save import save, serialize
 from qdqtool.npu import compiled
 from qdqtool.npu.compile import Lowered
 from qdqtool.npu.compile import compile as compile_for
@@ -40,7 +39,7 @@ def compiled_split(text: str = SPLIT, **options: Any) -> Lowered:
 
 
 def programs(made: ir.Model) -> list[ir.Model]:
-    data = [read_payload(payload_bytes(made, node))[1] for node in compiled.contexts(made)]
+    data = [read_payload(payload_bytes(node, made.meta.get(SOURCE)))[1] for node in compiled.contexts(made)]
     return [model_of(onnx.ModelProto.FromString(program)) for program in data]
 
 
@@ -95,7 +94,7 @@ def test_its_program() -> None:
         assert ends == [[v.name for v in program.graph.inputs], [v.name for v in program.graph.outputs]]
         assert (part.name, list(part.inputs), list(part.outputs)) == (node.name, *ends)
         assert part.nodes == len(list(program.graph))
-        assert part.bytes == len(payload_bytes(done.model, node))
+        assert part.bytes == len(payload_bytes(node, done.model.meta.get(SOURCE)))
     assert operators(programs(done.model)[0])[0] == "ai.qdqtool::Conv"
 
 
@@ -139,7 +138,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     made = compiled_split().model
     save(made, tmp_path / "a.onnx", annotations=False)
     read = load(tmp_path / "a.onnx")
-    payloads = [[payload_bytes(m, node) for node in compiled.contexts(m)] for m in (made, read)]
+    payloads = [[payload_bytes(node, m.meta.get(SOURCE)) for node in compiled.contexts(m)] for m in (made, read)]
     assert payloads[0] == payloads[1]
     save(read, tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
@@ -179,10 +178,10 @@ def test_programs_in_files(tmp_path: Path) -> None:
     read = load(tmp_path / "c.onnx")
     (context,) = compiled.contexts(read)
     assert context.attributes["ep_cache_context"].as_string() == file.name
-    assert payload_bytes(read, context) == file.read_bytes()
+    assert payload_bytes(context, read.meta.get(SOURCE)) == file.read_bytes()
     file.unlink()
     with pytest.raises(ModelError, match="is missing"):
-        payload_bytes(read, context)
+        payload_bytes(context, read.meta.get(SOURCE))
     assert [f.rule for f in compiled.findings(read, None)] == ["program"]
 
 
@@ -194,13 +193,13 @@ def test_programs_stay_beside_the_model(name: str, tmp_path: Path) -> None:
     (context,) = compiled.contexts(read)
     context.attributes["ep_cache_context"] = ir.AttrString("ep_cache_context", name)
     with pytest.raises(ModelError):
-        payload_bytes(read, context)
+        payload_bytes(context, read.meta.get(SOURCE))
 
 
 def test_damaged_programs_are_found() -> None:
     made = qdqtool.compile(model(SMALL), target="generic_int8").model
     (context,) = compiled.contexts(made)
-    data = payload_bytes(made, context)
+    data = payload_bytes(context, made.meta.get(SOURCE))
     context.attributes["ep_cache_context"] = ir.Attr("ep_cache_context", ir.AttributeType.STRING, data[:-9] + data[-8:])
     (finding,) = compiled.findings(made, None)
     assert (finding.level, finding.rule, finding.where) == ("error", "program", "npu_0")

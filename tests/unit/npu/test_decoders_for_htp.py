@@ -11,8 +11,8 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 
 import qdqtool
 from qdqtool.io.models.load import load
+from qdqtool.npu.analyzing import silent_findings
 from qdqtool.runtime.session import open_session
-from qdqtool.targets.findings import silent_findings
 from qdqtool.targets.loading import load_target
 from tests.golden.golden import Golden
 

@@ -17,8 +17,8 @@ from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph.dump import dump
 from qdq_passes.graph.shapes.inference import infer_shapes
 
-from qdqtool.io.models.load import model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.load import SOURCE, model_of
+from qdqtool.io.models.save import serialize
 from qdqtool.npu.compile import compile as compile_for
 from qdqtool.npu.compile import header_of
 from qdqtool.npu.compiled import contexts, payload_bytes
@@ -143,7 +143,7 @@ def test_both_ways_give_one_program() -> None:
     at_creation = program(compiler.lower(part(whole, group), OPTIONS))
     ahead = compile_for(given, load_target("generic_int8")).model
     (context,) = contexts(ahead)
-    before = program(payload_bytes(ahead, context))
+    before = program(payload_bytes(context, ahead.meta.get(SOURCE)))
     for made in (at_creation, before):
         made.graph.name = "program"
         made.metadata_props.clear()

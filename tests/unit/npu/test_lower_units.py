@@ -15,7 +15,7 @@ from qdq_passes.npu.program.operators import STANDARD
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.verification.rules import verify
 
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from tests.cases.lowering import TakesAll, lowered
 from tests.cases.small_models import model, operators
 from tests.npu.equality.random_units import CASES, Builder

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes import run_pipeline
 from qdq_passes.graph.convex import convex_groups, joined_siblings
-from qdq_passes.graph.reach import reach
+from qdq_passes.graph.uses import main_nodes, reach
+from qdq_passes.npu.partitions.partition_graph import bytes_of
 from qdq_passes.npu.partitions.partitions import Partitioning, partitions
-from qdq_passes.npu.units.partition_graph import bytes_of
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.npu.units.verdict import Boundary, Policy, Verdict
 
@@ -131,7 +131,7 @@ def placed(
         kind="fallback", engine="CPU", rule="declines", reason="is not to its taste", suggestion="try another"
     )
     verdicts = [taken if takes(unit) else declined for unit in units]
-    return partitions(graph, units, verdicts, policy, boundary, minimum_group)
+    return partitions(main_nodes(graph), units, verdicts, policy, boundary, minimum_group)
 
 
 def names(found: Partitioning) -> list[list[str]]:

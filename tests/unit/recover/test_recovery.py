@@ -18,7 +18,7 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 import qdqtool
 from qdqtool.api import calibrate
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.recovery import Recovery
 from qdqtool.quantization import recovery

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 from qdq_passes import dump, run_pipeline
+from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.qdq.look.pairs import encoding_of, is_dequantize, is_quantize
@@ -17,7 +18,7 @@ from tests.cases.small_models import model
 
 def groups(graph: ir.Model, *, by_initializer: bool = False) -> list[set[str]]:
     """Names of the tensors that move together, of every group."""
-    found = position_groups(graph, by_initializer=by_initializer)
+    found = position_groups(filter(is_qdq, all_nodes(graph)), by_initializer=by_initializer)
     return [{tensor_of(node) for node in group.nodes} for group in dict.fromkeys(found.values())]
 
 
@@ -63,7 +64,7 @@ DEDICATED = """g (float[2] x) => (float[2] y, float[2] v) <float s = {0.5}, floa
 
 
 def test_equal_pairs_on_one_value_are_one_tensor() -> None:
-    found = position_groups(model(DEDICATED), by_initializer=False)
+    found = position_groups(filter(is_qdq, all_nodes(model(DEDICATED))), by_initializer=False)
     together = [sorted(node.name or "" for node in group.nodes) for group in dict.fromkeys(found.values())]
     assert together == [["d1", "d2", "q1", "q2"], ["d3", "q3"]]
 
@@ -74,7 +75,7 @@ def test_stored_integers_of_several_readers() -> None:
         { [d1] a = DequantizeLinear(w, s) [d2] b = DequantizeLinear(w, s) [d3] c = DequantizeLinear(w, r)
           [m] t = Mul(x, a) [n] u = Mul(t, b) [o] y = Mul(u, c) }"""
     )
-    found = position_groups(graph, by_initializer=False)
+    found = position_groups(filter(is_qdq, all_nodes(graph)), by_initializer=False)
     together = [sorted(node.name or "" for node in group.nodes) for group in dict.fromkeys(found.values())]
     assert together == [["d1", "d2"], ["d3"]]
 

@@ -18,7 +18,7 @@ from qdq_passes.graph.nesting import NAME_SCOPES, scope_of
 from qdq_passes.verification.rules import verify
 
 from qdqtool.io.models.load import load
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import model
 

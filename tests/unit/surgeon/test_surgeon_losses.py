@@ -18,7 +18,7 @@ from qdq_passes.graph.annotate import ENCODING, FUSED, Fused
 from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.io.models.load import model_of
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 
 TEXT = """
 <ir_version: 11, opset_import: ["" : 21, "local" : 1]>

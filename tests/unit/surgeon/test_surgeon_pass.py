@@ -18,7 +18,7 @@ from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.surgeon.surgeon_pass import SurgeonPass
 from qdq_passes.verification.rules import verify
 
-from qdqtool.io.models.serialize import serialize
+from qdqtool.io.models.save import serialize
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import model
 

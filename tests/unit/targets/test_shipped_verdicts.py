@@ -6,7 +6,7 @@ import pytest
 from qdq_passes import run_pipeline
 from qdq_passes.npu.units.units import units_of
 
-from qdqtool.targets.findings import silent_findings
+from qdqtool.npu.analyzing import silent_findings
 from qdqtool.targets.loading import load_target
 from tests.cases.small_models import model
 from tests.unit.targets.test_target_verdicts import unit

@@ -10,8 +10,7 @@ import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
 from qdq_passes.errors import UsageError
-from qdq_passes.npu.partitions.partitions import partition_for
-from qdq_passes.npu.partitions.placements import placements
+from qdq_passes.npu.partitions.partitions import partition_for, placements
 
 import qdqtool
 from qdqtool.presets.loading import PRESETS

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from qdq_passes.graph.operators.kinds import ATTENTIONS, ELEMENTWISE, kind_of
 from qdq_passes.graph.operators.moved_axes import Moved, indices_along, is_whole, sources_of
 from qdq_passes.graph.operators.qdq_ops import is_qdq
-from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import all_nodes, integer_of, is_constant, is_standard, label, readers
+from qdq_passes.graph.uses import all_nodes, in_order, integer_of, is_constant, is_standard, label, readers
 
 #: Sizes of a value, None unless all are known.
 Sizes = Callable[[ir.Value], list[int] | None]

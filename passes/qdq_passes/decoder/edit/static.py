@@ -17,9 +17,8 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, hand_over, replace_value
 from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, StaticWalk
 from qdq_passes.graph.operators.kinds import kind_of
-from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.sizes import rank_or
-from qdq_passes.graph.uses import FLOAT_TYPES, bodies_of, constant_array, is_constant, is_standard, label
+from qdq_passes.graph.uses import FLOAT_TYPES, bodies_of, constant_array, is_constant, is_standard, label, values_read
 
 #: Operators that make a shape or a constant of one: none of them is left in a static graph.
 MAKERS = ("ConstantOfShape", "NonZero", "Range", "Shape", "Size")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -13,7 +13,6 @@ from qdq_passes.decoder.look.record import Part, number_of, part_by_name
 from qdq_passes.decoder.look.states import KvState, Update, state_of
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import kind_of
-from qdq_passes.graph.reach import in_order
 from qdq_passes.graph.sizes import rank_or
 from qdq_passes.graph.uses import integer_of, is_standard, label
 
@@ -60,15 +59,19 @@ class CachePair:
     layers: int = 1
 
 
-def cache_pairs(model: ir.Model) -> list[tuple[CachePair, str]]:
-    """The pairs of ``model``, each with why key is key and value is value; by layer, key before value. Empty without a cache.
+def cache_pairs(inputs: Iterable[ir.Value], nodes: Sequence[ir.Node]) -> list[tuple[CachePair, str]]:
+    """The pairs, each with why key is key and value is value; by layer, key before value. Empty without a cache.
+
+    Args:
+        inputs: those of the main graph.
+        nodes: those of the main graph, producers first.
 
     Raises:
         UnsupportedError: a state that goes in and is no KV cache, keys and values in one tensor, the cache of an encoder,
             parts that cannot be told apart.
     """
     found, states = [], []
-    for past in _candidates(model):
+    for past in _candidates(inputs):
         state = state_of(past, _update_of)
         if state is not None:
             states.append(state)
@@ -79,9 +82,9 @@ def cache_pairs(model: ir.Model) -> list[tuple[CachePair, str]]:
             found.append(pair)
         elif _is_state(past):
             _refuse(past)
-    order = {node: number for number, node in enumerate(in_order(model.graph))}
+    order = {node: number for number, node in enumerate(nodes)}
     found.sort(key=lambda pair: order.get(pair.update, 0))
-    return [*_by_layer(_with_parts(model, found)), *_of_states(model, states)]
+    return [*_by_layer(_with_parts(nodes, found)), *_of_states(nodes, states)]
 
 
 def extra_readers(pair: CachePair) -> list[ir.Node]:
@@ -102,10 +105,9 @@ def _reads(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     yield from ((use.node, use.idx) for use in value.uses() if kind_of(use.node) not in SHAPE_READERS)
 
 
-def _candidates(model: ir.Model) -> list[ir.Value]:
+def _candidates(inputs: Iterable[ir.Value]) -> list[ir.Value]:
     """Inputs that may be a cache: of three dimensions or more, or of unknown shape."""
-    inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
-    return [v for v in inputs if rank_or(v, 3) >= 3]
+    return [v for v in inputs if not v.is_initializer() and rank_or(v, 3) >= 3]
 
 
 def _is_state(past: ir.Value) -> bool:
@@ -247,10 +249,10 @@ def _update_of(value: ir.Value) -> Update | None:
     return None
 
 
-def _of_states(model: ir.Model, states: Sequence[KvState]) -> list[tuple[CachePair, str]]:
+def _of_states(nodes: Sequence[ir.Node], states: Sequence[KvState]) -> list[tuple[CachePair, str]]:
     """A pair for each state of several layers, keys before values."""
-    flow = Flow.of(model.graph)
-    scores, sums = softmax_sides(model.graph, flow) if states else (set(), set())
+    flow = Flow.of(nodes)
+    scores, sums = softmax_sides(nodes, flow) if states else (set(), set())
     pairs = []
     for state in states:
         found = [
@@ -310,10 +312,10 @@ def _scattered_axis(node: ir.Node, rank: int) -> int:
     return depth - 1 if isinstance(depth, int) else min(2, rank - 1)
 
 
-def _with_parts(model: ir.Model, found: Sequence[_Found]) -> list[tuple[_Found, Part, str]]:
+def _with_parts(nodes: Sequence[ir.Node], found: Sequence[_Found]) -> list[tuple[_Found, Part, str]]:
     """Key or value: by what the cache feeds, else by name."""
-    flow = Flow.of(model.graph)
-    scores, sums = softmax_sides(model.graph, flow)
+    flow = Flow.of(nodes)
+    scores, sums = softmax_sides(nodes, flow)
     result: list[tuple[_Found, Part, str]] = []
     for pair in found:
         used = _part_by_use(pair, flow, scores, sums)

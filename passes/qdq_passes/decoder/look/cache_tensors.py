@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.decoder.look.cache import CachePair, cache_pairs
 from qdq_passes.graph.operators.kinds import kind_of
-from qdq_passes.graph.uses import is_standard
+from qdq_passes.graph.uses import in_order, is_standard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class CacheValues:
 def cache_values(model: ir.Model) -> list[CacheValues | tuple[ir.Node, str]]:
     """The tensors of the cache, by layer, key before value; (node, reason) for one that an operator keeps itself."""
     found: list[CacheValues | tuple[ir.Node, str]] = []
-    for pair, _ in cache_pairs(model):
+    for pair, _ in cache_pairs(model.graph.inputs, in_order(model.graph)):
         update = pair.update
         if not is_standard(update, "Concat", *NEW_ROWS):
             found.append((update, f"{kind_of(update)} keeps the cache itself: it stays float"))

@@ -14,7 +14,6 @@ import onnx_ir as ir
 from qdq_passes.decoder.look.flow import depending_on
 from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.reach import in_order
 
 #: Activations that may lead on.
 WIDEST = 2
@@ -35,11 +34,16 @@ class Cut:
     reads: Mapping[str, int] = field(default_factory=dict)
 
 
-def cuts(model: ir.Model, io: DecoderIo, widest: int = 1) -> list[Cut]:
-    """The places where ``model`` may be cut and at most ``widest`` activations lead on, in order, and last its end."""
+def cuts(nodes: Sequence[ir.Node], io: DecoderIo, widest: int = 1) -> list[Cut]:
+    """The places where at most ``widest`` activations lead on, in order, and last the end.
+
+    Args:
+        nodes: those of a decoder's main graph, producers first.
+        io: its roles.
+        widest: how many may lead on.
+    """
     pasts = {pair.past for pair in io.pairs}
-    stream = depending_on(model.graph, [io.ids, *pasts]) - {io.ids, *pasts}
-    nodes = in_order(model.graph)
+    stream = depending_on(nodes, [io.ids, *pasts]) - {io.ids, *pasts}
     last = {value: number for number, node in enumerate(nodes) for value in node.inputs if value is not None}
     found: list[Cut] = []
     live: list[ir.Value] = []
@@ -87,7 +91,7 @@ def _bytes(value: ir.Value) -> int:
 
 
 def chosen_cuts(
-    model: ir.Model,
+    nodes: Sequence[ir.Node],
     io: DecoderIo,
     *,
     parts: int | None = None,
@@ -97,7 +101,7 @@ def chosen_cuts(
     """The activations at each cut, so that the largest part is as small as possible; none where one part will do.
 
     Args:
-        model: the decoder.
+        nodes: of the decoder's main graph, producers first.
         io: its roles.
         parts: how many parts; None for as few as ``max_bytes`` allows.
         max_bytes: of a part.
@@ -108,7 +112,7 @@ def chosen_cuts(
     """
     best: tuple[int, list[tuple[ir.Value, ...]]] | None = None
     for widest in range(1, WIDEST + 1):
-        places = cuts(model, io, widest)
+        places = cuts(nodes, io, widest)
         if sizes is not None:
             places = [replace(place, reads={n: sizes[n] for n in place.reads if n in sizes}) for place in places]
         found = _balanced(places, parts if parts is not None else _fewest(places, max_bytes))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.kinds import ATTENTIONS, is_passed, kind_of
-from qdq_passes.graph.reach import in_order, values_read
-from qdq_passes.graph.uses import bodies_of, integers_of, is_standard, readers
+from qdq_passes.graph.uses import bodies_of, integers_of, is_standard, readers, values_read
 
 #: Multiply two activations, or an activation and a weight.
 PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv"})
@@ -68,9 +67,9 @@ class Flow:
     holders: dict[ir.Graph, ir.Node]
 
     @classmethod
-    def of(cls, graph: ir.Graph) -> Flow:
-        """The flow of ``graph``."""
-        return cls({body: node for node in graph for body in _bodies_within(node)})
+    def of(cls, nodes: Iterable[ir.Node]) -> Flow:
+        """The flow among ``nodes`` of a main graph."""
+        return cls({body: node for node in nodes for body in _bodies_within(node)})
 
     def readers(self, value: ir.Value) -> list[tuple[ir.Node, int]]:
         """(node, input index) of every reader of ``value``; index -1 where a body reads it."""
@@ -104,15 +103,10 @@ def _bodies_within(node: ir.Node) -> Iterator[ir.Graph]:
             yield from _bodies_within(inner)
 
 
-def depending_on(
-    graph: ir.Graph, values: Iterable[ir.Value], *, by_shape: bool = False, nodes: Iterable[ir.Node] | None = None
-) -> set[ir.Value]:
-    """The values of ``graph`` computed from ``values``, these included; of their shapes only where ``by_shape``.
-
-    ``nodes`` are those of the graph, producers first, where they are known already.
-    """
+def depending_on(nodes: Iterable[ir.Node], values: Iterable[ir.Value], *, by_shape: bool = False) -> set[ir.Value]:
+    """What ``nodes``, producers first, compute from ``values``, these included; of their shapes only where ``by_shape``."""
     found = set(values)
-    for node in in_order(graph) if nodes is None else nodes:
+    for node in nodes:
         if not by_shape and kind_of(node) in SHAPE_READERS:
             continue
         if any(value in found for value in values_read(node)):
@@ -120,11 +114,11 @@ def depending_on(
     return found
 
 
-def softmax_sides(graph: ir.Graph, flow: Flow) -> tuple[set[ir.Node], set[ir.Node]]:
+def softmax_sides(nodes: Iterable[ir.Node], flow: Flow) -> tuple[set[ir.Node], set[ir.Node]]:
     """The products that make scores, and the products with the values: before and behind each Softmax."""
     scores: set[ir.Node] = set()
     sums: set[ir.Node] = set()
-    for node in graph:
+    for node in nodes:
         if kind_of(node) != "Softmax":
             continue
         stack = [v for v in node.inputs[:1] if v is not None]

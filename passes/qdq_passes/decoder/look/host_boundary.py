@@ -11,7 +11,7 @@ from qdq_passes.decoder.look.flow import SHAPE_READERS, depending_on
 from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import score_nodes
 from qdq_passes.graph.operators.kinds import kind_of
-from qdq_passes.graph.reach import needed_for, values_read
+from qdq_passes.graph.uses import needed_for, values_read
 from qdq_passes.numerics.arrays import Array
 
 #: Rows of a batch begin up to this much earlier than the past ends: as if padded on the left.
@@ -34,7 +34,7 @@ def frozen_positions(host: Host, given: ir.Value | None) -> list[tuple[ir.Node, 
     new = fixed[1] or 3
     pasts = [pair.past for pair in host.io.pairs]
     sources = [v for v in (host.io.mask, host.io.positions, *host.io.others) if v is not None and v is not given]
-    following = depending_on(host.model.graph, [*pasts, *sources], by_shape=True, nodes=host.nodes)
+    following = depending_on(host.nodes, [*pasts, *sources], by_shape=True)
     found = [
         (node, v) for node, index in side_entries(host) if (v := node.inputs[index]) is not None and v in following
     ]
@@ -77,7 +77,7 @@ def rows_of(sizes: Sizes) -> Array:
 
 def side_entries(host: Host) -> list[tuple[ir.Node, int]]:
     """(node, input) where values of the host region enter what depends on tokens, as data; masks of scores left out."""
-    scores, live = score_nodes(host), needed_for(host.model.graph.outputs)
+    scores, live = score_nodes(host), needed_for(host.outputs)
     found = []
     for node in host.nodes:
         if node not in live or not any(v in host.stream for v in node.outputs) or node in scores:

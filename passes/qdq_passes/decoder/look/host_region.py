@@ -17,9 +17,8 @@ from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.evaluate.node import SHOWN, NodeEvaluator, Spec
 from qdq_passes.graph.operators.kinds import kind_of
-from qdq_passes.graph.reach import in_order, needed_for, values_read
 from qdq_passes.graph.sizes import rank_or, size_at
-from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, is_constant, label
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, in_order, is_constant, label, needed_for, values_read
 from qdq_passes.numerics.arrays import Array
 
 #: Bytes of a constant up to which it is read: causal buffers and tables of positions, not embeddings of words.
@@ -100,15 +99,16 @@ class Host:
     """The host region of ``model``; built once, probed often."""
 
     def __init__(self, model: ir.Model, io: DecoderIo) -> None:
-        self.model, self.io = model, io
+        self.io, self.graph_name = io, model.graph.name
+        self.inputs, self.outputs = tuple(model.graph.inputs), tuple(model.graph.outputs)
         self.nodes = in_order(model.graph)
         contents = [io.ids, *(pair.past for pair in io.pairs)]
         #: What depends on ids or the content of the cache.
-        self.stream = depending_on(model.graph, contents, nodes=self.nodes)
-        inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+        self.stream = depending_on(self.nodes, contents)
+        inputs = [v for v in self.inputs if v.name not in model.graph.initializers]
         #: What depends on any input or its shape.
-        self.dynamic = depending_on(model.graph, inputs, by_shape=True, nodes=self.nodes)
-        self._evaluator = NodeEvaluator(model)
+        self.dynamic = depending_on(self.nodes, inputs, by_shape=True)
+        self._evaluator = NodeEvaluator(model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
         self._constants: dict[ir.Value, Array] = {}
         self._joins = {pair.update: pair for pair in io.pairs if kind_of(pair.update) == "Concat"}
 

@@ -15,7 +15,7 @@ from qdq_passes.decoder.look.flow import SHAPE_READERS, Flow, depending_on, is_a
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import MOVERS, is_passed, kind_of
 from qdq_passes.graph.sizes import rank_of, rank_or, sizes_of
-from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, is_constant
+from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, in_order, is_constant
 
 __all__ = ["CachePair", "DecoderIo", "decoder_io", "extra_readers"]
 
@@ -60,19 +60,20 @@ def decoder_io(model: ir.Model) -> DecoderIo:
     Raises:
         UnsupportedError: it keeps no cache of keys and values, or one that is not handled; ids or logits are missing.
     """
-    pairs = cache_pairs(model)
+    nodes = in_order(model.graph)
+    pairs = cache_pairs(model.graph.inputs, nodes)
     if not pairs:
         raise UnsupportedError(
             "is no decoder with a KV cache: no input is carried on to an output by Concat, Scatter or attention",
             where=model.graph.name, hint="export it with past key values (use_cache, task text-generation-with-past)",
         )  # fmt: skip
     pasts = {pair.past for pair, _ in pairs}
-    flow = Flow.of(model.graph)
+    flow = Flow.of(nodes)
     rest = [v for v in model.graph.inputs if v not in pasts and v.name not in model.graph.initializers]
     logits, why_logits = _logits(model, {pair.present for pair, _ in pairs})
     ids, why_ids = _ids(rest, logits, model, flow)
     rest = [v for v in rest if v is not ids]
-    stream = depending_on(model.graph, [ids, *pasts]) - {ids, *pasts}
+    stream = depending_on(nodes, [ids, *pasts]) - {ids, *pasts}
     uses = {value: _uses(value, stream, flow) for value in rest}
     mask, why_mask = _mask(rest, ids, uses)
     positions, why_positions = _positions([v for v in rest if v is not mask], ids, uses)

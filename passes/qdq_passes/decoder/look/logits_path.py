@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.kinds import ACTIVATIONS, kind_of
-from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.sizes import rank_of, rank_or
-from qdq_passes.graph.uses import constant_array, integer_of, is_constant, is_standard, readers
+from qdq_passes.graph.uses import constant_array, integer_of, is_constant, is_standard, readers, values_read
 
 #: One data input, element by element.
 _UNARY = ACTIVATIONS | {

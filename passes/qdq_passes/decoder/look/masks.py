@@ -333,7 +333,7 @@ def masked_attentions(host: Host) -> list[Masked]:
     if seen < host.io.layers:
         raise UnsupportedError(
             f"{host.io.layers} layers keep a cache, and scores meet a Softmax in {seen}: not all masks are seen",
-            where=host.model.graph.name, hint="attentions are MatMul, Softmax, MatMul, or one operator",
+            where=host.graph_name, hint="attentions are MatMul, Softmax, MatMul, or one operator",
         )  # fmt: skip
     return result
 

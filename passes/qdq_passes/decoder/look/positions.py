@@ -104,7 +104,7 @@ def _candidates(
 
 def _ordered(host: Host, values: Collection[ir.Value]) -> list[ir.Value]:
     """``values``, inputs first, then producers first."""
-    inputs = [v for v in host.model.graph.inputs if v in values]
+    inputs = [v for v in host.inputs if v in values]
     return [*inputs, *(v for node in host.nodes for v in node.outputs if v in values)]
 
 
@@ -227,7 +227,7 @@ class PositionTable:
 
 def shortest_table(host: Host, given: ir.Value) -> PositionTable | None:
     """The table with rows for the fewest positions, of those that are chosen by the input ``given``; None where there is none."""
-    reached = depending_on(host.model.graph, [given], nodes=host.nodes)
+    reached = depending_on(host.nodes, [given])
     choices = [
         (node, index, table.shape[axis])
         for node in host.nodes

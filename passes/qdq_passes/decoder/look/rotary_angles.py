@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from qdq_passes.graph.reach import in_order, values_read
 from qdq_passes.graph.sizes import static_sizes
-from qdq_passes.graph.uses import dtype_of, has_body, is_constant, is_standard, label
+from qdq_passes.graph.uses import dtype_of, has_body, in_order, is_constant, is_standard, label, values_read
 
 #: Lay elements out, each elsewhere: what reads a table may do so as well.
 _LAYING_OUT = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})

@@ -14,8 +14,7 @@ from qdq_passes.decoder.look.flow import is_attention, is_product
 from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import data_inputs, kind_of
-from qdq_passes.graph.reach import values_read
-from qdq_passes.graph.uses import label
+from qdq_passes.graph.uses import label, values_read
 
 #: Inputs that say a shape, axes or bounds; not data.
 _STEERED = frozenset({"Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile", "TopK", "Unsqueeze"})

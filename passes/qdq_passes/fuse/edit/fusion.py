@@ -25,7 +25,6 @@ from qdq_passes.graph.operators.arithmetic import (
     passes_on,
     product,
 )
-from qdq_passes.graph.reach import nodes_between, shape_readers, why_not_closed
 from qdq_passes.graph.uses import (
     FLOAT_TYPES,
     UNKNOWN_TYPE,
@@ -35,6 +34,9 @@ from qdq_passes.graph.uses import (
     is_constant,
     is_standard,
     label,
+    nodes_between,
+    shape_readers,
+    why_not_closed,
 )
 
 #: Operator → last opset at which onnxruntime runs it (1.31.1 and 1.32.0: no kernel is there behind it, and no function).

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from qdq_passes.graph.operators.kinds import kind_of
-from qdq_passes.graph.reach import values_read
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
+from qdq_passes.graph.uses import values_read
 from qdq_passes.numerics.arrays import Array
 
 #: Operators that write into their first input: its shape is theirs, whatever they write.
@@ -37,9 +37,13 @@ class Spec:
 
 @dataclass
 class NodeEvaluator:
-    """Evaluates nodes of ``model``; what it builds for a node is kept for the next time."""
+    """Evaluates nodes; what it builds for a node is kept for the next time.
 
-    model: ir.Model
+    Args:
+        opset: version of the default operator set that the nodes are written for.
+    """
+
+    opset: int
     _built: dict[ir.Node, tuple[ReferenceEvaluator, list[ir.Value], list[str]]] = field(default_factory=dict)
     _protos: dict[ir.Node, onnx.NodeProto] = field(default_factory=dict)
 
@@ -63,8 +67,7 @@ class NodeEvaluator:
             graph = onnx.GraphProto(name="node", node=[self._proto(node)])
             graph.input.extend(onnx.ValueInfoProto(name=value.name) for value in sources)
             graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-            opset = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 1))
-            made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+            made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", self.opset)])
             self._built[node] = ReferenceEvaluator(made), sources, names
         return self._built[node]
 
@@ -79,8 +82,7 @@ class NodeEvaluator:
         """What is known of the outputs of ``node``, whose inputs have the ``known`` shapes and, some of them, ``arrays``."""
         nothing: list[Spec | None] = [None] * len(node.outputs)
         inputs = [value for value in node.inputs if value is not None]
-        opset = self.model.opset_imports.get("", self.model.opset_imports.get("ai.onnx", 1))
-        if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, max_inclusive_version=opset):
+        if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, max_inclusive_version=self.opset):
             types_of = {value: _type(known[value]) for value in inputs if value in known}
             contributed = contrib_types(node, types_of, arrays)
             return [_spec(contributed.get(value)) for value in node.outputs]
@@ -94,10 +96,10 @@ class NodeEvaluator:
             for value in inputs
             if value in arrays and arrays[value].size <= SHOWN
         }
-        schema = onnx.defs.get_schema(node.op_type, opset)
+        schema = onnx.defs.get_schema(node.op_type, self.opset)
         try:
             found = onnx.shape_inference.infer_node_outputs(
-                schema, self._proto(node), types, data, opset_imports=[onnx.helper.make_opsetid("", opset)]
+                schema, self._proto(node), types, data, opset_imports=[onnx.helper.make_opsetid("", self.opset)]
             )
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, KeyError, ValueError):
             return nothing

@@ -17,9 +17,8 @@ from onnx import defs
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.node import NodeEvaluator
 from qdq_passes.graph.operators.qdq_ops import is_quantization
-from qdq_passes.graph.reach import in_order, values_read
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
-from qdq_passes.graph.uses import constant_array, has_body, is_constant, is_standard
+from qdq_passes.graph.uses import constant_array, has_body, in_order, is_constant, is_standard, values_read
 from qdq_passes.numerics.arrays import Array
 
 #: Elements of an initializer up to which it is a constant to compute with; larger ones are weights.
@@ -87,7 +86,7 @@ class _Walker:
         self._imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
         self._opset = model.opset_imports.get("", 1)
         self._schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
-        self._rare = NodeEvaluator(model)
+        self._rare = NodeEvaluator(model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
         self._reads = {node: list(dict.fromkeys(values_read(node))) for node in self.found.nodes}
         self._left: dict[ir.Value, int] = {}
         for values in self._reads.values():

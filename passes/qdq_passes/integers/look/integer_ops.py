@@ -216,14 +216,14 @@ def _spelt_out(group: DynamicGroup) -> IntegerTensor:
 OTHERS = frozenset({"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits"})
 
 
-def defaults(model: ir.Model) -> list[ir.Value]:
-    """The inputs of the main graph that are initializers, in their order."""
-    return [value for value in model.graph.inputs if value.is_initializer()]
+def defaults(inputs: Iterable[ir.Value]) -> list[ir.Value]:
+    """Those of the ``inputs`` of a main graph that are initializers, in their order."""
+    return [value for value in inputs if value.is_initializer()]
 
 
-def quantized_defaults(model: ir.Model) -> list[ir.Value]:
+def quantized_defaults(inputs: Iterable[ir.Value]) -> list[ir.Value]:
     """Those of `defaults` that quantization takes for constants: scales, zero points, what a DQ or an integer operator reads."""
-    return [value for value in defaults(model) if any(_is_parameter(use.node, use.idx) for use in value.uses())]
+    return [value for value in defaults(inputs) if any(_is_parameter(use.node, use.idx) for use in value.uses())]
 
 
 def _is_parameter(node: ir.Node, index: int) -> bool:

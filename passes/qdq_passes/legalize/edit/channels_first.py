@@ -19,8 +19,7 @@ from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.edit import graph_of, hand_over, inherit, move_annotations, remove
 from qdq_passes.graph.operators.linears import Linear, Rank, is_fixed
 from qdq_passes.graph.operators.qdq_ops import is_qdq
-from qdq_passes.graph.reach import in_order
-from qdq_passes.graph.uses import constant_array, integer_of, integers_of, is_standard, only_reader, readers
+from qdq_passes.graph.uses import constant_array, in_order, integer_of, integers_of, is_standard, only_reader, readers
 from qdq_passes.legalize.edit.conv_weights import ConvWeights
 
 Kind = Literal["linear", "alike", "reduce", "cut", "join", "norm", "view"]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import onnx_ir as ir
 
+from qdq_passes.graph.annotate import Placement
 from qdq_passes.graph.convex import DisjointSets
-from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, label, main_nodes
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, is_standard, label, main_nodes
+from qdq_passes.npu.partitions.partition_graph import Partition, compute_nodes, group_units, make_partitions
 from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
-from qdq_passes.npu.units.partition_graph import Partition, compute_nodes, group_units, make_partitions
 from qdq_passes.npu.units.units import Unit, UnitGraph, unit_graph, units_of
 from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
+from qdq_passes.qdq.look.pairs import pair_of
 
 #: Rule of what a target takes and the simulated NPU does not compute.
 NOT_SIMULATED = "not-simulated"
@@ -68,7 +72,7 @@ class Partitioning:
 
 
 def partitions(
-    model: ir.Model,
+    nodes: Sequence[ir.Node],
     units: Sequence[Unit],
     verdicts: Sequence[Verdict],
     policy: Policy,
@@ -78,10 +82,10 @@ def partitions(
     *,
     join_siblings: bool = False,
 ) -> Partitioning:
-    """Partition the main graph of ``model``.
+    """Partition a main graph.
 
     Args:
-        model: the model; If, Loop and Scan are declined, and their bodies with them.
+        nodes: its nodes, in the order of the file; If, Loop and Scan are declined, and their bodies with them.
         units: all its units, from `units_of`.
         verdicts: what the target says to each.
         policy: what one unsupported unit costs beside itself.
@@ -91,7 +95,7 @@ def partitions(
             verdict, and cost nothing but themselves.
         join_siblings: whether groups that wait for the same operators are one partition.
     """
-    graph = unit_graph(model, units)
+    graph = unit_graph(nodes, units)
     judged = {unit: _of_holder(unit, verdict) for unit, verdict in zip(units, verdicts, strict=True)}
     settled = _settle(graph, judged, policy)
     for unit, why in (lacking or {}).items():
@@ -108,8 +112,8 @@ def partitions(
     return Partitioning(
         units=tuple(units),
         verdicts=tuple(settled[unit] for unit in units),
-        partitions=tuple(make_partitions(model, graph, groups, engines, ends_inside=boundary == "npu")),
-        inner=_inner(model),
+        partitions=tuple(make_partitions(nodes, graph, groups, engines, ends_inside=boundary == "npu")),
+        inner=_inner(nodes),
     )
 
 
@@ -128,7 +132,7 @@ def partition_for(
     verdicts = [target.judge(unit) for unit in units]
     lacking = not_simulated(units, verdicts, target) if simulated else {}
     return partitions(
-        model, units, verdicts, target.policy, boundary or target.boundary, target.minimum_group, lacking,
+        main_nodes(model), units, verdicts, target.policy, boundary or target.boundary, target.minimum_group, lacking,
         join_siblings=target.join_siblings,
     )  # fmt: skip
 
@@ -236,12 +240,137 @@ def _fallback(rule: str, reason: str, suggestion: str = "") -> Verdict:
     return Verdict(kind="fallback", engine=CPU, rule=rule, reason=reason, suggestion=suggestion)
 
 
-def _inner(model: ir.Model) -> dict[ir.Node, Verdict]:
+def _inner(nodes: Iterable[ir.Node]) -> dict[ir.Node, Verdict]:
     found: dict[ir.Node, Verdict] = {}
-    for holder in main_nodes(model):
+    for holder in nodes:
         bodies = bodies_of(holder)
         reason = f"is in a body of {label(holder)}, and bodies run on the CPU"
         verdict = _fallback("inner-graph", reason, WAYS_OUT.get(holder.op_type, NO_WAY_OUT))
         for graph in bodies:
             found |= dict.fromkeys(graph.all_nodes(), verdict)
     return found
+
+
+#: Rules of Q and DQ nodes, which belong to what stands beside them.
+PAIR, GRAPH_INPUT, GRAPH_OUTPUT, BESIDE_CPU, SHARED_PAIR = (
+    "pair",
+    "graph-input",
+    "graph-output",
+    "beside-cpu",
+    "shared-pair",
+)
+
+#: What lets the NPU run the Q and DQ at float ends of the graph, where it can.
+_INSIDE = "let the NPU do it, where it can: `qdqtool analyze --boundary npu`"
+
+
+def placements(model: ir.Model, found: Partitioning) -> dict[ir.Node, Placement]:
+    """The placement of every node of the main graph and of its bodies, Constants left out; in the order of the file."""
+    holders: dict[ir.Node, list[Partition]] = {}
+    for partition in found.partitions:
+        for node in partition.copies:
+            holders.setdefault(node, []).append(partition)
+    placed: dict[ir.Node, Placement] = {}
+    for node in model.graph.all_nodes():
+        if is_standard(node, "Constant"):
+            continue
+        owner, verdict = found.partition_of.get(node), found.verdict_of.get(node)
+        if verdict is not None:
+            placed[node] = _of_verdict(verdict, owner)
+        elif owner is not None:
+            placed[node] = Placement(
+                device=_engine(node, owner, found), verdict="npu-int", rule=PAIR, partition=owner.id
+            )
+        elif node in holders:
+            placed[node] = _of_copies(node, holders[node], found)
+        else:
+            placed[node] = _outside(node, found)
+    return placed
+
+
+def _of_verdict(verdict: Verdict, partition: Partition | None) -> Placement:
+    return Placement(
+        device=verdict.engine,
+        verdict=verdict.kind,
+        rule=verdict.rule,
+        reason=verdict.reason,
+        suggestion=verdict.suggestion,
+        partition=None if partition is None else partition.id,
+    )
+
+
+def _engine(node: ir.Node, owner: Partition, found: Partitioning) -> str:
+    """The engine of the operator that a Q or DQ node in a partition belongs to: a Q to what it quantizes, a DQ to its reader."""
+    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    readers = [use.node for value in node.outputs for use in value.uses()]
+    behind = [use.node for reader in readers if is_dequantize(reader) for use in reader.outputs[0].uses()]
+    around = [source, *readers, *behind] if is_quantize(node) else [*readers, source]
+    verdicts = [
+        found.verdict_of.get(other) for other in around if other is not None and found.partition_of.get(other) is owner
+    ]
+    return next((verdict.engine for verdict in verdicts if verdict is not None), owner.engine)
+
+
+def _of_copies(node: ir.Node, holders: list[Partition], found: Partitioning) -> Placement:
+    held = {reader for partition in holders for reader in (*partition.nodes, *partition.copies)}
+    alone = all(use.node in held for use in node.outputs[0].uses()) and not node.outputs[0].is_graph_output()
+    numbers = " and ".join(str(partition.id) for partition in holders)
+    reason = (
+        f"partition{'s' if len(holders) > 1 else ''} {numbers} {'have copies' if len(holders) > 1 else 'has a copy'}"
+    )
+    if not alone:
+        return _on_cpu(SHARED_PAIR, f"is read on the CPU too; {reason}", "nothing to mend: the NPU has a copy")
+    first = holders[0]
+    return Placement(device=first.engine, verdict="npu-int", rule=SHARED_PAIR, reason=reason, partition=first.id)
+
+
+def _outside(node: ir.Node, found: Partitioning) -> Placement:
+    """A Q or DQ node that is in no partition."""
+    source, written = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if is_quantize(node):
+        if source is not None and source.is_graph_input():
+            integers = _at_the_edge("--inputs", node, source, written)
+            return _on_cpu(GRAPH_INPUT, "quantizes a graph input, before the NPU", f"{integers}, or {_INSIDE}")
+        before = source.producer() if source is not None else None
+        if before is not None:
+            name = label(before)
+            return _on_cpu(BESIDE_CPU, f"quantizes what {name} writes on the CPU", _goes_with(name))
+        return _on_cpu(BESIDE_CPU, "quantizes what only the CPU reads", "nothing to mend: it goes with what reads it")
+    readers = {use.node: found.partition_of.get(use.node) for use in written.uses()}
+    partitions = sorted({partition.id for partition in readers.values() if partition is not None})
+    if len(partitions) > 1:
+        reason = f"partitions {' and '.join(map(str, partitions))} read it, so it is in none"
+        pairs = (
+            f"give each a pair of its own: `qdqtool qdq dedicate --select {shlex.quote(f'tensor:{_float_name(node)}')}`"
+        )
+        return _on_cpu(SHARED_PAIR, reason, pairs)
+    if written.is_graph_output():
+        integers = _at_the_edge("--outputs", node, written, source)
+        return _on_cpu(GRAPH_OUTPUT, "dequantizes a graph output, behind the NPU", f"{integers}, or {_INSIDE}")
+    on_cpu = next((reader for reader, partition in readers.items() if partition is None), None)
+    if on_cpu is None:
+        return _on_cpu(BESIDE_CPU, "has no reader", "drop it: `qdqtool opt -p remove-unused`")
+    name = label(on_cpu)
+    return _on_cpu(BESIDE_CPU, f"{name} reads it on the CPU", _goes_with(name))
+
+
+def _at_the_edge(option: str, node: ir.Node, end: ir.Value, integers: ir.Value | None) -> str:
+    """What makes ``integers`` an end of the graph in place of the float ``end``."""
+    graph = node.graph
+    ends = () if not isinstance(graph, ir.Graph) else graph.inputs if option == "--inputs" else graph.outputs
+    names = [value.name or "" for v in ends if (value := integers if v is end else v) is not None]
+    return f"let integers cross the edge of the graph: `qdqtool extract {option} {shlex.quote(','.join(names))}`"
+
+
+def _goes_with(name: str) -> str:
+    return f"nothing to mend here: it runs where {name} does"
+
+
+def _float_name(dequantize: ir.Node) -> str:
+    """Name of the value that the pair of ``dequantize`` stands on, as selectors know it."""
+    pair = pair_of(dequantize)
+    return pair.tensor if pair is not None else dequantize.outputs[0].name or ""
+
+
+def _on_cpu(rule: str, reason: str, suggestion: str = "") -> Placement:
+    return Placement(device=CPU, verdict="fallback", rule=rule, reason=reason, suggestion=suggestion)

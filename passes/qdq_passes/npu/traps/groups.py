@@ -11,8 +11,7 @@ import onnx_ir as ir
 from qdq_passes.core.findings import Level, place
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, clip_bounds, is_relu6_or_relu1
 from qdq_passes.graph.uses import is_standard
-from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
-from qdq_passes.qdq.look.pair_view import PairView, Reading
+from qdq_passes.npu.traps.rule import PairView, Reading, Trap, TrapRule, trap
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.sizes import static_sizes
-from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, is_standard
-from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
-from qdq_passes.qdq.look.pair_view import PairView
+from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, in_order, is_standard
+from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, trap
 
 #: What chooses the sizes of a decoder.
 _SPLIT = "for a decoder choose tokens and slots that do: `qdqtool split --prefill N --context N`"
@@ -97,7 +96,7 @@ class CachePerLayer(TrapRule):
 def _cache(view: PairView) -> tuple[list[CachePair], list[Trap]]:
     """The cache of the model, and what is said where it is none that is known."""
     try:
-        return [pair for pair, _ in cache_pairs(view.model)], []
+        return [pair for pair, _ in cache_pairs(view.model.graph.inputs, in_order(view.model.graph))], []
     except UnsupportedError as error:
         graph = ir.Value(name=error.where or view.model.graph.name or "model")
         hint = error.hint or "export it with past key values"

@@ -12,9 +12,8 @@ import onnx_ir as ir
 from qdq_passes.core.findings import Level
 from qdq_passes.decoder.look.rotary_angles import Angles, rotary_angles
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, input_at, integers_of, is_standard, text_of
-from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
+from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, trap
 from qdq_passes.qdq.look.grids import Grid
-from qdq_passes.qdq.look.pair_view import PairView
 
 
 @dataclass(frozen=True)

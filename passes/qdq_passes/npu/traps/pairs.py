@@ -11,8 +11,7 @@ import onnx_ir as ir
 from qdq_passes.core.findings import Level, place
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import DATA_MOVEMENT, all_values, input_at, is_constant, is_standard
-from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
-from qdq_passes.qdq.look.pair_view import PairView
+from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, trap
 
 #: Operators that compute with their operands element by element, or join them; and which operands that are.
 MEETING = {

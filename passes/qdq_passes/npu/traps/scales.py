@@ -13,10 +13,9 @@ import onnx_ir as ir
 from qdq_passes.core.findings import Level
 from qdq_passes.graph.sizes import known_rank
 from qdq_passes.graph.uses import constant_array, dtype_of, input_at, integer_of, is_constant, is_standard
-from qdq_passes.npu.traps.rule import Trap, TrapRule, trap
+from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, trap
 from qdq_passes.qdq.look.biases import product_at
 from qdq_passes.qdq.look.grids import Numbers
-from qdq_passes.qdq.look.pair_view import PairView
 
 #: A model is meant to have powers of two only when at most this share of its scales are none, of at least so many.
 FEW, ENOUGH = 0.1, 5

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import onnx_ir as ir
-
-from qdq_passes.core.findings import LEVELS, Finding
 from qdq_passes.npu.traps import groups, memory, operators, pairs, scales
 from qdq_passes.npu.traps.rule import TrapRule
-from qdq_passes.qdq.look.pair_view import PairView
 
 #: What is a trap on every backend of integers.
 ALWAYS: tuple[TrapRule, ...] = (
@@ -52,10 +46,3 @@ OF_TARGETS: dict[str, type[TrapRule]] = {
         operators.HalfAngles,
     )
 }
-
-
-def find_traps(model: ir.Model, rules: Iterable[TrapRule] = ALWAYS) -> list[Finding]:
-    """What ``rules`` find in ``model``, bodies and local functions included, warnings first. The model is not changed."""
-    view = PairView(model)
-    found = [finding for rule in rules for finding in rule.findings(view)]
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))

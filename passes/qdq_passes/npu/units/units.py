@@ -7,7 +7,7 @@ Shape → Gather → Concat                      three units; what they read ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,8 +17,16 @@ from qdq_passes.encode.look.demands import CONTROL_INPUTS, scalings
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, BOUNDS, PRODUCERS, clip_bound
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
-from qdq_passes.graph.reach import in_order, values_read
-from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, is_standard, only_reader
+from qdq_passes.graph.uses import (
+    FLOAT_TYPES,
+    dtype_of,
+    has_body,
+    in_order,
+    is_constant,
+    is_standard,
+    only_reader,
+    values_read,
+)
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of
 
@@ -290,19 +298,21 @@ class UnitGraph:
     """Units and the QuantizeLinear nodes that end none, each with what it reads.
 
     Args:
+        nodes: every node of the main graph, in topological order.
         items: units, and QuantizeLinear nodes with computed scales, which belong to no unit; in topological order.
         before: per item the items that write what it reads, directly or through Q and DQ nodes.
         item_of: node → its item: core and tail of a unit, the QuantizeLinear of its results, other QuantizeLinear nodes that
             read what one of them writes with a constant scale; the rest is in no item.
     """
 
+    nodes: list[ir.Node]
     items: list[Unit | ir.Node]
     before: list[tuple[int, ...]]
     item_of: dict[ir.Node, int]
 
 
-def unit_graph(model: ir.Model, units: Sequence[Unit]) -> UnitGraph:
-    """The graph of ``units``, which must be all units of ``model``."""
+def unit_graph(nodes: Iterable[ir.Node], units: Sequence[Unit]) -> UnitGraph:
+    """The graph of ``units``, which must be all units of ``nodes``, those of a main graph."""
     at = {unit.core: unit for unit in units}
     items: list[Unit | ir.Node] = []
     before: list[tuple[int, ...]] = []
@@ -315,7 +325,8 @@ def unit_graph(model: ir.Model, units: Sequence[Unit]) -> UnitGraph:
         before.append(tuple(sorted(read)))
         items.append(item)
 
-    for node in in_order(model.graph):
+    ordered = in_order(nodes)
+    for node in ordered:
         unit = at.get(node)
         if unit is not None:
             add(unit, unit.nodes)
@@ -331,4 +342,4 @@ def unit_graph(model: ir.Model, units: Sequence[Unit]) -> UnitGraph:
         else:
             continue
         writers |= dict.fromkeys(node.outputs, found)
-    return UnitGraph(items, before, item_of)
+    return UnitGraph(ordered, items, before, item_of)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, opset_at
-from qdq_passes.graph.uses import constant_array, dtype_of, label
+from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.numerics.reencode import clipped, real_range, requantized, rounded_to
@@ -141,7 +141,7 @@ def reencode(model: ir.Model, edits: Sequence[Edit], namer: Namer) -> Iterator[C
     A bias at s_x·s_w follows where its layer's input or weight is edited, even if it is among ``edits`` itself; edited alone it
     goes its own way. Parameters that other tensors read too are copied, and the report names those tensors.
     """
-    coupled = coupled_biases(model)
+    coupled = coupled_biases(all_nodes(model))
     chosen = {node: edit.new for edit in edits for node in nodes_of(edit.target)}
     following, own = _following(coupled, chosen), []
     for edit in edits:

@@ -3,6 +3,7 @@ integer products without a multiplication (arXiv 1712.05877, equation 11). They 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,9 @@ import onnx_ir as ir
 from qdq_passes.graph.operators.channels import BIAS_INPUT, bias_channels
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.sizes import data_shape
-from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, label
+from qdq_passes.graph.uses import constant_array, dtype_of, label
 from qdq_passes.numerics.encoding import Encoding
-from qdq_passes.qdq.look.pairs import Pair, encoding_of, qdq_pairs
+from qdq_passes.qdq.look.pairs import Pair, encoding_of, pair_of
 
 #: Operators whose bias may stand in the accumulator, and its input; onnxruntime's quantizer treats the two norms alike.
 ACCUMULATES = {**BIAS_INPUT, "InstanceNormalization": 2}
@@ -48,22 +49,22 @@ class CoupledBias:
         return [node for value in self.node.inputs[:2] if (node := dequantizer_of(value)) is not None]
 
 
-def bias_uses(model: ir.Model) -> list[tuple[ir.Node, int]]:
-    """(node, input index) of every layer that reads a bias, bodies and functions included."""
+def bias_uses(nodes: Iterable[ir.Node]) -> list[tuple[ir.Node, int]]:
+    """(node, input index) of every layer among ``nodes`` that reads a bias."""
     return [
         (node, index)
-        for node in all_nodes(model)
+        for node in nodes
         if (index := ACCUMULATES.get(node.op_type)) is not None
         and index < len(node.inputs)
         and node.inputs[index] is not None
     ]
 
 
-def coupled_biases(model: ir.Model) -> list[CoupledBias]:
-    """Every int32 bias at s_x·s_w, once per layer that reads it."""
-    pairs = {pair.dq: pair for pair in qdq_pairs(model) if pair.kind == "bias"}
+def coupled_biases(nodes: Sequence[ir.Node]) -> list[CoupledBias]:
+    """Every int32 bias at s_x·s_w among ``nodes``, all those of a model, once per layer that reads it."""
+    pairs = {pair.dq: pair for pair in map(pair_of, nodes) if pair is not None and pair.kind == "bias"}
     found = []
-    for node, index in bias_uses(model):
+    for node, index in bias_uses(nodes):
         dq = dequantizer_of(node.inputs[index])
         pair = pairs.get(dq) if dq is not None else None
         encoding = pair.encoding if pair is not None else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
-from qdq_passes.graph.uses import SHARING, all_nodes, is_constant, is_standard, label
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
+from qdq_passes.graph.uses import SHARING, is_constant, is_standard, label
 from qdq_passes.numerics.encoding import integer_format, is_integer_type
 from qdq_passes.numerics.reencode import is_centered
 from qdq_passes.qdq.look.pairs import dequantizers, encoding_of, pair_of, pair_with
@@ -63,14 +63,13 @@ class PositionGroup:
         return next((reason for node in self.nodes if (reason := _why_fixed(node)) is not None), None)
 
 
-def position_groups(model: ir.Model, *, by_initializer: bool) -> dict[ir.Node, PositionGroup]:
+def position_groups(halves: Iterable[ir.Node], *, by_initializer: bool) -> dict[ir.Node, PositionGroup]:
     """Every Q and DQ node with a scale input → the nodes that move together with it.
 
     Args:
-        model: the model; bodies and functions count.
+        halves: the Q and DQ nodes of a model, those of bodies and functions too.
         by_initializer: all that read one scale initializer move together, whatever they stand on.
     """
-    halves = [node for node in all_nodes(model) if is_qdq(node)]
     halves = [
         node for node in halves if len(node.inputs) > 1 and node.inputs[0] is not None and node.inputs[1] is not None
     ]

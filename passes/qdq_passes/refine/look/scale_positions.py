@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_relu6_or_relu1
-from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
-from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, is_constant, is_standard, main_nodes
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize, is_quantize_dequantize
+from qdq_passes.graph.uses import DATA_MOVEMENT, all_nodes, constant_array, is_constant, is_standard, main_nodes
 from qdq_passes.numerics import pow2
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.biases import CoupledBias, coupled_biases
@@ -60,13 +60,13 @@ class Positions:
         self.reference = reference
         #: Operator → why a half that it has was left out.
         self.notes: dict[ir.Node, str] = {}
-        self._model, self._any_scale = model, any_scale
+        self._any_scale, self._nodes = any_scale, all_nodes(model)
         self._place: dict[ir.Node, int] = {node: place for place, node in enumerate(main_nodes(model))}
         self._by_type: dict[str, list[ir.Node]] = {}
         for node in self._place:
             if node.domain in ("", "ai.onnx"):
                 self._by_type.setdefault(node.op_type, []).append(node)
-        self._groups = position_groups(model, by_initializer=reference)
+        self._groups = position_groups(filter(is_qdq, self._nodes), by_initializer=reference)
         self._halves: dict[tuple[ir.Node, int, bool], ir.Node | None] = {}
         self._reasons: dict[PositionGroup, str | None] = {}
         self._first: dict[PositionGroup, int] = {}
@@ -155,7 +155,7 @@ class Positions:
     @cached_property
     def coupled(self) -> list[CoupledBias]:
         """Biases at s_x·s_w, as the file has them: they follow, whatever their layer's scales become."""
-        return coupled_biases(self._model)
+        return coupled_biases(self._nodes)
 
     def follows(self, bias: ir.Node) -> bool:
         """Whether ``bias`` is the DQ of a bias at s_x·s_w."""

@@ -19,7 +19,6 @@ import onnx_ir as ir
 
 from qdq_passes.graph.convex import convex_groups, joined_siblings
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize, reads_stored
-from qdq_passes.graph.reach import in_order
 from qdq_passes.graph.uses import constant_array, dtype_of, is_constant
 from qdq_passes.npu.units.units import Unit, UnitGraph, operands_of
 
@@ -113,7 +112,7 @@ def group_units(graph: UnitGraph, taken: Collection[Unit], *, join_siblings: boo
 
 
 def make_partitions(
-    model: ir.Model,
+    nodes: Iterable[ir.Node],
     graph: UnitGraph,
     groups: Sequence[tuple[Unit, ...]],
     engines: Mapping[Unit, str],
@@ -123,27 +122,27 @@ def make_partitions(
     """Partitions of ``groups`` of units, with their Q and DQ nodes.
 
     Args:
-        model: the model.
+        nodes: those of the main graph, in the order of the file.
         graph: its units.
         groups: from `group_units`.
         engines: what computes each unit of a group.
         ends_inside: whether the QuantizeLinear of a float graph input and the DequantizeLinear of a float graph output belong
             to the partition beside them.
     """
-    owners = _Owners(model, graph, groups, ends_inside=ends_inside)
+    owners = _Owners(nodes, graph, groups, ends_inside=ends_inside)
     found = []
     for number, units in enumerate(groups):
-        nodes, copies = owners.nodes[number], owners.copies[number]
+        inside, copies = owners.nodes[number], owners.copies[number]
         found.append(
             Partition(
                 id=number,
                 engine=Counter(engines[unit] for unit in units).most_common(1)[0][0],
                 units=units,
-                nodes=tuple(nodes),
-                indices=tuple(owners.places[node] for node in nodes),
+                nodes=tuple(inside),
+                indices=tuple(owners.places[node] for node in inside),
                 copies=tuple(copies),
-                inputs=tuple(_inputs(nodes, copies)),
-                outputs=tuple(_outputs(nodes)),
+                inputs=tuple(_inputs(inside, copies)),
+                outputs=tuple(_outputs(inside)),
             )
         )
     return found
@@ -159,15 +158,15 @@ class _Owners:
     """
 
     def __init__(
-        self, model: ir.Model, graph: UnitGraph, groups: Sequence[tuple[Unit, ...]], *, ends_inside: bool
+        self, nodes: Iterable[ir.Node], graph: UnitGraph, groups: Sequence[tuple[Unit, ...]], *, ends_inside: bool
     ) -> None:
-        self.places = {node: index for index, node in enumerate(model.graph)}
+        self.places = {node: index for index, node in enumerate(nodes)}
         self._ends_inside = ends_inside
         group_of = {unit: number for number, units in enumerate(groups) for unit in units}
         of_item = [group_of.get(item) if isinstance(item, Unit) else None for item in graph.items]
         self._owner = {node: of_item[item] for node, item in graph.item_of.items()}
         self._copied: dict[ir.Node, set[int | None]] = {}
-        for node in reversed(in_order(model.graph)):  # readers first
+        for node in reversed(graph.nodes):  # readers first
             if node not in graph.item_of and is_qdq(node):
                 self._place(node)
         self.nodes: list[list[ir.Node]] = [[] for _ in groups]
