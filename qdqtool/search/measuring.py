@@ -18,8 +18,7 @@ from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import Progress, Warn
-from qdqtool.quantization.calibrating import collect_finite, exclude_options
-from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.calibrating import collect_finite, exclude_options, observed_names
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.precision import texts_of, wrong
 from qdqtool.quantization.quantizing import prepare

@@ -24,8 +24,7 @@ from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.lints.find import concat_warnings
-from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, sqnr_samples
-from qdqtool.quantization.observing import without_angles
+from qdqtool.quantization.calibrating import SQNR_SAMPLES, Calibrator, Passing, sqnr_samples, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
@@ -89,10 +88,13 @@ def quantized(asked: Quantize) -> Quantized:
         reference = run_pipeline(work, "give-names", copy=True).model
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
-        done = quantize_model(
-            work, job, feeds=feeds if is_shared else passing, ranges=given, allow_empty=asked.allow_empty, hooks=asked.hooks,
-            warn=asked.warn, workers=workers, recovering=recovering, statistics=asked.report is not None, cache=asked.cache,
+        calibrator = Calibrator(
+            given, statistics=asked.report is not None, cache=asked.cache, workers=workers,
             progress=stage(asked.progress, "calibrating", None if feeds is None else feeds.count),
+        )  # fmt: skip
+        done = quantize_model(
+            work, job, feeds=feeds if is_shared else passing, calibrator=calibrator, allow_empty=asked.allow_empty,
+            hooks=asked.hooks, warn=asked.warn, recovering=recovering,
         )  # fmt: skip
     pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)

@@ -26,7 +26,7 @@ from qdqtool.lints.find import concat_warnings
 from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.folder.rewriting import refuse_output, write_graphs
 from qdqtool.llm.folder.tokenizing import Tokenizer
-from qdqtool.quantization.observing import observed_names, without_angles
+from qdqtool.quantization.calibrating import Calibrator, observed_names, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
@@ -159,7 +159,9 @@ def _alike(
 
     def of(file: str, model: ir.Model, plan: Plan) -> Quantization:
         ranges, recovering = _of(shared, names[file]), Recovering(given=statistics)
-        quantized = quantize_model(model, plan, ranges=ranges, recovering=recovering, hooks=asked.hooks, warn=told)
+        quantized = quantize_model(
+            model, plan, calibrator=Calibrator(ranges), recovering=recovering, hooks=asked.hooks, warn=told
+        )
         pass_on(concat_warnings(model, ranges.bound), told)
         return quantized
 

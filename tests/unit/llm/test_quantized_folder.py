@@ -19,7 +19,7 @@ from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest, verify_folder
 from qdqtool.llm.run.calibration import DECODED, Schedule, Windows, schedules
-from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.calibrating import observed_names
 from qdqtool.quantization.shared_names import share_names
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder
