@@ -73,8 +73,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
 def _show_pipeline(out: Out, asked: Quantize) -> None:
     """What would run, its selectors tried on the model, and nothing calibrated."""
     from qdqtool.cli.tables.quantized_folder import show_pipelines
-    from qdqtool.verbs.work.quantizing import planned_for
-    from qdqtool.verbs.work.replaying import laid_under
+    from qdqtool.verbs.work.quantizing import laid_under, planned_for
     from qdqtool.verbs.work.texts import is_text
 
     model, is_folder = text(asked.model), os.path.isdir(text(asked.model))

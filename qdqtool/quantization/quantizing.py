@@ -22,7 +22,7 @@ from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
 from qdq_passes.precision.convert_boundaries import ConvertBoundaries
 from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 from qdq_passes.qdq.look.pairs import qdq_pairs
-from qdq_passes.select.selectors import NONE, Selector, select_nodes
+from qdq_passes.select.selectors import NONE, Selector, select, select_nodes
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
@@ -30,9 +30,9 @@ from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
-from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
+from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
-from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
+from qdqtool.quantization.reports import TensorReport, constants_of, tensor_reports
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.remedies import REPLACED
 
@@ -227,9 +227,14 @@ def prepare(
     annotate = plan.annotate
     texts = [t for selector in (annotate.exclude, annotate.only) if selector != NONE for t in selector.texts]
     marked = texts_of(plan.precision)
-    before = {text for text in texts if _hits(model, text) is None} | {t for t in marked if wrong(model, t) is None}
-    overridden = {v.name for v in all_values(model)} & set(parse_overrides(annotate.overrides))
-    plan = replace(plan, prepare=raised_for_half(plan.prepare, model, plan.preset.insert.domain))
+    before = {text for text in texts if wrong(model, text) is None} | {
+        t for t in marked if wrong(model, t, values=True) is None
+    }
+    values = all_values(model)
+    overridden = {v.name for v in values} & set(parse_overrides(annotate.overrides))
+    if plan.preset.insert.domain == "onnx":
+        held = {v.dtype for v in values}
+        plan = replace(plan, prepare=raised_for_half(plan.prepare, held, model.opset_imports.get("")))
     report = plan.prepare.run(model, inputs={RUNTIME: compute}, hooks=hooks)
     plan = plan.annotated(model)
     raising = opset_of_overrides(plan.annotate, model)
@@ -238,7 +243,7 @@ def prepare(
         report = Report(model, (*report.passes, *Pipeline((raising,)).run(model, hooks=hooks).passes))
     _refuse_lost(model, plan, overridden)
     empty = []
-    for text, error in [*((t, _hits(model, t)) for t in texts), *((t, wrong(model, t)) for t in marked)]:
+    for text, error in [*((t, wrong(model, t)) for t in texts), *((t, wrong(model, t, values=True)) for t in marked)]:
         if error is None:
             continue
         if text in before:
@@ -276,18 +281,18 @@ def _refuse_lost(model: ir.Model, plan: Plan, overridden: Set[str | None]) -> No
         )
     plan.annotate.policy(model)
     for text in [t for p in plan.materialise.passes if isinstance(p, ConvertBoundaries) for t in p.select.texts]:
-        error = _hits(model, text)
+        error = wrong(model, text)
         if error is not None:
             raise error
 
 
-def _hits(model: ir.Model, text: str) -> UsageError | None:
-    """None when ``text`` names a node, else what is wrong with it."""
+def wrong(model: ir.Model, text: str, *, values: bool = False) -> UsageError | None:
+    """None when ``text`` names a node (or a value, with ``values``), else what is wrong with it."""
     try:
-        nodes = select_nodes(model, Selector.of(text))
+        found = select(model, Selector.of(text)) if values else select_nodes(model, Selector.of(text))
     except UsageError as error:
         return error
-    if nodes:
+    if found or values:
         return None
     hint = "inputs and weights are written by none: name a node that reads them"
     return UsageError(f"selector {text!r} names values that no node writes", hint=hint)

@@ -30,13 +30,11 @@ from qdqtool.quantization.calibrating import Calibrator, observed_names, without
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
-from qdqtool.quantization.refusals import grouped, target_refusals
-from qdqtool.quantization.shared_encodings import disagreements, with_one_mask
-from qdqtool.quantization.shared_names import share_names
+from qdqtool.quantization.reports import grouped, target_refusals
+from qdqtool.quantization.shared_tensors import disagreements, share_names, with_one_mask
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-from qdqtool.verbs.work.folder_calibration import calibrate_folder
-from qdqtool.verbs.work.folder_recovery import needs_statistics, recover_folder
+from qdqtool.verbs.work.folder_calibration import calibrate_folder, needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
 from qdqtool.verbs.work.texts import is_text
 from qdqtool.workers.cluster import open_workers
