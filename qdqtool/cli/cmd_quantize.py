@@ -19,6 +19,7 @@ from qdqtool.verbs.quantize import Quantize
 NOISIEST = 5
 
 if TYPE_CHECKING:
+    from qdqtool.quantization.plan import Plan
     from qdqtool.verbs.work.quantizing import Quantized
 
 
@@ -56,7 +57,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
     if asked.save_ranges:
         done.quantization.ranges.write(asked.save_ranges, overwrite=asked.overwrite)
     if asked.print_pipeline and not out.as_json:
-        say(str(done.quantization.plan.pipeline))
+        say(_shown(asked, done.quantization.plan))
         return
     for change in done.quantization.changes:
         out.detail(str(change))
@@ -72,8 +73,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
 def _show_pipeline(out: Out, asked: Quantize) -> None:
     """What would run, its selectors tried on the model, and nothing calibrated."""
     from qdqtool.cli.tables.quantized_folder import show_pipelines
-    from qdqtool.verbs.work.quantizing import planned_for
-    from qdqtool.verbs.work.replaying import laid_under
+    from qdqtool.verbs.work.quantizing import laid_under, planned_for
     from qdqtool.verbs.work.texts import is_text
 
     model, is_folder = text(asked.model), os.path.isdir(text(asked.model))
@@ -83,7 +83,14 @@ def _show_pipeline(out: Out, asked: Quantize) -> None:
         show_pipelines(out, model, job, allow_empty=asked.allow_empty)
         return
     job = planned_for(model, job, allow_empty=asked.allow_empty, warn=out.warn)
-    out.result({"pipeline": str(job.pipeline), "method": job.method}, lambda: say(str(job.pipeline)))
+    shown = _shown(asked, job)
+    out.result({"pipeline": shown, "method": job.method}, lambda: say(shown))
+
+
+def _shown(asked: Quantize, job: Plan) -> str:
+    """The text of all that runs; with ranges nothing is calibrated, and a folder is calibrated before any of its graphs."""
+    is_calibrated = asked.ranges is None and not os.path.isdir(text(asked.model))
+    return str(job.whole if is_calibrated else job.pipeline)
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:

@@ -21,8 +21,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.lints.context import LintContext, Slices
-from qdqtool.quantization.calibrating import collect_finite, exclude_options
-from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.calibrating import collect_finite, exclude_options, observed_names
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import prepare
 from qdqtool.runtime.taps import Taps, float_tensors

@@ -1,4 +1,5 @@
-"""Ranges of the values to be quantized, and what to do about values that no integer grid can hold: attention masks.
+"""Calibration of a plan: which values it observes, their ranges, and what to do about values that no integer grid can hold:
+attention masks.
 
 A mask of −inf has no range; one of −3.4e38 has, but a grid that reaches there has steps so wide that every other value becomes
 0. Both are named with the nodes to leave float, as options to paste."""
@@ -14,21 +15,28 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.errors import ModelError
+from qdq_passes.encode.annotate_encodings import is_inside_group, touching
+from qdq_passes.encode.look.demands import Demands
+from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.uses import label
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.selectors import Selector, literal, select_nodes
 
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.observed import NotFiniteError
-from qdqtool.calibrate.observer import Option
+from qdqtool.calibrate.observer import Option, Range
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.files.progress import Progress
+from qdqtool.quantization.decoder_passes import cache_names, has_infinite_masks, masks, unbounded
+from qdqtool.quantization.plan import Plan
+from qdqtool.runtime.session import compute
 from qdqtool.workers.cluster import Workers
 
 #: Magnitude from which 8-bit steps are 256 and more: no activation that an 8-bit grid serves, but what masks are made of
 #: (−65504, −1e9, −3.4e38).
 HUGE = 2.0**15
-
+#: What makes the angles of rotary embeddings: they reach the length of the context, and a grid over them has no step for the
+#: turn of one position (0.004 rad in 16 bit at 256 positions, 1 rad in 8 bit).
+ANGLES = ("before:op:Cos", "before:op:Sin")
 
 #: `quantize` measures its own SQNR on at most so many samples, and on fewer where these hold many values together: a figure for
 #: the summary, `compare` is the full measurement.
@@ -69,7 +77,7 @@ def collect_finite(
     model: ir.Model,
     feeds: Iterable[Mapping[str, Any]],
     method: str,
-    names: Sequence[str],
+    names: Sequence[str] | None,
     *,
     way_out: Callable[[Sequence[str]], str],
     options: Mapping[str, Option] | None = None,
@@ -79,7 +87,7 @@ def collect_finite(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
-    """Ranges of the tensors ``names``; when some hold NaN or Inf, one error that names them all.
+    """Ranges of the tensors ``names`` (None: of all floats); when some hold NaN or Inf, one error that names them all.
 
     Args:
         model: the float model.
@@ -110,9 +118,72 @@ def collect_finite(
         ) from error
 
 
-def huge(names: Iterable[str], ranges: Ranges) -> list[str]:
-    """Those of ``names`` whose range reaches `HUGE`."""
-    return [name for name in names if name in ranges.tensors and ranges.tensors[name].magnitude >= HUGE]
+@dataclass
+class Calibrator:
+    """onnxruntime as pipelines know it, ``@runtime``: computes a model, and observes values on samples for the pass `observe`.
+
+    Args:
+        ranges: what was found before, and then nothing is observed; else what `observe` found.
+        statistics: histograms are kept whatever the method, so that reports know the noise of every activation.
+        cache: folder of ranges found before, and of those of an interrupted run; None keeps none.
+        workers: who runs the model; None: this process.
+        progress: called after each sample.
+    """
+
+    ranges: Ranges | None = None
+    statistics: bool = False
+    cache: str | os.PathLike[str] | None = None
+    workers: Workers | None = None
+    progress: Progress | None = None
+    __call__ = staticmethod(compute)
+
+    @property
+    def found(self) -> Ranges:
+        """The ranges, given or observed."""
+        assert self.ranges is not None, "nothing was observed"
+        return self.ranges
+
+    def observe(
+        self,
+        model: ir.Model,
+        data: Iterable[Mapping[str, Any]] | None,
+        tensors: Sequence[str] | None,
+        method: str,
+        options: Mapping[str, Option],
+    ) -> Mapping[str, Range]:
+        """The ranges of ``tensors`` over ``data``; their record is in ``ranges``.
+
+        Raises:
+            UsageError: no data.
+            ModelError: a tensor holds NaN or Inf; the message says how to leave it float.
+        """
+        if data is None:
+            raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
+        self.ranges = collect_finite(
+            model, data, method, tensors, options=options, statistics=self.statistics, cache=self.cache,
+            workers=self.workers, progress=self.progress, way_out=lambda bad: _without(model, bad),
+        )  # fmt: skip
+        return self.ranges.bound
+
+
+def huge_ranges(model: ir.Model, plan: Plan, ranges: Ranges, names: Sequence[str]) -> Iterator[str]:
+    """A warning of ranges whose grid has no step for small values."""
+    candidates = unbounded(model, plan.materialise, ranges.bound, names)
+    large = [name for name in candidates if name in ranges.tensors and ranges.tensors[name].magnitude >= HUGE]
+    if large:
+        reach = max(ranges.tensors[name].magnitude for name in large)
+        are_masks = set(large) <= masks(model, ranges.bound)
+        yield (
+            f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
+            f"{'hide by a bound that the grid holds with --bound-masks, or ' if are_masks else ''}"
+            f"leave it float with {exclude_options(model, large)}"
+        )
+
+
+def _without(model: ir.Model, names: Sequence[str]) -> str:
+    """How to go on where ``names`` hold what has no range."""
+    masks_too = "let masks hide by a finite number with --bound-masks, or " if has_infinite_masks(model) else ""
+    return f"{masks_too}leave it float with {exclude_options(model, names)}"
 
 
 def exclude_options(model: ir.Model, names: Iterable[str]) -> str:
@@ -123,3 +194,46 @@ def exclude_options(model: ir.Model, names: Iterable[str]) -> str:
         producer = value.producer()
         nodes |= {label(node): None for node in ([producer] if producer else value.consumers())}
     return " ".join([*(f"--exclude {shlex.quote(literal(name))}" for name in nodes), "--isolate"])
+
+
+def quantized_activations(model: ir.Model, plan: Plan, demands: Demands | None = None) -> list[ir.Value]:
+    """The activations of the prepared ``model`` that ``plan`` will give an encoding, in the order in which they are demanded.
+
+    Args:
+        model: the model, the passes of ``plan.prepare`` behind it.
+        plan: the plan.
+        demands: what the nodes demand, where that is known.
+    """
+    annotate = plan.annotate
+    excluded = annotate.excluded(model)
+    wanted = select_nodes(model, annotate.only) - excluded
+    demands = annotate.demands(model) if demands is None else demands
+    isolated = excluded if annotate.isolate else set()
+    return [
+        v
+        for v, _ in demands.items()
+        if v.name
+        and demands.role(v) == "activation"
+        and not is_inside_group(v, demands.quantized_around(v), wanted)
+        and not touching(v, isolated)
+    ]
+
+
+def observed_names(model: ir.Model, plan: Plan, activations: list[ir.Value] | None = None) -> list[str]:
+    """The names of those whose range is to be observed: nothing said of them alone takes its place; and of the tensors of a
+    decoder's cache where that is to be of integers."""
+    policy = plan.annotate.policy(model)
+    chosen = quantized_activations(model, plan) if activations is None else activations
+    names = [v.name for v in chosen if v.name and policy.needs_range(v)]
+    return list(dict.fromkeys((*names, *cache_names(model, plan.materialise))))
+
+
+def without_angles(plan: Plan, model: ir.Model) -> Plan:
+    """``plan``, the angles of rotary embeddings left float where ``model`` computes them of positions alone."""
+    tokens = select_nodes(model, Selector.of("role:embedding", "role:mlp"), allow_empty=True)
+    found = [text for text in ANGLES if _hits(model, text) and not _hits(model, text) & tokens]
+    return plan.excluding(*found) if found else plan
+
+
+def _hits(model: ir.Model, text: str) -> set[ir.Node]:
+    return select_nodes(model, Selector.of(text), allow_empty=True)

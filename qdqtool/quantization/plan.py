@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
+from qdq_passes.core.base import Named
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.observe import Observe
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
@@ -31,10 +35,11 @@ from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
 from qdqtool.quantization.weight_options import with_embeddings, with_per_axis
+from qdqtool.runtime.session import RUNTIME
 from qdqtool.targets.legalization import Legalization
 
-#: Named input that holds the ranges of the activations.
-RANGES = "ranges"
+#: Named input that holds the ranges of the activations; and those of `observe`, which makes it: samples, and names of tensors.
+RANGES, DATA, TENSORS = "ranges", "data", "tensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +68,22 @@ class Plan:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The whole job; ``opt -p @file --ranges R`` replays its text to the same bytes."""
+        """The job with ranges that were found before; ``opt -p @file --ranges R`` replays its text to the same bytes."""
         return self.prepare + self.precision + self.recover + self.materialise
+
+    @property
+    def observe(self) -> Pipeline:
+        """The calibration behind `recover`, that makes ``@ranges``; nothing where no pass reads them."""
+        if RANGES not in self.materialise.needs():
+            return Pipeline()
+        options = json.dumps(dict(self.method_options), sort_keys=True) if self.method_options else ""
+        runs: dict[str, Any] = {name: Named(name) for name in (DATA, RUNTIME, TENSORS)}
+        return Pipeline((Observe(**runs, method=self.method, options=options),))
+
+    @property
+    def whole(self) -> Pipeline:
+        """The whole job, calibration included; what it is where ``@ranges`` is bound is `pipeline`."""
+        return self.prepare + self.precision + self.recover + self.observe + self.materialise
 
     @property
     def is_for_chips(self) -> bool:

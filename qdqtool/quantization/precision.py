@@ -14,12 +14,11 @@ from qdq_passes.core.base import Pass
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_HALF
-from qdq_passes.graph.uses import all_values
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
 from qdq_passes.precision.convert_precision import ConvertPrecision
-from qdq_passes.select.selectors import Selector, select
+from qdq_passes.select.selectors import Selector
 
 from qdqtool.presets.precision import KINDS, PrecisionRules, Rules
 from qdqtool.presets.preset import Preset
@@ -84,32 +83,22 @@ def with_precision(
     return prepare, materialise + Pipeline(tuple(behind))
 
 
-def raised_for_half(prepare: Pipeline, model: ir.Model, domain: str) -> Pipeline:
-    """``prepare`` with an opset that quantizes float16 and bfloat16, where ``model`` holds such and has an older one.
+def raised_for_half(prepare: Pipeline, dtypes: Collection[ir.DataType | None], opset: int | None) -> Pipeline:
+    """``prepare`` with an opset whose operators quantize float16 and bfloat16, where a model holds such and has an older one.
 
     Args:
         prepare: passes before calibration.
-        model: the model.
-        domain: whose operators are to quantize, as `insert-qdq` says it.
+        dtypes: of the model's values.
+        opset: of the model; None where it has none of ONNX's own operators.
     """
-    held = any(value.dtype in _HALF for value in all_values(model))
-    old = model.opset_imports.get("", OPSET_OF_HALF) < OPSET_OF_HALF
-    return _raised(prepare, OPSET_OF_HALF) if held and old and domain == "onnx" else prepare
+    is_old = opset is not None and opset < OPSET_OF_HALF
+    return _raised(prepare, OPSET_OF_HALF) if is_old and not set(_HALF).isdisjoint(dtypes) else prepare
 
 
 def texts_of(precision: Pipeline) -> list[str]:
     """The selectors of the user in ``precision``, each once."""
     passes = [p for p in precision.passes if isinstance(p, SetPrecision) and not p.default]
     return list(dict.fromkeys(text for p in passes for text in p.select.texts))
-
-
-def wrong(model: ir.Model, text: str) -> UsageError | None:
-    """None when the selector ``text`` matches anything in ``model``, else what is wrong with it."""
-    try:
-        select(model, Selector.of(text))
-    except UsageError as error:
-        return error
-    return None
 
 
 def without(precision: Pipeline, texts: Collection[str]) -> Pipeline:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,22 +22,19 @@ from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
 from qdq_passes.precision.convert_boundaries import ConvertBoundaries
 from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 from qdq_passes.qdq.look.pairs import qdq_pairs
-from qdq_passes.select.selectors import NONE, Selector, select_nodes
+from qdq_passes.select.selectors import NONE, Selector, select, select_nodes
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.files.progress import Progress, Warn
+from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.quantization.annotating import opset_of_overrides
-from qdqtool.quantization.calibrating import collect_finite, exclude_options, huge
-from qdqtool.quantization.decoder_passes import has_infinite_masks, masks, unbounded
-from qdqtool.quantization.observing import observed_names, quantized_activations
-from qdqtool.quantization.plan import RANGES, Plan
-from qdqtool.quantization.precision import raised_for_half, texts_of, wrong
+from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
+from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
+from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
-from qdqtool.quantization.tensor_report import TensorReport, constants_of, tensor_reports
+from qdqtool.quantization.reports import TensorReport, constants_of, tensor_reports
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.remedies import REPLACED
-from qdqtool.workers.cluster import Workers
 
 #: Family of the passes that make of operators what a target computes.
 _OF_TARGETS = "legalize"
@@ -118,14 +114,10 @@ def quantize_model(
     plan: Plan,
     *,
     feeds: Iterable[Mapping[str, Any]] | None = None,
-    ranges: Ranges | None = None,
+    calibrator: Calibrator | None = None,
     allow_empty: bool = False,
     hooks: Iterable[Hook] = (),
-    statistics: bool = False,
-    cache: str | os.PathLike[str] | None = None,
-    workers: Workers | None = None,
     recovering: Recovering | None = None,
-    progress: Progress | None = None,
     warn: Warn | None = None,
 ) -> Quantization:
     """Quantize ``model`` in place.
@@ -133,15 +125,11 @@ def quantize_model(
     Args:
         model: the float model.
         plan: from `qdqtool.quantization.plan.plan`.
-        feeds: calibration samples, read once; not needed with ``ranges``.
-        ranges: ranges found before.
+        feeds: calibration samples, read once; not needed where the calibrator has ranges.
+        calibrator: what runs the model on them, or the ranges that were found before.
         allow_empty: selectors that match nothing are warned about and left out of the plan.
         hooks: pipeline hooks; verification after each pass is always on.
-        statistics: histograms are kept whatever the method, so that the report knows the noise of every activation.
-        cache: folder of ranges found before, and of those of an interrupted run; None keeps none.
-        workers: who runs the model while calibrating; None: this process.
         recovering: statistics of the layers' inputs, or what to do with those that are collected.
-        progress: called after each calibration sample.
         warn: told what is likely a mistake.
 
     Raises:
@@ -151,30 +139,27 @@ def quantize_model(
     start = time.perf_counter()
     hooks = (*hooks, VerifyEach())
     plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
-    recovering = recovering or Recovering()
-    recovered = recovering.recover(model, plan.recover, plan.materialise, feeds=feeds, hooks=hooks, workers=workers)
+    calibrator, recovering = calibrator or Calibrator(), recovering or Recovering()
+    recovered = recovering.recover(
+        model, plan.recover, plan.materialise, feeds=feeds, hooks=hooks, workers=calibrator.workers
+    )
     demands = plan.annotate.demands(model)
     activations = quantized_activations(model, plan, demands)
     if not activations and not _stores(plan.annotate, demands):
         raise _nothing_to_quantize(model, plan.annotate, demands)
     names = observed_names(model, plan, activations)
-    if not names and (ranges is None or plan.annotate.activations == "none"):
-        ranges = Ranges(method=plan.method, samples=0, tensors={})
-    if ranges is None:
-        if feeds is None:
-            raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
-        ranges = collect_finite(
-            model, feeds, plan.method, names, options=plan.method_options, statistics=statistics, cache=cache,
-            workers=workers, progress=progress, way_out=lambda bad: _without(model, bad),
-        )  # fmt: skip
-    warn = warn or _ignore
-    for text in _huge_ranges(model, plan, ranges, names):
-        warn(text)
+    if not names and (calibrator.ranges is None or plan.annotate.activations == "none"):
+        calibrator.ranges = Ranges(method=plan.method, samples=0, tensors={})
+    given = {} if calibrator.ranges is None else {RANGES: calibrator.ranges.bound}
+    inputs = {**given, DATA: feeds, RUNTIME: calibrator, TENSORS: tuple(names)}
+    observed = plan.observe.run(model, inputs=inputs, hooks=hooks)
+    ranges = calibrator.found
+    pass_on(huge_ranges(model, plan, ranges, names), warn)
     excluded = _excluded(model, plan.annotate, demands)
     constants = constants_of(model)
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
     materialised = plan.materialise.run(model, inputs=inputs, hooks=hooks)
-    passes = (*prepared.passes, *recovered, *materialised.passes)
+    passes = (*prepared.passes, *recovered, *observed.passes, *materialised.passes)
     return Quantization(
         model=model,
         plan=plan,
@@ -194,32 +179,9 @@ def quantize_model(
     )
 
 
-def _ignore(text: str) -> None:
-    """Nobody listens to warnings."""
-
-
 def _stores(annotate: AnnotateEncodings, demands: Demands) -> bool:
     """Whether weights are stored as integers though activations stay float."""
     return annotate.activations == "none" and any(demands.role(value) != "bias" for value in demands.nodes)
-
-
-def _without(model: ir.Model, names: Sequence[str]) -> str:
-    """How to go on where ``names`` hold what has no range."""
-    masks_too = "let masks hide by a finite number with --bound-masks, or " if has_infinite_masks(model) else ""
-    return f"{masks_too}leave it float with {exclude_options(model, names)}"
-
-
-def _huge_ranges(model: ir.Model, plan: Plan, ranges: Ranges, names: Sequence[str]) -> Iterator[str]:
-    """A warning of ranges whose grid has no step for small values."""
-    large = huge(unbounded(model, plan.materialise, ranges.bound, names), ranges)
-    if large:
-        reach = max(ranges.tensors[name].magnitude for name in large)
-        are_masks = set(large) <= masks(model, ranges.bound)
-        yield (
-            f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
-            f"{'hide by a bound that the grid holds with --bound-masks, or ' if are_masks else ''}"
-            f"leave it float with {exclude_options(model, large)}"
-        )
 
 
 def _excluded(model: ir.Model, annotate: AnnotateEncodings, demands: Demands) -> tuple[tuple[str, str], ...]:
@@ -265,9 +227,14 @@ def prepare(
     annotate = plan.annotate
     texts = [t for selector in (annotate.exclude, annotate.only) if selector != NONE for t in selector.texts]
     marked = texts_of(plan.precision)
-    before = {text for text in texts if _hits(model, text) is None} | {t for t in marked if wrong(model, t) is None}
-    overridden = {v.name for v in all_values(model)} & set(parse_overrides(annotate.overrides))
-    plan = replace(plan, prepare=raised_for_half(plan.prepare, model, plan.preset.insert.domain))
+    before = {text for text in texts if wrong(model, text) is None} | {
+        t for t in marked if wrong(model, t, values=True) is None
+    }
+    values = all_values(model)
+    overridden = {v.name for v in values} & set(parse_overrides(annotate.overrides))
+    if plan.preset.insert.domain == "onnx":
+        held = {v.dtype for v in values}
+        plan = replace(plan, prepare=raised_for_half(plan.prepare, held, model.opset_imports.get("")))
     report = plan.prepare.run(model, inputs={RUNTIME: compute}, hooks=hooks)
     plan = plan.annotated(model)
     raising = opset_of_overrides(plan.annotate, model)
@@ -276,7 +243,7 @@ def prepare(
         report = Report(model, (*report.passes, *Pipeline((raising,)).run(model, hooks=hooks).passes))
     _refuse_lost(model, plan, overridden)
     empty = []
-    for text, error in [*((t, _hits(model, t)) for t in texts), *((t, wrong(model, t)) for t in marked)]:
+    for text, error in [*((t, wrong(model, t)) for t in texts), *((t, wrong(model, t, values=True)) for t in marked)]:
         if error is None:
             continue
         if text in before:
@@ -314,18 +281,18 @@ def _refuse_lost(model: ir.Model, plan: Plan, overridden: Set[str | None]) -> No
         )
     plan.annotate.policy(model)
     for text in [t for p in plan.materialise.passes if isinstance(p, ConvertBoundaries) for t in p.select.texts]:
-        error = _hits(model, text)
+        error = wrong(model, text)
         if error is not None:
             raise error
 
 
-def _hits(model: ir.Model, text: str) -> UsageError | None:
-    """None when ``text`` names a node, else what is wrong with it."""
+def wrong(model: ir.Model, text: str, *, values: bool = False) -> UsageError | None:
+    """None when ``text`` names a node (or a value, with ``values``), else what is wrong with it."""
     try:
-        nodes = select_nodes(model, Selector.of(text))
+        found = select(model, Selector.of(text)) if values else select_nodes(model, Selector.of(text))
     except UsageError as error:
         return error
-    if nodes:
+    if found or values:
         return None
     hint = "inputs and weights are written by none: name a node that reads them"
     return UsageError(f"selector {text!r} names values that no node writes", hint=hint)

@@ -29,8 +29,7 @@ from qdq_passes.recover.look.channel_flow import CUTS_OFF
 from qdq_passes.recover.round_weights import RoundWeights
 from qdq_passes.recover.smooth_activations import SmoothActivations
 
-from qdqtool.calibrate.layer_shards import share_statistics
-from qdqtool.calibrate.layer_sums import Wanted, moment_bytes
+from qdqtool.calibrate.layer_sums import Wanted, moment_bytes, share_statistics
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.array_store import scratch_file
 from qdqtool.io.files.progress import StageProgress, Warn

@@ -18,11 +18,10 @@ from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import Progress, Warn, after
-from qdqtool.quantization.calibrating import collect_finite, exclude_options
-from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.calibrating import collect_finite, exclude_options, observed_names
 from qdqtool.quantization.plan import Plan
-from qdqtool.quantization.precision import texts_of, wrong
-from qdqtool.quantization.quantizing import prepare
+from qdqtool.quantization.precision import texts_of
+from qdqtool.quantization.quantizing import prepare, wrong
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.search.metrics import Metric, anywhere
 from qdqtool.search.precision_cost import Prices
@@ -217,7 +216,7 @@ def _refused(model: ir.Model, base: Plan, *, allow_empty: bool, warn: Warn | Non
     """
     found = set()
     for text in texts_of(base.precision):
-        error = wrong(model, text)
+        error = wrong(model, text, values=True)
         if error is not None and not allow_empty:
             raise error
         if error is not None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, UsageError
@@ -28,13 +28,7 @@ from qdq_passes.select.selectors import literal
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text
 from qdqtool.io.files.toml_write import toml_text
-from qdqtool.options import changed, options_of
 from qdqtool.search.variants import RAISED
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Asked = TypeVar("Asked", bound="DataclassInstance")
 
 FORMAT, VERSION = "qdqtool.recipe", 1
 
@@ -79,8 +73,12 @@ class Recipe:
         """Precision → selectors that match these nodes alone."""
         return {precision: tuple(map(literal, names)) for precision, names in self.nodes.items()}
 
-    def laid_under(self, asked: Asked) -> Asked:
-        """``asked`` with what the recipe says.
+    def options_beside(self, said: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, Any]:
+        """What the recipe says, as options of `quantize`.
+
+        Args:
+            said: the options that are given beside it.
+            defaults: of all options that there are.
 
         Raises:
             UsageError: something is said that contradicts the recipe.
@@ -88,21 +86,18 @@ class Recipe:
         own: dict[str, Any] = {"preset": self.preset, **self.options}
         for precision, texts in self.selectors.items():
             own[precision] = (*own.get(precision, ()), *texts)
-        options = options_of(type(asked))
-        unknown = sorted(set(own) - {each.name for each in options})
+        unknown = sorted(set(own) - set(defaults))
         if unknown:
             raise UsageError(f"the recipe has the option {unknown[0]!r}, which there is not", hint="update qdqtool")
-        for name, value in changed(asked).items():
-            default = next(each.default for each in options if each.name == name)
-            if _same(value, default):
-                continue
-            if not _same(getattr(value, "name", value) if name == "preset" else value, own.get(name, default)):
+        for name, value in said.items():
+            told, default = getattr(value, "name", value) if name == "preset" else value, defaults[name]
+            if not _same(value, default) and not _same(told, own.get(name, default)):
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(
                     f"{option} contradicts the recipe, which {_words(own.get(name))}",
                     hint=f"leave {option} out, or search again with it",
                 )
-        return replace(asked, **own)
+        return own
 
     def to_toml(self) -> str:
         """The text of the file; the same recipe gives the same text."""

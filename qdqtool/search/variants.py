@@ -20,7 +20,7 @@ from qdq_passes.select.selectors import literal
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.presets.preset import Preset
-from qdqtool.quantization.observing import observed_names
+from qdqtool.quantization.calibrating import observed_names
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.runtime.session import open_session

@@ -53,9 +53,8 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
         Raises:
             QdqError: bad model, data or options; see each class's exit code.
         """
-        from qdqtool.verbs.work.quantizing import quantized
+        from qdqtool.verbs.work.quantizing import quantized, replayed
         from qdqtool.verbs.work.quantizing_decoders import quantized_folder
-        from qdqtool.verbs.work.replaying import replayed
         from qdqtool.verbs.work.texts import is_folder
 
         if self.recipe is not None:

@@ -3,6 +3,7 @@
 # RUN: fold-batch-norm                    the pipeline (required)
 # RANGES: x=-1..1 y=0..4                  bound to @ranges: observed range per tensor
 # ENCODING: w {"dtype": "int4", …}        bound to @ranges: a ready encoding of one tensor (canonical JSON)
+# SAMPLE: {"x": [1, 2]}                 one sample of @data, the float inputs by name (JSON); @ranges is not bound then
 # STATISTICS: conv {"absmax": [1, 2]}    bound to @statistics: what was seen of the input of one layer (JSON of its arrays)
 # TARGET: takes=Conv policy=region        bound to @target: see tests/golden/fake_target.py
 # SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
@@ -41,6 +42,7 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Report, run_pipeline
 
 from qdqtool.io.models.load import model_of
+from qdqtool.quantization.calibrating import Calibrator
 from tests.cases.small_models import Observed
 from tests.golden.fake_target import FakeTarget
 
@@ -91,9 +93,11 @@ class Golden:
             name, _, data = line.partition(" ")
             arrays = {field: np.array(values, np.float64) for field, values in json.loads(data).items()}
             statistics[name] = LayerStatistics(count=1, **arrays)  # type: ignore[arg-type]
+        samples = [json.loads(line) for line in self.directives("SAMPLE")]
+        data = [{name: np.array(values, np.float32) for name, values in sample.items()} for sample in samples]
         return {
             "statistics": statistics,
-            "ranges": ranges,
+            **({"data": data, "runtime": Calibrator()} if data else {"ranges": ranges}),
             "target": FakeTarget.of(" ".join(self.directives("TARGET"))),
         }
 

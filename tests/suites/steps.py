@@ -157,6 +157,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "annotate-kv-cache": (Row("annotate-kv-cache{ranges=@ranges}"),),
     "bound-attention-mask": (Row("bound-attention-mask{ranges=@ranges}"),),
     "correct-bias": (Row(f"{_ANNOTATE},insert-qdq,correct-bias{{statistics=@statistics}}", runs=True),),
+    "observe": (Row("observe{data=@data runtime=@runtime}"),),
     "round-weights": (Row(f"{_ANNOTATE},insert-qdq,round-weights{{statistics=@statistics}}", runs=True),),
     "smooth-activations": (Row("smooth-activations{statistics=@statistics}"),),
     "set-qdq": (Row(f"{_ANNOTATE},insert-qdq,set-qdq{{scale=0.25 zero-point=1}}", runs=True, without=_QDQ),),
@@ -184,12 +185,21 @@ class SameRange(Mapping[str, Range]):
         return 0
 
 
+class FakeRuntime:
+    """Runs nothing; every value has the same range."""
+
+    def observe(self, *_: object) -> SameRange:
+        return SameRange()
+
+
 #: Passes that need a named input although their options have defaults.
 BOUND = ("annotate-encodings",)
 
 #: Values of the named inputs that rows use.
 INPUTS: dict[str, object] = {
     "ranges": SameRange(),
+    "data": (),
+    "runtime": FakeRuntime(),
     "encodings": dict.fromkeys(
         ("x", "X", "y", "Y", "data", "input", "result"), Encoding.per_tensor(ir.DataType.UINT8, 0.5, 128)
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.uses import all_graphs, all_nodes
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.histogram import Histogram
 
 T = TypeVar("T")
 
@@ -144,6 +145,21 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class Calibrated:
+    """On an activation: the range that calibration observed.
+
+    Args:
+        low: smallest value.
+        high: largest value.
+        histogram: of the values, where one was kept; not part of what the range is.
+    """
+
+    low: float
+    high: float
+    histogram: Histogram | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Precision:
     """On a value: the integer type it is stored in, instead of the one that holds for all. On a node: that type, of what it
     writes; or the float type that it computes in, and then it demands no encodings.
@@ -184,6 +200,16 @@ def _part_json(part: Part) -> dict[str, Any]:
     return {key: value for key, value in asdict(part).items() if value is not None}
 
 
+def _calibrated_json(found: Calibrated) -> dict[str, Any]:
+    histogram = {} if found.histogram is None else {"histogram": found.histogram.state()}
+    return {"low": found.low, "high": found.high, **histogram}
+
+
+def _calibrated(data: dict[str, Any]) -> Calibrated:
+    state = data.get("histogram")
+    return Calibrated(data["low"], data["high"], None if state is None else Histogram.from_state(state))
+
+
 def _placement_json(placement: Placement) -> dict[str, Any]:
     return {key: value for key, value in asdict(placement).items() if value not in ("", None)}
 
@@ -201,10 +227,11 @@ DEMAND: Annotation[Demand] = Annotation("qdqtool.demand", asdict, _tuple_of(Dema
 STYLE: Annotation[Style] = Annotation("qdqtool.style", asdict, lambda data: Style(**data))
 SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, lambda data: Shared(**data))
 OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, lambda data: Observed(**data))
+CALIBRATED: Annotation[Calibrated] = Annotation("qdqtool.calibrated", _calibrated_json, _calibrated)
 PRECISION: Annotation[Precision] = Annotation("qdqtool.precision", asdict, lambda data: Precision(**data))
 TARGET: Annotation[Placement] = Annotation("qdqtool.target", _placement_json, lambda data: Placement(**data))
 ANNOTATIONS: tuple[Annotation[Any], ...] = (
-    ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, PRECISION, TARGET,
+    ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, CALIBRATED, PRECISION, TARGET,
 )  # fmt: skip
 #: Annotations that a subject declares beside the record they hold: module and name of each.
 DECLARED = (("qdq_passes.decoder.look.record", "DECODER"),)

@@ -110,37 +110,53 @@ class Pipeline:
 
     def needs(self) -> list[str]:
         """Names of the named inputs, ``@name``, in order of first use."""
-        values = (getattr(p, f.name) for p in self.passes for f in dataclasses.fields(p))
-        return list(dict.fromkeys(v.name for v in values if isinstance(v, Named)))
+        return list(dict.fromkeys(name for p in self.passes for name in _named(p)))
 
     def run(self, model: ir.Model, *, inputs: Mapping[str, Any] | None = None, hooks: Iterable[Hook] = ()) -> Report:
         """Run every pass on ``model``, in place.
 
         Args:
             model: edited in place; after an error it may be half edited.
-            inputs: values of the named inputs.
+            inputs: values of the named inputs; a pass that makes such (`Pass.gives`) is not run where they are here.
             hooks: called around each pass, in order.
 
         Raises:
             UsageError: a named input is missing.
             QdqError: a pass or hook refused; ``where`` names the pass.
         """
-        missing = [name for name in self.needs() if name not in (inputs or {})]
-        if missing:
+        bound = dict(inputs or {})
+        todo = [p for p in self.passes if not p.gives or not bound.keys() >= set(p.gives)]
+        if missing := _missing(todo, bound):
             names = ", ".join("@" + name for name in missing)
             raise UsageError(
                 f"the pipeline needs {names}", hint="bind it: --ranges FILE binds @ranges, --target @target"
             )
         hooks = tuple(hooks)
         reports: list[PassReport] = []
-        for pass_ in self.passes:
+        for pass_ in todo:
             try:
                 for hook in hooks:
                     hook.before(pass_, model)
             except StopPipeline:
                 break
-            reports.append(_run_one(pass_, bind(pass_, inputs or {}), model, hooks))
+            reports.append(_run_one(pass_, bind(pass_, bound), model, hooks))
+            bound |= pass_.given(model)
         return Report(model, tuple(reports))
+
+
+def _named(pass_: Pass) -> list[str]:
+    """Names of the named inputs of one pass."""
+    values = (getattr(pass_, f.name) for f in dataclasses.fields(pass_))
+    return [v.name for v in values if isinstance(v, Named)]
+
+
+def _missing(passes: Iterable[Pass], bound: Iterable[str]) -> list[str]:
+    """Named inputs that are neither bound nor made by a pass before."""
+    known, missing = set(bound), dict[str, None]()
+    for each in passes:
+        missing |= dict.fromkeys(name for name in _named(each) if name not in known)
+        known |= set(each.gives)
+    return list(missing)
 
 
 def bind(pass_: Pass, inputs: Mapping[str, Any]) -> Pass:
@@ -158,6 +174,10 @@ def _run_one(pass_: Pass, bound: Pass, model: ir.Model, hooks: Sequence[Hook]) -
         for hook in hooks:
             hook.after(pass_, model, changes)
     except Exception as error:
+        if (
+            pass_.gives
+        ):  # it asks a runtime and data: what they raise is theirs, and nothing that is written would replay it
+            raise
         for hook in hooks:
             hook.on_error(pass_, model, error)
         if isinstance(error, QdqError):

@@ -1,4 +1,5 @@
 """Calibration of a folder: texts run through all its graphs, and what a tensor holds in any of them counts for its range.
+Statistics that recovery reads are likewise sums over what the layers of all graphs are fed.
 
 One window of the text is one sample: of a tensor, whatever the graphs the window ran through, one smallest and one largest value
 count. So what a method makes of several samples (their union, their moving average, their histogram) it makes of texts.
@@ -11,27 +12,36 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.moments import LayerStatistics, merged
+from qdq_passes.pipeline.pipeline import Hook
+from qdq_passes.qdq.look.weighted_layers import weighted_layers
+from qdq_passes.recover.round_weights import RoundWeights
 
+from qdqtool.calibrate.layer_sums import Wanted, collect_statistics
 from qdqtool.calibrate.observed import NotFiniteError, Observers, Part
 from qdqtool.calibrate.observer import Option, Range, checked_options, extremes
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.io.files.progress import Progress, Warn
+from qdqtool.calibrate.statistics import Statistics, combined
+from qdqtool.io.files.progress import Progress, StageProgress, Warn
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest
 from qdqtool.llm.run.calibration import Windows
 from qdqtool.quantization.calibrating import exclude_options
+from qdqtool.quantization.plan import Plan
+from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.runtime.taps import Taps
 from qdqtool.workers.cluster import Workers
 from qdqtool.workers.shared_model import SharedModel
 
 
 @dataclass(frozen=True)
-class Bench:
+class FolderJob:
     """What all windows of one calibration have in common.
 
     Args:
@@ -56,8 +66,8 @@ class Bench:
     options: Mapping[str, Option]
     statistics: bool
 
-    def seen(self, before: int, fingerprint: str = "") -> Observers:
-        """Nothing, in the windows from ``before`` on."""
+    def observers(self, before: int, fingerprint: str = "") -> Observers:
+        """Observers that have seen nothing yet, ``before`` windows into the text."""
         every = tuple(dict.fromkeys(name for each in self.names.values() for name in each))
         return Observers(
             every, self.method, self.options, statistics=self.statistics, model=fingerprint, before=before
@@ -79,7 +89,7 @@ class Bench:
             self.close()
         if (schedule, file) not in self.taps:
             model = self.graphs[file].load()
-            optimize = self.seen(0).may_optimize(model)
+            optimize = self.observers(0).may_optimize(model)
             self.taps[schedule, file] = Taps(model, self.names[file], optimize=optimize)
         return self.taps[schedule, file]
 
@@ -90,21 +100,21 @@ class Bench:
         self.taps.clear()
 
 
-def observe(bench: Bench, task: tuple[int, tuple[int, int]]) -> tuple[Part, dict[str, Range]]:
-    """What is seen in window ``task`` (its number, and where `Windows` has it), and all that is seen of the logits."""
+def observe(job: FolderJob, task: tuple[int, tuple[int, int]]) -> tuple[Part, dict[str, Range]]:
+    """Observe window ``task`` (its number, and where `Windows` has it): the observers, and the whole range of the logits."""
     number, window = task
-    seen, whole = bench.seen(number), dict[str, Range]()
+    observers, whole = job.observers(number), dict[str, Range]()
 
     def watch(model: StaticModel, part: int, feed: Mapping[str, Array]) -> None:
-        values = bench.tap(window[0], model.parts[part].file).run(feed)
-        seen.add(feed, values, is_last=False)
-        for name in bench.logits & values.keys():
+        values = job.tap(window[0], model.parts[part].file).run(feed)
+        observers.add(feed, values, is_last=False)
+        for name in job.logits & values.keys():
             found = Range(*extremes(values[name]))
             whole[name] = whole[name].union(found) if name in whole else found
 
-    bench.windows.run(window, watch)
-    seen.samples += 1
-    return seen.part(), whole
+    job.windows.run(window, watch)
+    observers.samples += 1
+    return observers.part(), whole
 
 
 def calibrate_folder(
@@ -145,7 +155,7 @@ def calibrate_folder(
     path = os.path.abspath(os.fspath(folder))
     if not workers.sees(path):
         raise UsageError("a worker does not see this folder", where=path, hint="put it where every machine has it")
-    bench = Bench(
+    job = FolderJob(
         folder=path,
         graphs={file: workers.share(model) for file, model in prepared.items()},
         names={file: tuple(each) for file, each in names.items()},
@@ -159,10 +169,10 @@ def calibrate_folder(
     windows = Windows(path, ids, samples=samples)
     if windows.is_repeated and warn is not None:
         warn(f"the text has {len(ids)} tokens, less than a window: it is repeated")
-    seen, whole = bench.seen(0, fingerprint), dict[str, Range]()
+    observers, whole = job.observers(0, fingerprint), dict[str, Range]()
     try:
-        for part, found in workers.map(observe, bench, list(enumerate(windows.tasks)), progress=progress):
-            seen.take_in(part)
+        for part, found in workers.map(observe, job, list(enumerate(windows.tasks)), progress=progress):
+            observers.take_in(part)
             whole |= {name: whole[name].union(each) if name in whole else each for name, each in found.items()}
     except NotFiniteError as error:
         shown = ", ".join(error.tensors[:3]) + (f" and {len(error.tensors) - 3} more" if len(error.tensors) > 3 else "")
@@ -172,8 +182,8 @@ def calibrate_folder(
             hint=f"leave it float with {exclude_options(holder, error.tensors)}",
         ) from error  # fmt: skip
     finally:
-        bench.close()
-    ranges = seen.ranges()
+        job.close()
+    ranges = observers.ranges()
     return replace(ranges, tensors={name: _wider(each, whole.get(name)) for name, each in ranges.tensors.items()})
 
 
@@ -183,3 +193,103 @@ def _wider(found: Range, whole: Range | None) -> Range:
         return found
     low, high = min(found.low, whole.low), max(found.high, whole.high)
     return Range(low, high, found.histogram)
+
+
+@dataclass(frozen=True)
+class GraphFeeds:
+    """What one graph reads while windows of a text run, window by window; can be read again.
+
+    Args:
+        windows: the runner.
+        file: the graph.
+    """
+
+    windows: Windows
+    file: str
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        held: list[dict[str, Array]] = []
+
+        def watch(model: StaticModel, part: int, feed: Mapping[str, Array]) -> None:
+            if model.parts[part].file == self.file:
+                held.append({name: np.array(array) for name, array in feed.items()})
+
+        for task in self.windows.tasks:
+            self.windows.run(task, watch)
+            yield from held
+            held.clear()
+
+
+def needs_statistics(plan: Plan) -> bool:
+    """Whether a pass of ``plan`` reads ``@statistics``."""
+    return STATISTICS in plan.recover.needs() or STATISTICS in plan.materialise.needs()
+
+
+def recover_folder(
+    folder: str | os.PathLike[str],
+    prepared: Mapping[str, ir.Model],
+    plan: Plan,
+    recovering: Recovering,
+    ids: Sequence[int],
+    *,
+    samples: int | None = None,
+    hooks: Iterable[Hook] = (),
+    progress: StageProgress | None = None,
+) -> Statistics | None:
+    """Run what ``plan`` recovers with before calibration on all ``prepared`` graphs, in place, with statistics of all of them.
+
+    Args:
+        folder: what `split` wrote, verified.
+        prepared: its graphs, by file.
+        plan: the plan of all.
+        recovering: statistics that are given, and where to write those that are not.
+        ids: the text; not needed with given statistics.
+        samples: windows of it.
+        hooks: pipeline hooks.
+        progress: called with (stage, done, total).
+
+    Returns:
+        What the passes behind the pairs read; None where nothing reads any.
+    """
+    hooks = list(hooks)
+    found = recovering.given
+    if found is None and STATISTICS in plan.recover.needs():
+        found = _collected(folder, prepared, ["magnitudes"], "measuring channels", ids, samples, progress)
+    for model in prepared.values():
+        inputs = {} if found is None else {STATISTICS: found.layers}
+        if plan.recover.passes:
+            plan.recover.run(model, inputs=inputs, hooks=hooks)
+    if recovering.given is None and STATISTICS in plan.materialise.needs():
+        rounds = any(isinstance(p, RoundWeights) for p in plan.materialise.passes)
+        wanted: list[Wanted] = ["means", "moments"] if rounds else ["means"]
+        new = _collected(folder, prepared, wanted, "collecting moments", ids, samples, progress)
+        found = new if found is None else combined(found, new)
+    if recovering.file is not None and found is not None:
+        found.write(recovering.file)
+    return found
+
+
+def _collected(
+    folder: str | os.PathLike[str],
+    prepared: Mapping[str, ir.Model],
+    wanted: Sequence[Wanted],
+    stage: str,
+    ids: Sequence[int],
+    samples: int | None,
+    progress: StageProgress | None,
+) -> Statistics:
+    """Statistics of the layers of all graphs: a layer of one name is one layer, its vectors are those of every run."""
+    total: dict[str, LayerStatistics] = {}
+    last: Statistics | None = None
+    count = 0
+    with_layers = {file: model for file, model in prepared.items() if weighted_layers(model)}
+    for number, (file, model) in enumerate(with_layers.items()):
+        if progress is not None:
+            progress(stage, number, len(with_layers))
+        feeds = GraphFeeds(Windows(folder, ids, samples=samples), file)
+        last = collect_statistics(model, feeds, wanted=wanted)
+        count += last.samples
+        for name, one in last.layers.items():
+            total[name] = merged(total[name], one) if name in total else one
+    assert last is not None  # a decoder multiplies
+    return Statistics.of(total, samples=count, model_sha256=last.model_sha256, data_sha256=last.data_sha256)

@@ -1,17 +1,18 @@
-"""`quantize` of one model: what is done with a plan, and the figures of the result."""
+"""`quantize` of one model: what is done with a plan, the figures of the result, and a quantization made again from a recipe."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-from qdq_passes.errors import QdqError
+from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
 
+from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.cumulative import compare_models
@@ -24,12 +25,15 @@ from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.lints.find import concat_warnings
-from qdqtool.quantization.calibrating import SQNR_SAMPLES, Passing, sqnr_samples
-from qdqtool.quantization.observing import without_angles
+from qdqtool.options import changed, options_of
+from qdqtool.presets.loading import load_preset
+from qdqtool.presets.preset import Preset
+from qdqtool.quantization.calibrating import SQNR_SAMPLES, Calibrator, Passing, sqnr_samples, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
-from qdqtool.quantization.refusals import grouped, target_refusals
+from qdqtool.quantization.reports import grouped, target_refusals
+from qdqtool.search.recipe import Recipe
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
@@ -89,10 +93,13 @@ def quantized(asked: Quantize) -> Quantized:
         reference = run_pipeline(work, "give-names", copy=True).model
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
-        done = quantize_model(
-            work, job, feeds=feeds if is_shared else passing, ranges=given, allow_empty=asked.allow_empty, hooks=asked.hooks,
-            warn=asked.warn, workers=workers, recovering=recovering, statistics=asked.report is not None, cache=asked.cache,
+        calibrator = Calibrator(
+            given, statistics=asked.report is not None, cache=asked.cache, workers=workers,
             progress=stage(asked.progress, "calibrating", None if feeds is None else feeds.count),
+        )  # fmt: skip
+        done = quantize_model(
+            work, job, feeds=feeds if is_shared else passing, calibrator=calibrator, allow_empty=asked.allow_empty,
+            hooks=asked.hooks, warn=asked.warn, recovering=recovering,
         )  # fmt: skip
     pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
@@ -113,7 +120,7 @@ def quantized(asked: Quantize) -> Quantized:
 def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
     """What will run, and the ranges that are given."""
     given = Ranges.given(asked.ranges)
-    job = dataclasses.replace(asked, ranges=given).begun().plan()
+    job = replace(asked, ranges=given).begun().plan()
     if given is not None and asked.method is not None and given.method != asked.method:
         pass_on([f"--method {asked.method} is not used: the ranges given are of method {given.method}"], asked.warn)
     if given is not None and not job.preset.is_calibrated and asked.kv_cache == "float":
@@ -177,3 +184,44 @@ def planned_for(model: ModelOrPath, job: Plan, *, allow_empty: bool = False, war
         UsageError: a selector matches nothing.
     """
     return prepare(opened(model)[0], job, allow_empty=allow_empty, warn=warn)[0]
+
+
+def laid_under(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quantize:
+    """``asked`` with what ``recipe`` says, and without a recipe.
+
+    Raises:
+        UsageError: something is said that contradicts the recipe.
+        ModelError: the file is no recipe.
+    """
+    made = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    defaults = {each.name: each.default for each in options_of(type(asked))}
+    found = replace(asked, **made.options_beside(changed(asked), defaults), recipe=None)
+    is_same = isinstance(asked.preset, Preset) and asked.preset.sha256 == made.preset_sha256
+    return replace(found, preset=asked.preset) if is_same else found
+
+
+def replayed(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quantized:
+    """Quantize by a recipe.
+
+    Raises:
+        UsageError: something is said that contradicts the recipe.
+        ModelError: the file is no recipe.
+    """
+    if not isinstance(asked.model, ir.Model) and os.path.isdir(asked.model):
+        raise UsageError("a recipe is of one model, not of a folder", where=os.fspath(asked.model))
+    made = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    again = laid_under(asked, made)
+    used = again.preset if isinstance(again.preset, Preset) else load_preset(again.preset or made.preset)
+    differences = []
+    if made.preset_sha256 and used.sha256 != made.preset_sha256:
+        differences.append(
+            f"the recipe is of another version of the preset {used.name}: the result differs from what was searched"
+        )
+    if made.model_sha256 and model_sha256(opened(asked.model)[0]) != made.model_sha256:
+        differences.append("the recipe is of another model: what it reached there says nothing here")
+    pass_on(differences, asked.warn)
+    done = again.run()
+    if made.ranges_sha256 and done.quantization.ranges.sha256 != made.ranges_sha256:
+        why = "(other data, or another method): the bytes differ from what was searched"
+        pass_on([f"the ranges are not those of the recipe {why}"], asked.warn)
+    return done

@@ -26,17 +26,15 @@ from qdqtool.lints.find import concat_warnings
 from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.folder.rewriting import refuse_output, write_graphs
 from qdqtool.llm.folder.tokenizing import Tokenizer
-from qdqtool.quantization.observing import observed_names, without_angles
+from qdqtool.quantization.calibrating import Calibrator, observed_names, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
-from qdqtool.quantization.refusals import grouped, target_refusals
-from qdqtool.quantization.shared_encodings import disagreements, with_one_mask
-from qdqtool.quantization.shared_names import share_names
+from qdqtool.quantization.reports import grouped, target_refusals
+from qdqtool.quantization.shared_tensors import disagreements, share_names, with_one_mask
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-from qdqtool.verbs.work.folder_calibration import calibrate_folder
-from qdqtool.verbs.work.folder_recovery import needs_statistics, recover_folder
+from qdqtool.verbs.work.folder_calibration import calibrate_folder, needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
 from qdqtool.verbs.work.texts import is_text
 from qdqtool.workers.cluster import open_workers
@@ -159,7 +157,9 @@ def _alike(
 
     def of(file: str, model: ir.Model, plan: Plan) -> Quantization:
         ranges, recovering = _of(shared, names[file]), Recovering(given=statistics)
-        quantized = quantize_model(model, plan, ranges=ranges, recovering=recovering, hooks=asked.hooks, warn=told)
+        quantized = quantize_model(
+            model, plan, calibrator=Calibrator(ranges), recovering=recovering, hooks=asked.hooks, warn=told
+        )
         pass_on(concat_warnings(model, ranges.bound), told)
         return quantized
 

@@ -16,7 +16,7 @@ import pytest
 from qdq_passes.errors import ModelError, SetupError, UsageError
 
 from qdqtool import api
-from qdqtool.calibrate import shards
+from qdqtool.calibrate import collect as collecting
 from qdqtool.calibrate.collect import SAVE_EVERY, collect
 from qdqtool.calibrate.observer import METHODS
 from qdqtool.calibrate.ranges import Ranges
@@ -67,7 +67,7 @@ def test_every_method_byte_for_byte(method: str, statistics: bool, two: Workers,
 
 def test_an_order_that_matters_stays_in_one_process(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = digits("pow2-minmse", None, options={"reference": True})
-    monkeypatch.setattr(shards, "observed_parts", None)
+    monkeypatch.setattr(collecting, "observed_parts", None)
     assert text(digits("pow2-minmse", two, options={"reference": True})) == text(alone)
 
 
@@ -246,7 +246,7 @@ def test_a_method_of_ones_own_is_found_by_workers(tmp_path: Path) -> None:
 
 
 def test_another_source_of_a_method_is_refused(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "method_sha256", lambda method: "another")
+    monkeypatch.setattr(collecting, "method_sha256", lambda method: "another")
     with pytest.raises(SetupError, match="method 'minmax': the worker has another source of this method"):
         digits("minmax", two)
 

@@ -13,9 +13,8 @@ import pytest
 from qdq_passes.numerics import one_thread as module
 from qdq_passes.numerics.one_thread import one_thread
 
-from qdqtool.calibrate import layer_shards
-from qdqtool.calibrate.layer_shards import divided, share_statistics
-from qdqtool.calibrate.layer_sums import collect_statistics, layers_together
+from qdqtool.calibrate import layer_sums
+from qdqtool.calibrate.layer_sums import collect_statistics, divided, layers_together, share_statistics
 from qdqtool.io.feeds.feeds import input_specs, open_feeds
 from qdqtool.io.models.load import load
 from qdqtool.workers.cluster import InProcess, Workers, open_workers
@@ -63,7 +62,7 @@ def test_what_cannot_be_sent_is_done_here(two: Workers, digits: ir.Model, monkey
     alone = collect_statistics(digits, feeds).sha256
     monkeypatch.setattr(two, "map", None)
     assert share_statistics(digits, iter(list(feeds)), two).sha256 == alone
-    monkeypatch.setattr(layer_shards, "SENT", 100)
+    monkeypatch.setattr(layer_sums, "SENT", 100)
     assert share_statistics(digits, list(feeds), two).sha256 == alone
 
 

@@ -91,6 +91,7 @@ def test_the_printed_pipeline_replayed_gives_the_same_bytes(options: list[str], 
 def test_the_printed_pipeline_is_what_ran(tmp_path: Path) -> None:
     done = cli("quantize", DIGITS, "--data", "random:1", "--print-pipeline", "-o", tmp_path / "q.onnx")
     assert done.out == cli("quantize", DIGITS, "--print-pipeline").out
+    assert ",observe{data=@data runtime=@runtime tensors=@tensors method=pow2-" in done.out
     assert ",annotate-encodings{encodings=@ranges constants=minmse " in done.out
     assert done.out.strip().endswith(",refine-positions{ranges=@ranges},narrow-weights")
     assert cli("quantize", DIGITS, "--print-pipeline", "--json").json["pipeline"] == done.out.strip()

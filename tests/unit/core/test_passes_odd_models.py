@@ -83,7 +83,7 @@ CHAINS = (
     "annotate-encodings{encodings=@ranges},insert-qdq,convert-boundaries{dtype=uint8}",
 )
 NEEDS = {
-    "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
+    "observe": "{data=@data runtime=@runtime}", "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
     "annotate-kv-cache": "{ranges=@ranges}", "bound-attention-mask": "{ranges=@ranges}",
     **dict.fromkeys(("correct-bias", "round-weights", "smooth-activations"), "{statistics=@statistics}"),
     "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
@@ -96,6 +96,13 @@ CHANGES_ENDS = ("convert-layout", "integer-io", "remove-initializer-inputs")
 PIPELINES = [*(name + NEEDS.get(name, "") for name in PASSES.names()), *CHAINS]
 
 
+class FakeRuntime:
+    """Runs nothing, and has a range for every value."""
+
+    def observe(self, graph: ir.Model, *_: object) -> dict[str, Observed]:
+        return {value.name or "": Observed(-1.5, 2.0) for value in all_values(graph)}
+
+
 @pytest.mark.product(cover=("pipeline", "odd"), extra=300)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("odd", ODD)
@@ -106,9 +113,13 @@ def test_odd_models(odd: str, pipeline: str) -> None:
     ranges = {
         "ranges": dict.fromkeys(names, Observed(-1.5, 2.0)),
         "encodings": encodings,
+        "data": (),
+        "runtime": FakeRuntime(),
         "target": FakeTarget(),
         "statistics": {},
     }
+    if pipeline.startswith("observe"):
+        del ranges["ranges"]
     before, ends = outputs_of(graph), interface(dump(graph))
     refused = ""
     try:

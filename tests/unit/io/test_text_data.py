@@ -16,7 +16,7 @@ from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.run.decoder_feeds import TextFeeds
-from qdqtool.quantization.observing import without_angles
+from qdqtool.quantization.calibrating import without_angles
 from qdqtool.runtime.session import open_session
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.texts import is_text, with_texts

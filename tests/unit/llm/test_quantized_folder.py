@@ -19,8 +19,8 @@ from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest, verify_folder
 from qdqtool.llm.run.calibration import DECODED, Schedule, Windows, schedules
-from qdqtool.quantization.observing import observed_names
-from qdqtool.quantization.shared_names import share_names
+from qdqtool.quantization.calibrating import observed_names
+from qdqtool.quantization.shared_tensors import share_names
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder
 from tests.cases.cli_helpers import SAMPLES, cli

@@ -1,0 +1,91 @@
+"""observe"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import onnx_ir as ir
+
+from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass
+from qdq_passes.encode.edit.encoding_policy import ObservedRange, WithHistogram
+from qdq_passes.errors import UsageError
+from qdq_passes.graph.annotate import CALIBRATED, Calibrated
+from qdq_passes.graph.uses import all_values
+from qdq_passes.numerics.arrays import Array
+
+Feeds = Iterable[Mapping[str, Array]]
+
+
+class Runtime(Protocol):
+    """What runs a model on samples, and observes its values by a calibration method."""
+
+    def observe(
+        self,
+        model: ir.Model,
+        data: Feeds | None,
+        tensors: Sequence[str] | None,
+        method: str,
+        options: Mapping[str, bool | int | float | str],
+    ) -> Mapping[str, ObservedRange]:
+        """The ranges of the values called ``tensors`` (None: of every float value of the main graph) over ``data``."""
+
+
+@dataclass(frozen=True)
+class Observe(Pass):
+    """Run the model on samples and annotate the range of each value: calibration.
+
+    Passes behind it find the ranges in ``@ranges``. Where that is bound already, it is not run: so the printed pipeline of a
+    quantization replays with the ranges that were found.
+
+    Graph: unchanged; values gain the annotation ``calibrated``.
+    Requires: samples, and a runtime.
+    Keeps: everything; numerics bit-exact.
+    Skips: nothing; what bodies of If and Loop hold is not observed.
+
+    Args:
+        data: the samples; normally ``@data``.
+        runtime: what runs the model; normally ``@runtime``.
+        tensors: names of the values, as ``@tensors``; every float value of the main graph by default.
+        method: calibration method, see `qdqtool list methods`.
+        options: options of the method, as JSON: ``{"percentile": 99.9}``.
+    """
+
+    keeps: ClassVar[Keeps] = EXACT
+    gives: ClassVar[tuple[str, ...]] = ("ranges",)
+    data: Named | Feeds
+    runtime: Named | Runtime
+    tensors: Named | tuple[str, ...] | None = None
+    method: str = "minmax"
+    options: str = ""
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        """Observe, then annotate in the order of the graph."""
+        assert not isinstance(self.data, Named)
+        assert not isinstance(self.runtime, Named)
+        assert not isinstance(self.tensors, Named)
+        try:
+            options = json.loads(self.options or "{}")
+        except ValueError as error:
+            raise UsageError(
+                f"options={self.options} is no JSON ({error})", where=self.name(), hint='as {"percentile": 99.9}'
+            ) from error
+        if not isinstance(options, dict):
+            raise UsageError(f"options={self.options} is no object", where=self.name(), hint='as {"percentile": 99.9}')
+        found = self.runtime.observe(model, self.data, self.tensors, self.method, options)
+        for value in all_values(model):
+            seen = found.get(value.name or "")
+            if seen is None:
+                continue
+            histogram = seen.histogram if isinstance(seen, WithHistogram) else None
+            calibrated = Calibrated(float(seen.low), float(seen.high), histogram)
+            if CALIBRATED.get(value) != calibrated:
+                yield Change("annotate", value.name or "", f"range {calibrated.low:.6g} to {calibrated.high:.6g}")
+            CALIBRATED.set(value, calibrated)
+
+    def given(self, model: ir.Model) -> Mapping[str, object]:
+        """``@ranges``: what is annotated, by the names of the values."""
+        ranges = {value.name: CALIBRATED.get(value) for value in all_values(model) if value.name}
+        return {"ranges": {name: found for name, found in ranges.items() if found is not None}}
