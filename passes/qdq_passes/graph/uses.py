@@ -1,4 +1,4 @@
-"""Who makes, reads and holds a value; bodies of If/Loop/Scan and local functions included. Attributes of nodes, with defaults."""
+"""Who makes, reads and holds a value, and what lies between two; bodies and local functions included. Attributes, with defaults."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 #: Operators that move elements without computing on them: output and input share one encoding.
-DATA_MOVEMENT = frozenset(
-    {
-        "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze",
-        "Tile", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
+DATA_MOVEMENT = frozenset({
+    "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze",
+})  # fmt: skip
 
 #: Operators whose output takes values of their first input only, so that both share one encoding.
 SHARING = DATA_MOVEMENT | {"MaxPool"}
@@ -33,12 +31,11 @@ GraphLike = ir.Graph | ir.Function
 #: Operators whose first output has the element type of their first data input (the second of Where and DequantizeLinear).
 SAME_TYPE = DATA_MOVEMENT | {
     "Abs", "Add", "AveragePool", "BatchNormalization", "Ceil", "Clip", "Concat", "Conv", "ConvTranspose",
-    "DequantizeLinear", "Div", "Dropout", "Elu",
-    "Erf", "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish",
-    "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "MatMul", "Max",
-    "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "Pow", "RMSNormalization", "Reciprocal", "ReduceMax",
-    "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize", "Selu", "Sigmoid", "Sign", "Softmax", "Softplus", "Softsign",
-    "Sqrt", "Sub", "Sum", "Swish", "Tanh", "Where",
+    "DequantizeLinear", "Div", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool",
+    "GlobalMaxPool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log",
+    "LogSoftmax", "LpNormalization", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pad",
+    "Pow", "RMSNormalization", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Resize",
+    "Selu", "Sigmoid", "Sign", "Softmax", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "Where",
 }  # fmt: skip
 
 #: Types of Constant's attributes that are no tensors.
