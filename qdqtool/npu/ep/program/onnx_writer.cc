@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <set>
-#include <string_view>
 
 #include "program/operators.hpp"
 #include "program/protobuf.hpp"

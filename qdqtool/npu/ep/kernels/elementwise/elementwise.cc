@@ -153,28 +153,25 @@ class Add : public TwoOperands {
   explicit Add(const NodeInfo& node) : TwoOperands(node), output_(node) {
     if (output_.real) {
       left_.scale = factor_of(node, "a_scale"), right_.scale = factor_of(node, "b_scale");
-      fits_ = !output_.output.wraps;
       return;
     }
-    left_.multiplier = multiplier_of(node, "a_multiplier");
-    right_.multiplier = multiplier_of(node, "b_multiplier");
+    left_.multiplier = multiplier_of(node, "a_multiplier"), right_.multiplier = multiplier_of(node, "b_multiplier");
     const int64_t shift = node.attributes.integer("shift");
     if (shift < 0 || shift > 62) throw Error("shift is " + std::to_string(shift) + "; 0 to 62");
-    const int64_t bound =
-        left_.reach() * std::abs(int64_t{left_.multiplier}) + right_.reach() * std::abs(int64_t{right_.multiplier});
+    const int64_t bound = left_.reach() * std::abs(int64_t{left_.multiplier}) + right_.reach() * std::abs(int64_t{right_.multiplier});
     output_.scale_by(1, shift, bound);
-    if (bound < int64_t{1} << 30) {
-      const int32_t one = static_cast<int32_t>(output_.multiplier());
-      requantizer_.isa = output_.isa;
-      requantizer_.output = output_.output;
-      requantizer_.channels = {{one, output_.shift(), one, output_.shift()}};
-      path_ = requantizer_.plan({bound});
-    }
-    fits_ = path_ != Requantizer::Path::scalar || (output_.fits() && shift > 0);
+    if (bound >= int64_t{1} << 30) return;
+    const int32_t one = static_cast<int32_t>(output_.multiplier());
+    requantizer_.isa = output_.isa, requantizer_.output = output_.output;
+    requantizer_.channels = {{one, output_.shift(), one, output_.shift()}};
+    path_ = requantizer_.plan({bound});
   }
 
   // Whether this computes it; else WideAdd does.
-  bool fits() const { return fits_; }
+  bool fits() const {
+    if (output_.real) return !output_.output.wraps;
+    return path_ != Requantizer::Path::scalar || (output_.fits() && output_.multiplier() == 1);
+  }
 
  protected:
   void block(const uint8_t* a, const uint8_t* b, uint8_t* y) const override {
@@ -190,7 +187,6 @@ class Add : public TwoOperands {
 
  private:
   BlockOutput output_;
-  bool fits_ = false;
   Requantizer requantizer_;
   Requantizer::Path path_ = Requantizer::Path::scalar;
 };

@@ -61,12 +61,11 @@ struct IntegersLoop {
   static QDQTOOL_INLINE int32_t one(int64_t sum, const BlockTail& t) {
     int64_t value = (multiplies ? sum * t.multiplier : sum) + t.first;
     const int64_t half = scalar::half_of(t.shift);
-    if constexpr (rounding == Rounding::toward_zero) {
-      value += value < 0 ? 2 * half - 1 : 0;  // which is Added, in fewer instructions
-    } else {
-      const scalar::Added<int64_t> added(rounding, half, rounding == Rounding::half_even ? floor_shifted(value, t.shift) : value);
-      value += added.whole + added.less;
-    }
+    // rounding.inc in fewer instructions of 64 bits: whole and less at once.
+    if (rounding == Rounding::half_up) value += half;
+    if (rounding == Rounding::half_even) value += half - 1 + (floor_shifted(value, t.shift) & 1);
+    if (rounding == Rounding::half_away) value += value < 0 ? half - 1 : half;
+    if (rounding == Rounding::toward_zero) value += value < 0 ? 2 * half - 1 : 0;
     int32_t found = static_cast<int32_t>(floor_shifted(value, t.shift)) + t.zero_point;
     found = found < t.low ? t.low : found;
     return found > t.high ? t.high : found;
