@@ -22,6 +22,12 @@ def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
+@cache
+def functions_of(file: Path) -> list[ast.FunctionDef]:
+    """The functions and methods of a file, those inside of others too."""
+    return [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.FunctionDef)]
+
+
 def short(file: Path) -> str:
     """Path relative to the repository."""
     return file.relative_to(ROOT).as_posix()

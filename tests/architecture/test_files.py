@@ -19,7 +19,7 @@ from qdqtool.api import VERBS
 from qdqtool.calibrate.methods import __name__ as methods_package
 from qdqtool.calibrate.observer import METHODS, Observer
 from qdqtool.cli.main import COMMANDS
-from tests.architecture.places import ROOT, python_files, short, tree_of
+from tests.architecture.places import ROOT, functions_of, python_files, short
 
 #: Lines of a file at most and at least, files of a folder, lines of code of a function.
 LIMIT, LEAST, FOLDER, FUNCTION = 400, 30, 25, 60
@@ -59,8 +59,8 @@ def test_functions_fit_on_a_screen() -> None:
         f"{short(file)}: {node.name}": count
         for file in python_files()
         if not short(file).startswith(("tests/", "sample_models/"))
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.FunctionDef) and (count := lines_of_code(file, node)) > FUNCTION
+        for node in functions_of(file)
+        if (node.end_lineno or 0) - node.lineno >= FUNCTION and (count := lines_of_code(file, node)) > FUNCTION
     }
     assert not long, f"over {FUNCTION} lines of code: {long}"
 
@@ -187,8 +187,7 @@ def test_every_test_asserts() -> None:
         (file, node, calls(node), any(isinstance(inner, ast.Assert) for inner in ast.walk(node)))
         for file in python_files()
         if short(file).startswith("tests/")
-        for node in ast.walk(tree_of(file))
-        if isinstance(node, ast.FunctionDef)
+        for node in functions_of(file)
     ]
     checking = {"raises", "warns", "fail", "assert_array_equal", "assert_allclose"}
     while True:

@@ -84,7 +84,9 @@ TRAPS = (
     "é",
     "a\nb",
 )
-texts = st.sampled_from(TRAPS) | st.text(max_size=8) | st.text(string.ascii_letters + "./_:*-", max_size=8)
+#: Any text that is UTF-8, said by categories: of the name of a codec hypothesis makes a table first, which takes seconds.
+ANYTHING = st.characters(exclude_categories=["Cs"])
+texts = st.sampled_from(TRAPS) | st.text(ANYTHING, max_size=8) | st.text(string.ascii_letters + "./_:*-", max_size=8)
 names = st.text(string.ascii_lowercase + "-_0123456789", min_size=1, max_size=6).filter(lambda t: t[0].isalpha())
 globs = st.text(string.ascii_letters + "/*._- ", min_size=1, max_size=8).filter(lambda t: t.strip())
 selectors = st.builds(Selector.of, globs | globs.map("op:{}".format) | globs.map("!tensor:{}".format))

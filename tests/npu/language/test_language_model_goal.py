@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[3]
 TEXT = ROOT / "sample_models/text"
 CHIP = "qnn_htp"
 PRESETS = ("mobilequant", "qnn-a16w8")
-#: For whom it is quantized: for the chip, all of it is computed on integers; for none, widths mix, and norms stay float.
+#: For whom it is quantized: for the chip, all of it is computed on integers; for none, widths mix, and norms stay float. The part
+#: takes one preset for one of the two, the same in all tests.
 FOR = (CHIP, None)
 #: Of the linear arrangement: the embedding; q, k and v, the output projection, the MLP of each of four layers; the head.
 PARTITIONS = 1 + 3 * 4 + 1
@@ -59,7 +60,7 @@ def logits(preset: str, target: str | None, way: str) -> tuple[np.ndarray[Any, n
     return np.array([session.prefill(ids[:41]), *(session.decode(n) for n in ids[41:])]), session
 
 
-@pytest.mark.product(cover=("preset", "target"))
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_perplexity_is_that_of_the_qdq_model(preset: str, target: str | None) -> None:
@@ -72,7 +73,7 @@ def test_perplexity_is_that_of_the_qdq_model(preset: str, target: str | None) ->
     assert wanted.perplexity < 8, "4.7 was measured: the quantized model is still one"
 
 
-@pytest.mark.product(cover=("preset", "target"))
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_nearly_all_of_it_runs_on_the_npu_and_the_rest_has_reasons(preset: str, target: str | None) -> None:
@@ -86,7 +87,7 @@ def test_nearly_all_of_it_runs_on_the_npu_and_the_rest_has_reasons(preset: str, 
         assert not placement.notes
 
 
-@pytest.mark.product(cover=("preset", "target"))
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_linear_arrangement_says_why_of_every_operator(preset: str, target: str | None) -> None:
@@ -98,19 +99,19 @@ def test_linear_arrangement_says_why_of_every_operator(preset: str, target: str 
         assert placement.stages == 2 * PARTITIONS + 1, "the CPU before, between and behind them"
 
 
-@pytest.mark.product(cover=("preset", "target"))
-@pytest.mark.parametrize("way", ["in-order", "out-of-order"])
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_schedules_compute_the_same(preset: str, target: str | None, way: str) -> None:
+def test_schedules_compute_the_same(preset: str, target: str | None) -> None:
     """Stages in floating point too: of what is not quantized for the chip, the chip computes in float16."""
     wanted, session = logits(preset, target, "sequential")
-    np.testing.assert_array_equal(logits(preset, target, way)[0], wanted)
+    for way in ("in-order", "out-of-order"):
+        np.testing.assert_array_equal(logits(preset, target, way)[0], wanted)
     engines = {unit.engine for placement in session.placements for unit in placement.units}
     assert ("HVX float16" in engines) == (target is None)
 
 
-@pytest.mark.product(cover=("preset", "target"))
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_schedules_of_the_linear_arrangement_compute_the_same(preset: str, target: str | None) -> None:
