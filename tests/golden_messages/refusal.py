@@ -20,12 +20,11 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 IS_WRITING = os.environ.get("MESSAGES") == "write"
 #: What differs from run to run: folders of tests and of the repository, addresses, versions, digests.
+_TEMPORARY = re.escape(tempfile.gettempdir())
 _PLACES = (
-    (
-        re.compile(re.escape(tempfile.gettempdir()) + r"/pytest-of-[^/]+/pytest-\d+/(?:popen-\w+/)?[^/\s:,;')\]]+"),
-        "TMP",
-    ),
     (re.compile(re.escape(str(ROOT))), "ROOT"),
+    (re.compile(_TEMPORARY + r"/pytest-of-[^/]+/pytest-\d+/(?:popen-\w+/)?[^/\s:,;')\]]+"), "TMP"),
+    (re.compile(_TEMPORARY + r"/[^/\s:,;')\]]+"), "TMP"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "ADDRESS"),
     (re.compile(r"(?<=onnxruntime )\d[\w.]*"), "VERSION"),
     (re.compile(r"(?<=sha256 )[0-9a-f]{12}"), "DIGEST"),
@@ -38,7 +37,12 @@ def refusal(kind: type[QdqError]) -> Iterator[pytest.ExceptionInfo[QdqError]]:
     """What runs inside must raise ``kind``, with a text that the golden has for the running test."""
     with pytest.raises(kind) as caught:
         yield caught
-    said = f"{type(caught.value).__name__}: {caught.value}".replace("\n", "\\n")
+    told(f"{type(caught.value).__name__}: {caught.value}")
+
+
+def told(said: str) -> None:
+    """``said``, the one line of a command's error, must be what the golden has for the running test."""
+    said = said.replace("\n", "\\n")
     for pattern, name in _PLACES:
         said = pattern.sub(name, said)
     file, test = running()

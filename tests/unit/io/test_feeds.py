@@ -101,9 +101,8 @@ def test_npz_extra_and_missing_arrays(tmp_path: Path) -> None:
     feeds = open_feeds(tmp_path / "d.npz", [spec()])
     assert shapes(feeds) == [(1, 3)] * 2 == shapes(feeds)  # twice: re-iterable
     assert feeds.warnings == ["array 'labels' is no input of the model: not used"]
-    with pytest.raises(UsageError) as caught:
+    with refusal(UsageError):
         open_feeds(tmp_path / "d.npz", [spec(), spec(name="mask")])
-    assert "no array for input 'mask'; it has labels, x; the model wants x, mask" in str(caught.value)
 
 
 def test_one_array_for_one_input_is_taken_whatever_its_name(tmp_path: Path) -> None:

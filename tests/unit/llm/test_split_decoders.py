@@ -142,10 +142,8 @@ def test_rows_of_different_lengths(name: str, layout: str, tmp_path: Path) -> No
 def test_rows_that_cannot_be_told_apart_are_refused() -> None:
     model = decoder(ADDED, SOURCES["the sequence first"][0], inputs=f"{IDS}, {MASK}", more=MORE)
     plan = SplitPlan(specializations=(Specialization.of(2, 4, 20),))
-    with pytest.raises(UnsupportedError) as caught:
+    with refusal(UnsupportedError):
         split_model(model, plan)
-    assert "takes the positions of one row for a batch of 2" in str(caught.value)
-    assert "--batch 1" in str(caught.value)
     one = SplitPlan(specializations=(Specialization.of(1, 4, 20),))
     assert (
         len(

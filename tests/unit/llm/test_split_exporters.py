@@ -114,10 +114,9 @@ def test_tokens_gathered_by_an_expert_are_refused_by_name() -> None:
     host = Host(made := decoder(ADDED, text), decoder_io(made))
     found = host.probe(Sizes(past=3, new=5)).specs
     assert next(spec for value, spec in found.items() if value.name == "moved").shape == (1, 5, 8)
-    with pytest.raises(UnsupportedError) as caught:
+    with refusal(UnsupportedError) as caught:
         split_model(decoder(ADDED, text), PLAN)
     assert caught.value.where == "choose"
-    assert "experts that run over all tokens" in str(caught.value)
 
 
 @pytest.mark.parametrize("op_type", ["MoE", "QMoE", "QuickGelu", "RotaryEmbedding", "SkipSimplifiedLayerNormalization"])

@@ -19,7 +19,7 @@ from qdqtool.llm.folder.manifest import StaticModel, read_manifest, write_manife
 from qdqtool.llm.run.verifying import boundary_lengths, verify_split
 from qdqtool.verbs.split import split
 from tests.cases.cli_helpers import cli
-from tests.golden_messages.refusal import refusal
+from tests.golden_messages.refusal import refusal, told
 from tests.unit.llm.test_split_forms import exported, tiny
 
 __all__ = ["tiny"]  # a fixture
@@ -154,9 +154,9 @@ def test_command(folder: Path, tiny: Path) -> None:
         "prompt": 5, "chunk": 4, "decoded": 8, "context": 32, "batch_size": 1, "layer": 1, "difference": 0, "token": 0,
     }  # fmt: skip
     assert cli("llm", "verify", folder, tiny, "--tolerance", "10").code == 0
-    assert "is a file; give the folder that `qdqtool split` wrote" in cli("llm", "verify", tiny, folder, code=2).error
-    assert "is no list of lengths" in cli("llm", "verify", folder, tiny, "--lengths", "0", code=2).error
-    assert "--seed" in cli("llm", "verify", folder, tiny, "--seed", "-1", code=2).error
+    told(cli("llm", "verify", tiny, folder, code=2).error)
+    told(cli("llm", "verify", folder, tiny, "--lengths", "0", code=2).error)
+    told(cli("llm", "verify", folder, tiny, "--seed", "-1", code=2).error)
 
 
 @pytest.mark.parametrize("name", [DECODE, "specializations.json", "weights"])
@@ -186,4 +186,4 @@ def test_check_goes_on_graph_by_graph(folder: Path) -> None:
     assert errors
     assert all(f["where"].startswith(f"{DECODE}: ") for f in errors)
     assert found["onnxruntime"] is None
-    assert "has no manifest.json" in cli("check", folder.parent, code=2).error
+    told(cli("check", folder.parent, code=2).error)
