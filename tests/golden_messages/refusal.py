@@ -42,10 +42,7 @@ def refusal(kind: type[QdqError]) -> Iterator[pytest.ExceptionInfo[QdqError]]:
 
 def told(said: str) -> None:
     """``said``, the one line of a command's error, must be what the golden has for the running test."""
-    said = said.replace("\n", "\\n")
-    for pattern, name in _PLACES:
-        said = pattern.sub(name, said)
-    file, test = running()
+    said, (file, test) = _everywhere(said), running()
     if IS_WRITING:
         _write(file, test, said)
     known = golden(file).get(test, [])
@@ -56,7 +53,15 @@ def running() -> tuple[Path, str]:
     """The golden of the running test, and its name there."""
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
     path, _, name = test.partition("::")
-    return FOLDER / f"{'-'.join(Path(path).parent.parts[1:])}.txt", f"{Path(path).name}::{name}"
+    return FOLDER / f"{'-'.join(Path(path).parent.parts[1:])}.txt", f"{Path(path).name}::{_everywhere(name)}"
+
+
+def _everywhere(text: str) -> str:
+    """``text`` in one line, as it is on every machine."""
+    text = text.replace("\n", "\\n")
+    for pattern, name in _PLACES:
+        text = pattern.sub(name, text)
+    return text
 
 
 @cache
