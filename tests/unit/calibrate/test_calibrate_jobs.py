@@ -24,6 +24,7 @@ from qdqtool.io.feeds.feeds import input_specs, open_feeds
 from qdqtool.io.models.load import load
 from qdqtool.workers.cluster import InProcess, Workers, open_workers
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, command_line, environment, write
+from tests.golden_messages.refusal import refusal
 from tests.unit.workers.test_local_workers import hear_interrupts, wait_for
 
 Array = npt.NDArray[Any]
@@ -165,11 +166,11 @@ def test_the_first_bad_sample_is_named_alike(form: str, two: Workers, tmp_path: 
     rows[9, 1], rows[17, 0] = 0, -1  # log: -inf, nan
     model = write(tmp_path / "m.onnx", LOG)
     data = every_form(tmp_path, rows)[form]
-    with pytest.raises(ModelError, match="tensor 'l': 1 of 3 values are NaN or Inf in sample 9"):
+    with refusal(ModelError):
         collect(load(model), open_feeds(data, input_specs(load(model))), workers=two)
     messages = []
     for jobs in (1, 2):
-        with pytest.raises(ModelError, match="has no range") as caught:
+        with refusal(ModelError) as caught:
             api.calibrate(model, data, jobs=jobs)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
@@ -218,7 +219,7 @@ def test_a_cache_goes_on_whoever_began(two: Workers, tmp_path: Path, monkeypatch
 
 
 def test_no_sample_is_an_error(two: Workers, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no sample to calibrate on"):
+    with refusal(UsageError):
         collect(load(write(tmp_path / "m.onnx", LOG)), [], workers=two)
 
 
@@ -247,7 +248,7 @@ def test_a_method_of_ones_own_is_found_by_workers(tmp_path: Path) -> None:
 
 def test_another_source_of_a_method_is_refused(two: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "method_sha256", lambda method: "another")
-    with pytest.raises(SetupError, match="method 'minmax': the worker has another source of this method"):
+    with refusal(SetupError):
         digits("minmax", two)
 
 

@@ -31,6 +31,7 @@ from qdqtool.calibrate.methods.pow2_minmse import Pow2Minmse
 from qdqtool.calibrate.methods.pow2_nonoverflow import Pow2Nonoverflow
 from qdqtool.calibrate.observer import Observer, Range, extremes, observers
 from tests.dial import examples
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 
@@ -136,7 +137,7 @@ def test_moving_average_numbers_its_samples() -> None:
     one, other = MovingAverage(constant=0.5), MovingAverage(constant=0.5)
     observed(one, pair(0, 8))
     observed(other, pair(0, 16))
-    with pytest.raises(UsageError, match="sample 0 is in both"):
+    with refusal(UsageError):
         one.merge(other)
     other.shift(5)
     other.merge(one)
@@ -175,7 +176,7 @@ def test_percentile_by_hand() -> None:
     found = observed(Percentile(percentile=99), x)
     assert (found.high, found.low) == (1.0, -(1 + 1 / 64))  # bins of 2^(7-13)
     assert observed(Percentile(), x) == Range(-100, 1)
-    with pytest.raises(UsageError, match=r"percentile is 50 to 100, not 0\.99"):
+    with refusal(UsageError):
         Percentile(percentile=0.99)
 
 
@@ -333,9 +334,9 @@ def test_distribution_by_hand() -> None:
     expected = 57344 / finite[np.isfinite(finite)].std()
     assert observed(Distribution(dtype="float8e5m2"), f32(1, -1)).high == pytest.approx(expected, rel=1e-15)
     assert observed(Distribution(), np.full(3, 0.1, np.float32)) == Range(*extremes(f32(0.1)))
-    with pytest.raises(UsageError, match="dtype is a float8 type, not int8"):
+    with refusal(UsageError):
         Distribution(dtype="int8")
-    with pytest.raises(ModelError, match="overflow"):
+    with refusal(ModelError):
         observed(Distribution(), np.array([1e200]))
 
 

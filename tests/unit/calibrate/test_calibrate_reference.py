@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -20,6 +19,7 @@ from qdqtool.calibrate.observer import Range, extremes
 from qdqtool.calibrate.ranges import Ranges, merge
 from tests.cases.small_models import model
 from tests.dial import examples
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 
@@ -133,17 +133,17 @@ def test_zeros_have_the_coarsest_position() -> None:
 
 def test_too_many_bins_are_refused() -> None:
     found = added(f32(0, 1e-4))
-    with pytest.raises(UnsupportedError, match=r"takes 2.05e\+07 bins once a sample reaches \[0, 1\]"):
+    with refusal(UnsupportedError):
         found.add(f32(0, 1), 0.0, 1.0)
     relu = model("g (float[2] x) => (float[2] y) { [r] y = Relu(x) }")
     feeds = [{"x": f32(0, 1e-4)}, {"x": f32(0, 1)}]
-    with pytest.raises(UnsupportedError, match=r"tensor 'x': the reference's histogram takes"):
+    with refusal(UnsupportedError):
         collect(relu, feeds, "pow2-minmse", options={"reference": True})
     assert collect(relu, feeds, "pow2-minmse").tensors["x"] == Range(-127 / 64, 127 / 64)  # 1 is exact there
 
 
 def test_a_constant_that_leaves_no_bins_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="no room for 2048 bins"):
+    with refusal(UnsupportedError):
         added(np.full(2, 1e20, np.float32))
 
 
@@ -163,7 +163,7 @@ def test_nan_and_infinity_are_sanitized() -> None:
 def test_merging_is_refused_with_the_reason() -> None:
     feeds = [{"x": f32(1, 2)}, {"x": f32(3, -4)}]
     parts = [collect(model(NEG), [feed], "pow2-minmse", options={"reference": True}) for feed in feeds]
-    with pytest.raises(UsageError, match=r"depend on the order of the samples, and cannot be merged"):
+    with refusal(UsageError):
         merge(*parts)
     assert (
         Ranges.from_json(json.loads(json.dumps(parts[0].to_json()))).observers()["x"].range() == parts[0].tensors["x"]

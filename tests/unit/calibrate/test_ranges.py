@@ -27,6 +27,7 @@ from qdqtool.io.feeds.feeds import input_specs, open_feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed, join
 from tests.cases.small_models import model
 from tests.dial import examples
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 CHAIN = "g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  i = Shape(a)  b = Neg(a)  y = Add(a, b) }"
@@ -54,7 +55,7 @@ def test_minmax_by_hand() -> None:
 
 def test_only_the_wanted_tensors() -> None:
     assert list(collect(model(CHAIN), feeds_of([1, 2, 3]), tensors=["b"]).tensors) == ["b"]
-    with pytest.raises(UsageError, match="'i' is int64, not float"):
+    with refusal(UsageError):
         collect(model(CHAIN), feeds_of([1, 2, 3]), tensors=["i"])
 
 
@@ -66,7 +67,7 @@ def test_pow2_nonoverflow_by_hand() -> None:
 
 def test_nan_and_inf_inside_name_the_tensor() -> None:
     divide = model("g (float[3] x) => (float[3] y) { l = Log(x)  y = Neg(l) }")
-    with pytest.raises(ModelError, match=r"tensor 'l': 2 of 3 values are NaN or Inf in sample 1"):
+    with refusal(ModelError):
         collect(divide, [{"x": np.ones(3, np.float32)}, {"x": np.array([-1, 0, 1], np.float32)}])
 
 
@@ -79,7 +80,7 @@ def test_a_tensor_that_never_holds_a_value_has_no_range() -> None:
 
 
 def test_no_sample_is_an_error() -> None:
-    with pytest.raises(UsageError, match="no sample to calibrate on"):
+    with refusal(UsageError):
         collect(model(CHAIN), [])
 
 
@@ -92,9 +93,9 @@ def test_feeds_give_the_count_and_the_fingerprint() -> None:
 
 
 def test_unknown_method_and_option() -> None:
-    with pytest.raises(UsageError, match=r"unknown method 'minmx'; did you mean 'minmax'"):
+    with refusal(UsageError):
         collect(model(CHAIN), [], "minmx")
-    with pytest.raises(UsageError, match="takes no option 'bins'; it has no options"):
+    with refusal(UsageError):
         collect(model(CHAIN), [], "minmax", options={"bins": 3})
     assert set(ALL_METHODS) == set(METHODS.names())
 

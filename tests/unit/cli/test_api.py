@@ -16,6 +16,7 @@ import qdqtool
 from qdqtool import api
 from qdqtool.calibrate.ranges import Ranges
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, Feed, cli
+from tests.golden_messages.refusal import refusal
 
 
 def text(model: ir.Model) -> str:
@@ -62,7 +63,7 @@ def test_quantize_twice_and_the_callers_model_stays(digits: ir.Model, tmp_path: 
     done = qdqtool.quantize(DIGITS, tmp_path / "q.onnx", data=feeds())
     assert onnx.load(tmp_path / "q.onnx").graph.node[0].op_type in ("QuantizeLinear", "DequantizeLinear")
     assert done.to_json()["samples"] == 4
-    with pytest.raises(UsageError, match="exists"):
+    with refusal(UsageError):
         qdqtool.quantize(DIGITS, tmp_path / "q.onnx", data=feeds())
 
 
@@ -157,11 +158,11 @@ def test_progress_and_warnings() -> None:
 
 
 def test_what_is_wrong_is_an_error_of_ours(digits: ir.Model) -> None:
-    with pytest.raises(UsageError, match="no data to calibrate on"):
+    with refusal(UsageError):
         qdqtool.quantize(digits)
-    with pytest.raises(UsageError, match="unknown preset"):
+    with refusal(UsageError):
         qdqtool.quantize(digits, preset="nope", data=feeds())
-    with pytest.raises(UsageError, match="lacks input"):
+    with refusal(UsageError):
         qdqtool.quantize(digits, data=[{"x": np.zeros(1)}])
 
 

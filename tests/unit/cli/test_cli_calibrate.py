@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.cases.cli_helpers import CALIB, DIGITS, accepted, cli, write
+from tests.golden_messages.refusal import told
 
 #: One output that shows the pixels: what the ranges of y are, the preprocessing made.
 EYES = {
@@ -100,9 +101,9 @@ def test_images_without_preprocessing_are_warned_about(tmp_path: Path, pictures:
 def test_wrong_image_options_in_one_line(tmp_path: Path, pictures: str) -> None:
     model = write(tmp_path / "m.onnx", EYES["nchw"])
     command = ("calibrate", model, "--data", pictures, "-o", tmp_path / "r.json")
-    assert "2 values of --image-mean for 3 channels" in cli(*command, "--image-mean", "1,2", code=2).error
-    assert "standard deviation of 0" in cli(*command, "--image-std", "0", code=2).error
-    assert "shape [1, 3, 8, 8], the model wants [N, 3, 4, 6]" in cli(*command, "--image-size", "8x8", code=2).error
+    told(cli(*command, "--image-mean", "1,2", code=2).error)
+    told(cli(*command, "--image-std", "0", code=2).error)
+    told(cli(*command, "--image-size", "8x8", code=2).error)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").write_bytes(b"no picture")
     done = cli("calibrate", model, "--data", tmp_path / "bad", "-o", tmp_path / "r.json", code=2)
@@ -137,17 +138,14 @@ def test_what_cannot_be_merged(tmp_path: Path) -> None:
     for name, method in (("a", "minmax"), ("b", "pow2-nonoverflow")):
         cli("calibrate", DIGITS, "--data", "random:1", "--method", method, "-o", tmp_path / f"{name}.json")
     merge = ("calibrate", "--merge", "-o", tmp_path / "m.json")
-    assert "different methods: minmax and" in cli(*merge, tmp_path / "a.json", tmp_path / "b.json", code=2).error
-    assert "one file to merge" in cli(*merge, tmp_path / "a.json", code=2).error
-    assert "digits.onnx: is not UTF-8 text" in cli(*merge, tmp_path / "a.json", DIGITS, code=2).error
+    told(cli(*merge, tmp_path / "a.json", tmp_path / "b.json", code=2).error)
+    told(cli(*merge, tmp_path / "a.json", code=2).error)
+    told(cli(*merge, tmp_path / "a.json", DIGITS, code=2).error)
     assert cli("calibrate", "-o", tmp_path / "m.json", code=2).error.startswith(
         "no model; give MODEL --data D, or --merge"
     )
     assert cli("calibrate", DIGITS, "-o", tmp_path / "m.json", code=2).error.startswith("no data to calibrate on")
-    assert (
-        "unexpected arguments"
-        in cli("calibrate", DIGITS, "x", "--data", "random:1", "-o", tmp_path / "m", code=2).error
-    )
+    told(cli("calibrate", DIGITS, "x", "--data", "random:1", "-o", tmp_path / "m", code=2).error)
 
 
 def test_options_of_a_method(tmp_path: Path) -> None:
@@ -194,10 +192,7 @@ def test_the_histogram_of_the_reference_is_not_merged(tmp_path: Path) -> None:
             tmp_path / name,
         )
     refused = cli("calibrate", "--merge", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "m.json", code=2)
-    assert refused.error == (
-        "method 'pow2-minmse': with reference=true the ranges depend on the order of the samples, and cannot be merged; calibrate "
-        "on all samples in one run, or leave out reference"
-    )
+    told(refused.error)
 
 
 def test_statistics_and_cache(tmp_path: Path) -> None:
@@ -246,5 +241,5 @@ def test_data_from_python(tmp_path: Path) -> None:
         done = cli("quantize", DIGITS, "--data", f"{file}:{name}", "-o", tmp_path / f"{name}.onnx", "--json").json
         assert (done["samples"], done["sqnr_samples"]) == (samples, samples)
     done = cli("quantize", DIGITS, "--data", f"{file}:broken", "-o", tmp_path / "q.onnx", code=2)
-    assert "yielding a feed fails: RuntimeError: disk on fire" in done.error
-    assert "has no 'nope'" in cli("quantize", DIGITS, "--data", f"{file}:nope", "-o", tmp_path / "q.onnx", code=2).error
+    told(done.error)
+    told(cli("quantize", DIGITS, "--data", f"{file}:nope", "-o", tmp_path / "q.onnx", code=2).error)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli, write
+from tests.golden_messages.refusal import told
 
 #: What every onnxruntime-genai file holds: an operator of onnxruntime in the default domain.
 CONTRIB = """
@@ -103,7 +104,7 @@ def test_traps_of_every_backend_and_of_a_target(tmp_path: Path) -> None:
 def test_a_target_that_is_none(tmp_path: Path) -> None:
     """Refused before the model is read."""
     done = cli("check", tmp_path / "no.onnx", "--target", "generic_int", code=2)
-    assert done.error == "unknown target 'generic_int'; did you mean 'generic_int8'?"
+    told(done.error)
     (tmp_path / "chip.toml").write_text(CHIP.replace("clip-after", "clip-before"))
     done = cli("check", tmp_path / "no.onnx", "--target", tmp_path / "chip.toml", code=2)
     assert done.error.endswith(
@@ -133,7 +134,7 @@ def test_baseline(tmp_path: Path) -> None:
 
 
 def test_a_baseline_that_is_none(tmp_path: Path) -> None:
-    assert "no.json: no such file" in cli("check", DIGITS, "--baseline", tmp_path / "no.json", code=2).error
+    told(cli("check", DIGITS, "--baseline", tmp_path / "no.json", code=2).error)
     for text in ("[]", "{}", '{"findings": [{"rule": 1}]}', "nonsense"):
         (tmp_path / "b.json").write_text(text)
         done = cli("check", DIGITS, "--baseline", tmp_path / "b.json", code=2)

@@ -21,6 +21,7 @@ from tests.cases.cli_helpers import (
     same_outputs,
     write,
 )
+from tests.golden_messages.refusal import told
 
 RANDOM = np.random.default_rng(7)
 
@@ -79,7 +80,7 @@ def test_simplify_folds_and_keeps_qdq(tmp_path: Path) -> None:
 def test_simplify_prints_its_pipeline() -> None:
     assert cli("simplify", DIGITS, "--print-pipeline").out.startswith("infer-shapes,fold-constants,")
     assert "fold-constants{what=all}" in cli("simplify", DIGITS, "--print-pipeline", "--fold-floats").out
-    assert "no output; give -o FILE" in cli("simplify", DIGITS, code=2).error
+    told(cli("simplify", DIGITS, code=2).error)
 
 
 def test_extract(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_extract_with_several_ends(tmp_path: Path) -> None:
     cli("extract", DIGITS, "--inputs", "input", "--outputs", cut, "-o", tmp_path / "a.onnx")
     assert list(outputs(tmp_path / "a.onnx", images())) == cut.split(",")
     done = cli("extract", DIGITS, "--inputs", "/block1/conv1/bn_output_0", "-o", tmp_path / "b.onnx", code=2)
-    assert "the outputs also depend on input; add a cut before it with --inputs" in done.error
+    told(done.error)
 
 
 def test_extract_takes_bodies_and_functions_along(tmp_path: Path) -> None:

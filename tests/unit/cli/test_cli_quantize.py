@@ -13,6 +13,7 @@ import pytest
 import qdqtool
 from qdqtool.quantization.calibrating import exclude_options
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, Feed, accepted, cli, images, outputs, write
+from tests.golden_messages.refusal import told
 
 #: Options that make another pipeline.
 VARIANTS: dict[str, list[str]] = {
@@ -98,8 +99,8 @@ def test_the_printed_pipeline_is_what_ran(tmp_path: Path) -> None:
 
 
 def test_the_pipeline_is_not_printed_for_what_cannot_be(tmp_path: Path) -> None:
-    assert "no such file" in cli("quantize", tmp_path / "no.onnx", "--print-pipeline", code=2).error
-    assert "'op:Nope' matches" in cli("quantize", DIGITS, "--exclude", "op:Nope", "--print-pipeline", code=2).error
+    told(cli("quantize", tmp_path / "no.onnx", "--print-pipeline", code=2).error)
+    told(cli("quantize", DIGITS, "--exclude", "op:Nope", "--print-pipeline", code=2).error)
 
 
 def test_equal_bytes_in_every_run(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_a_type_that_is_folded_away_is_explained(tmp_path: Path) -> None:
     done = cli(
         "quantize", DIGITS, "--data", "random:1", "--exclude", "op:BatchNormalization", "-o", tmp_path / "q", code=2
     )
-    assert "matches nothing once the model is prepared; what it names is folded or inlined" in done.error
+    told(done.error)
     cli(
         "quantize", DIGITS, "--preset", "a8w8", "--data", "random:1", "--exclude", "op:BatchNormalization", "--no-fuse-layers",
         "-o", tmp_path / "q.onnx",
@@ -205,12 +206,12 @@ def test_a_type_that_is_folded_away_is_explained(tmp_path: Path) -> None:
 
 def test_a_selector_that_excludes_no_node_is_refused(tmp_path: Path) -> None:
     done = cli("quantize", DIGITS, "--data", "random:1", "--exclude", "tensor:input", "-o", tmp_path / "q.onnx", code=2)
-    assert "names values that no node writes" in done.error
+    told(done.error)
 
 
 def test_only_of_nothing_is_nothing(tmp_path: Path) -> None:
     options = ("--data", "random:1", "--only", "op:Nope", "--allow-empty")
-    assert "nothing to quantize" in cli("quantize", DIGITS, *options, "-o", tmp_path / "q.onnx", code=2).error
+    told(cli("quantize", DIGITS, *options, "-o", tmp_path / "q.onnx", code=2).error)
 
 
 def test_allow_empty_leaves_the_selector_out_of_the_pipeline(tmp_path: Path) -> None:
@@ -228,9 +229,7 @@ def test_allow_empty_leaves_the_selector_out_of_the_pipeline(tmp_path: Path) -> 
 def test_a_quantized_model_is_not_quantized_again(tmp_path: Path) -> None:
     cli("quantize", DIGITS, "--data", "random:1", "-o", tmp_path / "q.onnx")
     done = cli("quantize", tmp_path / "q.onnx", "--data", "random:1", "-o", tmp_path / "qq.onnx", code=2)
-    assert (
-        done.error == "nothing to quantize; it has 27 QDQ pairs already; take them out with `qdqtool qdq remove --all`"
-    )
+    told(done.error)
 
 
 def attention(mask: str) -> str:
@@ -290,7 +289,7 @@ def test_calibrate_tells_its_own_way_out(tmp_path: Path) -> None:
     assert cli(*command, code=2).error.endswith("leave it out with --select '!tensor:bias & !tensor:t'")
     cli(*command, "--select", "!tensor:bias & !tensor:t")
     quantize = ("quantize", model, "--ranges", tmp_path / "r.json", "-o", tmp_path / "q.onnx")
-    assert "no range for this tensor" in cli(*quantize, code=2).error
+    told(cli(*quantize, code=2).error)
     cli(*quantize, *WAY_OUT.split())
 
 

@@ -13,6 +13,7 @@ from qdq_passes.errors import ModelError, UsageError
 from qdqtool.comparison.cumulative import compare_models
 from qdqtool.io.feeds.feeds import input_specs, open_feeds
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 
@@ -68,7 +69,7 @@ def test_tensors_come_worst_first_and_can_be_chosen() -> None:
     assert [t.name for t in found.tensors] == ["b", "a"]
     assert [t.name for t in compare_models(model(float_text), model(other), x, tensors=["a"]).tensors] == ["a"]
     assert compare_models(model(float_text), model(other), x, tensors=[]).tensors == ()
-    with pytest.raises(UsageError, match="not a float tensor of both models: zz"):
+    with refusal(UsageError):
         compare_models(model(float_text), model(other), x, tensors=["zz"])
 
 
@@ -91,12 +92,12 @@ def test_names_that_differ_are_matched_by_position_with_a_warning() -> None:
 
 def test_models_that_do_not_match_are_refused() -> None:
     two = model("g (float[N,2] x) => (float[N,2] y, float[N,2] z) { y = Relu(x)  z = Neg(x) }")
-    with pytest.raises(UsageError, match="different outputs: y and y, z"):
+    with refusal(UsageError):
         compare_models(model(FLOAT), two, feeds())
     turned = model("g (float[N,2] x) => (float y) { h = Relu(x)  y = Transpose(h) }")
-    with pytest.raises(ModelError, match=r"output 'y': shape \[1, 2\] in A, \[2, 1\] in B"):
+    with refusal(ModelError):
         compare_models(model(FLOAT), turned, feeds())
-    with pytest.raises(UsageError, match="no sample"):
+    with refusal(UsageError):
         compare_models(model(FLOAT), model(FLOAT), [])
 
 

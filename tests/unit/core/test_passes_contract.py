@@ -21,6 +21,7 @@ from qdq_passes.numerics.encoding import Encoding
 from tests.cases.small_decoders import decoder
 from tests.cases.small_models import Observed, model
 from tests.golden.fake_target import FakeTarget
+from tests.golden_messages.refusal import refusal
 
 DYNAMO = "['', 'model', 'model.layers.0', 'model.layers.0.conv', 'conv2d']"
 
@@ -83,7 +84,7 @@ def test_a_weight_that_is_not_finite_stays_float(bad: float) -> None:
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_range_that_is_not_finite_is_named(bad: float) -> None:
     inputs = {"ranges": {"x": Observed(-1, bad), "y": Observed(-1, 1)}}
-    with pytest.raises(ModelError, match="is not a finite interval") as caught:
+    with refusal(ModelError) as caught:
         run_pipeline(with_weight(np.ones(2, np.float32)), "annotate-encodings{encodings=@ranges}", inputs=inputs)
     assert "x" in str(caught.value).split(":")[0]
 
@@ -97,7 +98,7 @@ def test_a_cycle_cannot_be_sorted() -> None:
     graph = model("g (float[2] x) => (float[2] y) { [a] t = Add(x, x) [b] y = Neg(t) }")
     first, second = graph.graph
     first.replace_input_with(1, second.outputs[0])
-    with pytest.raises(ModelError, match="g: the graph has a cycle; no order exists"):
+    with refusal(ModelError):
         run_pipeline(graph, "sort")
 
 

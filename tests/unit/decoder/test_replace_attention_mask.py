@@ -13,6 +13,7 @@ from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from tests.cases.small_decoders import ADDED, CAUSAL, IDS, MASK, POSITIONS, decoder, difference
+from tests.golden_messages.refusal import refusal
 
 #: Masks are exact: hidden keys have weight 0 under -1e9 as under the lowest float, seen ones get 0 added.
 EXACT = 0.0
@@ -181,7 +182,7 @@ def test_an_inner_cache_shifts_the_causal_attribute() -> None:
     """is_causal means k ≤ past + q with the cache inside, and k ≤ q where the operator does not know of a past."""
     inside = "heads, present_key2, present_value2 = Attention <is_causal = 1> (q, k, v, , past_key, past_value)"
     outside = "heads = Attention <is_causal = 1> (q, present_key, present_value)"
-    with pytest.raises(UnsupportedError, match="query 0 sees key 0"):
+    with refusal(UnsupportedError):
         run_pipeline(decoder(attention=outside, opset=23), "replace-attention-mask")
     before = decoder(attention=inside, opset=23)
     report = run_pipeline(copy_model(before), "replace-attention-mask")
@@ -319,11 +320,11 @@ def test_a_softmax_of_single_operators_is_refused() -> None:
       powers = Exp(masked) sum = ReduceSum <keepdims = 1> (powers, last_axis) weights = Div(powers, sum)
       heads = MatMul(weights, present_value)"""
     )
-    with pytest.raises(UnsupportedError, match="1 layers keep a cache, and scores meet a Softmax in 0"):
+    with refusal(UnsupportedError):
         run_pipeline(decoder(attention=attention), "replace-attention-mask")
 
 
 def test_lengths_of_a_cache_in_place_are_refused() -> None:
     attention = "lengths = Gather(ids_shape, one_axis) ids_shape = Shape(input_ids) [told] heads = Attention(q, present_key, present_value, , , , lengths)"
-    with pytest.raises(UnsupportedError, match="told: is told how many keys hold tokens"):
+    with refusal(UnsupportedError):
         run_pipeline(decoder(attention=attention, opset=24), "replace-attention-mask")

@@ -17,6 +17,7 @@ from qdqtool.calibrate.observer import Range
 from qdqtool.runtime.session import open_session
 from tests.cases.encodings_helpers import ALL, NET, back, encodings, facts, file, int8, missing, uint8
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 
 def test_what_the_file_has_is_inserted_and_the_rest_is_named() -> None:
@@ -29,14 +30,11 @@ def test_what_the_file_has_is_inserted_and_the_rest_is_named() -> None:
 
 def test_error_names_what_is_missing() -> None:
     """A bias counts only where the file lists biases: AIMET before 2.0.0 and QNN leave them to the converter."""
-    with pytest.raises(UsageError) as caught:
+    with refusal(UsageError) as caught:
         back(model(NET), file(*ALL), missing="error")
-    assert str(caught.value) == (
-        "1 tensor has no encoding: f; --missing float leaves them float, propagate and calibrate find one"
-    )
     assert caught.value.exit_code == 2
     bias = {"name": "b", "output_dtype": "int32", "y_scale": 0.25}
-    with pytest.raises(UsageError, match="2 tensors have no encoding: x, f"):
+    with refusal(UsageError):
         back(model(NET), file(*ALL[1:], bias), missing="error")
     assert missing(back(model(NET), file(*ALL, uint8("f", 0.25, 0)), missing="error")) == ["b"]
 
@@ -77,7 +75,7 @@ def test_calibrate_follows_the_rule_of_the_file() -> None:
     assert found["w"] == Encoding(dtype=ir.DataType.INT8, scale=scales, zero_point=(0, 0), shape=(2,), axis=0)
     assert missing(done) == ["b"]  # the file has no bias
     assert done.filled == {"f": "its neighbour r", "w": "its data", "y": "calibration"}
-    with pytest.raises(UsageError, match="--missing calibrate without data; give --data"):
+    with refusal(UsageError):
         back(model(NET), given, missing="calibrate")
 
 
@@ -111,9 +109,7 @@ def test_biases_in_32_bits() -> None:
 
 def test_a_model_that_is_quantized_already() -> None:
     done = back(model(NET), file(uint8("x"), int8("w")))
-    with pytest.raises(
-        UsageError, match=r"g: the model is quantized already; take its pairs out first: qdq remove --all"
-    ):
+    with refusal(UsageError):
         back(done.model, file(uint8("x"), int8("w")))
 
 
@@ -138,12 +134,8 @@ def test_names_that_the_model_does_not_have() -> None:
         {"name": "conv_out", "reason": "the model has no such tensor"},
         {"name": "yy", "reason": "the model has no such tensor; nearest: y"},
     ]
-    with pytest.raises(UsageError) as caught:
+    with refusal(UsageError):
         back(model(NET), file(uint8("a"), uint8("bb")))
-    assert str(caught.value) == (
-        "none of the 2 names in the file is a tensor to encode (first are a, bb); "
-        "give --names-of, the model that the file was made for, or --map"
-    )
 
 
 def test_tensors_that_cannot_be_quantized_are_named() -> None:

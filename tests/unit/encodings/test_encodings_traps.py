@@ -15,6 +15,7 @@ from qdqtool.encodings.files import read_encodings
 from qdqtool.encodings.formats import read_document, write_document
 from qdqtool.encodings.reading import encoding_for
 from tests.cases.encodings_helpers import as_json, per_axis, values
+from tests.golden_messages.refusal import refusal
 
 INT8, UINT8 = ir.DataType.INT8, ir.DataType.UINT8
 X = Encoding.per_tensor(UINT8, 0.5, 128)
@@ -127,7 +128,7 @@ def test_a_shift_of_half_a_step() -> None:
         )["activation_encodings"]
         == item(zero_point_shift=[0.5])["activation_encodings"]
     )
-    with pytest.raises(UnsupportedError, match=r"x: the zero point 127.5 is no integer, which ONNX wants"):
+    with refusal(UnsupportedError):
         encoding_for(found, values()["x"], None)
 
 
@@ -209,11 +210,11 @@ def test_broken_files(what: str) -> None:
 def test_the_message_names_file_and_tensor(tmp_path: Any) -> None:
     path = tmp_path / "broken.json"
     path.write_text(json.dumps(rows(scale=-1.0)), encoding="utf-8")
-    with pytest.raises(ModelError, match=r"broken.json: x: -1 is no scale"):
+    with refusal(ModelError):
         read_encodings(path)
     path.write_text('{"version": "0.6.1", "activation_encodings": {"x": [], "x": []}}', encoding="utf-8")
-    with pytest.raises(ModelError, match=r"is not JSON .*the key 'x' stands twice"):
+    with refusal(ModelError):
         read_encodings(path)
     path.write_text('{"version": "0.6.1", "activation_encodings": {"x": [{"scale": NaN}]}}', encoding="utf-8")
-    with pytest.raises(ModelError, match=r"is not JSON .*NaN is not a JSON number"):
+    with refusal(ModelError):
         read_encodings(path)

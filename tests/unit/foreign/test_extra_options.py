@@ -20,6 +20,7 @@ from qdqtool.foreign.values import to_overrides
 from qdqtool.presets.loading import load_preset
 from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import cli, outputs, write
+from tests.golden_messages.refusal import refusal
 
 FLOAT_SCALES = {"UsePowerOf2Scale": False}
 
@@ -226,12 +227,10 @@ def test_values_that_cannot_be_read(name: str, value: object, message: str) -> N
 
 
 def test_unknown_options_have_near_names() -> None:
-    with pytest.raises(
-        UsageError, match="no extra option 'DedicatedQDQPairs'; did you mean DedicatedQDQPair"
-    ) as caught:
+    with refusal(UsageError) as caught:
         parse_extra_options({"DedicatedQDQPairs": True})
     assert caught.value.exit_code == 2
-    with pytest.raises(UsageError, match="no extra option 'xyz'; for example OpTypesToExclude"):
+    with refusal(UsageError):
         parse_extra_options({"xyz": 1})
 
 
@@ -258,7 +257,7 @@ def test_a_target_takes_the_types_asked_for() -> None:
         preset="xint8", target="generic_int8", extra_options={"op_types_to_quantize": ["Gemm", "Einsum", "Conv"]}
     ).plan()
     assert planned.annotate.ops == ("Gemm", "Conv")
-    with pytest.raises(UsageError, match="the target takes no Einsum"):
+    with refusal(UsageError):
         Planned(preset="xint8", target="generic_int8", extra_options={"op_types_to_quantize": ["Einsum"]}).plan()
 
 
@@ -338,9 +337,9 @@ def test_command_line_texts(tmp_path: Path) -> None:
     for bad, message in (("per_channel", "cannot be read; write NAME=VALUE"), ("=1", "cannot be read")):
         with pytest.raises(UsageError, match=message):
             read_extra_options([bad])
-    with pytest.raises(UsageError, match="per_channel is given twice, and differently"):
+    with refusal(UsageError):
         read_extra_options(["per_channel=1", "per_channel=0"])
-    with pytest.raises(ModelError, match="no such file"):
+    with refusal(ModelError):
         read_extra_options([f"TensorQuantOverrides=@{tmp_path}/no.json"])
 
 

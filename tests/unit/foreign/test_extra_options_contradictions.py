@@ -9,6 +9,7 @@ import pytest
 from qdq_passes.errors import UsageError
 
 from qdqtool.verbs.planned import Planned
+from tests.golden_messages.refusal import refusal
 
 FLOAT_SCALES = {"UsePowerOf2Scale": False}
 
@@ -55,9 +56,9 @@ def test_contradictions(options: dict[str, Any], message: str) -> None:
 
 
 def test_contradictions_with_options_of_ours() -> None:
-    with pytest.raises(UsageError, match="AddQDQPairToWeight=true contradicts --weights dq"):
+    with refusal(UsageError):
         Planned(preset="xint8", weights="dq", extra_options={"AddQDQPairToWeight": True}).plan()
-    with pytest.raises(UsageError, match=r"calibrate_method \(minmax\) contradicts --method pow2-nonoverflow"):
+    with refusal(UsageError):
         Planned(preset="xint8", method="pow2-nonoverflow", extra_options={"calibrate_method": "MinMax"}).plan()
     assert str(Planned(preset="xint8", weights="dq").plan().materialise).endswith(",fold-weight-qdq"), (
         "not refused by itself"

@@ -14,6 +14,7 @@ from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.verification.rules import verify
 
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 CHAIN = """g (float[2] x) => (float[2] y) <float[2] w = {1,2}>
 { [relu] a = Relu(x) [exp] b = Exp(a) [add] c = Add(b, w) [mul] y = Mul(c, w) }"""
@@ -113,7 +114,7 @@ def test_removing_twice_is_an_error() -> None:
         lambda: edit.bypass(exp, Namer(graph), "twice"),
         lambda: edit.graph_of(exp),
     ):
-        with pytest.raises(QdqError, match=r"exp: was already removed from its graph; this is a bug of the pass"):
+        with refusal(QdqError):
             attempt()
 
 

@@ -11,6 +11,7 @@ from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.uses import all_nodes
 
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 from tests.unit.graph.test_edit import CHAIN, lines, no_errors, node, value
 
 
@@ -27,7 +28,7 @@ def test_own_initializer() -> None:
     assert (own.dtype, list(own.shape or [])) == (ir.DataType.DOUBLE, [3])
     assert edit.own_initializer(mul, 1, namer) is own
     assert edit.own_initializer(add, 1, namer) is value(graph, "w")
-    with pytest.raises(QdqError, match="mul: input 0 is no initializer"):
+    with refusal(QdqError):
         edit.own_initializer(mul, 0, namer)
 
 

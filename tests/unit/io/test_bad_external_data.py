@@ -18,6 +18,7 @@ from qdq_passes.errors import ModelError
 from qdqtool.io.models.load import load, model_of
 from qdqtool.io.models.save import save, serialize
 from tests.cases.io_helpers import parsed, refused, write
+from tests.golden_messages.refusal import refusal
 
 
 def external(folder: Path, *entries: tuple[str, str]) -> Path:
@@ -123,7 +124,7 @@ def test_data_that_is_swapped_after_loading(tmp_path: Path) -> None:
     (tmp_path / "data.bin").unlink()
     (tmp_path / "data.bin").symlink_to(tmp_path / "secret")
     for target in (tmp_path / "n.onnx", tmp_path / "out" / "n.onnx"):
-        with pytest.raises(ModelError, match="symbolic link"):
+        with refusal(ModelError):
             save(model, target)
         assert not target.parent.joinpath("n.onnx").exists()
     assert stat.S_ISLNK(os.lstat(tmp_path / "data.bin").st_mode)
@@ -141,7 +142,7 @@ def test_strings_and_lists_in_files(tmp_path: Path) -> None:
 
 def test_external_data_without_a_folder(tmp_path: Path) -> None:
     proto = onnx.load(external(tmp_path, LOCATION), load_external_data=False)
-    with pytest.raises(ModelError, match="without a folder"):
+    with refusal(ModelError):
         model_of(proto)
 
 

@@ -16,6 +16,7 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
 from qdqtool.io.feeds.spec import Dims, InputSpec, input_specs
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 
@@ -91,7 +92,7 @@ def test_an_array_with_one_piece_is_the_same_in_all_feeds() -> None:
     feeds = open_feeds({"x": numbers(3, 3), "positions": numbers(1, 4, dtype=np.int64)}, inputs)
     assert [feed["positions"].tolist() for feed in feeds] == [[[0, 1, 2, 3]]] * 3
     assert feeds.warnings == ["input 'positions' has one piece: the same in all 3 feeds"]
-    with pytest.raises(UsageError, match="different numbers of feeds: 3 for 'x', 2 for 'positions'"):
+    with refusal(UsageError):
         open_feeds({"x": numbers(3, 3), "positions": numbers(2, 4, dtype=np.int64)}, inputs)
 
 
@@ -100,9 +101,8 @@ def test_npz_extra_and_missing_arrays(tmp_path: Path) -> None:
     feeds = open_feeds(tmp_path / "d.npz", [spec()])
     assert shapes(feeds) == [(1, 3)] * 2 == shapes(feeds)  # twice: re-iterable
     assert feeds.warnings == ["array 'labels' is no input of the model: not used"]
-    with pytest.raises(UsageError) as caught:
+    with refusal(UsageError):
         open_feeds(tmp_path / "d.npz", [spec(), spec(name="mask")])
-    assert "no array for input 'mask'; it has labels, x; the model wants x, mask" in str(caught.value)
 
 
 def test_one_array_for_one_input_is_taken_whatever_its_name(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_folder_of_npz_in_the_order_of_names(tmp_path: Path) -> None:
     assert [feed["x"][0, 0] for feed in feeds] == [1.0, 2.0]
     assert feeds.count == 2
     np.savez(tmp_path / "a.npz", x=np.zeros((1, 4), np.float32))
-    with pytest.raises(UsageError, match=r"input 'x', a\.npz: shape \[1, 4\], the model wants \[N, 3\]"):
+    with refusal(UsageError):
         list(feeds)
 
 
@@ -146,11 +146,11 @@ def test_files_that_are_no_data(tmp_path: Path, name: str, content: bytes, kind:
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     for text in (str(tmp_path / "none.npz"), "nothing"):
-        with pytest.raises(UsageError, match="no such file or folder; --data takes"):
+        with refusal(UsageError):
             open_feeds(text, [spec()])
-    with pytest.raises(UsageError, match=r"neither \.npz files nor images"):
+    with refusal(UsageError):
         open_feeds(tmp_path, [spec()])
-    with pytest.raises(UsageError, match="0 samples"):
+    with refusal(UsageError):
         open_feeds("random:3", [spec()], samples=0)
 
 
@@ -223,7 +223,7 @@ def test_python_functions_and_readers(module: str, name: str) -> None:
 
 def test_arrays_serve_a_model_with_one_input(module: str) -> None:
     assert shapes(open_feeds(f"{module}:arrays", [spec()])) == [(1, 3)]
-    with pytest.raises(UsageError, match="sample 0 is a ndarray; yield a dict"):
+    with refusal(UsageError):
         list(open_feeds(f"{module}:arrays", [spec(), spec(name="b")]))
 
 
@@ -279,7 +279,7 @@ def test_python_objects() -> None:
     assert len(list(open_feeds(lambda: iter([{"x": numbers(1, 3)}]), [spec()]))) == 1
     once = open_feeds(({"x": numbers(1, 3)} for _ in range(2)), [spec()])
     assert len(list(once)) == 2
-    with pytest.raises(UsageError, match="can be read only once; give a list"):
+    with refusal(UsageError):
         list(once)
 
 
@@ -291,9 +291,9 @@ def test_samples_takes_the_first() -> None:
 
 
 def test_no_sample_and_missing_inputs() -> None:
-    with pytest.raises(UsageError, match="the data holds no sample"):
+    with refusal(UsageError):
         list(open_feeds([], [spec()]))
-    with pytest.raises(UsageError, match="sample 0 lacks x; it has y"):
+    with refusal(UsageError):
         list(open_feeds([{"y": numbers(1, 3)}], [spec()]))
 
 

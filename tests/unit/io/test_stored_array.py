@@ -17,6 +17,7 @@ from qdqtool.io.feeds import stored_array
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import Dims, InputSpec
 from qdqtool.io.feeds.stored_array import StoredArray, arrays_in
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 Write = Callable[[Path, Array], Path]
@@ -111,7 +112,7 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path) -> None
 def test_a_file_that_breaks_off_names_itself(tmp_path: Path) -> None:
     path = as_npy(tmp_path, np.ones((4, 3), np.float32))
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ModelError, match=r"d\.npy: cannot be read as \.npz: the file ends before the array does"):
+    with refusal(ModelError):
         list(open_feeds(path, [spec((1, 3))]))
 
 

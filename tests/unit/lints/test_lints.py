@@ -21,6 +21,7 @@ from qdqtool.verbs.check import Check
 from qdqtool.verbs.lint import lint
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli, write
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 
@@ -239,7 +240,7 @@ def test_the_command(tmp_path: Path) -> None:
     found = cli("check", path, "--data", tmp_path / "d.npz", "--preset", "a8w8", "--json")
     assert found.code == 0
     assert ("concat-range-mismatch", "cat") in [(f["rule"], f["where"]) for f in found.json["findings"]]
-    with pytest.raises(UsageError, match="for a single model"):
+    with refusal(UsageError):
         Check("folder", data="random:1")._lints(None)
 
 

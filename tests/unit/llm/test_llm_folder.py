@@ -15,6 +15,7 @@ from qdqtool.llm import Session
 from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged, verify_folder, write_manifest
 from qdqtool.llm.plan.specializations import Specialization, cloud_ai_form, flat_form, read_specializations
 from tests.cases.tiny_decoder import Form, folder
+from tests.golden_messages.refusal import refusal
 
 SHAPES = [(1, 4, 16), (1, 1, 16)]
 
@@ -47,9 +48,9 @@ def test_a_known_hash_is_not_computed_again(tmp_path: Path) -> None:
     written = write_manifest(tmp_path, manifest, more=["weights.data"], known={"weights.data": "ab"})
     assert written.files["weights.data"] == "ab"
     assert [finding.where for finding in verify_folder(tmp_path)] == [str(tmp_path / "weights.data")]
-    with pytest.raises(UsageError, match="is not in the folder"):
+    with refusal(UsageError):
         write_manifest(tmp_path, manifest, more=["../weights.data"])
-    with pytest.raises(ModelError, match="cannot be read"):
+    with refusal(ModelError):
         write_manifest(tmp_path, manifest, more=["nothing"])
 
 
@@ -60,15 +61,15 @@ def test_a_file_that_differs_or_is_missing_is_told_before_anything_runs(tmp_path
     (finding,) = verify_folder(tmp_path)
     assert (finding.level, finding.where) == ("error", str(decode))
     assert finding.message == "differs from what was written (SHA-256)"
-    with pytest.raises(ModelError, match=r"decode_b1_s1_c16\.onnx: differs from what was written"):
+    with refusal(ModelError):
         Session(tmp_path)
     Session(tmp_path, verify=False)
     prefill.unlink()
-    with pytest.raises(ModelError, match=r"decode_b1_s1_c16\.onnx: differs .*\(1 more like it\)"):
+    with refusal(ModelError):
         refuse_damaged(tmp_path)
     assert [f.message for f in verify_folder(tmp_path)][1] == "is missing, the manifest lists it"
     session = Session(tmp_path, verify=False)
-    with pytest.raises(ModelError, match="no such file"):
+    with refusal(ModelError):
         session.prefill([1, 2, 3, 4], chunks=[4])
 
 
@@ -94,7 +95,7 @@ def test_names_stay_in_the_folder(name: str, tmp_path: Path) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
     data["models"][0]["parts"][0]["file"] = name
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ModelError, match="which is not in the folder"):
+    with refusal(ModelError):
         read_manifest(tmp_path)
 
 
@@ -125,13 +126,13 @@ def test_graphs_that_the_manifest_describes_wrongly(tmp_path: Path) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
     data["models"][0]["decoder"]["positions"] = "places"
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ModelError, match="decode_b1_s1_c16: no graph has 'places', which the manifest names"):
+    with refusal(ModelError):
         Session(tmp_path).decode(1)
     model = onnx.load(tmp_path / "decode_b1_s1_c16.onnx")
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "sequence"
     onnx.save(model, tmp_path / "decode_b1_s1_c16.onnx")
     write_manifest(tmp_path, manifest)
-    with pytest.raises(ModelError, match="'input_ids' has no static shape"):
+    with refusal(ModelError):
         Session(tmp_path).decode(1)
 
 

@@ -26,6 +26,7 @@ from tests.cases.tiny_decoder import (
     teacher_forced,
     words,
 )
+from tests.golden_messages.refusal import refusal, told
 
 SHAPES = [(1, 8, 16), (1, 1, 16), (1, 8, 40), (1, 1, 40)]
 PROMPT = [3, 14, 15, 9, 26]
@@ -91,8 +92,8 @@ def test_the_perplexity_command(tmp_path: Path) -> None:
     ):
         assert why in cli("llm", "perplexity", model, "--data", text, *arguments, code=2).error
     text.write_text("w3", encoding="utf-8")
-    assert "has 1 tokens; give a longer text" in cli("llm", "perplexity", model, "--data", text, code=2).error
-    assert "unknown llm" in cli("llm", "perplexities", code=2).error
+    told(cli("llm", "perplexity", model, "--data", text, code=2).error)
+    told(cli("llm", "perplexities", code=2).error)
 
 
 def test_a_text_of_another_tokenizer_is_told(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_the_dynamic_decoder(inputs: dict[str, bool], tmp_path: Path) -> None:
         np.testing.assert_allclose(np.array(found), wanted[[*range(9), *range(16, 40)]], rtol=0, atol=TOLERANCE)
         assert decoder.length == 40
         decoder.reset()
-    with pytest.raises(UsageError, match="no tokens"):
+    with refusal(UsageError):
         decoder.logits([])
 
 
@@ -145,5 +146,5 @@ def test_inputs_of_unknown_meaning_are_refused(tmp_path: Path) -> None:
           mixed = MatMul(shares, present_0_value)
           z = Squeeze(mixed, one)
           logits = MatMul(z, head) }"""
-    with pytest.raises(UnsupportedError, match="weather: is an input of unknown meaning"):
+    with refusal(UnsupportedError):
         DynamicDecoder(write(tmp_path / "m.onnx", text))

@@ -18,6 +18,7 @@ from qdqtool.llm.run.generating import Sampler, Sampling
 from qdqtool.llm.run.masks import HostMask, blocked
 from qdqtool.runtime.bound import Bound, Buffer, Chained, open_file
 from tests.cases.cli_helpers import write
+from tests.golden_messages.refusal import refusal
 
 
 @pytest.mark.parametrize("layout", ["in-place", "slide"])
@@ -79,7 +80,7 @@ def test_chunks_of_long_and_short_prompts() -> None:
 
 def test_greedy_takes_the_first_of_equals() -> None:
     assert Sampler(Sampling()).pick(np.array([1, 3, 3, 2], np.float32)) == 1
-    with pytest.raises(ModelError, match="not numbers"):
+    with refusal(ModelError):
         Sampler(Sampling()).pick(np.array([1, np.nan], np.float32))
 
 
@@ -122,7 +123,7 @@ def test_equal_seeds_draw_equal_tokens() -> None:
     [{"temperature": -1}, {"temperature": float("inf")}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.5}, {"seed": -1}],
 )
 def test_options_out_of_range(options: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="; give"):
+    with refusal(UsageError):
         Sampling(**options)  # type: ignore[arg-type]
 
 
@@ -168,9 +169,9 @@ def test_bound_memory_must_fit(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=why):
             Bound(session, inputs, {"y": fits})
-    with pytest.raises(UsageError, match="output 'y'"):
+    with refusal(UsageError):
         Bound(session, {"x": fits}, {})
-    with pytest.raises(UsageError, match="the buffer is float32"):
+    with refusal(UsageError):
         Bound(session, {"x": fits}, {"y": Buffer(np.zeros(3, np.float32))})
     with pytest.raises(ValueError, match="contiguous"):
         Buffer(np.zeros((2, 2), np.float32).T[:1])

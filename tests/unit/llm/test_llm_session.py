@@ -11,6 +11,7 @@ from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.llm import Session
 from tests.cases.tiny_decoder import TOLERANCE, VOCABULARY, Form, folder, last_logits, teacher_forced
+from tests.golden_messages.refusal import refusal
 
 #: Two contexts; the smaller ends within the texts below.
 BUCKETS = ((1, 8, 16), (1, 1, 16), (1, 4, 40), (1, 8, 40), (1, 1, 40))
@@ -210,15 +211,15 @@ def test_the_smallest_context_that_holds(tmp_path: Path) -> None:
 @both
 def test_too_long_is_an_error_before_anything_runs(form: Form, tmp_path: Path) -> None:
     session = Session(folder(tmp_path, BUCKETS, form))
-    with pytest.raises(UsageError, match="41 tokens do not fit: the largest context of the folder is 40"):
+    with refusal(UsageError):
         session.prefill([*IDS, 1])
     assert not session.runs
     session.prefill(IDS[:39])
     runs = session.runs.total()
-    with pytest.raises(UsageError, match="39 and 2 more tokens do not fit"):
+    with refusal(UsageError):
         session.prefill([1, 2])
     agree(session.decode(IDS[39]), IDS, form)
-    with pytest.raises(UsageError, match="40 and 1 more"):
+    with refusal(UsageError):
         session.decode(1)
     assert session.runs.total() == runs + 1
     assert session.tokens == (tuple(IDS),)
@@ -230,23 +231,23 @@ def test_what_is_no_prompt(tmp_path: Path) -> None:
     for ids, why in (([], "no tokens"), ([-1], "-1 is no token"), ([VOCABULARY], "is no token, the model knows 50")):
         with pytest.raises(UsageError, match=why):
             session.prefill(ids)
-    with pytest.raises(UsageError, match="50 is no token"):
+    with refusal(UsageError):
         session.decode(VOCABULARY)
-    with pytest.raises(UsageError, match="2 rows of tokens for a session of 1"):
+    with refusal(UsageError):
         session.prefill([[1], [2]])
-    with pytest.raises(UsageError, match="no graph runs 5 tokens in a context of 16; there is 4"):
+    with refusal(UsageError):
         session.prefill([1], chunks=[5])
-    with pytest.raises(UsageError, match="chunks of 4 tokens for a prompt of 5"):
+    with refusal(UsageError):
         session.prefill([1] * 5, chunks=[4])
-    with pytest.raises(UsageError, match="has no graph for a batch of 3; there is a batch size of 1, 2"):
+    with refusal(UsageError):
         Session(tmp_path, batch_size=3)
     assert session.length == 0
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"has no manifest\.json; give the folder that"):
+    with refusal(ModelError):
         Session(tmp_path)
-    with pytest.raises(ModelError, match="no such file"):
+    with refusal(ModelError):
         Session(tmp_path / "missing")
 
 

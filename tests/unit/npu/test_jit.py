@@ -26,6 +26,7 @@ from qdqtool.npu.jit import JitCompiler
 from qdqtool.npu.payload import read_payload
 from qdqtool.targets.loading import load_target
 from tests.cases.small_models import model, operators
+from tests.golden_messages.refusal import refusal
 
 OPTIONS = {"target": "generic_int8"}
 #: The smallest file of a target.
@@ -174,11 +175,11 @@ def test_threads_remember_their_own_graph() -> None:
 
 def test_options() -> None:
     data = two().SerializeToString()
-    with pytest.raises(UsageError, match="the simulated NPU needs a target"):
+    with refusal(UsageError):
         JitCompiler().partition(data, {})
-    with pytest.raises(UsageError, match="boundary is 'both'; cpu or npu"):
+    with refusal(UsageError):
         JitCompiler().partition(data, {**OPTIONS, "boundary": "both"})
-    with pytest.raises(UsageError, match="unknown target 'no_such'"):
+    with refusal(UsageError):
         JitCompiler().partition(data, {"target": "no_such"})
     taken = {len(JitCompiler().partition(data, {**OPTIONS, "boundary": where})[0]) for where in ("cpu", "npu")}
     assert taken == {3, 4}, "the QuantizeLinear of x"
@@ -193,23 +194,18 @@ def test_a_program_is_fresh_or_not(tmp_path: Path) -> None:
     JitCompiler().check(header, {"target": "chip"})
     JitCompiler().check(header, {})
     file.write_text(CHIP.replace('"1"', '"2"'), encoding="utf-8")
-    with pytest.raises(
-        ModelError, match=r"is stale: expected chip version 2 \(sha256 \w+\), found version 1 \(sha256 "
-    ):
+    with refusal(ModelError):
         JitCompiler().check(header, options)
-    with pytest.raises(ModelError, match="is stale: expected target generic_int8, found chip"):
+    with refusal(ModelError):
         JitCompiler().check(header, OPTIONS)
     file.unlink()
-    with pytest.raises(UsageError, match=r"chip\.toml"):
+    with refusal(UsageError):
         JitCompiler().check(header, options)
 
 
 def test_what_may_not_fall_back_is_named() -> None:
     options = {**OPTIONS, "session.disable_cpu_ep_fallback": "1"}
-    with pytest.raises(
-        UnsupportedError,
-        match=r"nodes do not run on generic_int8, and the CPU may not run them: CumSum \(.*not supported",
-    ):
+    with refusal(UnsupportedError):
         JitCompiler().partition(two().SerializeToString(), options)
     relu = model("""g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}>
     { xq = QuantizeLinear(x, s, z) xd = DequantizeLinear(xq, s, z) a = Relu(xd) aq = QuantizeLinear(a, s, z)
@@ -221,11 +217,11 @@ def test_a_compiled_model_of_nothing_is_not_written() -> None:
     """onnxruntime would write no file, and say nothing."""
     none = serialize(model("g (float[4] x) => (float[4] y) { y = Neg(x) }")).SerializeToString()
     assert JitCompiler().partition(none, OPTIONS) == []
-    with pytest.raises(UnsupportedError, match=r"nothing of the model runs on generic_int8, .*; 1 of 1 operators: Neg"):
+    with refusal(UnsupportedError):
         JitCompiler().partition(none, {**OPTIONS, "ep.context_enable": "1"})
     pair = """g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}>
     { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
-    with pytest.raises(UnsupportedError, match="it has no operators"):
+    with refusal(UnsupportedError):
         JitCompiler().partition(serialize(model(pair)).SerializeToString(), {**OPTIONS, "ep.context_enable": "1"})
     assert JitCompiler().partition(two().SerializeToString(), {**OPTIONS, "ep.context_enable": "1"})
 
@@ -234,7 +230,5 @@ def test_another_graph_than_was_asked_about() -> None:
     """A float that nothing is known of: no program, and a message that names the node."""
     whole = two()
     groups = JitCompiler().partition(whole.SerializeToString(), OPTIONS)
-    with pytest.raises(
-        UnsupportedError, match="Conv: cannot be computed in this part of the graph: reads wd as a float"
-    ):
+    with refusal(UnsupportedError):
         JitCompiler().lower(part(whole, groups[0]), OPTIONS)

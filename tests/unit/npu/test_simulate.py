@@ -24,6 +24,7 @@ from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, process
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import told
 
 Array = npt.NDArray[Any]
 TARGET = "vitis_xint8"
@@ -268,7 +269,7 @@ def test_refusals(options: list[str], message: str) -> None:
 def test_an_output_is_not_overwritten(digits: str, tmp_path: Path, no_library: None) -> None:
     (tmp_path / "o.npz").write_bytes(b"mine")
     given = ("simulate", digits, "--target", TARGET, "--data", CALIB, "--samples", "1", "-o", tmp_path / "o.npz")
-    assert "exists; pass --overwrite" in cli(*given, code=2).error
+    told(cli(*given, code=2).error)
     assert (tmp_path / "o.npz").read_bytes() == b"mine"
     cli(*given, "--overwrite")
     assert (tmp_path / "o.npz").read_bytes() != b"mine"

@@ -16,6 +16,7 @@ from qdq_passes.errors import ModelError
 from qdq_passes.numerics.agreement import CEILING_DB, FLOOR_DB, Accumulator, agreement, per_slice, worst
 
 from tests.dial import examples
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 INF, NAN = float("inf"), float("nan")
@@ -66,7 +67,7 @@ def test_other_types() -> None:
 
 
 def test_different_shapes_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"shape \[2\] on one side, \[1\]"):
+    with refusal(ModelError):
         agreement(np.zeros(2), np.zeros(1))
 
 
@@ -85,10 +86,10 @@ def test_a_dead_slice_shows_where_the_total_looks_splendid() -> None:
 
 def test_slices_need_the_axis_and_its_length_to_stay() -> None:
     accumulator = Accumulator(axis=1)
-    with pytest.raises(ModelError, match=r"no axis 1 in a tensor of shape \[2\]"):
+    with refusal(ModelError):
         accumulator.add(np.zeros(2), np.zeros(2))
     accumulator.add(np.zeros((1, 2)), np.zeros((1, 2)))
-    with pytest.raises(ModelError, match="axis 1 has 3 entries, 2 in the samples before"):
+    with refusal(ModelError):
         accumulator.add(np.zeros((1, 3)), np.zeros((1, 3)))
 
 

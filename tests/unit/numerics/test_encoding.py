@@ -24,6 +24,7 @@ from qdq_passes.numerics.quantize import dequantize, quantize
 
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 INT8, UINT8, INT16, INT4 = ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT4
 
@@ -51,7 +52,7 @@ def test_types() -> None:
     for name in ("float", "bfloat16", "bool", "float8e4m3fn", "string"):
         with pytest.raises(UsageError, match=f"{name} is not an integer type"):
             integer_format(ir.DataType[name.upper()])
-    with pytest.raises(UsageError, match=r"unknown data type 'int9'; for example int8"):
+    with refusal(UsageError):
         parse_dtype("int9")
 
 
@@ -94,12 +95,12 @@ def test_huge_ranges_keep_a_finite_scale() -> None:
 
 
 def test_power_of_two_is_symmetric() -> None:
-    with pytest.raises(UsageError, match="power-of-two scales are symmetric"):
+    with refusal(UsageError):
         encoding_of_range(0, 1, dtype=INT8, symmetric=False, power_of_two=True)
 
 
 def test_counts_must_agree() -> None:
-    with pytest.raises(ModelError, match=r"2 scales and 1 zero points for scale shape \[2\]"):
+    with refusal(ModelError):
         Encoding(dtype=INT8, scale=(1.0, 2.0), zero_point=(0,), shape=(2,), axis=0)
     with pytest.raises(ModelError):
         Encoding(dtype=INT8, scale=(1.0, 2.0), zero_point=(0, 0))
@@ -261,7 +262,7 @@ def test_weights_without_elements() -> None:
     empty = np.zeros((0, 2), np.float32)
     assert encoding_of_weight(empty, 1, dtype=INT8, symmetric=True, power_of_two=False).scale == (1.0, 1.0)
     assert encoding_of_weight(empty, 0, dtype=INT8, symmetric=True, power_of_two=False).shape == (0,)
-    with pytest.raises(UsageError, match=r"axis 2 does not exist in shape \[0, 2\]"):
+    with refusal(UsageError):
         encoding_of_weight(empty, 2, dtype=INT8, symmetric=True, power_of_two=False)
 
 

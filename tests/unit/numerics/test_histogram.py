@@ -24,6 +24,7 @@ from qdq_passes.numerics.histogram import MIN_EXPONENT, SIDE_BITS, Histogram, ex
 from qdq_passes.numerics.quantize import dequantize, quantize
 
 from tests.dial import examples
+from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 
@@ -208,7 +209,7 @@ def test_sqnr_where_only_noise_is_left() -> None:
 
 
 def test_figures_are_of_whole_tensors() -> None:
-    with pytest.raises(UsageError, match=r"scales of shape \[2\]"):
+    with refusal(UsageError):
         added(np.ones(1, np.float32)).sqnr(
             Encoding(dtype=ir.DataType.INT8, scale=(1.0, 1.0), zero_point=(0, 0), shape=(2,), axis=0)
         )

@@ -26,6 +26,7 @@ from qdq_passes.numerics.reencode import (
 from qdq_passes.qdq.look.value_ranges import proven_range
 
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 INT4, INT8, UINT8 = ir.DataType.INT4, ir.DataType.INT8, ir.DataType.UINT8
 INT16, UINT16, INT32, FLOAT8 = ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32, ir.DataType.FLOAT8E4M3FN
@@ -118,9 +119,9 @@ def test_an_empty_range_takes_the_scale_it_is_given() -> None:
 
 
 def test_a_range_that_is_not_finite() -> None:
-    with pytest.raises(ModelError, match="its range is not finite; look for NaN or Inf in the data"):
+    with refusal(ModelError):
         cover(-1, math.inf, rule=Rule(dtype=INT8, symmetric=True, power_of_two=False), like=PER_TENSOR)
-    with pytest.raises(ModelError, match="bfloat16 has no range to choose a scale by; give one with set-qdq"):
+    with refusal(ModelError):
         change_type(Encoding.per_tensor(ir.DataType.BFLOAT16, 1.0), INT8)
     assert change_type(Encoding.per_tensor(INT8, 0.5, 3), ir.DataType.FLOAT16).scale == (1.0,)
 

@@ -16,6 +16,7 @@ from qdq_passes.pipeline.pipeline import Pipeline
 from qdqtool.runtime import hooks
 from qdqtool.runtime.hooks import NumericCheck, same_bits
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 TEXT = "g (float[3] x) => (float[3] y) <float[3] w = {1, 2, 4}> { [m] y = Mul(x, w) }"
 FEEDS = [{"x": np.array([1, 2, 3], np.float32)}, {"x": np.array([0, -1, 5], np.float32)}]
@@ -80,15 +81,12 @@ def test_what_is_kept_passes() -> None:
 
 
 def test_a_broken_promise_names_pass_output_sample_and_figure() -> None:
-    with pytest.raises(VerifyError) as caught:
+    with refusal(VerifyError):
         run(Decline(), ScaleWeights(2.0))
-    assert "pass scale-weights{factor=2.0} changed values it promises to keep bit by bit" in str(caught.value)
-    assert "output 'y'" in str(caught.value)
-    assert "max |difference| 12, max |output| 12 in sample 0" in str(caught.value)
 
 
 def test_a_bound_is_in_units_of_the_largest_output() -> None:
-    with pytest.raises(CheckError, match=r"exceeds its bound 0\.01 x max \|output\|"):
+    with refusal(CheckError):
         run(ScaleWithin(1.02))
 
 

@@ -17,6 +17,7 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import Selector
 
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 RELU = "g (float[2] x) => (float[2] y) { [relu] y = Relu(x) }"
 
@@ -127,13 +128,13 @@ def test_named_inputs() -> None:
     wants = Wants()
     pipeline = Pipeline((Rename(), wants))
     assert pipeline.needs() == ["table"]
-    with pytest.raises(UsageError, match=r"the pipeline needs @table; bind it: --ranges FILE binds @ranges"):
+    with refusal(UsageError):
         pipeline.run(original := model(RELU))
     assert original.graph[0].name == "relu"  # refused before anything ran
     pipeline.run(model(RELU), inputs={"table": {"a": 1}, "unused": 2})
     assert wants.seen == [{"a": 1}]
     assert wants.table == Named("table")
-    with pytest.raises(UsageError, match=r"wants: option table needs the named input @table"):
+    with refusal(UsageError):
         wants(model(RELU))
     assert Wants({"a": 2})(model(RELU)) == []
 
@@ -141,10 +142,9 @@ def test_named_inputs() -> None:
 def test_an_error_names_the_pass() -> None:
     lines: list[str] = []
     error = ModelError("is odd", where="relu", hint="look")
-    with pytest.raises(ModelError) as caught:
+    with refusal(ModelError) as caught:
         Pipeline((Rename("a"), Break(error))).run(model(RELU), hooks=[Log("log", lines)])
     assert caught.value is error
-    assert str(caught.value) == "relu: is odd; look"
     assert caught.value.__notes__ == ["in pass break{error=@error}"]
     assert lines[-1] == "log error break ModelError half"
 
@@ -158,7 +158,7 @@ def test_a_bug_becomes_a_pass_error() -> None:
 
 
 def test_verify_each_blames_the_pass_only_for_what_it_broke() -> None:
-    with pytest.raises(VerifyError, match=r"relu: pass duplicate broke the model.*unique-node-names"):
+    with refusal(VerifyError):
         Pipeline((Rename("relu"), Duplicate())).run(model(RELU), hooks=[VerifyEach()])
     twice = model("g (float[2] x) => (float[2] y) { [n] t = Relu(x) [n] y = Neg(t) }")
     assert Pipeline((Rename("n"),)).run(twice, hooks=[VerifyEach()]).passes

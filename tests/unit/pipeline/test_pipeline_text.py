@@ -8,6 +8,8 @@ from qdq_passes.core.base import Named
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.text import PipelineSyntaxError, make_pass
 
+from tests.golden_messages.refusal import refusal
+
 
 @pytest.mark.parametrize(
     ("text", "canonical"),
@@ -80,7 +82,7 @@ def test_plain_values() -> None:
     made = make_pass("insert-qdq", {"select": ["tensor:w"], "scale": [1, 0.5], "axis": 0, "weights": "dq"})
     assert made == parse_pipeline("insert-qdq{select=tensor:w scale=[1,0.5] axis=0 weights=dq}").passes[0]
     assert make_pass("annotate-encodings", {"encodings": "@ranges"}).encodings == Named("ranges")  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match=r"remove-qdq has no option 'slect'.*did you mean select"):
+    with refusal(UsageError):
         make_pass("remove-qdq", {"slect": "a"})
-    with pytest.raises(UsageError, match="adjust-ranges needs ranges"):
+    with refusal(UsageError):
         make_pass("adjust-ranges", {})

@@ -19,6 +19,7 @@ from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import plan
 from qdqtool.verbs.perplexity import perplexity
 from tests.cases.cli_helpers import SAMPLES, cli
+from tests.golden_messages.refusal import refusal, told
 
 WEIGHT_ONLY = ("w4-g32", "w4-g128", "vulkan-8w")
 DYNAMIC = ("xnnpack-dynamic", "dynamic", "dynamic-per-token")
@@ -111,9 +112,9 @@ def test_ranges_are_not_used(tmp_path: Path) -> None:
 
 def test_what_asks_for_activations_is_refused() -> None:
     preset = load_preset("w4-g32")
-    with pytest.raises(UsageError, match="w4-g32 leaves activations float"):
+    with refusal(UsageError):
         plan(preset, PlanOptions(extra_options=({"activation_type": "QInt8"})))
-    with pytest.raises(UsageError, match="w4-g32 leaves activations float"):
+    with refusal(UsageError):
         plan(preset, PlanOptions(int16=("*",)))
 
 
@@ -187,7 +188,7 @@ def test_nothing_to_quantize(tmp_path: Path) -> None:
         "quantize", VIT, "--preset", "w4-g32", "--only", "node_softmax", "-o", str(tmp_path / "q.onnx"), code=None
     )
     assert result.code == 2
-    assert "nothing to quantize" in result.error
+    told(result.error)
 
 
 def test_the_presets_are_listed_and_explained() -> None:

@@ -21,6 +21,7 @@ from qdqtool.io.models.load import load
 from qdqtool.io.models.save import serialize
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = sorted([*(ROOT / "sample_models").glob("*.onnx"), ROOT / "qdqtool" / "_demo" / "digits.onnx"])
@@ -321,7 +322,7 @@ def test_attributes_keep_their_kind() -> None:
     assert [str(found[name].type) for name in "abcde"] == ["FLOAT", "FLOATS", "INT", "INTS", "INT"]
     assert (found["a"].value, found["b"].value, found["d"].value, found["f"].value) == (2.0, (3.0,), (), (1, 2))
     attributes["g"] = []
-    with pytest.raises(ModelError, match=r"Op.*no attribute 'g' of the value \[\]"):
+    with refusal(ModelError):
         from_gs(graph)
 
 

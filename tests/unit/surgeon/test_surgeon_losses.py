@@ -19,6 +19,7 @@ from qdq_passes.numerics.encoding import Encoding
 
 from qdqtool.io.models.load import model_of
 from qdqtool.io.models.save import serialize
+from tests.golden_messages.refusal import refusal
 
 TEXT = """
 <ir_version: 11, opset_import: ["" : 21, "local" : 1]>
@@ -355,7 +356,7 @@ def test_edited_values_of_other_types_are_exact(dtype: type) -> None:
 def test_a_new_int4_constant_is_refused() -> None:
     graph = to_gs(model_of(text(TEXT)))
     graph.nodes[0].inputs[1] = gs.Constant("w4", np.ones((2, 2), ml_dtypes.int4))
-    with pytest.raises(UnsupportedError, match=r"^w4: its INT4 values were edited \(or are new\)"):
+    with refusal(UnsupportedError):
         from_gs(graph)
 
 
@@ -364,13 +365,13 @@ def test_sparse_values_and_unknown_types_of_other_graphs_are_refused() -> None:
     values = onnx.numpy_helper.from_array(np.ones(1, np.float32), "thin")
     indices = onnx.numpy_helper.from_array(np.zeros(1, np.int64))
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2]))
-    with pytest.raises(UnsupportedError, match="thin: graphsurgeon cannot edit sparse values"):
+    with refusal(UnsupportedError):
         from_gs(gs.import_onnx(proto))
     graph = to_gs(model_of(text(TEXT)))
     graph.outputs[0].type = "map_type"
     graph.outputs[0].dtype = np.int64
-    with pytest.raises(UnsupportedError, match="y: graphsurgeon cannot write the type 'map_type'"):
+    with refusal(UnsupportedError):
         from_gs(graph)
     graph.outputs[0].dtype = "nonsense"
-    with pytest.raises(ModelError, match="y: has the element type nonsense, which ONNX does not know"):
+    with refusal(ModelError):
         from_gs(graph)

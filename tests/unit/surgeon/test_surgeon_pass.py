@@ -21,6 +21,7 @@ from qdq_passes.verification.rules import verify
 from qdqtool.io.models.save import serialize
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 TEXT = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { [add] h = Add(x, w) [act] y = Relu(h) }"
 
@@ -57,15 +58,13 @@ def test_a_function_becomes_a_pass() -> None:
 
 
 def test_signatures_that_make_no_options() -> None:
-    with pytest.raises(UsageError, match=r"untyped: option 'a' has no type annotation"):
+    with refusal(UsageError):
 
         @surgeon_pass
         def untyped(graph, *, a=3):  # type: ignore[no-untyped-def]
             pass
 
-    with pytest.raises(
-        UsageError, match=r"positional: takes something else than the graph and keyword-only options; write"
-    ):
+    with refusal(UsageError):
 
         @surgeon_pass
         def positional(graph: gs.Graph, a: int) -> None:
@@ -133,7 +132,7 @@ def test_a_loss_leaves_the_model_as_it_is() -> None:
         graph.tensors()["w"].values = graph.tensors()["w"].values[::-1].copy()
 
     before = to_bytes(edited)
-    with pytest.raises(UnsupportedError, match=r"^w: its INT4 values were edited"):
+    with refusal(UnsupportedError):
         edit_int4()(edited)
     assert to_bytes(edited) == before
 

@@ -21,6 +21,7 @@ from qdqtool.targets.loading import ROOT_KEYS, TARGETS, load_target
 from qdqtool.targets.loading_rules import CASE_KEYS, RULE_KEYS
 from qdqtool.targets.rules import Engine
 from qdqtool.targets.target import Limits
+from tests.golden_messages.refusal import refusal
 
 SCHEMA = json.loads(files("qdqtool.targets").joinpath("schema.json").read_text("utf-8"))
 
@@ -134,17 +135,17 @@ def test_the_digest_of_a_family_is_of_both_files(tmp_path: Path) -> None:
 def test_families_that_go_round(tmp_path: Path) -> None:
     write(tmp_path, CHILD.replace("acme.toml", "b.toml"), "a.toml")
     write(tmp_path, CHILD.replace("acme.toml", "a.toml"), "b.toml")
-    with pytest.raises(ModelError, match=r"b\.toml: 'a\.toml' extends this target already"):
+    with refusal(ModelError):
         load_target(tmp_path / "a.toml")
     write(tmp_path, CHILD.replace("acme.toml", "qnn_htpp"), "c.toml")
-    with pytest.raises(UsageError, match="did you mean 'qnn_htp'"):
+    with refusal(UsageError):
         load_target(tmp_path / "c.toml")
 
 
 def test_an_error_in_the_root_names_the_root(tmp_path: Path) -> None:
     write(tmp_path, ROOT.replace('"region"', '"regional"'))
     write(tmp_path, CHILD, "acme3.toml")
-    with pytest.raises(ModelError, match=r"acme\.toml: 'policy' cannot be 'regional'; did you mean 'region'"):
+    with refusal(ModelError):
         load_target(tmp_path / "acme3.toml")
 
 

@@ -13,6 +13,7 @@ from qdq_passes.npu.units.verdict import TargetRules, Verdict
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 ACME = """
 description = "Acme"
@@ -299,7 +300,7 @@ def test_without_a_star_an_operator_without_rule_is_not_taken(tmp_path: Path) ->
 
 def test_a_condition_that_compares_what_cannot_be_compared(tmp_path: Path) -> None:
     (tmp_path / "odd.toml").write_text(ACME.replace("x.scale > 4", "x.scale > op"), "utf-8")
-    with pytest.raises(ModelError, match=r"'x\.scale > op'"):
+    with refusal(ModelError):
         load_target(tmp_path / "odd.toml").judge(unit("u = Relu(xd)"))
 
 

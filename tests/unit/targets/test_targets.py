@@ -26,6 +26,7 @@ from qdqtool.targets.loading import TARGETS, load_target, target_names
 from qdqtool.targets.rules import OpRule, Scheme
 from qdqtool.targets.target import Target
 from qdqtool.targets.toml_values import ELEMENT_TYPES, STORAGE_TYPES
+from tests.golden_messages.refusal import refusal
 
 SCHEMA = json.loads(files("qdqtool.targets").joinpath("schema.json").read_text("utf-8"))
 SHIPPED = tuple(TARGETS.names())
@@ -183,7 +184,7 @@ def test_a_dropped_file_is_listed_and_loaded(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("QDQTOOL_PATH", str(tmp_path))
     assert list(target_names()) == sorted(["acme_npu", *SHIPPED])
     write(tmp_path / "targets", ACME, "generic_int8.toml")
-    with pytest.raises(UsageError, match=r"'generic_int8' is defined twice: .* rename one"):
+    with refusal(UsageError):
         load_target("generic_int8")
 
 
@@ -197,17 +198,17 @@ def test_entry_points_give_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(tmp_path)
     assert TARGETS.names() == sorted(["chip", "number", *SHIPPED])
     assert load_target("chip").description == "Acme"
-    with pytest.raises(SetupError, match="gives no path of a TOML file"):
+    with refusal(SetupError):
         load_target("number")
 
 
 def test_names_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown target 'generic_int'; did you mean 'generic_int8'"):
+    with refusal(UsageError):
         load_target("generic_int")
-    with pytest.raises(UsageError, match="no such file; the one that is known by name is written generic_int8"):
+    with refusal(UsageError):
         load_target(tmp_path / "generic_int8.toml")
     (tmp_path / "folder.toml").mkdir()
-    with pytest.raises(UsageError, match="no such file; check the path"):
+    with refusal(UsageError):
         load_target(tmp_path / "folder.toml")
 
 
