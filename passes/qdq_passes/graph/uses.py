@@ -1,4 +1,5 @@
-"""Who makes, reads and holds a value; bodies of If/Loop/Scan and local functions included. Attributes of nodes, with defaults."""
+"""Who makes, reads and holds a value, and what is reached from there; bodies of If/Loop/Scan and local functions included.
+Attributes of nodes, with defaults."""
 
 from __future__ import annotations
 
@@ -46,6 +47,12 @@ _CONSTANT_TYPES = {
     "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
     "value_string": np.object_, "value_strings": np.object_,
 }  # fmt: skip
+
+
+#: Operators whose further inputs say along which axes, or into which shape: those are no part of what is computed.
+_STEERED = frozenset(
+    {"Expand", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Reshape", "Squeeze", "Unsqueeze"}
+)
 
 
 def graph_likes(model: ir.Model) -> list[GraphLike]:
@@ -338,12 +345,6 @@ def _closure(
             seen.add(node)
             stack.extend(edges.get(node, ()))
     return seen
-
-
-#: Operators whose further inputs say along which axes, or into which shape: those are no part of what is computed.
-_STEERED = frozenset(
-    {"Expand", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Reshape", "Squeeze", "Unsqueeze"}
-)
 
 
 def nodes_between(sources: Collection[ir.Value], output: ir.Value) -> list[ir.Node] | None:
