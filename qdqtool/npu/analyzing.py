@@ -1,4 +1,12 @@
-"""What a target makes of a model, and whether it is worse than an earlier report."""
+"""What a target makes of a model: which operators it is given, who runs each, what it does silently, and whether that is worse
+than in an earlier report.
+
+In the linear arrangement of a language model (llm.npu, arXiv 2407.05858) the NPU is given the projections, the MLP and what
+stands between layers, before its target is asked; attention and norms run on the CPU:
+
+    norm CPU | q k v NPU | rotation, cache, scores, softmax, sums CPU | o, residual NPU | norm CPU | MLP, residual NPU
+
+q, k and v, which read the same norm, are one partition."""
 
 from __future__ import annotations
 
@@ -37,6 +45,11 @@ ARRANGEMENT = "arrangement"
 _PACKED = frozenset({"MatMulNBits", "MatMulBnb4"})
 _PRODUCTS = ("qk_bmm", "softmax", "pv_bmm")
 _WAY_OUT = "`--arrange whole` leaves it to the target"
+
+
+#: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
+PREPARE = "give-names,infer-shapes"
+OUTLINE = "outline-partitions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +166,6 @@ def hardened(findings: Iterable[Finding], target: Target) -> list[Finding]:
     own = {trap.name() for trap in target.traps}
     raised = [dataclasses.replace(f, level="error") if f.rule in own and f.level == "warning" else f for f in findings]
     return sorted(raised, key=lambda finding: LEVELS.index(finding.level))
-
-
-#: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
-PREPARE = "give-names,infer-shapes"
-OUTLINE = "outline-partitions"
 
 
 def analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | None, *, simulated: bool) -> Analysis:

@@ -1,4 +1,4 @@
-"""Who makes, reads and holds a value, and what lies between two; bodies and local functions included. Attributes, with defaults."""
+"""Who makes, reads and holds a value, and what lies between two; bodies and local functions included. Attributes of nodes."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ _CONSTANT_TYPES = {
     "value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64,
     "value_string": np.object_, "value_strings": np.object_,
 }  # fmt: skip
+
+
+#: Operators whose further inputs say along which axes, or into which shape: those are no part of what is computed.
+_STEERED = frozenset(
+    {"Expand", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Reshape", "Squeeze", "Unsqueeze"}
+)
 
 
 def graph_likes(model: ir.Model) -> list[GraphLike]:
@@ -347,12 +353,6 @@ def _closure(
             seen.add(node)
             stack.extend(edges.get(node, ()))
     return seen
-
-
-#: Operators whose further inputs say along which axes, or into which shape: those are no part of what is computed.
-_STEERED = frozenset(
-    {"Expand", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Reshape", "Squeeze", "Unsqueeze"}
-)
 
 
 def nodes_between(sources: Collection[ir.Value], output: ir.Value) -> list[ir.Node] | None:

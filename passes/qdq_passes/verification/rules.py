@@ -1,7 +1,7 @@
 """The verifier: a table of rules over a model. It reports, and never raises for what it finds.
 
 onnx.checker accepts duplicate node names, negative scales and Q/DQ pairs that disagree, and rejects every file of
-onnxruntime-genai; so the rules are ours. Each is a small function over one shared walk that yields problems."""
+onnxruntime-genai; so the rules are ours. Each is a small function over one shared `Walk` that yields problems."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Load a model: parse, refuse what cannot be represented, make the graph, give what has no name one.
 
-External data stays on disk and is mapped when a tensor is read."""
+External data stays on disk and is mapped when a tensor is read. Two things that loading and saving share stand here: slots, the
+places of a model that hold tensors; and payloads of EPContext nodes, text attributes that need not be text: onnx_ir refuses to
+read them and warns where it writes them, so they go around it, both ways."""
 
 from __future__ import annotations
 
@@ -20,6 +22,29 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
 
 from qdqtool.io.models.parse import check_model, read_model
+
+#: (place of the node in the main graph, name of the attribute, its bytes).
+Payload = tuple[int, str, bytes]
+Weight = ir.Tensor[npt.NDArray[Any]]
+#: Characters of an error message, and of the place it names.
+LINE = 240
+#: Bytes from which a weight leaves the protobuf at `load`.
+LARGE = 1 << 16
+#: Types that numpy has as they are stored, by number.
+_PLAIN = {
+    kind.value: kind.numpy().newbyteorder("<")
+    for kind in map(
+        ir.DataType.__getitem__, ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64")
+    )
+}
+#: Fields of a tensor that `ir.Tensor` has no place for.
+_MORE = ("segment", "data_location", "doc_string")
+#: In ``model.meta``: absolute path of the file the model was loaded from.
+SOURCE = "qdqtool.source"
+#: In ``model.meta``: the file held annotations of ours, so that saving writes them again.
+ANNOTATED = "qdqtool.annotated"
+#: In ``value.meta`` of an initializer: its file declares its type a second time, in value_info.
+DECLARED = "qdqtool.declared"
 
 
 @dataclass(frozen=True)
@@ -85,10 +110,6 @@ def put(tensors: Mapping[Slot, ir.TensorProtocol]) -> Iterator[None]:
             tensor.name = names[slot]
 
 
-#: (place of the node in the main graph, name of the attribute, its bytes).
-Payload = tuple[int, str, bytes]
-
-
 @contextmanager
 def payloads_apart(proto: onnx.ModelProto) -> Iterator[list[Payload]]:
     """Attributes of EPContext nodes that are no UTF-8, empty in ``proto`` for as long as the block runs."""
@@ -146,29 +167,6 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-Weight = ir.Tensor[npt.NDArray[Any]]
-
-#: Characters of an error message, and of the place it names.
-LINE = 240
-#: Bytes from which a weight leaves the protobuf at `load`.
-LARGE = 1 << 16
-#: Types that numpy has as they are stored, by number.
-_PLAIN = {
-    kind.value: kind.numpy().newbyteorder("<")
-    for kind in map(
-        ir.DataType.__getitem__, ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64")
-    )
-}
-#: Fields of a tensor that `ir.Tensor` has no place for.
-_MORE = ("segment", "data_location", "doc_string")
-#: In ``model.meta``: absolute path of the file the model was loaded from.
-SOURCE = "qdqtool.source"
-#: In ``model.meta``: the file held annotations of ours, so that saving writes them again.
-ANNOTATED = "qdqtool.annotated"
-#: In ``value.meta`` of an initializer: its file declares its type a second time, in value_info.
-DECLARED = "qdqtool.declared"
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:

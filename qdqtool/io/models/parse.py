@@ -1,5 +1,6 @@
 """Bytes → `onnx.ModelProto`, by the format the file name tells: ``.onnx`` (and anything unknown) binary, ``.onnxtxt`` the text
-syntax of the ONNX specification, ``.json``, ``.textproto`` and what else onnx has registered."""
+syntax of the ONNX specification, ``.json``, ``.textproto`` and what else onnx has registered; and what of a protobuf is refused
+because no graph can be made of it (`check_model`)."""
 
 from __future__ import annotations
 
@@ -27,6 +28,13 @@ LOOKALIKES = (
     (4, b"ORTM", "is an ORT-format model", "give the .onnx file it was made of"),
     (4, b"TFL3", "is a TensorFlow Lite model", "convert it with tf2onnx"),
 )
+
+
+Call = tuple[str, str, str]
+A = onnx.AttributeProto
+SPARSE = (A.SPARSE_TENSOR, A.SPARSE_TENSORS)
+#: Types of values that onnx_ir cannot hold.
+UNHELD = {"map_type": "maps (a classifier's ZipMap: export with zipmap=False)", "opaque_type": "opaque values"}
 
 
 def read_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -78,13 +86,6 @@ def _refuse_depth(data: bytes, where: str) -> None:
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= 200 else text[:200] + "…"
-
-
-Call = tuple[str, str, str]
-A = onnx.AttributeProto
-SPARSE = (A.SPARSE_TENSOR, A.SPARSE_TENSORS)
-#: Types of values that onnx_ir cannot hold.
-UNHELD = {"map_type": "maps (a classifier's ZipMap: export with zipmap=False)", "opaque_type": "opaque values"}
 
 
 def check_model(model: onnx.ModelProto, folder: str | None) -> TensorRules:

@@ -1,6 +1,8 @@
 """Save a model so that at every moment the old one or the new one is whole.
 
-Data files come first and are never overwritten; the model is written under a hidden name, synced, and renamed last."""
+Data files come first and are never overwritten; the model is written under a hidden name, synced, and renamed last. `serialize`
+adds nothing to what was loaded: onnx_ir's serializer writes value_info for every initializer, doubles the metadata of tensors,
+and sorts metadata; that is undone, and nodes that were named at load are nameless again."""
 
 from __future__ import annotations
 
@@ -33,6 +35,12 @@ from qdqtool.io.models.load import (
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
 from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
+
+External = Literal["auto", "never", "always"]
+#: Bytes from which a tensor goes into a data file; smaller ones (scales, shapes) stay where readers need them early.
+THRESHOLD = 1024
+#: Bytes of tensors inside a model from which ``auto`` moves them out: under protobuf's 2 GiB with room for the graph.
+INLINE_LIMIT = 3 << 29
 
 
 def serialize(model: ir.Model) -> onnx.ModelProto:
@@ -179,14 +187,6 @@ def _drop_undeclared(infos: MutableSequence[onnx.ValueInfoProto], initializers: 
     for index in reversed(range(min(len(infos), len(initializers)))):
         if infos[index].name in undeclared:
             del infos[index]
-
-
-External = Literal["auto", "never", "always"]
-
-#: Bytes from which a tensor goes into a data file; smaller ones (scales, shapes) stay where readers need them early.
-THRESHOLD = 1024
-#: Bytes of tensors inside a model from which ``auto`` moves them out: under protobuf's 2 GiB with room for the graph.
-INLINE_LIMIT = 3 << 29
 
 
 def save(

@@ -1,4 +1,5 @@
-"""Who runs what: verdicts on units, what a target's policy makes of them, and the partitions that are left for the NPU."""
+"""Who runs what: verdicts on units, what a target's policy makes of them, and the partitions that are left for the NPU;
+and what runs each node, in words that a report shows (`placements`)."""
 
 from __future__ import annotations
 
@@ -32,6 +33,18 @@ WAYS_OUT = {
 NO_WAY_OUT = "nothing in qdqtool takes the body away: export the model without it"
 #: Types of integers that stand for data; shapes and indices are wider.
 _DATA_INTEGERS = frozenset({ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8})
+
+
+#: Rules of Q and DQ nodes, which belong to what stands beside them.
+PAIR, GRAPH_INPUT, GRAPH_OUTPUT, BESIDE_CPU, SHARED_PAIR = (
+    "pair",
+    "graph-input",
+    "graph-output",
+    "beside-cpu",
+    "shared-pair",
+)
+#: What lets the NPU run the Q and DQ at float ends of the graph, where it can.
+_INSIDE = "let the NPU do it, where it can: `qdqtool analyze --boundary npu`"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -249,19 +262,6 @@ def _inner(nodes: Iterable[ir.Node]) -> dict[ir.Node, Verdict]:
         for graph in bodies:
             found |= dict.fromkeys(graph.all_nodes(), verdict)
     return found
-
-
-#: Rules of Q and DQ nodes, which belong to what stands beside them.
-PAIR, GRAPH_INPUT, GRAPH_OUTPUT, BESIDE_CPU, SHARED_PAIR = (
-    "pair",
-    "graph-input",
-    "graph-output",
-    "beside-cpu",
-    "shared-pair",
-)
-
-#: What lets the NPU run the Q and DQ at float ends of the graph, where it can.
-_INSIDE = "let the NPU do it, where it can: `qdqtool analyze --boundary npu`"
 
 
 def placements(model: ir.Model, found: Partitioning) -> dict[ir.Node, Placement]:

@@ -1,4 +1,7 @@
-"""What a rule is."""
+"""What a rule of traps is, what it looks at, and the search.
+
+Rules see a model with its QDQ pairs looked through. An operator reads a *grid* where a DQ (or a node that is both) writes its
+operand; a value is written on a grid where a Q reads it. Between two operators there is a pair, or nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_qu
 from qdq_passes.graph.uses import all_nodes, input_at, is_constant
 from qdq_passes.qdq.look.grids import Grid, grid_of
 from qdq_passes.qdq.look.pairs import dequantizers
+
+#: What a rule looks at.
+Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +112,6 @@ def _quantizes(node: ir.Node) -> bool:
 
 def _dequantizes(node: ir.Node) -> bool:
     return is_dequantize(node) or is_quantize_dequantize(node)
-
-
-#: What a rule looks at.
-Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)

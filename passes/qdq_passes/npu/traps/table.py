@@ -1,4 +1,4 @@
-"""The rules there are, and the search."""
+"""The rules there are."""
 
 from __future__ import annotations
 
