@@ -10,7 +10,8 @@ from typing import ClassVar, Protocol
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass
-from qdq_passes.encode.edit.encoding_policy import ObservedRange, WithHistogram
+from qdq_passes.encode.edit.encoding_policy import WithHistogram
+from qdq_passes.encode.edit.precision import ObservedRange
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import CALIBRATED, Calibrated
 from qdq_passes.graph.uses import all_values
@@ -67,13 +68,10 @@ class Observe(Pass):
         assert not isinstance(self.runtime, Named)
         assert not isinstance(self.tensors, Named)
         try:
-            options = json.loads(self.options or "{}")
-        except ValueError as error:
-            raise UsageError(
-                f"options={self.options} is no JSON ({error})", where=self.name(), hint='as {"percentile": 99.9}'
-            ) from error
-        if not isinstance(options, dict):
-            raise UsageError(f"options={self.options} is no object", where=self.name(), hint='as {"percentile": 99.9}')
+            options = dict(json.loads(self.options or "{}").items())
+        except (ValueError, AttributeError) as error:
+            shown = 'as {"percentile": 99.9}'
+            raise UsageError(f"options={self.options} is no JSON object", where=self.name(), hint=shown) from error
         found = self.runtime.observe(model, self.data, self.tensors, self.method, options)
         for value in all_values(model):
             seen = found.get(value.name or "")
