@@ -289,7 +289,7 @@ def share_statistics(
     before: Statistics | None = None,
     progress: Progress | None = None,
 ) -> Statistics:
-    """What `collect_statistics` gives, byte for byte, by ``workers``, whose findings are held here at once; arguments are as there.
+    """What `collect_statistics` gives, byte for byte, by ``workers``, whose findings are held here at once; arguments as there.
 
     Args:
         feeds: the samples. Data in files are opened by each worker; others are sent where they are not larger than `SENT`.
