@@ -238,14 +238,9 @@ def observed_parts(
         opening = None
     size = UNKNOWN if count is None else max(1, min(MOST, -(-(count - observers.samples) // (SHARDS * workers.count))))
     job = Job(
-        workers.share(model),
-        observers.names,
-        observers.method,
-        observers.options,
-        observers.statistics,
-        method_sha256(observers.method),
-        opening,
-    )
+        workers.share(model), observers.names, observers.method, observers.options, observers.statistics,
+        method_sha256(observers.method), opening,
+    )  # fmt: skip
     if opening is not None and count is not None:
         shards = [Shard(first, min(size, count - first)) for first in range(observers.samples, count, size)]
         yield from workers.map(observe, job, shards)

@@ -289,17 +289,12 @@ def share_statistics(
     before: Statistics | None = None,
     progress: Progress | None = None,
 ) -> Statistics:
-    """What `collect_statistics` gives, byte for byte, by ``workers``; arguments as there. What they found is held here at once.
+    """What `collect_statistics` gives, byte for byte, by ``workers``, whose findings are held here at once; arguments as there.
 
     Args:
-        model: the model; not changed.
         feeds: the samples. Data in files are opened by each worker; others are sent where they are not larger than `SENT`.
         workers: who runs the model.
-        wanted: what to collect.
-        layers: node names; all layers of the main graph by default.
         memory: bytes of sums that a worker builds up at once.
-        file: write what is found there, and read it from there.
-        before: statistics to take over into the same record.
         progress: called after each part, or after each sample where this process works alone.
 
     Raises:

@@ -36,7 +36,7 @@ class SplitCommand(Split, Tolerance):
 
 @command_of(SplitCommand)
 def split(out: Out, asked: SplitCommand) -> int:
-    from qdqtool.llm.plan.planning import planned_for
+    from qdqtool.llm.plan.splitting import planned_for
     from qdqtool.llm.run.verifying import refuse_tolerance, verify_split
 
     if asked.specializations is not None:

@@ -21,7 +21,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.lints.context import LintContext, Slices
-from qdqtool.quantization.calibrating import collect_finite, exclude_options, observed_names
+from qdqtool.quantization.calibrating import Calibrator, left_float, observed_names
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import prepare
 from qdqtool.runtime.taps import Taps, float_tensors
@@ -58,10 +58,9 @@ def context_of_float(
     ranges = Ranges(method=plan.method, samples=0, tensors={name: Range(0.0, 0.0) for name in names})
     observed = ObservedValues()
     if feeds is not None and names:
-        ranges = collect_finite(
-            model, feeds, plan.method, names, options=plan.method_options, threads=threads,
-            way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
-        )  # fmt: skip
+        calibrator = Calibrator(threads=threads, way_out=left_float)
+        calibrator.observe(model, feeds, names, plan.method, plan.method_options)
+        ranges = calibrator.found
         observed = observe(
             model, {name: name for name in float_tensors(model)}, feeds, threads=threads, progress=progress
         )

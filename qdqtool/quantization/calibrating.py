@@ -73,51 +73,6 @@ class Passing:
             yield feed
 
 
-def collect_finite(
-    model: ir.Model,
-    feeds: Iterable[Mapping[str, Any]],
-    method: str,
-    names: Sequence[str] | None,
-    *,
-    way_out: Callable[[Sequence[str]], str],
-    options: Mapping[str, Option] | None = None,
-    statistics: bool = False,
-    cache: str | os.PathLike[str] | None = None,
-    threads: int = 1,
-    workers: Workers | None = None,
-    progress: Progress | None = None,
-) -> Ranges:
-    """Ranges of the tensors ``names`` (None: of all floats); when some hold NaN or Inf, one error that names them all.
-
-    Args:
-        model: the float model.
-        feeds: samples; read once.
-        method: calibration method.
-        names: tensors of the main graph.
-        way_out: the hint for the tensors that have no range.
-        options: options of the method.
-        statistics: keep histograms whatever the method.
-        cache: folder of ranges found before, and of those of an interrupted run.
-        threads: threads inside an operator.
-        workers: who runs the model; None: this process.
-        progress: called after each sample.
-
-    Raises:
-        ModelError: tensors hold NaN or Inf.
-    """
-    try:
-        return collect(
-            model, feeds, method, tensors=names, options=options, statistics=statistics, cache=cache, threads=threads,
-            workers=workers, progress=progress,
-        )  # fmt: skip
-    except NotFiniteError as error:
-        bad = error.tensors
-        shown = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
-        raise ModelError(
-            "NaN or Inf in the values (an attention mask?) has no range", where=shown, hint=way_out(bad)
-        ) from error
-
-
 @dataclass
 class Calibrator:
     """onnxruntime as pipelines know it, ``@runtime``: computes a model, and observes values on samples for the pass `observe`.
@@ -127,14 +82,18 @@ class Calibrator:
         statistics: histograms are kept whatever the method, so that reports know the noise of every activation.
         cache: folder of ranges found before, and of those of an interrupted run; None keeps none.
         workers: who runs the model; None: this process.
+        threads: threads inside an operator.
         progress: called after each sample.
+        way_out: what to do about tensors that have no range, by model and names; None: what `quantize` can do.
     """
 
     ranges: Ranges | None = None
     statistics: bool = False
     cache: str | os.PathLike[str] | None = None
     workers: Workers | None = None
+    threads: int = 1
     progress: Progress | None = None
+    way_out: Callable[[ir.Model, Sequence[str]], str] | None = None
     __call__ = staticmethod(compute)
 
     @property
@@ -159,10 +118,18 @@ class Calibrator:
         """
         if data is None:
             raise UsageError("no data to calibrate on", hint="give --data, or --ranges from `qdqtool calibrate`")
-        self.ranges = collect_finite(
-            model, data, method, tensors, options=options, statistics=self.statistics, cache=self.cache,
-            workers=self.workers, progress=self.progress, way_out=lambda bad: _without(model, bad),
-        )  # fmt: skip
+        try:
+            self.ranges = collect(
+                model, data, method, tensors=tensors, options=options, statistics=self.statistics, cache=self.cache,
+                threads=self.threads, workers=self.workers, progress=self.progress,
+            )  # fmt: skip
+        except NotFiniteError as error:
+            bad = error.tensors
+            shown = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
+            hint = (self.way_out or _without)(model, bad)
+            raise ModelError(
+                "NaN or Inf in the values (an attention mask?) has no range", where=shown, hint=hint
+            ) from error
         return self.ranges.bound
 
 
@@ -176,14 +143,19 @@ def huge_ranges(model: ir.Model, plan: Plan, ranges: Ranges, names: Sequence[str
         yield (
             f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
             f"{'hide by a bound that the grid holds with --bound-masks, or ' if are_masks else ''}"
-            f"leave it float with {exclude_options(model, large)}"
+            f"{left_float(model, large)}"
         )
 
 
 def _without(model: ir.Model, names: Sequence[str]) -> str:
     """How to go on where ``names`` hold what has no range."""
     masks_too = "let masks hide by a finite number with --bound-masks, or " if has_infinite_masks(model) else ""
-    return f"{masks_too}leave it float with {exclude_options(model, names)}"
+    return f"{masks_too}{left_float(model, names)}"
+
+
+def left_float(model: ir.Model, names: Sequence[str]) -> str:
+    """How ``names`` are left float."""
+    return f"leave it float with {exclude_options(model, names)}"
 
 
 def exclude_options(model: ir.Model, names: Iterable[str]) -> str:

@@ -34,12 +34,16 @@ from qdqtool.quantization.decoder_passes import (
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
-from qdqtool.quantization.weight_options import with_embeddings, with_per_axis
 from qdqtool.runtime.session import RUNTIME
 from qdqtool.targets.legalization import Legalization
 
 #: Named input that holds the ranges of the activations; and those of `observe`, which makes it: samples, and names of tensors.
 RANGES, DATA, TENSORS = "ranges", "data", "tensors"
+#: Takes rows out of a table.
+_LOOKUP = "Gather"
+#: Operators whose weights a switch is about: sums over a window, and over a whole axis.
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+LINEAR = ("Gemm", "MatMul")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,3 +229,55 @@ def _method_options(preset: Preset, method: str) -> dict[str, Option]:
     if not symmetric and "symmetric" in takes:
         options.setdefault("symmetric", False)
     return options
+
+
+def with_per_axis(preset: Preset, options: PlanOptions) -> Preset:
+    """``preset`` with a scale per output channel, or one a tensor, where a switch says so.
+
+    The axis is that of output channels: 0 of a Conv and a transposed Gemm, 1 of a ConvTranspose and a Gemm, the last of a MatMul.
+    An axis that the preset names itself stays.
+
+    Raises:
+        UsageError: the preset refuses per-axis weights, or an option of another tool contradicts a switch.
+    """
+    if options.per_axis_conv is None and options.per_axis_linear is None:
+        return preset
+    entries = list(preset.annotate.per_axis)
+    for switch, wanted, op_types in (
+        ("--per-axis-conv", options.per_axis_conv, CONVOLUTIONS),
+        ("--per-axis-linear", options.per_axis_linear, LINEAR),
+    ):
+        if wanted is None:
+            continue
+        if wanted and preset.no_per_axis:
+            raise UsageError(
+                f"{switch}: {preset.name} has one scale a weight, as {preset.no_per_axis}",
+                hint=f"leave out {switch}, or take another preset (`list presets`)",
+            )
+        said = options.extra.get("per-channel", wanted)
+        if said is not wanted:
+            shown = switch if wanted else switch.replace("--", "--no-")
+            raise UsageError(f"per_channel={str(said).lower()} contradicts {shown}", hint="drop one of them")
+        named = [entry for entry in entries if entry.partition(":")[0] in op_types]
+        if wanted:
+            entries += [op for op in op_types if op not in {entry.partition(":")[0] for entry in named}]
+        else:
+            entries = [entry for entry in entries if entry not in named]
+    return replace(preset, annotate=replace(preset.annotate, per_axis=tuple(entries)))
+
+
+def with_embeddings(preset: Preset, options: PlanOptions) -> Preset:
+    """``preset`` with the tables that Gather looks rows up in quantized too, where ``options`` asks for it.
+
+    In the blocks of the preset, which lie along a row, or else with a scale per row.
+    """
+    policy = preset.annotate
+    if not options.embeddings or _LOOKUP in policy.ops:
+        return preset
+    is_said = any(entry.partition(":")[0] == _LOOKUP for entry in policy.per_axis)
+    annotate = replace(
+        policy,
+        ops=(*policy.ops, _LOOKUP),
+        per_axis=policy.per_axis if is_said else (*policy.per_axis, f"{_LOOKUP}:0"),
+    )
+    return replace(preset, annotate=annotate)

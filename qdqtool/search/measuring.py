@@ -18,7 +18,7 @@ from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import Progress, Warn, after
-from qdqtool.quantization.calibrating import collect_finite, exclude_options, observed_names
+from qdqtool.quantization.calibrating import Calibrator, left_float, observed_names
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.precision import texts_of
 from qdqtool.quantization.quantizing import prepare, wrong
@@ -139,11 +139,9 @@ def _calibrated(
         return ranges
     if not names:
         return Ranges(method=wished.method, samples=0, tensors={})
-    return collect_finite(
-        model, feeds or (), wished.method, names, options=wished.method_options, cache=cache, workers=workers,
-        progress=progress,
-        way_out=lambda bad: f"leave it float with {exclude_options(model, bad)}",
-    )  # fmt: skip
+    calibrator = Calibrator(cache=cache, workers=workers, progress=progress, way_out=left_float)
+    calibrator.observe(model, feeds or (), names, wished.method, wished.method_options)
+    return calibrator.found
 
 
 def _hashes(baseline: Baseline, chosen: Plan, model: str, judged: Sequence[Arrays]) -> dict[str, str]:

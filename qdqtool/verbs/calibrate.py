@@ -51,7 +51,7 @@ class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Ver
         from qdqtool.io.feeds.spec import input_specs
         from qdqtool.io.files.progress import pass_on, stage
         from qdqtool.io.models.load import load
-        from qdqtool.quantization.calibrating import collect_finite
+        from qdqtool.quantization.calibrating import Calibrator
         from qdqtool.verbs.work.texts import with_texts
         from qdqtool.workers.cluster import open_workers
 
@@ -64,22 +64,13 @@ class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Ver
         data = with_texts(self.data, graph, self.model, tokenizer=self.tokenizer, samples=self.samples)
         feeds = open_feeds(data, input_specs(graph), samples=self.samples, seed=self.seed, image=self.image)
         with open_workers(self.jobs, self.cluster, warn=self.warn) as workers:
-            found = collect_finite(
-                graph,
-                feeds,
-                self.method,
-                tensors,
-                options=self.method_options,
-                statistics=self.statistics,
-                cache=self.cache,
-                way_out=lambda bad: (
-                    f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{n}' for n in bad))}"
-                ),
-                workers=workers,
-                progress=stage(self.progress, "calibrating", feeds.count),
-            )
+            calibrator = Calibrator(
+                statistics=self.statistics, cache=self.cache, workers=workers,
+                progress=stage(self.progress, "calibrating", feeds.count), way_out=_left_out,
+            )  # fmt: skip
+            calibrator.observe(graph, feeds, tensors, self.method, self.method_options or {})
         pass_on(feeds.warnings, self.warn)
-        return found
+        return calibrator.found
 
     def _tensors(self, graph: ir.Model) -> Sequence[str]:
         """Names of what is observed.
@@ -99,6 +90,11 @@ class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Ver
         if not chosen:
             raise UsageError("--select names no float value of the main graph", hint="weights need no calibration")
         return chosen
+
+
+def _left_out(model: ir.Model, names: Sequence[str]) -> str:
+    """How to go on where ``names`` have no range."""
+    return f"leave it out with --select {shlex.quote(' & '.join(f'!tensor:{name}' for name in names))}"
 
 
 calibrate = function_of(Calibrate)

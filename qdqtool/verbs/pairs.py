@@ -43,7 +43,7 @@ class PairEditing(Editing, Selected, AllowsEmpty, Findings):
 
     def pipeline(self) -> Pipeline:
         """The passes behind those that repair what no edit could be saved with; a description is written anew."""
-        from qdqtool.verbs.work.pairs import with_repairs
+        from qdqtool.verbs.work.editing import with_repairs
 
         return with_repairs(self.paths[0], self.steps(), self.warn)
 
@@ -61,7 +61,7 @@ class PairEditing(Editing, Selected, AllowsEmpty, Findings):
 
         With ``allow_empty`` texts that match nothing are a warning and left out.
         """
-        from qdqtool.verbs.work.pairs import matching
+        from qdqtool.verbs.work.editing import matching
 
         if not self.select:
             return {}

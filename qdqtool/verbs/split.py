@@ -166,8 +166,7 @@ class Split(Reports, Verb["SplitFolder"]):
             UsageError: the options contradict each other, or one has a value that it does not take.
         """
         from qdqtool.llm.plan.naming import load_naming
-        from qdqtool.llm.plan.planning import crossed
-        from qdqtool.llm.plan.specializations import read_specializations
+        from qdqtool.llm.plan.specializations import crossed, read_specializations
         from qdqtool.llm.plan.splitting import SplitPlan, checked
 
         said_words = (

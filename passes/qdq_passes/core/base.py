@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -81,8 +81,8 @@ class Pass:
 
     #: What the pass keeps; a property where it depends on the options.
     keeps: ClassVar[Keeps] = EXACT
-    #: Named inputs that it makes for the passes behind it (`given`); where all of them are bound already, it is not run.
-    gives: ClassVar[tuple[str, ...]] = ()
+    #: Named inputs that it makes for the passes behind it, and what reads each once it ran. Where all are bound, it is not run.
+    gives: ClassVar[Mapping[str, Callable[[ir.Model], object]]] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -97,10 +97,6 @@ class Pass:
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Edit ``model`` in place and yield what changed."""
         raise NotImplementedError(f"{type(self).__name__} has no run")
-
-    def given(self, model: ir.Model) -> Mapping[str, object]:
-        """The values of the named inputs that it ``gives``, once it ran."""
-        return {}
 
     def __call__(self, model: ir.Model) -> list[Change]:
         """Run the pass alone, to its end, and return its changes and skips in the order they happened.

@@ -24,7 +24,8 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.decoder.look.record import DECODER
-from qdq_passes.encode.edit.encoding_policy import ObservedRange, Ranges, range_of
+from qdq_passes.encode.edit.encoding_policy import Ranges, range_of
+from qdq_passes.encode.edit.precision import ObservedRange
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import OBSERVED, Observed
 from qdq_passes.graph.edit import Namer, drop_unread, new_constant

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
-from qdq_passes.encode.edit.encoding_policy import EncodingPolicy, ObservedRange, Ranges, check_min_scale
-from qdq_passes.encode.edit.precision import float_nodes, is_stored_otherwise, whole_range
+from qdq_passes.encode.edit.encoding_policy import EncodingPolicy, Ranges, check_min_scale
+from qdq_passes.encode.edit.precision import ObservedRange, float_nodes, is_stored_otherwise, whole_range
 from qdq_passes.encode.edit.weight_policy import check_blocks, parse_weight_types
 from qdq_passes.encode.edit.whole_groups import is_inside_whole, touched_by, whole_groups
 from qdq_passes.encode.look.demands import QUANTIZED_OPS, Demands, Rules, demands_of, sharing_outputs

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass
-from qdq_passes.encode.edit.encoding_policy import ObservedRange, WithHistogram
+from qdq_passes.encode.edit.encoding_policy import WithHistogram
+from qdq_passes.encode.edit.precision import ObservedRange
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import CALIBRATED, Calibrated
 from qdq_passes.graph.uses import all_values
@@ -31,6 +32,12 @@ class Runtime(Protocol):
         options: Mapping[str, bool | int | float | str],
     ) -> Mapping[str, ObservedRange]:
         """The ranges of the values called ``tensors`` (None: of every float value of the main graph) over ``data``."""
+
+
+def ranges_of(model: ir.Model) -> dict[str, Calibrated]:
+    """What is annotated, by the names of the values."""
+    ranges = {value.name: CALIBRATED.get(value) for value in all_values(model) if value.name}
+    return {name: found for name, found in ranges.items() if found is not None}
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class Observe(Pass):
     """
 
     keeps: ClassVar[Keeps] = EXACT
-    gives: ClassVar[tuple[str, ...]] = ("ranges",)
+    gives: ClassVar[Mapping[str, Callable[[ir.Model], object]]] = {"ranges": ranges_of}
     data: Named | Feeds
     runtime: Named | Runtime
     tensors: Named | tuple[str, ...] | None = None
@@ -67,13 +74,10 @@ class Observe(Pass):
         assert not isinstance(self.runtime, Named)
         assert not isinstance(self.tensors, Named)
         try:
-            options = json.loads(self.options or "{}")
-        except ValueError as error:
-            raise UsageError(
-                f"options={self.options} is no JSON ({error})", where=self.name(), hint='as {"percentile": 99.9}'
-            ) from error
-        if not isinstance(options, dict):
-            raise UsageError(f"options={self.options} is no object", where=self.name(), hint='as {"percentile": 99.9}')
+            options = dict(json.loads(self.options or "{}").items())
+        except (ValueError, AttributeError) as error:
+            shown = 'as {"percentile": 99.9}'
+            raise UsageError(f"options={self.options} is no JSON object", where=self.name(), hint=shown) from error
         found = self.runtime.observe(model, self.data, self.tensors, self.method, options)
         for value in all_values(model):
             seen = found.get(value.name or "")
@@ -84,8 +88,3 @@ class Observe(Pass):
             if CALIBRATED.get(value) != calibrated:
                 yield Change("annotate", value.name or "", f"range {calibrated.low:.6g} to {calibrated.high:.6g}")
             CALIBRATED.set(value, calibrated)
-
-    def given(self, model: ir.Model) -> Mapping[str, object]:
-        """``@ranges``: what is annotated, by the names of the values."""
-        ranges = {value.name: CALIBRATED.get(value) for value in all_values(model) if value.name}
-        return {"ranges": {name: found for name, found in ranges.items() if found is not None}}

@@ -145,17 +145,13 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibrated(Observed):
     """On an activation: the range that calibration observed.
 
     Args:
-        low: smallest value.
-        high: largest value.
         histogram: of the values, where one was kept; not part of what the range is.
     """
 
-    low: float
-    high: float
     histogram: Histogram | None = field(default=None, compare=False, repr=False)
 
 

@@ -110,7 +110,7 @@ class Pipeline:
 
     def needs(self) -> list[str]:
         """Names of the named inputs, ``@name``, in order of first use."""
-        return list(dict.fromkeys(name for p in self.passes for name in _named(p)))
+        return list(dict.fromkeys(name for p in self.passes for name in _named(p).values()))
 
     def run(self, model: ir.Model, *, inputs: Mapping[str, Any] | None = None, hooks: Iterable[Hook] = ()) -> Report:
         """Run every pass on ``model``, in place.
@@ -140,29 +140,28 @@ class Pipeline:
             except StopPipeline:
                 break
             reports.append(_run_one(pass_, bind(pass_, bound), model, hooks))
-            bound |= pass_.given(model)
+            bound |= {name: read(model) for name, read in pass_.gives.items()}
         return Report(model, tuple(reports))
 
 
-def _named(pass_: Pass) -> list[str]:
-    """Names of the named inputs of one pass."""
-    values = (getattr(pass_, f.name) for f in dataclasses.fields(pass_))
-    return [v.name for v in values if isinstance(v, Named)]
+def _named(pass_: Pass) -> dict[str, str]:
+    """Option → name, of the options of ``pass_`` that are named inputs."""
+    values = {f.name: getattr(pass_, f.name) for f in dataclasses.fields(pass_)}
+    return {option: value.name for option, value in values.items() if isinstance(value, Named)}
 
 
 def _missing(passes: Iterable[Pass], bound: Iterable[str]) -> list[str]:
     """Named inputs that are neither bound nor made by a pass before."""
     known, missing = set(bound), dict[str, None]()
     for each in passes:
-        missing |= dict.fromkeys(name for name in _named(each) if name not in known)
+        missing |= dict.fromkeys(name for name in _named(each).values() if name not in known)
         known |= set(each.gives)
     return list(missing)
 
 
 def bind(pass_: Pass, inputs: Mapping[str, Any]) -> Pass:
     """``pass_`` with its named inputs replaced by their values."""
-    values = {f.name: getattr(pass_, f.name) for f in dataclasses.fields(pass_)}
-    return dataclasses.replace(pass_, **{k: inputs[v.name] for k, v in values.items() if isinstance(v, Named)})
+    return dataclasses.replace(pass_, **{option: inputs[name] for option, name in _named(pass_).items()})
 
 
 def _run_one(pass_: Pass, bound: Pass, model: ir.Model, hooks: Sequence[Hook]) -> PassReport:
@@ -174,9 +173,7 @@ def _run_one(pass_: Pass, bound: Pass, model: ir.Model, hooks: Sequence[Hook]) -
         for hook in hooks:
             hook.after(pass_, model, changes)
     except Exception as error:
-        if (
-            pass_.gives
-        ):  # it asks a runtime and data: what they raise is theirs, and nothing that is written would replay it
+        if pass_.gives:  # what a runtime and data raise is theirs, and nothing that is written would replay it
             raise
         for hook in hooks:
             hook.on_error(pass_, model, error)

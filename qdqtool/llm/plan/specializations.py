@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,3 +122,30 @@ def cloud_ai_form(specializations: Iterable[Specialization]) -> dict[str, Any]:
 def flat_form(specializations: Iterable[Specialization]) -> dict[str, Any]:
     """``{"specializations": [{"batch_size": "1", "seq_len": "128", "ctx_len": "1024"}]}``; numbers are text there."""
     return {"specializations": [{key: str(getattr(s, key)) for key in DIMENSIONS} for s in specializations]}
+
+
+def crossed(
+    prefill: Sequence[int], decode: Sequence[int], context: Sequence[int], batch: Sequence[int] = (1,)
+) -> list[Specialization]:
+    """Every length at every context and batch size; a prefill longer than a context goes with the larger ones.
+
+    Raises:
+        UsageError: no context holds a length, a decode run has several tokens, or there is nothing to make.
+    """
+    if any(length != 1 for length in decode):
+        raise UsageError(
+            f"a run of {next(n for n in decode if n != 1)} tokens is no decode step",
+            hint=f"give --decode 1, and --prefill {','.join(map(str, sorted({*prefill, *decode} - {1})))}",
+        )
+    lengths = sorted({*prefill, *decode}, reverse=True)
+    if not lengths or not context:
+        raise UsageError("no specialization", hint="give --prefill, --decode and --context")
+    if lengths[0] > max(context):
+        raise UsageError(f"no context holds {lengths[0]} tokens of one run", hint=f"the largest is {max(context)}")
+    return [
+        Specialization.of(rows, length, size)
+        for rows in sorted(set(batch))
+        for size in sorted(set(context))
+        for length in lengths
+        if length <= size
+    ]

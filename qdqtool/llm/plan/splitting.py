@@ -22,6 +22,7 @@ from qdq_passes.graph.uses import label
 from qdq_passes.pipeline.pipeline import Hook, parse_pipeline, run_pipeline
 
 from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.runtime.session import RUNTIME, compute
 
@@ -317,3 +318,15 @@ def cautions(model: ir.Model, largest: int) -> Iterator[str]:
             f"tokens are rotated otherwise in a run that reaches position {first}: a longer prompt in chunks differs from one "
             f"run of the dynamic model, and padding counts; a context of {first} is exact"
         )
+
+
+def planned_for(model: ModelOrPath, plan: SplitPlan, *, warn: Warn | None = None) -> SplitPlan:
+    """``plan`` as `split` would carry it out on ``model``: an attention that keeps its cache itself needs other passes.
+
+    Raises:
+        UnsupportedError: the model is no decoder with a cache.
+    """
+    work, _ = opened(model)
+    repair(work, warn)
+    run_pipeline(work, CLEAN)
+    return adapted(plan, decoder_io(work), warn)

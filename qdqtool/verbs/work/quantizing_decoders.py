@@ -70,7 +70,7 @@ class QuantizedFolder(Quantized):
         """JSON-ready: the keys of `quantize`, counts of all graphs together; then the same per graph."""
         first = next(iter(self.graphs.values()))
         graphs = list(self.graphs.values())
-        return {
+        data = {
             "folder": self.folder,
             "preset": first.plan.preset.name,
             "method": self.ranges.method,
@@ -83,12 +83,10 @@ class QuantizedFolder(Quantized):
             "graphs": [{"model": name, **done.to_json()} for name, done in self.graphs.items()],
             "files": sorted(self.manifest.files),
             "seconds": round(self.seconds, 3),
-            **(
-                {"target_refusals": [{"node": node, "reason": reason} for node, reason in self.target_refusals]}
-                if self.target_refusals is not None
-                else {}
-            ),
         }
+        if self.target_refusals is not None:
+            data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
+        return data
 
 
 def quantized_folder(asked: Quantize) -> QuantizedFolder:

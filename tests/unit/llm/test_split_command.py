@@ -10,8 +10,7 @@ from qdq_passes.errors import UsageError
 
 import qdqtool
 from qdqtool.llm.plan.buckets import padding_of
-from qdqtool.llm.plan.planning import crossed
-from qdqtool.llm.plan.specializations import Specialization
+from qdqtool.llm.plan.specializations import Specialization, crossed
 from qdqtool.verbs.split import split
 from tests.cases.cli_helpers import DIGITS, cli
 from tests.golden_messages.refusal import refusal, told

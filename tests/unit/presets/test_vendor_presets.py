@@ -21,7 +21,7 @@ from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 from qdqtool import api
 from qdqtool.io.models.save import save
 from qdqtool.presets.loading import load_preset
-from qdqtool.quantization.weight_options import CONVOLUTIONS, LINEAR
+from qdqtool.quantization.plan import CONVOLUTIONS, LINEAR
 from qdqtool.verbs.work.quantizing import Quantized
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, accepted, cli
 from tests.golden_messages.refusal import told

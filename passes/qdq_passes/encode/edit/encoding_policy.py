@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.encode.edit.precision import stored_type
+from qdq_passes.encode.edit.precision import ObservedRange, stored_type
 from qdq_passes.encode.edit.weight_policy import blocked_encoding, weight_type
 from qdq_passes.encode.look.demands import Role
 from qdq_passes.errors import QdqError, UsageError
@@ -36,15 +36,6 @@ from qdq_passes.numerics.reencode import rounded_up_to
 from qdq_passes.qdq.edit.checks import check_numbers
 
 _NOTHING_SAID = Override()
-
-
-class ObservedRange(Protocol):
-    """What calibration knows of a tensor."""
-
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
