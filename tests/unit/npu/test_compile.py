@@ -181,8 +181,9 @@ def test_programs_in_files(tmp_path: Path) -> None:
     assert context.attributes["ep_cache_context"].as_string() == file.name
     assert payload_bytes(context, read.meta.get(SOURCE)) == file.read_bytes()
     file.unlink()
-    with refusal(ModelError):
+    with pytest.raises(ModelError) as caught:
         payload_bytes(context, read.meta.get(SOURCE))
+    assert caught.value.where == "npu_0"
     assert [f.rule for f in compiled.findings(read, None)] == ["program"]
 
 

@@ -10,11 +10,11 @@ from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import CALIBRATED
 from qdq_passes.graph.uses import all_values
 from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
-from qdqtool.io.models.serialize import serialize
 
 import qdqtool
 from qdqtool.calibrate.observer import Range
 from qdqtool.io.models.load import load
+from qdqtool.io.models.save import serialize
 from qdqtool.quantization.calibrating import Calibrator
 from tests.cases.cli_helpers import DIGITS
 
