@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import TypeVar
 
 import pytest
@@ -181,7 +183,11 @@ def _covers(item: pytest.Item, cover: Iterable[str | tuple[str, ...]]) -> Iterat
 
 
 def _plain(value: object) -> object:
-    return value if isinstance(value, str | int | float | bool | type(None)) else repr(value)
+    """The same in every process: what a value prints as has addresses, of which a function's line is the better sign."""
+    if isinstance(value, str | int | float | bool | type(None)):
+        return value
+    line = value.__code__.co_firstlineno if isinstance(value, FunctionType) else ""
+    return re.sub(r" at 0x[0-9a-f]+", f" {line}", repr(value))
 
 
 def pin_of(item: pytest.Item) -> str:

@@ -45,7 +45,7 @@ def make_map(workers: str) -> Map:
     with tempfile.TemporaryDirectory() as folder:
         options = ["-q", "-m", "not extra", "-n", workers, "--dist", "worksteal", "-p", reach.__name__]
         env = {**os.environ, reach.VARIABLE: folder}
-        subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=env, stdout=sys.stderr, check=False)
+        subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=env, stdout=sys.stderr, check=True)
         rows = [json.loads(row) for file in Path(folder).glob("*.jsonl") for row in file.read_text().splitlines()]
     return dict(rows)
 

@@ -56,9 +56,7 @@ def draw(root: Path, files: list[str], count: int, seed: int) -> list[Mutant]:
     found: dict[tuple[str, int | None], Mutant] = {}
     for mutant in everything:
         found.setdefault((mutant.file, mutant.function or -mutant.line), mutant)
-        if len(found) == count:
-            break
-    return list(found.values())
+    return list(found.values())[:count]
 
 
 def places(file: str, source: bytes) -> Iterator[Mutant]:

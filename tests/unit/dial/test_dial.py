@@ -100,3 +100,17 @@ def test_pins_name_tests_with_a_reason() -> None:
     assert all("::" in pin for pin in dial.pinned())
     lines = [line for line in dial.PINNED.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     assert all("  # " in line for line in lines)
+
+
+def test_what_is_covered_is_told_apart_by_what_every_process_sees() -> None:
+    """Workers draw the same: no address of an object counts."""
+
+    def one() -> None: ...
+    def two() -> None: ...
+
+    items = {
+        name: Fake(f"test_a.py::test[{name}]", {"a": value}, {}) for name, value in {"one": one, "two": two}.items()
+    }
+    covered = {name: list(dial._covers(item, ["a"])) for name, item in items.items()}  # type: ignore[arg-type]
+    assert covered["one"] != covered["two"]
+    assert "0x" not in str(covered)
