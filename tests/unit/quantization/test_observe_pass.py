@@ -16,6 +16,8 @@ from qdqtool.calibrate.observer import Range
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import serialize
 from qdqtool.quantization.calibrating import Calibrator
+from qdqtool.quantization.quantizing import quantize_model
+from qdqtool.verbs.quantize import Quantize
 from tests.cases.cli_helpers import DIGITS
 
 
@@ -53,6 +55,17 @@ def test_what_is_annotated_is_what_was_found() -> None:
     assert back == found
     assert back.histogram is not None
     assert back.histogram.state() == (found.histogram and found.histogram.state())
+
+
+def test_a_calibrator_serves_one_plan_after_another() -> None:
+    """It stays as it is: the second plan has the ranges of its own method."""
+    calibrator = Calibrator()
+    for method in ("minmax", "pow2-nonoverflow"):
+        made = Quantize(load(DIGITS), preset="8a8w", method=method).plan()
+        done = quantize_model(load(DIGITS), made, feeds=feeds(), calibrator=calibrator)
+        assert done.ranges.method == method
+        assert done.ranges.samples == 3
+        assert calibrator.ranges is None
 
 
 def test_what_the_data_raise_is_not_of_the_pass() -> None:
