@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,6 +112,10 @@ class Pipeline:
         """Names of the named inputs, ``@name``, in order of first use."""
         return list(dict.fromkeys(name for p in self.passes for name in _named(p).values()))
 
+    def todo(self, bound: Collection[str]) -> tuple[Pass, ...]:
+        """The passes that run where the named inputs ``bound`` are given: not those whose result is given (`Pass.gives`)."""
+        return tuple(p for p in self.passes if not p.gives or not set(p.gives) <= set(bound))
+
     def run(self, model: ir.Model, *, inputs: Mapping[str, Any] | None = None, hooks: Iterable[Hook] = ()) -> Report:
         """Run every pass on ``model``, in place.
 
@@ -125,7 +129,7 @@ class Pipeline:
             QdqError: a pass or hook refused; ``where`` names the pass.
         """
         bound = dict(inputs or {})
-        todo = [p for p in self.passes if not p.gives or not bound.keys() >= set(p.gives)]
+        todo = self.todo(bound)
         if missing := _missing(todo, bound):
             names = ", ".join("@" + name for name in missing)
             raise UsageError(

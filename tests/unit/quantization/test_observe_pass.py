@@ -81,7 +81,9 @@ def test_what_the_data_raise_is_not_of_the_pass() -> None:
 
 def test_what_it_gives_need_not_be_bound() -> None:
     text = "observe{data=@data runtime=@runtime},annotate-encodings{encodings=@ranges}"
-    assert parse_pipeline(text).needs() == ["data", "runtime", "ranges"]
+    pipeline = parse_pipeline(text)
+    assert pipeline.needs() == ["data", "runtime", "ranges"]
+    assert (pipeline.todo(["data"]), pipeline.todo(["ranges"])) == (pipeline.passes, pipeline.passes[1:])
     with pytest.raises(UsageError, match=r"the pipeline needs @data, @runtime(;|$)"):
         run_pipeline(load(DIGITS), text)
     assert run_pipeline(
