@@ -130,11 +130,9 @@ class Pipeline:
         """
         bound = dict(inputs or {})
         todo = self.todo(bound)
-        if missing := _missing(todo, bound):
-            names = ", ".join("@" + name for name in missing)
-            raise UsageError(
-                f"the pipeline needs {names}", hint="bind it: --ranges FILE binds @ranges, --target @target"
-            )
+        if _missing(todo, bound):
+            hint = "bind it: --ranges FILE binds @ranges, --target @target"
+            raise UsageError(f"the pipeline needs {_wanted(todo, bound)}", hint=hint)
         hooks = tuple(hooks)
         reports: list[PassReport] = []
         for pass_ in todo:
@@ -161,6 +159,18 @@ def _missing(passes: Iterable[Pass], bound: Iterable[str]) -> list[str]:
         missing |= dict.fromkeys(name for name in _named(each).values() if name not in known)
         known |= set(each.gives)
     return list(missing)
+
+
+def _wanted(passes: Sequence[Pass], bound: Collection[str]) -> str:
+    """The named inputs that are missing; of a pass that is not run where what it makes is bound, that or its own."""
+    lacking = [p for p in passes if p.gives and _missing([p], bound)]
+    rest = _missing([p for p in passes if p not in lacking], {*bound, *(name for p in lacking for name in p.gives)})
+    ways = (f"{_listed(p.gives)}, or {_listed(_missing([p], bound))} for {p.name()}" for p in lacking)
+    return ", ".join((*([_listed(rest)] if rest else []), *ways))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join("@" + name for name in names)
 
 
 def bind(pass_: Pass, inputs: Mapping[str, Any]) -> Pass:
