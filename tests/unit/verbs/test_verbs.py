@@ -115,6 +115,10 @@ def test_the_function() -> None:
     assert list(inspect.signature(paint).parameters)[:2] == ["model", "output"]
     with refusal(UsageError):
         paint("m", color="blue")
+    with pytest.raises(TypeError, match=r"^paint\(\): missing a required argument: 'model'$"):
+        paint()
+    with pytest.raises(TypeError, match=r"^paint\(\): too many positional arguments$"):
+        paint("m", "o", "more")
 
 
 def test_the_order() -> None:
