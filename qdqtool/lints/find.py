@@ -22,6 +22,11 @@ def find_lints(context: LintContext, lints: Iterable[Lint] = LINTS) -> list[Find
 
 
 def concat_warnings(quantized: ir.Model, ranges: Mapping[str, Interval]) -> Iterator[str]:
-    """A line for each Concat of ``quantized`` whose branches are too far apart for its grid, with the way out."""
+    """A line for each Concat whose branches are too far apart for its grid, with the way out; looked for when it is read.
+
+    Args:
+        quantized: the model with its pairs.
+        ranges: what its tensors held in the float model.
+    """
     for each in ConcatRangeMismatch().find(LintContext(model=quantized, ranges=ranges)):
         yield f"{each.where}: {each.message}; {each.hint} (concat-range-mismatch; `check --data` knows more)"
