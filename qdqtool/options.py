@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _KEY = "option"
 _LIST = (tuple, list, Sequence)
+#: Annotations of several values: how each is read must be known.
+_MANY = ("Sequence[", "Mapping[", "Iterable[")
 
 #: Instead of the name of an option: it is shown behind all others.
 LAST = ""
@@ -234,13 +236,17 @@ def _ordered(cls: type) -> tuple[Field, ...]:
 
 
 def _field(cls: type, each: dataclasses.Field[Any]) -> Field:
-    annotation = str(each.type)
+    annotation, said = str(each.type), each.metadata[_KEY]
+    owner = _owner(cls, each.name)
+    allowed = _types(owner, annotation)
+    if allowed is None and said.kind == "option" and annotation.startswith(_MANY) and not (said.read or said.many):
+        raise TypeError(f"{owner.__name__}.{each.name}: {annotation} names what is not imported; say read or many")
     return Field(
         name=each.name,
-        option=each.metadata[_KEY],
+        option=said,
         default=each.default,
         annotation=annotation,
-        types=_types(_owner(cls, each.name), annotation),
+        types=(str,) if allowed is None else allowed,
     )
 
 
@@ -249,12 +255,12 @@ def _owner(cls: type, name: str) -> type:
     return next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
 
 
-def _types(owner: type, annotation: str) -> tuple[Any, ...]:
-    """What ``annotation`` allows; text where it names something that only type checkers import."""
+def _types(owner: type, annotation: str) -> tuple[Any, ...] | None:
+    """What ``annotation`` allows; None where it names something that only type checkers import."""
     try:
         found = eval(annotation, vars(sys.modules[owner.__module__]))
     except NameError:
-        return (str,)
+        return None
     each = (
         typing.get_args(found)
         if isinstance(found, types.UnionType) or typing.get_origin(found) is typing.Union

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding
@@ -21,10 +21,12 @@ def find_lints(context: LintContext, lints: Iterable[Lint] = LINTS) -> list[Find
     return [finding for lint in lints for finding in lint.findings(context)]
 
 
-def concat_warnings(quantized: ir.Model, ranges: Mapping[str, Interval]) -> list[str]:
-    """One line for each Concat of ``quantized`` whose branches are too far apart for its grid, with the way out."""
-    found = ConcatRangeMismatch().find(LintContext(model=quantized, ranges=ranges))
-    return [
-        f"{each.where}: {each.message}; {each.hint} (concat-range-mismatch; `check --data` knows more)"
-        for each in found
-    ]
+def concat_warnings(quantized: ir.Model, ranges: Mapping[str, Interval]) -> Iterator[str]:
+    """A line for each Concat whose branches are too far apart for its grid, with the way out; looked for when it is read.
+
+    Args:
+        quantized: the model with its pairs.
+        ranges: what its tensors held in the float model.
+    """
+    for each in ConcatRangeMismatch().find(LintContext(model=quantized, ranges=ranges)):
+        yield f"{each.where}: {each.message}; {each.hint} (concat-range-mismatch; `check --data` knows more)"

@@ -126,7 +126,7 @@ def quantize_model(
         model: the float model.
         plan: from `qdqtool.quantization.plan.plan`.
         feeds: calibration samples, read once; not needed where the calibrator has ranges.
-        calibrator: what runs the model on them, or the ranges that were found before.
+        calibrator: what runs the model on them, or the ranges that were found before; it stays as it is.
         allow_empty: selectors that match nothing are warned about and left out of the plan.
         hooks: pipeline hooks; verification after each pass is always on.
         recovering: statistics of the layers' inputs, or what to do with those that are collected.
@@ -139,7 +139,7 @@ def quantize_model(
     start = time.perf_counter()
     hooks = (*hooks, VerifyEach())
     plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
-    calibrator, recovering = calibrator or Calibrator(), recovering or Recovering()
+    calibrator, recovering = replace(calibrator or Calibrator()), recovering or Recovering()
     recovered = recovering.recover(
         model, plan.recover, plan.materialise, feeds=feeds, hooks=hooks, workers=calibrator.workers
     )

@@ -90,6 +90,7 @@ class Recipe:
         if unknown:
             raise UsageError(f"the recipe has the option {unknown[0]!r}, which there is not", hint="update qdqtool")
         for name, value in said.items():
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
             told, default = getattr(value, "name", value) if name == "preset" else value, defaults[name]
             if not _same(value, default) and not _same(told, own.get(name, default)):
                 option = f"--{name.replace('_', '-')}"

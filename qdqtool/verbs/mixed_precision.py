@@ -160,7 +160,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         preset, chosen = self.preset or DEFAULT_PRESET, found.chosen
         names = {each.name for each in options_of(PlanOptions)} | {"target", "samples", "seed"}
         return Recipe(
-            preset=preset.name if isinstance(preset, Preset) else preset,
+            preset=preset.name if isinstance(preset, Preset) else os.fspath(preset),
             options={name: _option(name, value) for name, value in changed(self).items() if name in names},
             nodes=dict(chosen.point.raised),
             metric=found.metric.name,
@@ -183,6 +183,7 @@ def _option(name: str, value: Any) -> OptionValue:
     items = list(value) if isinstance(value, list | tuple) else [value]
     if any(callable(item) for item in items):
         raise UsageError("a recipe cannot hold a function", where=name, hint="give it as module:function")
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
     return tuple(value) if isinstance(value, list | tuple) else value
 
 

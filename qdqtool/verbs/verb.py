@@ -48,20 +48,25 @@ class Verb(Generic[R_co]):
 def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
     """The function that a caller in Python uses: it takes what ``verb`` is made of, and runs it.
 
-    It raises a UsageError for an option that there is not.
+    It raises a UsageError for an option that there is not, a TypeError for arguments that do not fit.
     """
-    known = frozenset(inspect.signature(verb).parameters)
+    signature = inspect.signature(verb)
+    known = frozenset(signature.parameters)
 
     @functools.wraps(verb, updated=())
     def call(*args: P.args, **kwargs: P.kwargs) -> R_co:
         for name in sorted(kwargs.keys() - known):
             raise UsageError(f"there is no option {name!r}", hint=f"there is {', '.join(sorted(known))}")
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{call.__name__}(): {error}") from None
         return verb(*args, **kwargs).run()
 
     assert isinstance(verb, type)
     call.__name__ = call.__qualname__ = kebab_case(verb.__name__.removesuffix("Of")).replace("-", "_")
     call.__doc__ = documented(verb)
-    call.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 
 

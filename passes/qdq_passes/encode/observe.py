@@ -80,11 +80,14 @@ class Observe(Pass):
             raise UsageError(f"options={self.options} is no JSON object", where=self.name(), hint=shown) from error
         found = self.runtime.observe(model, self.data, self.tensors, self.method, options)
         for value in all_values(model):
-            seen = found.get(value.name or "")
-            if seen is None:
+            observed = found.get(value.name or "")
+            if observed is None:
+                if CALIBRATED.get(value) is not None:
+                    CALIBRATED.clear(value)
+                    yield Change("annotate", value.name or "", "range of an earlier run taken away")
                 continue
-            histogram = seen.histogram if isinstance(seen, WithHistogram) else None
-            calibrated = Calibrated(float(seen.low), float(seen.high), histogram)
+            histogram = observed.histogram if isinstance(observed, WithHistogram) else None
+            calibrated = Calibrated(float(observed.low), float(observed.high), histogram)
             if CALIBRATED.get(value) != calibrated:
                 yield Change("annotate", value.name or "", f"range {calibrated.low:.6g} to {calibrated.high:.6g}")
             CALIBRATED.set(value, calibrated)

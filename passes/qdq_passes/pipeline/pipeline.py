@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,6 +112,10 @@ class Pipeline:
         """Names of the named inputs, ``@name``, in order of first use."""
         return list(dict.fromkeys(name for p in self.passes for name in _named(p).values()))
 
+    def todo(self, bound: Collection[str]) -> tuple[Pass, ...]:
+        """The passes that run where the named inputs ``bound`` are given: not those whose result is given (`Pass.gives`)."""
+        return tuple(p for p in self.passes if not p.gives or not set(p.gives) <= set(bound))
+
     def run(self, model: ir.Model, *, inputs: Mapping[str, Any] | None = None, hooks: Iterable[Hook] = ()) -> Report:
         """Run every pass on ``model``, in place.
 
@@ -125,12 +129,10 @@ class Pipeline:
             QdqError: a pass or hook refused; ``where`` names the pass.
         """
         bound = dict(inputs or {})
-        todo = [p for p in self.passes if not p.gives or not bound.keys() >= set(p.gives)]
-        if missing := _missing(todo, bound):
-            names = ", ".join("@" + name for name in missing)
-            raise UsageError(
-                f"the pipeline needs {names}", hint="bind it: --ranges FILE binds @ranges, --target @target"
-            )
+        todo = self.todo(bound)
+        if _missing(todo, bound):
+            hint = "bind it: --ranges FILE binds @ranges, --target @target"
+            raise UsageError(f"the pipeline needs {_wanted(todo, bound)}", hint=hint)
         hooks = tuple(hooks)
         reports: list[PassReport] = []
         for pass_ in todo:
@@ -157,6 +159,18 @@ def _missing(passes: Iterable[Pass], bound: Iterable[str]) -> list[str]:
         missing |= dict.fromkeys(name for name in _named(each).values() if name not in known)
         known |= set(each.gives)
     return list(missing)
+
+
+def _wanted(passes: Sequence[Pass], bound: Collection[str]) -> str:
+    """The named inputs that are missing; of a pass that is not run where what it makes is bound, that or its own."""
+    lacking = [p for p in passes if p.gives and _missing([p], bound)]
+    rest = _missing([p for p in passes if p not in lacking], {*bound, *(name for p in lacking for name in p.gives)})
+    ways = (f"{_listed(p.gives)}, or {_listed(_missing([p], bound))} for {p.name()}" for p in lacking)
+    return ", ".join((*([_listed(rest)] if rest else []), *ways))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join("@" + name for name in names)
 
 
 def bind(pass_: Pass, inputs: Mapping[str, Any]) -> Pass:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from qdqtool.options import option, said
+from qdqtool.options import option, pairs, said
 from qdqtool.verbs.groups import MODEL, Path, Reports, Samples, first_samples
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 #: Samples without ``samples``: the reference is slow.
 SAMPLES = 16
 _DATA = "Samples: file.npz, a folder of .npz or of images, module:function, or random:N[:SEED]."
-
-
-def _given(texts: Sequence[str]) -> dict[str, str]:
-    found = [text.partition("=") for text in texts]
-    for key, equals, _ in found:
-        if not equals or not key:
-            raise ValueError(f"{key!r} has no value; write KEY=VALUE")
-    return {key: value for key, _, value in found}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +57,9 @@ class Simulate(Samples, Reports, Verb["Simulation"]):
     )
     ep_name: str | None = option(None, "... of this name; can be left out when the library has one.", value="NAME")
     ep_options: Mapping[str, str] | None = option(
-        None, "An option of the provider (repeat).", value="K=V", flags=("--ep-option",), many=True, read=_given
-    )
+        None, "An option of the provider (repeat).",
+        value="K=V", flags=("--ep-option",), many=True, read=lambda texts: pairs(texts, example="isa=portable"),
+    )  # fmt: skip
 
     def run(self) -> Simulation:
         """Outputs, figures, placement and the estimate. Without the library of the simulated NPU the reference runs in its

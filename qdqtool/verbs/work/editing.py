@@ -110,7 +110,7 @@ def run_and_save(
     """
     source, output = asked.paths
     steps = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
-    needed, count = steps.needs(), len(steps.passes)
+    needed = steps.needs()
     read = {name: given for name, given in (inputs or {}).items() if name in needed}
     files = [given.file for given in read.values()]
     refuse_output(output, asked.overwrite, source, record, *files)
@@ -126,6 +126,7 @@ def run_and_save(
     bound: dict[str, Any] = {name: given.value for name, given in read.items()}
     bound |= {"target": target} if target is not None else {}
     bound |= {RUNTIME: compute} if RUNTIME in needed else {}
+    count = len(steps.todo(bound))
     report = steps.run(model, inputs=bound, hooks=[Ticks(tick, count), *checks, *hooks])
     refuse_errors(model, known, allow_findings=allow_findings)
     ran = ",".join(part.text for part in report.passes)

@@ -151,7 +151,7 @@ def _alike(
     statistics: Statistics | None,
 ) -> dict[str, Quantization]:
     """All ``graphs`` quantized, a second time those that would have an encoding of their own for a tensor of the others."""
-    told = _Once(asked.warn)
+    told = None if asked.warn is None else _Once(asked.warn)
 
     def of(file: str, model: ir.Model, plan: Plan) -> Quantization:
         ranges, recovering = _of(shared, names[file]), Recovering(given=statistics)
@@ -227,11 +227,11 @@ def _graphs(folder: str | os.PathLike[str], manifest: Manifest) -> dict[str, ir.
 class _Once:
     """Passes on each warning once."""
 
-    def __init__(self, warn: Warn | None) -> None:
+    def __init__(self, warn: Warn) -> None:
         self._warn, self._told = warn, set[str]()
 
     def __call__(self, text: str) -> None:
-        if self._warn is not None and text not in self._told:
+        if text not in self._told:
             self._told.add(text)
             self._warn(text)
 

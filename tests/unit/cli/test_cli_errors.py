@@ -123,6 +123,7 @@ def test_an_output_that_is_a_folder(tmp_path: Path) -> None:
         ["opt", "MODEL", "-p", ""],
         ["opt", "MODEL", "-p", "@nowhere.txt"],
         ["opt", "MODEL", "-p", "annotate-encodings{encodings=@ranges}"],
+        ["opt", "MODEL", "-p", "observe{data=@data runtime=@runtime tensors=@tensors},adjust-ranges{ranges=@ranges}"],
         ["opt", "MODEL", "-p", "remove-qdq{select=op:Nope}"],
         ["quantize", "MODEL", "--preset", "xint"],
         ["quantize", "MODEL", "--preset", "no.toml"],

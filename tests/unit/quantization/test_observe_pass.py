@@ -16,7 +16,10 @@ from qdqtool.calibrate.observer import Range
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import serialize
 from qdqtool.quantization.calibrating import Calibrator
+from qdqtool.quantization.quantizing import quantize_model
+from qdqtool.verbs.quantize import Quantize
 from tests.cases.cli_helpers import DIGITS
+from tests.golden_messages.refusal import refusal
 
 
 def feeds() -> list[dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]]:
@@ -55,6 +58,17 @@ def test_what_is_annotated_is_what_was_found() -> None:
     assert back.histogram.state() == (found.histogram and found.histogram.state())
 
 
+def test_a_calibrator_serves_one_plan_after_another() -> None:
+    """It stays as it is: the second plan has the ranges of its own method."""
+    calibrator = Calibrator()
+    for method in ("minmax", "pow2-nonoverflow"):
+        made = Quantize(load(DIGITS), preset="8a8w", method=method).plan()
+        done = quantize_model(load(DIGITS), made, feeds=feeds(), calibrator=calibrator)
+        assert done.ranges.method == method
+        assert done.ranges.samples == 3
+        assert calibrator.ranges is None
+
+
 def test_what_the_data_raise_is_not_of_the_pass() -> None:
     def broken() -> Iterator[dict[str, object]]:
         raise ValueError("out of samples")
@@ -68,8 +82,10 @@ def test_what_the_data_raise_is_not_of_the_pass() -> None:
 
 def test_what_it_gives_need_not_be_bound() -> None:
     text = "observe{data=@data runtime=@runtime},annotate-encodings{encodings=@ranges}"
-    assert parse_pipeline(text).needs() == ["data", "runtime", "ranges"]
-    with pytest.raises(UsageError, match=r"the pipeline needs @data, @runtime(;|$)"):
+    pipeline = parse_pipeline(text)
+    assert pipeline.needs() == ["data", "runtime", "ranges"]
+    assert (pipeline.todo(["data"]), pipeline.todo(["ranges"])) == (pipeline.passes, pipeline.passes[1:])
+    with refusal(UsageError):
         run_pipeline(load(DIGITS), text)
     assert run_pipeline(
         load(DIGITS), text, inputs={"ranges": {v.name: Range(-1.0, 1.0) for v in all_values(load(DIGITS))}}

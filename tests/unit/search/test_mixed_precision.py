@@ -79,6 +79,18 @@ def test_detector_is_repaired_in_8_bit(tmp_path: Path) -> None:
     assert [v.name for v in model.graph.outputs] == ["predictions"]
 
 
+def test_a_recipe_says_paths_as_texts(tmp_path: Path) -> None:
+    file, target = tmp_path / "m.toml", tmp_path / "mine.toml"
+    target.write_text('name = "mine"\ndescription = "as generic_int8"\nversion = "1"\nextends = "generic_int8"\n')
+    api.mixed_precision(
+        DIGITS, CALIB, preset="a8w8", min_sqnr=20, types=["float"], samples=8, target=target, recipe=file
+    )
+    recipe = Recipe.read(file)
+    assert recipe.options["target"] == str(target)
+    defaults = {"preset": None, **dict.fromkeys(recipe.options)}
+    assert recipe.options_beside({"target": target}, defaults)["target"] == str(target)
+
+
 def test_a_target_decides_what_nodes_are_raised_to(tmp_path: Path) -> None:
     found = search(tmp_path, "--min-sqnr", "33", "--target", "generic_int8", "--preset", "a8w8")
     assert found["met"] is True

@@ -115,6 +115,19 @@ def test_the_function() -> None:
     assert list(inspect.signature(paint).parameters)[:2] == ["model", "output"]
     with refusal(UsageError):
         paint("m", color="blue")
+    with pytest.raises(TypeError, match=r"^paint\(\): missing a required argument: 'model'$"):
+        paint()
+    with pytest.raises(TypeError, match=r"^paint\(\): too many positional arguments$"):
+        paint("m", "o", "more")
+
+
+def test_several_values_of_a_type_that_is_not_imported_say_how_they_are_read() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Vague:
+        parts: Sequence[Unknown] = option((), "Parts.")  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(TypeError, match=r"^Vague\.parts: Sequence\[Unknown\] names what is not imported"):
+        options_of(Vague)
 
 
 def test_the_order() -> None:
