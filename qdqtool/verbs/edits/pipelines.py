@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.editing import Edit, Editing, PipelineEditing
 from qdqtool.verbs.groups import OUTPUT, Findings, Path, Samples, Saving, first_samples
 from qdqtool.verbs.verb import function_of
@@ -28,7 +28,7 @@ class Opt(Editing, Samples, Findings, Edit):
     leads: ClassVar[tuple[type, ...]] = (Saving,)
 
     text: str = field(
-        metadata=said(
+        metadata=metadata_of(
             "Passes, or @FILE with text or a TOML edit script.", value="TEXT", flags=("-p", "--pipeline"), required=True
         )
     )
