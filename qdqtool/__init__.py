@@ -9,6 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import qdq_passes  # noqa: F401  (defers sympy; must run before anything imports onnx_ir)
+from qdq_passes import _former_modules
+
+_former_modules.install(
+    {
+        "qdqtool.calibrate.cluster": "qdqtool.workers.cluster",
+        "qdqtool.llm.devices": "qdqtool.llm.run.devices",
+    }
+)
 
 if TYPE_CHECKING:
     from qdq_passes.pipeline.pipeline import run_pipeline

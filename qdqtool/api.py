@@ -1,7 +1,7 @@
 """Every verb as a function, also those that `qdqtool` itself has no room for: `qdqtool.api.calibrate`, `lint`, `memory_plan`.
 
 A verb is what a file of `qdqtool.verbs` makes with a line ``split = function_of(Split)``. It is loaded when it is first used; its
-options are the fields of its class."""
+options are the fields of its class. Beside them stands what they take and give: `load`, `save`, `Feeds`, `Quantized`, …"""
 
 from __future__ import annotations
 
@@ -26,10 +26,25 @@ def _found() -> Iterator[tuple[str, str]]:
 
 #: The module of each verb.
 VERBS = dict(_found())
+#: The module of what they take and give.
+_BESIDE = {
+    "DEFAULT_PRESET": "qdqtool.verbs.planned",
+    "Feeds": "qdqtool.io.feeds.feeds",
+    "Quantized": "qdqtool.verbs.work.quantizing",
+    "QuantizedFolder": "qdqtool.verbs.work.quantizing_decoders",
+    "Warn": "qdqtool.io.files.progress",
+    "load": "qdqtool.io.models.load",
+    "save": "qdqtool.io.models.save",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The verb called ``name``."""
-    if name not in VERBS:
+    """The verb called ``name``, or what stands beside the verbs."""
+    module = VERBS.get(name) or _BESIDE.get(name)
+    if module is None:
         raise AttributeError(f"module 'qdqtool.api' has no attribute {name!r}")
-    return getattr(importlib.import_module(VERBS[name]), name)
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*VERBS, *_BESIDE])

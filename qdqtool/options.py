@@ -105,7 +105,7 @@ def option(
     return field(default=default, metadata={_KEY: said})
 
 
-def wired(default: T, help: str) -> T:
+def python_only(default: T, help: str) -> T:
     """A field for callers in Python alone: a function that is told something, or objects that no text names."""
     return field(default=default, metadata={_KEY: Option(help=help, kind="python", recipe=False)})
 
@@ -116,7 +116,7 @@ def group(part: type[T], *, prefix: str = "", help: str = "", recipe: bool = Tru
     return field(default=None, metadata={_KEY: said})
 
 
-def said(
+def metadata_of(
     help: str = "",
     *,
     kind: Kind = "option",
@@ -130,7 +130,7 @@ def said(
 ) -> dict[str, Option]:
     """Metadata of a plain `dataclasses.field`, for what has no default, or stands without its name in Python.
 
-    ``model: ModelOrPath = field(kw_only=False, metadata=said(kind="argument"))``
+    ``model: ModelOrPath = field(kw_only=False, metadata=metadata_of(kind="argument"))``
     """
     found = Option(
         help=help, kind=kind, value=value, listed_by=listed_by, flags=tuple(flags), required=required, recipe=recipe,

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import qdq_passes._lazy_sympy  # noqa: F401  (must run before anything imports onnx_ir)
 from qdq_passes import _former_modules
 
-_former_modules.install()
+_former_modules.install(
+    {
+        "qdq_passes.analysis": "qdq_passes.graph",
+        "qdq_passes.analysis.uses": "qdq_passes.graph.uses",
+        "qdq_passes.core.edit": "qdq_passes.graph.edit",
+        "qdq_passes.core.select": "qdq_passes.select.selectors",
+        "qdq_passes.numerics.rounding": "qdq_passes.recover.look.rounding",
+    }
+)
 
 if TYPE_CHECKING:
     from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip

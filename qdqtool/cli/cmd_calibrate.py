@@ -11,7 +11,7 @@ from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, plural, say
 from qdqtool.io.files.atomic import refuse_output
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.calibrate import Calibrate
 
 
@@ -20,13 +20,13 @@ class CalibrateCommand(Calibrate):
     """`Calibrate` as a command: writes a file, or merges several."""
 
     output: str = field(
-        metadata=said("Where to write the ranges (JSON).", value="FILE", flags=("-o", "--output"), required=True)
+        metadata=metadata_of("Where to write the ranges (JSON).", value="FILE", flags=("-o", "--output"), required=True)
     )
     overwrite: bool = option(False, "Replace FILE if it exists.")
     merge_files: bool = option(
         False, "Merge ranges files (given instead of MODEL) into one.", flags=("--merge",), before="select"
     )
-    more: tuple[str, ...] = field(default=(), metadata=said(kind="argument", value="[RANGES...]"))
+    more: tuple[str, ...] = field(default=(), metadata=metadata_of(kind="argument", value="[RANGES...]"))
 
 
 @command_of(CalibrateCommand)

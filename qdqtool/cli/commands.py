@@ -49,7 +49,7 @@ def command_of(
 def ran(out: Out, verb: Verb[R], stage: str) -> R:
     """What ``verb`` gives, its warnings and its progress shown; ``stage`` is what is done first."""
     with out.progress(stage) as tick:
-        return verb.told(warn=out.warn, progress=tick, stage=stage).run()
+        return verb.with_listeners(warn=out.warn, progress=tick, stage=stage).run()
 
 
 def values_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:

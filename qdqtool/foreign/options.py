@@ -76,8 +76,13 @@ def table(name: str) -> dict[str, Any]:
 
 
 def _rows(kind: str) -> dict[str, dict[str, Any]]:
-    """The options of all tools, by name."""
-    rows = {name: row for tool in ("ort", "quark") for name, row in table(f"{tool}_options")[kind].items()}
+    """The options of all tools, by name; a tool is a file ``*_options.toml``."""
+    rows: dict[str, dict[str, Any]] = {}
+    names = (file.name for file in resources.files(__package__).iterdir())
+    for tool in sorted(name.removesuffix(".toml") for name in names if name.endswith("_options.toml")):
+        for name, row in table(tool)[kind].items():
+            if rows.setdefault(name, row) != row:
+                raise ValueError(f"{tool}.toml says something else of {name} than another tool does")
     return {
         name: {k: tuple(v) if isinstance(v, list) and k != "default" else v for k, v in row.items()}
         for name, row in rows.items()

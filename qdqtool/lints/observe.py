@@ -30,7 +30,6 @@ CHANNELS_FIRST = ("BatchNormalization", "Conv", "ConvTranspose", "GroupNormaliza
 CHANNELS_LAST = ("Gemm", "LayerNormalization", "MatMul", "RMSNormalization")
 #: Operators that are walked through; beyond, nothing is known.
 FARTHEST = 50
-Extremes = npt.NDArray[np.float64]
 
 
 def context_of_float(

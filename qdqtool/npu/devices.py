@@ -22,12 +22,12 @@ class Device:
     """A session on a provider.
 
     Args:
-        words: what it is.
+        description: what it is.
         session: None where the library of the simulated NPU is missing.
         notes: what else is to be said.
     """
 
-    words: str
+    description: str
     session: Session | None
     notes: tuple[str, ...] = ()
 
@@ -69,11 +69,11 @@ def simulated_npu(
         if library is not None:
             raise
         return Device(
-            words="none", session=None, notes=(f"{error.message}; {error.hint}" if error.hint else error.message,)
+            description="none", session=None, notes=(f"{error.message}; {error.hint}" if error.hint else error.message,)
         )
     given = {key: value for key, value in (("target", _found(target)), ("boundary", boundary)) if value is not None}
     session = open_session(model, {**(options or {}), **given}, optimize=optimize, threads=threads)
-    return Device(words="the simulated NPU", session=session)
+    return Device(description="the simulated NPU", session=session)
 
 
 def other_provider(
@@ -108,7 +108,7 @@ def other_provider(
     if name is None:
         raise UsageError("no provider", hint="give --ep-library, --ep-name or both")
     session = open_on(model, name, options, optimize=optimize, threads=threads)
-    return Device(words=name, session=session)
+    return Device(description=name, session=session)
 
 
 def _found(target: str | os.PathLike[str] | None) -> str | None:

@@ -38,13 +38,13 @@ class Run:
 
     Args:
         name: ``"npu"``, ``"reference"``, ``"qdq"`` or ``"float"``.
-        words: what it is.
+        description: what it is.
         call: feed → outputs by name.
         seconds: of each call.
     """
 
     name: str
-    words: str
+    description: str
     call: Callable[[Values], Values]
     seconds: list[float] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class Run:
         return found
 
 
-def session_run(name: str, words: str, session: Session, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
+def session_run(name: str, description: str, session: Session, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
     """A session whose ends are matched with those of the simulated model: by name, or else by position.
 
     Raises:
@@ -65,8 +65,8 @@ def session_run(name: str, words: str, session: Session, inputs: Sequence[str], 
     to, back = by_position(inputs, session.input_names), by_position(outputs, session.output_names)
     if to is None or back is None:
         raise UsageError(
-            f"{words} has the inputs {', '.join(session.input_names)} and the outputs {', '.join(session.output_names)}, the"
-            f" model {', '.join(inputs)} and {', '.join(outputs)}",
+            f"{description} has the inputs {', '.join(session.input_names)} and the outputs"
+            f" {', '.join(session.output_names)}, the model {', '.join(inputs)} and {', '.join(outputs)}",
             hint="give two forms of one model",
         )
 
@@ -74,7 +74,7 @@ def session_run(name: str, words: str, session: Session, inputs: Sequence[str], 
         found = session.run({to[key]: array for key, array in feed.items()})
         return {key: found[other] for key, other in back.items()}
 
-    return Run(name, words, call)
+    return Run(name, description, call)
 
 
 def qdq_run(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
@@ -87,8 +87,8 @@ def float_run(model: ir.Model, given: ir.Model | None, inputs: Sequence[str], ou
     if given is not None:
         return session_run("float", "the float model", open_session(given), inputs, outputs)
     made = run_pipeline(model, "restore-relu,remove-qdq{keep-weights=true}", copy=True).model
-    words = "the model without its pairs on activations; its weights are the quantized ones"
-    return session_run("float", words, open_session(made), inputs, outputs)
+    description = "the model without its pairs on activations; its weights are the quantized ones"
+    return session_run("float", description, open_session(made), inputs, outputs)
 
 
 def reference_run(model: ir.Model, plan: Partitioning, arithmetic: Arithmetic) -> Run:
@@ -128,7 +128,7 @@ class Runs:
         self._kept: dict[str, list[Array]] = {}
         self.shapes: tuple[str, ...] = ()
         if device.session is not None:
-            self._add(session_run("npu", device.words, device.session, self._inputs, self._outputs))
+            self._add(session_run("npu", device.description, device.session, self._inputs, self._outputs))
 
     def add_reference(self, model: ir.Model, plan: Partitioning, target: Target) -> None:
         """Run the reference on ``model``, of which ``plan`` says what the NPU computes."""
@@ -187,10 +187,10 @@ class Runs:
         base = self._runs.get(self._base)
         return Simulation(
             target=target,
-            device=device.words,
-            base="" if base is None else base.words,
+            device=device.description,
+            base="" if base is None else base.description,
             base_is_reference=self._base == "reference",
-            float_model=self._runs["float"].words if "float" in self._runs else "",
+            float_model=self._runs["float"].description if "float" in self._runs else "",
             samples=self._count,
             outputs=tuple(output.result() for output in figures),
             placement=placement,

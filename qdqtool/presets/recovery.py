@@ -78,11 +78,6 @@ class Recovery:
         """Whether activations are smoothed; alpha may be 0."""
         return self.smooth is not None and self.smooth is not False
 
-    @property
-    def is_any(self) -> bool:
-        """Whether anything is to be done."""
-        return bool(self.equalize or self.smooths or self.round_weights or self.correct_bias)
-
     def explain(self) -> list[tuple[str, str]]:
         """Rows of (what, how), for people; none where nothing is done."""
         done = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import option, pairs, said, wired
+from qdqtool.options import metadata_of, option, pairs, python_only
 from qdqtool.verbs.groups import DATA, AllowsEmpty, Path, Reports, Samples, Selected, Tokenized, Working
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Verb["Ranges"]):
     """Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
 
-    model: ModelOrPath | None = field(kw_only=False, metadata=said("The model.", kind="argument", value="[MODEL]"))
+    model: ModelOrPath | None = field(
+        kw_only=False, metadata=metadata_of("The model.", kind="argument", value="[MODEL]")
+    )
     data: FeedSpec | None = field(kw_only=False, metadata=DATA)
     method: str = option("minmax", "Calibration method.", value="NAME", listed_by="methods", shown=True)
     method_options: Mapping[str, str | int | float | bool] | None = option(
@@ -33,7 +35,7 @@ class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Ver
         "Option of the method (repeat): percentile=99.99, symmetric=false, reference=true.",
         value="K=V", flags=("--method-option",), many=True, read=lambda texts: pairs(texts, example="percentile=99.99"),
     )  # fmt: skip
-    tensors: Sequence[str] | None = wired(None, "Names of float graph inputs and node outputs of the main graph.")
+    tensors: Sequence[str] | None = python_only(None, "Names of float graph inputs and node outputs of the main graph.")
     statistics: bool = option(False, "Keep a histogram of every tensor, also of methods that need none.")
     cache: Path | None = option(
         None, "Keep ranges here: reused for the same data, and an interrupted run goes on.", value="DIR"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import DATA, Path, Reports, Samples, Threaded, Tokenized
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -31,10 +31,10 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
     With --dumps what is compared is what a board computed: with A, and with B where it is given, which the board runs.
     """
 
-    a: ModelOrPath = field(kw_only=False, metadata=said("The reference.", kind="argument", value="A"))
+    a: ModelOrPath = field(kw_only=False, metadata=metadata_of("The reference.", kind="argument", value="A"))
     b: ModelOrPath | None = field(
         kw_only=False,
-        metadata=said(
+        metadata=metadata_of(
             "The tested model; tensors are matched by name. None only with dumps.", kind="argument", value="[B]"
         ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qdqtool.options import said
+from qdqtool.options import metadata_of
 from qdqtool.verbs.groups import Path
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Diff(Verb["list[Difference]"]):
     """Compare two models by name: nodes, attributes, weights, inputs, outputs, encodings; exit 1 when they differ."""
 
-    a: Path = field(kw_only=False, metadata=said("A model.", kind="argument", value="A"))
-    b: Path = field(kw_only=False, metadata=said("Another model.", kind="argument", value="B"))
+    a: Path = field(kw_only=False, metadata=metadata_of("A model.", kind="argument", value="A"))
+    b: Path = field(kw_only=False, metadata=metadata_of("Another model.", kind="argument", value="B"))
 
     def run(self) -> list[Difference]:
         """What is different."""

@@ -1,4 +1,4 @@
-"""What the verbs share that change a model by a pipeline."""
+"""What the verbs share that change a model."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ class Editing(Saving, Reports):
         if self.output is None:
             raise UsageError("no output", hint="say where the model goes: -o FILE")
         return os.fspath(self.model), os.fspath(self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineEditing(Editing):
+    """A model file that a pipeline changes."""
 
     @abstractmethod
     def pipeline(self) -> Pipeline | str:

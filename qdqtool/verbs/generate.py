@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import option, said, wired
+from qdqtool.options import metadata_of, option, python_only
 from qdqtool.verbs.groups import OnDevice, OrtThreads, Path, StepReports
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -39,7 +39,7 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
     The text goes to stdout as it comes; how long it took to stderr. Without a tokenizer.json in DIR tokens are shown as numbers.
     """
 
-    folder: Path = field(kw_only=False, metadata=said("What `split` wrote.", kind="argument", value="DIR"))
+    folder: Path = field(kw_only=False, metadata=metadata_of("What `split` wrote.", kind="argument", value="DIR"))
     prompt: str | Sequence[str] | None = option(None, "The prompt (repeat for a batch).", value="TEXT")
     prompt_ids: Ids | None = option(
         None, "The prompt as tokens (repeat for a batch).",
@@ -65,7 +65,7 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
         None, "Of a device, write a timeline (JSON, for chrome://tracing or Perfetto).", value="FILE", before="threads"
     )
     overwrite: bool = option(False, "Replace FILE if it exists.", before="threads")
-    on_text: Callable[[str], None] | None = wired(
+    on_text: Callable[[str], None] | None = python_only(
         None,
         "Called with the text of a single row as it comes; with its tokens, a space behind each, without a tokenizer.",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from qdqtool.io.feeds.image_options import ImageOptions
-from qdqtool.options import group, option, said, wired
+from qdqtool.options import group, metadata_of, option, python_only
 
 if TYPE_CHECKING:
     from qdqtool.io.feeds.feeds import FeedSpec
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 
 #: Metadata of the first argument of most verbs.
-MODEL = said(kind="argument", value="MODEL", help="Path, or a model in memory, which stays as it is.")
+MODEL = metadata_of(kind="argument", value="MODEL", help="Path, or a model in memory, which stays as it is.")
 #: Metadata of ``-o`` where it may be left out: in Python the second argument.
-OUTPUT = said(
+OUTPUT = metadata_of(
     "Where to write the model; parent folders are made.", value="FILE", flags=("-o", "--output"), before="overwrite"
 )
 #: Metadata of ``-o`` where the command needs it.
-OUTPUT_NEEDED = said(
+OUTPUT_NEEDED = metadata_of(
     "Where to write the model; parent folders are made.",
     value="FILE",
     flags=("-o", "--output"),
@@ -35,21 +35,21 @@ _DATA = (
     "random:N[:SEED]."
 )
 #: Metadata of ``--data``.
-DATA = said(_DATA, value="D", before="samples")
+DATA = metadata_of(_DATA, value="D", before="samples")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Warns:
     """Who is told what is likely a mistake."""
 
-    warn: Callable[[str], None] | None = wired(None, "Called with each warning.")
+    warn: Callable[[str], None] | None = python_only(None, "Called with each warning.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reports(Warns):
     """Who is told how far the work is, and what is likely a mistake."""
 
-    progress: StageProgress | None = wired(None, "Called with (stage, done, total).")
+    progress: StageProgress | None = python_only(None, "Called with (stage, done, total).")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class StepReports:
 
     has_stages: ClassVar[bool] = False
 
-    progress: Progress | None = wired(None, "Called with (done, total).")
+    progress: Progress | None = python_only(None, "Called with (done, total).")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Findings:
 class Targeted(Findings):
     """The NPU that a model is for."""
 
-    target: Path = field(metadata=said("The NPU.", value="NAME|FILE", listed_by="targets", required=True))
+    target: Path = field(metadata=metadata_of("The NPU.", value="NAME|FILE", listed_by="targets", required=True))
     boundary: Literal["cpu", "npu"] | None = option(
         None, "Where the Q and DQ of float inputs and outputs run, where not as the target says."
     )

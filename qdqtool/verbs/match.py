@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qdqtool.options import said
+from qdqtool.options import metadata_of
 from qdqtool.verbs.groups import MODEL, AllowsEmpty, Path
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -19,7 +19,7 @@ class Match(AllowsEmpty, Verb["Selection"]):
     """Show the nodes and tensors of MODEL that selectors hit, before they are used anywhere."""
 
     model: Path = field(kw_only=False, metadata=MODEL)
-    selectors: Sequence[str] = field(metadata=said("The selectors.", kind="argument", value="SEL..."))
+    selectors: Sequence[str] = field(metadata=metadata_of("The selectors.", kind="argument", value="SEL..."))
 
     def run(self) -> Selection:
         """What is hit."""

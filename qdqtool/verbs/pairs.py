@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import option
-from qdqtool.verbs.editing import Editing
+from qdqtool.verbs.editing import PipelineEditing
 from qdqtool.verbs.groups import AllowsEmpty, Findings, Path, Selected
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Step = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairEditing(Editing, Selected, AllowsEmpty, Findings):
+class PairEditing(PipelineEditing, Selected, AllowsEmpty, Findings):
     """A model whose pairs are edited."""
 
     record: Path | None = option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import OnDevice, OrtThreads, Path, StepReports
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -26,9 +26,9 @@ class PerplexityOf(OrtThreads, OnDevice, StepReports, Verb["Perplexity"]):
 
     model: Path = field(
         kw_only=False,
-        metadata=said("A folder that `split` wrote, or a dynamic decoder.", kind="argument", value="DIR|MODEL"),
+        metadata=metadata_of("A folder that `split` wrote, or a dynamic decoder.", kind="argument", value="DIR|MODEL"),
     )
-    data: Path = field(kw_only=False, metadata=said("A text file, UTF-8.", value="FILE", required=True))
+    data: Path = field(kw_only=False, metadata=metadata_of("A text file, UTF-8.", value="FILE", required=True))
     tokenizer: Path | None = option(None, "A tokenizer.json; by default the one in DIR, or beside MODEL.", value="FILE")
     window: int | None = option(
         None,

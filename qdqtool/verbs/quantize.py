@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from qdqtool.options import option, wired
+from qdqtool.options import option, python_only
 from qdqtool.quantization.options import DecoderOptions
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
 from qdqtool.verbs.planned import Planned
@@ -45,7 +45,7 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
     save_statistics: Path | None = option(
         None, "Also write the statistics that were used (.npz).", value="FILE", recipe=False, before="data"
     )
-    hooks: Iterable[Hook] = wired((), "Pipeline hooks.")
+    hooks: Iterable[Hook] = python_only((), "Pipeline hooks.")
 
     def run(self) -> Quantized:
         """What became of the model; of a folder that `split` wrote, such a folder.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import DATA, MODEL, Judging, Path, Selected, Working
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
@@ -32,7 +32,7 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
     output: Path | None = field(
         default=None,
         kw_only=False,
-        metadata=said("Where to write the figures (JSON).", value="FILE", flags=("-o", "--output")),
+        metadata=metadata_of("Where to write the figures (JSON).", value="FILE", flags=("-o", "--output")),
     )
     overwrite: bool = option(False, "Replace FILE if it exists.")
     by: Literal["node", "layer", "scope", "type"] = option("node", "What is measured together.", shown=True)

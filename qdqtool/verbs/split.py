@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import option, said, wired
+from qdqtool.options import metadata_of, option, python_only
 from qdqtool.verbs.groups import MODEL, Path, Reports
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -68,7 +68,7 @@ class Split(Reports, Verb["SplitFolder"]):
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
     output: Path = field(
         kw_only=False,
-        metadata=said(
+        metadata=metadata_of(
             "Folder for the graphs, the weights, the manifest.", value="DIR", flags=("-o", "--output"), required=True
         ),
     )
@@ -121,7 +121,7 @@ class Split(Reports, Verb["SplitFolder"]):
     prompt_lengths: Sequence[int] = option(
         (), "State the padding that these buckets cost for prompts so long.", value="N,…", read=numbers
     )
-    hooks: Iterable[Hook] = wired((), "Pipeline hooks.")
+    hooks: Iterable[Hook] = python_only((), "Pipeline hooks.")
 
     def run(self) -> SplitFolder:
         """What was written: a graph a specialization, ``weights.<sha256>.data``, ``specializations.json``, ``manifest.json``,

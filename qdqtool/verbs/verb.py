@@ -38,7 +38,7 @@ class Verb(Generic[R_co]):
     def run(self) -> R_co:
         """Do it."""
 
-    def told(self, *, warn: Callable[[str], None], progress: StageProgress, stage: str) -> Self:
+    def with_listeners(self, *, warn: Callable[[str], None], progress: StageProgress, stage: str) -> Self:
         """This verb with somebody who listens, where it tells anything; ``stage`` is the name of its only one."""
         steps = progress if self.has_stages else functools.partial(progress, stage)
         listeners: dict[str, Any] = {"warn": warn, "progress": steps}

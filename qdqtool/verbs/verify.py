@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import OrtThreads, Path, StepReports, Tolerance
 from qdqtool.verbs.split import lengths
 from qdqtool.verbs.verb import Verb, function_of
@@ -26,9 +26,9 @@ class Verify(Tolerance, OrtThreads, StepReports, Verb["Verification"]):
 
     leads = (Tolerance,)
 
-    folder: Path = field(kw_only=False, metadata=said("What `split` wrote.", kind="argument", value="DIR"))
+    folder: Path = field(kw_only=False, metadata=metadata_of("What `split` wrote.", kind="argument", value="DIR"))
     model: ModelOrPath = field(
-        kw_only=False, metadata=said("The model that it was made of.", kind="argument", value="MODEL")
+        kw_only=False, metadata=metadata_of("The model that it was made of.", kind="argument", value="MODEL")
     )
     lengths: Sequence[int] | None = option(
         None,

@@ -172,7 +172,7 @@ class _Worker:
                         write_frame(orders, CONTEXT, packed.sha256, packed.data)
                     self._known = [*(k for k in self._known if k != packed.sha256), packed.sha256][
                         -KEPT:
-                    ]  # as `Desk` does
+                    ]  # as `ContextCache` does
                     write_frame(orders, TASK, packed.sha256, task)
                     kind, _, data = read_frame(answers)
                 except (OSError, EOFError):

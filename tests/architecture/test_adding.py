@@ -88,12 +88,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.options import option
-from qdqtool.verbs.editing import Edit, Editing
+from qdqtool.verbs.editing import Edit, PipelineEditing
 from qdqtool.verbs.verb import function_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baptize(Editing, Edit):
+class Baptize(PipelineEditing, Edit):
     """Give every node of MODEL a name."""
 
     in_order: bool = option(False, "Sort the nodes first.")

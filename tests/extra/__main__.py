@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.extra import benches, browser, dial, genai, interpreters, new_onnxruntime, npu, old_onnxruntime, wheel, whole
+from tests.extra import benches, browser, genai, interpreters, new_onnxruntime, npu, old_onnxruntime, wheel, whole
 from tests.extra.changed import changed_files, is_touched
 from tests.extra.part import Missing
 
@@ -25,13 +25,13 @@ class Part:
     """A part.
 
     Args:
-        run: does it, and says what it did.
+        run: does it, all of tests that are products if it is handed True, and says what it did.
         seconds: what it takes on 2 cores with ``--minutes``, its environment included.
         sources: beginnings of paths; where none of such files changed, it says nothing new.
         is_timed: it holds times, on an idle machine alone.
     """
 
-    run: Callable[[], str]
+    run: Callable[[bool], str]
     seconds: int
     sources: tuple[str, ...] = ()
     is_timed: bool = False
@@ -41,13 +41,13 @@ class Part:
 PARTS = {
     "onnxruntime 1.23.2": Part(run=old_onnxruntime.run, seconds=480),
     "simulated NPU": Part(run=npu.run, seconds=600, sources=LIBRARY),
-    "wheel": Part(run=wheel.run, seconds=150),
-    "onnxruntime-genai": Part(run=genai.run, seconds=120),
-    "browser": Part(run=browser.run, seconds=60),
+    "wheel": Part(run=lambda _: wheel.run(), seconds=150),
+    "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=120),
+    "browser": Part(run=lambda _: browser.run(), seconds=60),
     "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=30),
     "other interpreters": Part(run=interpreters.run, seconds=480),
-    "benches": Part(run=benches.run, seconds=600, is_timed=True),
-    "every test": Part(run=whole.run, seconds=2400),
+    "benches": Part(run=lambda _: benches.run(), seconds=600, is_timed=True),
+    "every test": Part(run=lambda _: whole.run(), seconds=2400),
 }
 
 
@@ -59,7 +59,6 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     if unknown := set(asked.names) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
-    dial.whole = asked.minutes is None
     end = time.monotonic() + 60 * (asked.minutes or 0)
     changed = changed_files() if asked.minutes is not None else None
     verdicts = []
@@ -84,7 +83,7 @@ def _verdict(part: Part, changed: list[str] | None, left: float | None) -> tuple
     if left is not None and part.seconds > left:
         return "NOT RUN", f"takes {part.seconds} s, of which {max(left, 0):.0f} are left"
     try:
-        return "PASSED", part.run()
+        return "PASSED", part.run(left is None)
     except Missing as error:
         return "SKIPPED", f"missing: {error}"
     except Exception as error:  # noqa: BLE001  (one part's failure is reported, the others still run)

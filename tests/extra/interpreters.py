@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.extra import dial
-from tests.extra.part import Missing, environment, pytest_summary
+from tests.extra.part import ALL_CORES, Missing, environment, pytest_summary
 
 SUPPORTED = ("3.11", "3.12", "3.13")
 
 
-def run() -> str:
+def run(whole: bool) -> str:
     """Run the tests in every supported interpreter but the present one."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     results, absent = [], []
@@ -22,9 +21,8 @@ def run() -> str:
             absent.append(f"python{version}")
             continue
         python = environment(f"python{version}", ["-e", ".[test]"], f"python{version}")
-        results.append(
-            f"{version}: {pytest_summary(python, 'tests/unit', 'tests/golden', '-m', 'not extra', *dial.options())}"
-        )
+        summary = pytest_summary(python, "tests/unit", "tests/golden", "-m", "not extra", *ALL_CORES, whole=whole)
+        results.append(f"{version}: {summary}")
     if not results:
         raise Missing(" and ".join(absent))
     return "; ".join([*results, *(f"{name} is not installed" for name in absent)])

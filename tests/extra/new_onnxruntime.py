@@ -10,14 +10,14 @@ from importlib.metadata import version
 from tests.extra.part import Failed, Missing, call, environment, summary_with
 
 
-def run() -> str:
+def run(whole: bool) -> str:
     """Look for a newer one, and run the tests in the environment that has the newest."""
     present = version("onnxruntime")
     newest = _newer() or present
     if newest == present:
         return f"{newest}, which `make test` has run in"
     python = environment("new-onnxruntime", ["-e", ".[test]", f"onnxruntime=={newest}"])
-    return f"{newest}: {summary_with(python, 'not extra')}"
+    return f"{newest}: {summary_with(python, 'not extra', whole=whole)}"
 
 
 def _newer() -> str | None:

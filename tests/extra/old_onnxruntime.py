@@ -7,7 +7,7 @@ from tests.extra.part import environment, summary_with
 OLDEST = "1.23.2"
 
 
-def run() -> str:
+def run(whole: bool) -> str:
     """Run the tests in an environment with the oldest onnxruntime."""
     python = environment("old-onnxruntime", ["-e", ".[test]", f"onnxruntime=={OLDEST}"])
-    return summary_with(python, "not extra and not newest")
+    return summary_with(python, "not extra and not newest", whole=whole)

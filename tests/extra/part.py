@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.extra import dial
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -80,13 +78,17 @@ ONCE = (
 FOLDERS = ("tests/unit", "tests/golden", "tests/npu")
 
 
-def summary_with(interpreter: str, marks: str) -> str:
+#: Options of pytest for all cores.
+ALL_CORES = ("-n", "auto", "--dist", "worksteal")
+
+
+def summary_with(interpreter: str, marks: str, *, whole: bool) -> str:
     """Run the tests of models with the onnxruntime of ``interpreter`` and return pytest's last line."""
     ignored = [f"--ignore={file}" for file in ONCE]
-    return pytest_summary(interpreter, *FOLDERS, *ignored, "-m", marks, *dial.options())
+    return pytest_summary(interpreter, *FOLDERS, *ignored, "-m", marks, *ALL_CORES, whole=whole)
 
 
-def pytest_summary(interpreter: str, *arguments: str) -> str:
-    """Run pytest with ``interpreter`` on the tree and return its last line."""
-    output = call([interpreter, "-m", "pytest", "-q", *arguments])
+def pytest_summary(interpreter: str, *arguments: str, whole: bool = False) -> str:
+    """Run pytest with ``interpreter`` on the tree, all of tests that are products where ``whole``, and return its last line."""
+    output = call([interpreter, "-m", "pytest", "-q", *arguments, *(["--whole"] if whole else [])])
     return output.strip().splitlines()[-1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tests.extra.part import pytest_summary
+from tests.extra.part import ALL_CORES, pytest_summary
 
 
 def run() -> str:
     """Run the tests with the dial at its end."""
-    return pytest_summary(sys.executable, "-m", "not extra", "--whole", "-n", "auto", "--dist", "worksteal")
+    return pytest_summary(sys.executable, "-m", "not extra", *ALL_CORES, whole=True)

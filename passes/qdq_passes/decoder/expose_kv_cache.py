@@ -86,7 +86,7 @@ def _attention(node: ir.Node, builder: Builder, inferred: Inferred, once: Once) 
         return parts
     site, found, sizes = parts.site, parts.found, parts.sizes
     query, key, value = parts.heads()
-    y = site("Attention", query, key, value, _mask(site, found, parts.seen(), once), name="Attended")
+    y = site("Attention", query, key, value, _mask(site, found, parts.shown_keys(), once), name="Attended")
     made = site.nodes[-1]
     for name in _KEPT:
         if name in node.attributes:

@@ -21,7 +21,7 @@ from qdq_passes.qdq.edit.biases import drop_pair, fits, store_bias, values_of
 from qdq_passes.qdq.edit.checks import check_encoding
 from qdq_passes.qdq.edit.pairs import Use, fresh_base, members, requantize, write_encodings
 from qdq_passes.qdq.look.biases import bias_uses, coupled_biases, dequantizer_of, float_type_of, product_at
-from qdq_passes.qdq.look.grids import change_in_words, words
+from qdq_passes.qdq.look.grids import change_in_words, grid_text
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, is_dequantize, is_named, pair_of
 from qdq_passes.select.selectors import ALL, Selector, select
 
@@ -148,5 +148,5 @@ def _write(source: ir.Value, groups: dict[Encoding, list[Use]], namer: Namer) ->
         name = fresh_base(namer, base)
         store_bias(source, data, new, uses, namer, base=name, domain=_domain(uses[0][0]))
         layers = ", ".join(dict.fromkeys(label(node) for node, _ in uses))
-        yield Change("insert", name, f"{words(new)} for {layers}")
+        yield Change("insert", name, f"{grid_text(new)} for {layers}")
     yield from drop_pair(pair) if pair is not None else drop_unread([source])

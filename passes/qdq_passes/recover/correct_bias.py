@@ -70,17 +70,17 @@ class CorrectBias(Pass):
     def _shift(self, layer: WeightedLayer) -> Reals | str:
         """(W − V)·E[x], what the bias is to grow by, [output channels]; or why it is not known."""
         assert not isinstance(self.statistics, Named)
-        seen, (groups, outputs, width) = self.statistics.get(layer.name), layer.form.sizes
-        if seen is None or seen.mean is None or seen.response is None:
+        observed, (groups, outputs, width) = self.statistics.get(layer.name), layer.form.sizes
+        if observed is None or observed.mean is None or observed.response is None:
             return f"the statistics have no means of {layer.name}"
-        if seen.mean.shape != (groups, width) or seen.response.shape != (groups, outputs):
-            return f"the statistics of {layer.name} are of means {list(seen.mean.shape)}, not {[groups, width]}"
+        if observed.mean.shape != (groups, width) or observed.response.shape != (groups, outputs):
+            return f"the statistics of {layer.name} are of means {list(observed.mean.shape)}, not {[groups, width]}"
         if layer.form.kind == "product" and groups > 1:
             return "its weight is batched"
         values = _rounded(layer)
         if values is None:
             return "the scale of its weight is not constant"
-        shift = seen.response - np.einsum("grk,gk->gr", layer.form.rows(values), seen.mean)
+        shift = observed.response - np.einsum("grk,gk->gr", layer.form.rows(values), observed.mean)
         beta = float_of(layer.node, "beta", 1.0) if layer.node.op_type == "Gemm" and layer.bias is not None else 1.0
         if beta == 0:
             return "its beta is 0"

@@ -14,7 +14,7 @@ from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.uses import label
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.edit.reencode import Edit, Target, nodes_of, reencode, settled, targets
-from qdq_passes.qdq.look.grids import change_in_words, words
+from qdq_passes.qdq.look.grids import change_in_words, grid_text
 from qdq_passes.refine._run import Step
 from qdq_passes.refine.look.position_groups import tensor_of
 from qdq_passes.refine.look.scale_positions import Positions
@@ -77,7 +77,7 @@ class _Plan:
             elif claim is None:
                 self._claims[self._first(taker)] = (wanted, because)
             elif claim[0] != wanted:
-                yield skip(node, f"{tensor_of(taker)} keeps {words(claim[0])}, as another operator wants it")
+                yield skip(node, f"{tensor_of(taker)} keeps {grid_text(claim[0])}, as another operator wants it")
 
     def edits(self, model: ir.Model) -> list[Edit]:
         """The claims that change something."""

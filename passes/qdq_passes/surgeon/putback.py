@@ -1,4 +1,4 @@
-"""Puts back, on nodes and values made from a graphsurgeon graph, what `surgeon_facts` remembers of the model it came from."""
+"""Puts back, on nodes and values made from a graphsurgeon graph, what `surgeon.snapshot` remembers of the model it came from."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ STEPS = 256
 
 
 class Entropy(HistogramObserver):
-    """Of the ranges [−t, t], as far as values were seen, the one with the least KL divergence, see `divergence`.
+    """Of the ranges [−t, t], as far as values were seen, the one with the least KL divergence, see `divergences`.
 
     Tried is t from as many bins as the grid has points up to the largest magnitude, in steps of 1/`STEPS`; there are 2048 to 4096
     bins on the larger side, the grid of |x| 128 points (``symmetric``) or the grid of x 256. (With no more bins than points,

@@ -20,7 +20,7 @@ from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.files.artifacts import canonical_json
-from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, write_whole, writing
+from qdqtool.io.files.atomic import whole_file, write_whole
 
 #: Member that says what the others are.
 ABOUT = "about"
@@ -65,18 +65,8 @@ def writing_arrays(path: str | os.PathLike[str], *, overwrite: bool = True) -> I
         UsageError: the file exists and ``overwrite`` is off, or the place cannot be written.
         SetupError: the disk is full.
     """
-    target = os.path.abspath(os.fspath(path))
-    refuse_existing(target, overwrite=overwrite)
-    with folder_for(target) as folder, writing(target):
-        hidden = HiddenFile(folder, os.path.basename(target))
-        try:
-            with zipfile.ZipFile(hidden.file, "w", allowZip64=True) as file:
-                yield ArrayWriter(file)
-            refuse_existing(target, overwrite=overwrite)
-            hidden.keep_as(target)
-        except BaseException:
-            hidden.discard()
-            raise
+    with whole_file(path, overwrite=overwrite) as whole, zipfile.ZipFile(whole, "w", allowZip64=True) as file:
+        yield ArrayWriter(file)
 
 
 class ArrayFile:

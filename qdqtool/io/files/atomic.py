@@ -157,8 +157,9 @@ def sync_folder(folder: str) -> None:
             os.close(handle)
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:
-    """Write ``data`` to ``path`` (parents are made) so that at every moment the old or the new file is whole.
+@contextmanager
+def whole_file(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[BinaryIO]:
+    """A file whose content is at ``path`` (parents are made) once the body is done; until then the old one is, whole.
 
     Raises:
         UsageError: the file exists and ``overwrite`` is off, or the place cannot be written.
@@ -169,9 +170,20 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = 
     with folder_for(target) as folder, writing(target):
         hidden = HiddenFile(folder, os.path.basename(target))
         try:
-            hidden.file.write(data)
+            yield hidden.file
             refuse_existing(target, overwrite=overwrite)
             hidden.keep_as(target)
         except BaseException:
             hidden.discard()
             raise
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> None:
+    """Write ``data`` to ``path`` as a `whole_file`.
+
+    Raises:
+        UsageError: the file exists and ``overwrite`` is off, or the place cannot be written.
+        SetupError: the disk is full.
+    """
+    with whole_file(path, overwrite=overwrite) as file:
+        file.write(data)

@@ -156,7 +156,7 @@ def split_model(
     _refuse_shared_positions(model, plan)
     _refuse_short_tables(model, plan)
     if warn is not None:
-        for sentence in cautions(model, max(one.ctx_len for one in plan.specializations)):
+        for sentence in warnings_of(model, max(one.ctx_len for one in plan.specializations)):
             warn(sentence)
     graphs = []
     for number, one in enumerate(plan.specializations):
@@ -303,7 +303,7 @@ def checked(plan: SplitPlan) -> SplitPlan:
     return plan
 
 
-def cautions(model: ir.Model, largest: int) -> Iterator[str]:
+def warnings_of(model: ir.Model, largest: int) -> Iterator[str]:
     """Sentences on a prepared decoder whose largest context is ``largest``."""
     node = next((node for node in model.graph if node.op_type in TOGETHER), None)
     if node is not None:

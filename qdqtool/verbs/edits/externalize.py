@@ -20,10 +20,6 @@ class Externalize(Editing, Edit):
     threshold: int = option(1024, "Smallest tensor moved.", value="BYTES", least=0, shown=True)
     inline: bool = option(False, "The other way: put all tensors into the model file.")
 
-    def pipeline(self) -> str:
-        """Nothing."""
-        return ""
-
     def run(self) -> Saved:
         """What was written."""
         from qdq_passes.pipeline.pipeline import Pipeline

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import option
-from qdqtool.verbs.editing import Edit, Editing
+from qdqtool.verbs.editing import Edit, PipelineEditing
 from qdqtool.verbs.verb import function_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extract(Editing, Edit):
+class Extract(PipelineEditing, Edit):
     """Cut the part of MODEL between values out as a model of its own."""
 
     inputs: Sequence[str] = option((), "Values that become inputs (repeat, or separate by commas).", value="NAME")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import option
-from qdqtool.verbs.editing import Edit, Editing
+from qdqtool.verbs.editing import Edit, PipelineEditing
 from qdqtool.verbs.verb import function_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixShapes(Editing, Edit):
+class FixShapes(PipelineEditing, Edit):
     """Make dynamic dimensions static, and infer the shapes that follow."""
 
     dims: Sequence[str] = option((), "Size of a dynamic dimension (repeat).", value="NAME=N", flags=("--dim",))

@@ -6,14 +6,12 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qdqtool.options import option, said
-from qdqtool.verbs.editing import Edit, Editing
+from qdqtool.options import metadata_of, option
+from qdqtool.verbs.editing import Edit, Editing, PipelineEditing
 from qdqtool.verbs.groups import OUTPUT, Findings, Path, Samples, Saving, first_samples
 from qdqtool.verbs.verb import function_of
 
 if TYPE_CHECKING:
-    from qdq_passes.pipeline.pipeline import Pipeline
-
     from qdqtool.io.files.edit_script import Script
     from qdqtool.runtime.hooks import NumericCheck
     from qdqtool.verbs.work.editing import Saved
@@ -30,7 +28,7 @@ class Opt(Editing, Samples, Findings, Edit):
     leads: ClassVar[tuple[type, ...]] = (Saving,)
 
     text: str = field(
-        metadata=said(
+        metadata=metadata_of(
             "Passes, or @FILE with text or a TOML edit script.", value="TEXT", flags=("-p", "--pipeline"), required=True
         )
     )
@@ -53,12 +51,6 @@ class Opt(Editing, Samples, Findings, Edit):
     placed: ClassVar = {
         "samples": "allow_findings", "seed": "allow_findings", "image": "allow_findings", "allow_findings": "annotations",
     }  # fmt: skip
-
-    def pipeline(self) -> Pipeline:
-        """The passes."""
-        from qdq_passes.pipeline.pipeline import Pipeline
-
-        return Pipeline(self.script().passes)
 
     def script(self) -> Script:
         """``-p TEXT`` or ``-p @FILE``: pipeline text, or a TOML edit script with ``[[pass]]`` tables and ``[inputs]``."""
@@ -120,7 +112,7 @@ class Opt(Editing, Samples, Findings, Edit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simplify(Editing, Edit):
+class Simplify(PipelineEditing, Edit):
     """Fold constants, drop what is unused or does nothing; Q and DQ stay, outputs stay bit for bit the same."""
 
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
@@ -133,7 +125,7 @@ class Simplify(Editing, Edit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOpset(Editing, Edit):
+class ConvertOpset(PipelineEditing, Edit):
     """Convert MODEL to another version of the default operator set."""
 
     version: int = option(21, "Opset wanted.", flags=("--opset", "--version"), least=7, shown=True)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qdqtool.options import LAST, option, said
+from qdqtool.options import LAST, metadata_of, option
 from qdqtool.verbs.encodings.export_encodings import FORMAT, Format, Hints
 from qdqtool.verbs.groups import Path
 from qdqtool.verbs.verb import Verb, function_of
@@ -21,12 +21,13 @@ class ConvertEncodings(Hints, Verb["Encodings"]):
     """Rewrite the encodings in FILE in another format."""
 
     encodings: Encodings | Path = field(
-        kw_only=False, metadata=said("File of any known format, or what was read.", kind="argument", value="FILE")
+        kw_only=False,
+        metadata=metadata_of("File of any known format, or what was read.", kind="argument", value="FILE"),
     )
     output: Path | None = field(
         default=None,
         kw_only=False,
-        metadata=said("Where to write the encodings.", value="FILE", flags=("-o", "--output"), required=True),
+        metadata=metadata_of("Where to write the encodings.", value="FILE", flags=("-o", "--output"), required=True),
     )
     format: Format = field(metadata=FORMAT)
     model: ModelOrPath | None = option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import MODEL, Findings, Path, Warns
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qdqtool.io.models.working import ModelOrPath
 
 #: Metadata of ``--format``.
-FORMAT = said(
+FORMAT = metadata_of(
     "AIMET's versions, QNN's quantization_overrides, onnxruntime's TensorQuantOverrides.", required=True, before="hints"
 )
 Format = Literal["aimet-0.6.1", "aimet-1.0.0", "aimet-2.0.0", "aimet-2.1.0", "qnn", "ort"]
@@ -35,7 +35,7 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
     output: Path | None = field(
         default=None,
         kw_only=False,
-        metadata=said("Where to write the encodings.", value="FILE", flags=("-o", "--output"), required=True),
+        metadata=metadata_of("Where to write the encodings.", value="FILE", flags=("-o", "--output"), required=True),
     )
     format: Format = field(metadata=FORMAT)
     float_model: Path | None = option(None, "Also write the model without its pairs.", value="FILE", before="hints")

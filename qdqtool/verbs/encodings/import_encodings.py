@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.encodings.export_encodings import Hints
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT_NEEDED, Findings, Path, Reports, Samples, Saving, Threaded
 from qdqtool.verbs.verb import Verb, function_of
@@ -30,7 +30,9 @@ class ImportEncodings(Saving, Hints, Findings, Samples, Threaded, Reports, Verb[
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
     encodings: Encodings | Path = field(
         kw_only=False,
-        metadata=said("The encodings; the format is found by content.", value="FILE", required=True, before="output"),
+        metadata=metadata_of(
+            "The encodings; the format is found by content.", value="FILE", required=True, before="output"
+        ),
     )
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT_NEEDED)
     weights: Literal["qdq", "dq"] | None = option(None, "Pair on the float weight, or stored integers.")

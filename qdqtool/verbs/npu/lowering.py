@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from qdqtool.options import wired
+from qdqtool.options import python_only
 from qdqtool.verbs.groups import MODEL, OUTPUT_NEEDED, Path, Saving, Targeted, Warns
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Lowering(Saving, Targeted, Warns):
 
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT_NEEDED)
-    hooks: Iterable[Hook] = wired((), "Pipeline hooks.")
+    hooks: Iterable[Hook] = python_only((), "Pipeline hooks.")
 
 
 def lowered(asked: Lowering, *, programs: bool, embed: bool = True) -> Lowered:

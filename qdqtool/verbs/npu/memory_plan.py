@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from qdqtool.options import option, said
+from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import MODEL, Path
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -23,7 +23,7 @@ class MemoryPlanOf(Verb["MemoryPlan"]):
     """What MODEL needs of the memory that the NPU of a target addresses, and in how many parts it fits."""
 
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
-    target: Path = field(metadata=said("The NPU.", value="NAME|FILE", listed_by="targets", required=True))
+    target: Path = field(metadata=metadata_of("The NPU.", value="NAME|FILE", listed_by="targets", required=True))
     arrange: Arrangement | None = option(None, "The NPU takes what it can, or linear layers; else as the target says.")
 
     def run(self) -> MemoryPlan:

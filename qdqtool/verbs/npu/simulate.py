@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from qdqtool.options import option, pairs, said
+from qdqtool.options import metadata_of, option, pairs
 from qdqtool.verbs.groups import MODEL, Path, Reports, Samples, first_samples
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -30,7 +30,7 @@ class Simulate(Samples, Reports, Verb["Simulation"]):
     leads: ClassVar[tuple[type, ...]] = (Samples,)
 
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
-    data: FeedSpec = field(kw_only=False, metadata=said(_DATA, value="D", required=True, before="samples"))
+    data: FeedSpec = field(kw_only=False, metadata=metadata_of(_DATA, value="D", required=True, before="samples"))
     samples: int | None = first_samples(SAMPLES)
     target: Path | None = option(
         None, "The NPU (`list targets`); a compiled model says it itself.", value="NAME|FILE", before="data"

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.core.base import Pass
+from qdq_passes.errors import UsageError
+from qdq_passes.graph.uses import all_nodes, all_values
 from qdq_passes.pipeline.hooks import QuietHook, VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report, parse_pipeline
+from qdq_passes.pipeline.text import make_pass
+from qdq_passes.qdq.edit.display import is_described
+from qdq_passes.select.selectors import NONE, Selector, select
 from qdq_passes.verification.rules import verify
 
 from qdqtool.io.files.atomic import refuse_inputs, refuse_output
 from qdqtool.io.files.edit_script import NamedInputs, append_script, refuse_append
-from qdqtool.io.files.progress import StageProgress
+from qdqtool.io.files.progress import StageProgress, Warn, pass_on
 from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.hooks import Reproducer
+from qdqtool.io.models.load import load
 from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
-from qdqtool.io.models.working import opened, provenance_of, refuse_errors
+from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair_warnings, repairs_of
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.target import Target
+from qdqtool.verbs.pairs import Step
 
 if TYPE_CHECKING:
     from qdqtool.verbs.editing import Editing
-
-
-from collections.abc import Sequence
-
-from qdq_passes.errors import UsageError
-from qdq_passes.graph.uses import all_nodes, all_values
-from qdq_passes.pipeline.text import make_pass
-from qdq_passes.qdq.edit.display import is_described
-from qdq_passes.select.selectors import NONE, Selector, select
-
-from qdqtool.io.files.progress import Warn, pass_on
-from qdqtool.io.models.load import load
-from qdqtool.io.models.working import repair_warnings, repairs_of
-from qdqtool.verbs.pairs import Step
 
 
 @dataclass(frozen=True)

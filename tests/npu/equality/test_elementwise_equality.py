@@ -16,7 +16,7 @@ from qdqtool.targets.loading import load_target
 from tests.npu.equality.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Units, generator, on_arithmetic
 from tests.npu.equality.units_elementwise import CASES, WideBuilder
 
-ANY = load_target(Path(__file__).with_name("any_width.toml"))
+ANY = load_target(Path(__file__).with_name("targets") / "any_width.toml")
 SEEDS = 8
 #: Those of the 8-bit tests, and others of what only 16 bits have.
 ALL: dict[str, tuple[Arithmetic, bool]] = {

@@ -25,7 +25,7 @@ from tests.npu.equality.equality import (
 )
 from tests.npu.equality.random_units import CASES, Builder
 
-ANY = load_target(Path(__file__).with_name("any_int8.toml"))
+ANY = load_target(Path(__file__).with_name("targets") / "any_int8.toml")
 SEEDS = 8
 
 

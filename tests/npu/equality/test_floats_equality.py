@@ -26,7 +26,7 @@ from qdqtool.targets.target import Target
 from tests.dial import some
 from tests.npu.equality.units_floats import CASES, FloatBuilder
 
-ANY = load_target(Path(__file__).with_name("any_float.toml"))
+ANY = load_target(Path(__file__).with_name("targets") / "any_float.toml")
 PRECISIONS: tuple[Precision, ...] = ("float16", "bfloat16", "float32")
 #: Seeds of each case, more than it has forms of an operator.
 SEEDS = 12

@@ -11,7 +11,7 @@ from qdqtool.targets.loading import load_target
 from tests.npu.equality.equality import Unit, Units, generator
 from tests.npu.equality.units_movement import CASES, WIDTHS, WideBuilder
 
-WIDE = load_target(Path(__file__).with_name("any_width.toml"))
+WIDE = load_target(Path(__file__).with_name("targets") / "any_width.toml")
 SEEDS = 6
 #: Older onnxruntimes know no opset 24.
 NAMES = [pytest.param(case, marks=pytest.mark.newest) if case == "tensor_scatter" else case for case in CASES]

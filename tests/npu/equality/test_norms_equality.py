@@ -19,7 +19,7 @@ from tests.npu.equality.equality import ARITHMETICS, INSTRUCTION_SETS, Unit, Uni
 from tests.npu.equality.random_units import Builder
 from tests.npu.equality.units_norms import CASES
 
-ANY = load_target(Path(__file__).with_name("any_norm.toml"))
+ANY = load_target(Path(__file__).with_name("targets") / "any_norm.toml")
 SEEDS = 12
 #: RMSNormalization is of opset 23, of whose pairs older onnxruntimes have no kernels.
 NAMES = [pytest.param(case, marks=pytest.mark.newest) if case == "rms_norm" else case for case in CASES]

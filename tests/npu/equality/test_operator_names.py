@@ -155,7 +155,7 @@ def test_a_lowering_writes_each() -> None:
 def _lowered() -> Iterator[list[ir.Node]]:
     """The operators of ai.qdqtool in one lowered model after the other."""
     any_float, any_width, any_norm = (
-        load_target(Path(__file__).with_name(f"any_{what}.toml")) for what in ("float", "width", "norm")
+        load_target(Path(__file__).with_name("targets") / f"any_{what}.toml") for what in ("float", "width", "norm")
     )
     for case in units_float_operators.CASES.values():
         builder = FloatBuilder(np.random.default_rng(1), pow2=True)

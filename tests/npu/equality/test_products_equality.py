@@ -24,7 +24,7 @@ from tests.npu.equality.equality import (
 from tests.npu.equality.random_units import Builder
 from tests.npu.equality.units_products import CASES
 
-ANY = load_target(Path(__file__).with_name("any_width.toml"))
+ANY = load_target(Path(__file__).with_name("targets") / "any_width.toml")
 SEEDS = 12
 
 #: Accumulators that sums of 16 bits leave.

@@ -13,7 +13,7 @@ from tests.npu.equality.equality import ARITHMETICS, Unit, Units, generator
 from tests.npu.equality.units_movement import WIDTHS, WideBuilder
 from tests.npu.equality.units_rotary import CASES
 
-WIDE = load_target(Path(__file__).with_name("any_width.toml"))
+WIDE = load_target(Path(__file__).with_name("targets") / "any_width.toml")
 SEEDS = 6
 #: RotaryEmbedding of onnx is of opset 23, of whose pairs older onnxruntimes have no kernels.
 NAMES = [pytest.param(case, marks=pytest.mark.newest) if case == "rotary" else case for case in CASES]

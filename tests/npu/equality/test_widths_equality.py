@@ -17,7 +17,7 @@ from tests.npu.equality.equality import ARITHMETICS, assert_provider_equals, on_
 from tests.npu.equality.units_widths import CASES, model
 
 #: What takes everything: parameters of normalizations are weights of 16 bits and more.
-ANY, ANY_NORM = (load_target(Path(__file__).with_name(f"any_{what}.toml")) for what in ("width", "norm"))
+ANY, ANY_NORM = (load_target(Path(__file__).with_name("targets") / f"any_{what}.toml") for what in ("width", "norm"))
 #: Arithmetic → how it computes functions of 16 bits.
 FUNCTIONS_OF: dict[str, WideFunctions] = {"half_up": "float32", "float": "float16", "shift": "interpolated"}
 #: Of pairs of opset 23 and later older onnxruntimes have no kernels.

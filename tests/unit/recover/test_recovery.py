@@ -164,7 +164,7 @@ def test_presets_and_what_the_user_says(tmp_path: Path) -> None:
     assert "round-weights{statistics=@statistics narrow=false}" in str(plan.materialise)
     assert "correct-bias" not in str(plan.materialise)
     assert Recovery(smooth=0.0).smooths
-    assert not Recovery(smooth=False).is_any
+    assert not Recovery(smooth=False).smooths
     for bad in ("smooth = 2.0", "smooth = true", 'equalize = "maybe"', "round_weights = 1", "other = 1"):
         file.write_text(f'description = "bad"\nextends = "a8w8"\n[recovery]\n{bad}\n', encoding="utf-8")
         with pytest.raises(ModelError, match=bad.split()[0]):

@@ -19,7 +19,7 @@ from qdqtool.cli.commands import command_of
 from qdqtool.cli.main import COMMANDS
 from qdqtool.cli.render import Out
 from qdqtool.io.feeds.image_options import Fit, ImageOptions
-from qdqtool.options import LAST, changed, group, option, options_of, pairs, part_of, said, wired
+from qdqtool.options import LAST, changed, group, metadata_of, option, options_of, pairs, part_of, python_only
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.verb import Verb, documented, function_of
@@ -41,9 +41,9 @@ class Paint(Shared, Verb[str]):
 
     placed: ClassVar = {"seed": "coats"}
 
-    model: str = field(kw_only=False, metadata=said("The model.", kind="argument", value="MODEL"))
+    model: str = field(kw_only=False, metadata=metadata_of("The model.", kind="argument", value="MODEL"))
     output: str | None = field(
-        default=None, kw_only=False, metadata=said("Where to.", value="FILE", flags=("-o", "--output"))
+        default=None, kw_only=False, metadata=metadata_of("Where to.", value="FILE", flags=("-o", "--output"))
     )
     colour: Literal["red", "blue"] = option("red", "Which colour.")
     coats: int = option(1, "How many.", value="N", least=1)
@@ -56,7 +56,7 @@ class Paint(Shared, Verb[str]):
     primer: bool = option(True, "No primer.", flags=("--no-primer",))
     thin: float | None = option(None, "Thin it.", alone="0.5", read=float, value="[X]")
     last: bool = option(False, "Comes last.", before=LAST)
-    listener: Any = wired(None, "Told.")
+    listener: Any = python_only(None, "Told.")
 
     def run(self) -> str:
         return f"{self.model} in {self.colour}"

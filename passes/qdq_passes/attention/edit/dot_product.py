@@ -225,14 +225,14 @@ class Parts:
         )
         return query, key, value
 
-    def seen(self) -> ir.Value | None:
+    def shown_keys(self) -> ir.Value | None:
         """Which keys the attention shows by itself, boolean, to be broadcast to [B, N, S, T]; None where it shows all."""
         found = self.found
         if not found.causal and found.lengths is None:
             return None
-        return self._once(("seen", found.causal, found.window, *self._key), self._seen)
+        return self._once(("seen", found.causal, found.window, *self._key), self._shown_keys)
 
-    def _seen(self) -> ir.Value:
+    def _shown_keys(self) -> ir.Value:
         site, found = self.site, self.found
         length = site.dim(found.query, self._query)
         keys, rows = site.dim(found.key, self._key_axis), site.arange(length)
@@ -266,7 +266,7 @@ class Parts:
             biases.append(
                 mask if not found.is_boolean else self._once(key, lambda: bias_of(site, mask, found.dtype, low))
             )
-        seen = self.seen()
+        seen = self.shown_keys()
         if seen is not None:
             biases.append(
                 self._once(("seen bias", seen, low, found.dtype), lambda: bias_of(site, seen, found.dtype, low))

@@ -1,6 +1,6 @@
 """Matrix products whose weight has a scale per block of its depth.
 
-t = Σ_g float32(Σ_{k in g}(x − z_x)(w − z_w[g, n]))·scale[g, n] + b, in float32 and in order, see `npu.reference.blocks`;
+t = Σ_g float32(Σ_{k in g}(x − z_x)(w − z_w[g, n]))·scale[g, n] + b, in float32 and in order, see `npu.reference.sums`;
 then y = round(t / s_y) + z_y, whatever the arithmetic requantizes with: no multiplier is shared by sums of different scales."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a class says of an operator of programs: the units it takes, the plan, what it writes, what that costs.
 
-The reference (`npu.reference.operators`) says what it means, the library (`ep/kernels`) computes it: both stand apart."""
+The reference (`npu.reference.run`) says what it means, the library (`ep/kernels`) computes it: both stand apart."""
 
 from __future__ import annotations
 

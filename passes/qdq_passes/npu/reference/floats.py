@@ -175,7 +175,7 @@ def _cast(node: FloatNode) -> list[Array]:
     return [node.number(0).astype(to.numpy())]
 
 
-#: Element by element; the rest is in `reference_float_sums`, what moves in `reference_movement`.
+#: Element by element; the rest is in `float_sums`, what moves in `movement`.
 ELEMENTWISE: Mapping[tuple[str, str], FloatHandler] = {
     ("", "Add"): _binary(np.add),
     ("", "Sub"): _binary(np.subtract),

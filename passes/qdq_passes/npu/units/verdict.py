@@ -43,7 +43,7 @@ class Verdict:
 
 
 class TargetRules(Protocol):
-    """What passes need to know of a target (`qdqtool.targets.Target` is one)."""
+    """What passes need to know of a target (`qdqtool.targets.target.Target` is one)."""
 
     @property
     def name(self) -> str: ...

@@ -10,7 +10,7 @@ from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, put_first, remove, replace_value
 from qdq_passes.graph.nesting import Nesting, is_constant_node
 from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, readers
-from qdq_passes.qdq.look.exact import rounding_of, words
+from qdq_passes.qdq.look.exact import exact_text, rounding_of
 from qdq_passes.qdq.look.pairs import dequantizers, is_quantize
 
 
@@ -61,7 +61,7 @@ def _twin(node: ir.Node, kept: Sequence[ir.Node], nesting: Nesting) -> tuple[ir.
             reason = reason or f"has a scale computed at run time at {(node if rounding is None else other).name}"
         elif its != rounding and its is not None and rounding is not None:
             told = "has two encodings" if its.encoding != rounding.encoding else "is rounded by two operators"
-            pair = f"{words(its.encoding)} at {other.name}, {words(rounding.encoding)} at {node.name}"
+            pair = f"{exact_text(its.encoding)} at {other.name}, {exact_text(rounding.encoding)} at {node.name}"
             reason = reason or f"{told}: {pair}"
         elif (other.domain, other.op_type) != (node.domain, node.op_type):
             reason = reason or f"is rounded by operators of two domains, {_place(other)} and {_place(node)}"

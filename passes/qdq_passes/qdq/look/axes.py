@@ -28,7 +28,7 @@ def axis_after(node: ir.Node, axis: int, index: int = 0) -> int | str:
     """Axis of ``node``'s outputs along which the slices of ``axis`` of its input ``index`` lie; or why there is none.
 
     Args:
-        node: an operator of `qdq_commute`.
+        node: an operator of `qdq.look.commute`.
         axis: axis of the input, counted from the front; its slices have scales of their own.
         index: which of its data inputs.
     """
@@ -51,7 +51,7 @@ def axis_before(node: ir.Node, axis: int, count: int, index: int = 0) -> int | s
     """The axis of input ``index`` that `axis_after` sends to ``axis`` of the outputs; or why there is none.
 
     Args:
-        node: an operator of `qdq_commute`.
+        node: an operator of `qdq.look.commute`.
         axis: axis of the outputs, counted from the front.
         count: its size, the number of scales.
         index: which of the data inputs.

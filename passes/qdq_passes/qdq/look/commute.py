@@ -1,4 +1,4 @@
-"""Which operators commute with rounding: Op(F(a), F(b), …) = F(Op(a, b, …)) bit for bit, F as in `qdq_exact`.
+"""Which operators commute with rounding: Op(F(a), F(b), …) = F(Op(a, b, …)) bit for bit, F as in `qdq.look.exact`.
 
 - *Copies* (Reshape, Transpose, Gather, Split, Concat, Where, …): an element of the output is an element of an input. F works
   element by element, so it does not matter whether it is copied before or after; with any grid.

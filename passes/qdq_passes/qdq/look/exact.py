@@ -137,7 +137,7 @@ def why_not_exact(pair: Pair) -> str:
         return "its scale is not constant"
     first, last = known[0], known[-1]
     if (first.encoding, first.float_type) != (last.encoding, last.float_type):
-        return f"its halves differ: {words(first.encoding)} and {words(last.encoding)}"
+        return f"its halves differ: {exact_text(first.encoding)} and {exact_text(last.encoding)}"
     if not all(0 < s < np.inf for s in first.encoding.scale):
         return "its scale is not positive"
     asked = [option for rounding in known for option in rounding.options if not option.startswith("saturate")]
@@ -155,13 +155,13 @@ def why_not_cancelled(dq: ir.Node, q: ir.Node) -> str:
     if first is None or second is None:
         return "its scale is not constant"
     if (first.encoding, first.float_type) != (second.encoding, second.float_type):
-        return f"requantizes: {words(first.encoding)} at {dq.name}, {words(second.encoding)} here"
+        return f"requantizes: {exact_text(first.encoding)} at {dq.name}, {exact_text(second.encoding)} here"
     options = [option for option in (*first.options, *second.options) if not option.startswith("saturate")]
     if options or first.domain != second.domain:
         return f"asks for {options[0]}" if options else f"is of another domain than {dq.name}"
     if not first.is_idempotent:
         stored, real = first.encoding.dtype.name.lower(), first.float_type.name.lower()
-        return f"undoes {dq.name}, but not every {stored} comes back from {real} at {words(first.encoding)}"
+        return f"undoes {dq.name}, but not every {stored} comes back from {real} at {exact_text(first.encoding)}"
     return ""
 
 
@@ -201,7 +201,7 @@ def _scales_of(encoding: Encoding, values: Array) -> tuple[int, ...] | None:
     return encoding.granularity.scale_shape(values.shape)
 
 
-def words(encoding: Encoding) -> str:
+def exact_text(encoding: Encoding) -> str:
     """An encoding in a few words: ``int8 scale 0.5 zero point 0``."""
     dtype, kind = encoding.dtype.name.lower(), encoding.granularity.kind
     scale, zero_point = (

@@ -172,7 +172,7 @@ def _text(number: np.generic) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else str(np.float32(value))
 
 
-def words(encoding: Encoding) -> str:
+def grid_text(encoding: Encoding) -> str:
     """``int8, scale 2^-4, zero point 0``; of many scales their count and their extremes."""
     scale, zero = np.array(encoding.scale, np.float32), np.array(encoding.zero_point, np.float32)
     return str(
@@ -184,4 +184,4 @@ def words(encoding: Encoding) -> str:
 
 def change_in_words(old: Encoding, new: Encoding) -> str:
     """``int8, scale 2^-4, zero point 0 → int16, scale 2^-12, zero point 0``."""
-    return f"{words(old)} → {words(new)}"
+    return f"{grid_text(old)} → {grid_text(new)}"

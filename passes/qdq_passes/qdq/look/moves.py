@@ -11,7 +11,7 @@ from qdq_passes.graph.evaluate.exact import rearranged_by
 from qdq_passes.graph.uses import constant_array, is_standard, label
 from qdq_passes.qdq.look.axes import IN_PLACE, axis_after, axis_before
 from qdq_passes.qdq.look.commute import Crossing, crossing_of, data_inputs
-from qdq_passes.qdq.look.exact import Rounding, on_grid, rank_of, rounding_of, why_not_exact, words
+from qdq_passes.qdq.look.exact import Rounding, exact_text, on_grid, rank_of, rounding_of, why_not_exact
 from qdq_passes.qdq.look.pairs import Pair, dequantizers, is_dequantize, is_quantize, pair_of
 
 
@@ -146,7 +146,7 @@ def _rounding(pair: Pair) -> Rounding:
 
 def _different(one: Pair, other: Pair) -> str:
     first, second = _rounding(one).encoding, _rounding(other).encoding
-    return f"its inputs have different encodings: {one.tensor} {words(first)}, {other.tensor} {words(second)}"
+    return f"its inputs have different encodings: {one.tensor} {exact_text(first)}, {other.tensor} {exact_text(second)}"
 
 
 def _quantizers(value: ir.Value) -> list[ir.Node]:
@@ -165,8 +165,8 @@ def _not_only_rounded(value: ir.Value, moving: list[ir.Node], lead: Pair) -> str
             return f"{value.name} is read as float by {label(use.node)}, too"
         other = rounding_of(use.node)
         if other is None or other != rounding:
-            its = words(other.encoding) if other is not None else "one computed at run time"
-            return f"{value.name} has another encoding at {use.node.name}: {its}, not {words(rounding.encoding)}"
+            its = exact_text(other.encoding) if other is not None else "one computed at run time"
+            return f"{value.name} has another encoding at {use.node.name}: {its}, not {exact_text(rounding.encoding)}"
         integers = use.node.outputs[0]
         if use.node not in moving:
             if not rounding.is_idempotent:
