@@ -1,7 +1,7 @@
 """qdqtool: edit, quantize and check ONNX models for NPUs.
 
 The verbs of the command line as functions, with the same option names. They are loaded when first used, so that importing the
-package is cheap. (Calibration alone is `qdqtool.api.calibrate`: the name ``qdqtool.calibrate`` belongs to the package.)"""
+package is cheap. (Calibration alone is ``qdqtool.api.calibrate``: the name ``qdqtool.calibrate`` belongs to the package.)"""
 
 from __future__ import annotations
 

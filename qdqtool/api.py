@@ -1,4 +1,4 @@
-"""Every verb as a function, also those that `qdqtool` itself has no room for: `qdqtool.api.calibrate`, `lint`, `memory_plan`.
+"""Every verb as a function, also those that `qdqtool` itself has no room for: ``qdqtool.api.calibrate``, `lint`, `memory_plan`.
 
 A verb is what a file of `qdqtool.verbs` makes with a line ``split = function_of(Split)``. It is loaded when it is first used; its
 options are the fields of its class. Beside them stands what they take and give: `load`, `save`, `Feeds`, `Quantized`, …"""

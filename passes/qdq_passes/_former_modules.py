@@ -32,7 +32,7 @@ class _Former(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         now = importlib.import_module(self.now[module.__name__])
         module.__dict__.update({k: v for k, v in vars(now).items() if not k.startswith("__")})
-        module.__path__ = []  # `qdq_passes.analysis` stands for a package
+        module.__path__ = []  # ``qdq_passes.analysis`` stands for a package
 
 
 def install(now: Mapping[str, str]) -> None:
