@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -145,8 +145,8 @@ class Scratch:
         return f"killed: {lines[0][:150] if lines else done.stdout[-150:]}"
 
 
-def judge(mutant: Mutant, scratch: Scratch, reached: Map, seed: int) -> tuple[str, str]:
-    """Who kills ``mutant``: ``part``, ``whole``, ``nobody``; ``invalid`` does not compile; and how."""
+def judge(mutant: Mutant, scratch: Scratch, reached: Map, seed: int, *, whole: bool) -> tuple[str, str]:
+    """``killed``, ``survived`` or ``unfinished`` by the part, or by the whole; ``invalid`` does not compile; and by which test."""
     path = scratch.root / mutant.file
     source = path.read_bytes()
     path.write_bytes(mutant.applied(source))
@@ -154,12 +154,13 @@ def judge(mutant: Mutant, scratch: Scratch, reached: Map, seed: int) -> tuple[st
         if path.suffix != ".py" and not scratch.build():
             return "invalid", ""
         tests = tests_of(mutant, reached)
-        found = scratch.kills(tests, "--dial-seed", str(seed))
-        if found != "survived":
-            return ("part" if found != "unfinished" else found), found
-        more = dict.fromkeys(test.partition("[")[0] for test in tests if is_dialed(ROOT / file_of(test)))
-        found = scratch.kills(list(more), "--whole")
-        return {"survived": "nobody", "unfinished": found}.get(found, "whole"), found
+        if whole:
+            tests = [test for test in tests if is_dialed(ROOT / file_of(test))]
+            found = scratch.kills(list(dict.fromkeys(test.partition("[")[0] for test in tests)), "--whole")
+        else:
+            found = scratch.kills(tests, "--dial-seed", str(seed))
+        verdict, _, detail = found.partition(": ")
+        return verdict, detail
     finally:
         path.write_bytes(source)
         scratch.env[LIBRARY] = str(library_path())
@@ -186,34 +187,39 @@ def main() -> int:
         asked.map.write_text(json.dumps(make_map(str(asked.jobs))), encoding="utf-8")
     reached: Map = json.loads(asked.map.read_text(encoding="utf-8"))
     mutants = draw(ROOT, product(asked.languages), asked.count, asked.seed)
-    verdicts: Counter[str] = Counter()
-    for mutant, verdict, detail, seconds in judged(mutants, reached, asked.jobs, asked.limit):
-        verdicts[verdict] += 1
-        said = mutant.describe((ROOT / mutant.file).read_bytes())
-        print(f"| {verdict} | {said} | {detail} | {seconds:.0f} s |", flush=True)
-    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
-    killed = verdicts["part"] + verdicts["whole"]
-    print(
-        f"of {killed} that the whole kills the part kills {verdicts['part']}: {verdicts['part'] / max(killed, 1):.0%}"
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        copies: SimpleQueue[Scratch] = SimpleQueue()
+        for number in range(asked.jobs):
+            copies.put(Scratch(Path(folder) / str(number), asked.limit))
+        part = judged(mutants, reached, copies, asked.jobs, whole=False)
+        left = [mutant for mutant, verdict in part.items() if verdict == "survived"]
+        whole = judged(left, reached, copies, asked.jobs, whole=True)
+    killed, more = (list(found.values()).count("killed") for found in (part, whole))
+    print(f"of {killed + more} that the whole kills the part kills {killed}: {killed / max(killed + more, 1):.0%}")
     return 0
 
 
-def judged(mutants: list[Mutant], reached: Map, jobs: int, limit: float) -> Iterator[tuple[Mutant, str, str, float]]:
-    """Try ``mutants``, ``jobs`` at a time, each in a copy of its own: verdict, detail and seconds, in their order."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        copies: SimpleQueue[Scratch] = SimpleQueue()
-        for number in range(jobs):
-            copies.put(Scratch(Path(folder) / str(number), limit))
+def judged(
+    mutants: Sequence[Mutant], reached: Map, copies: SimpleQueue[Scratch], jobs: int, *, whole: bool
+) -> dict[Mutant, str]:
+    """Try ``mutants``, ``jobs`` at a time, each in a copy of its own; print a line for each and the counts."""
 
-        def one(mutant: Mutant) -> tuple[Mutant, str, str, float]:
-            copy, start = copies.get(), time.monotonic()
-            try:
-                return mutant, *judge(mutant, copy, reached, commit_seed()), time.monotonic() - start
-            finally:
-                copies.put(copy)
+    def one(mutant: Mutant) -> str:
+        copy, start = copies.get(), time.monotonic()
+        try:
+            verdict, detail = judge(mutant, copy, reached, commit_seed(), whole=whole)
+        finally:
+            copies.put(copy)
+        said = mutant.describe((ROOT / mutant.file).read_bytes())
+        by = "whole" if whole else "part"
+        print(f"| {by} | {verdict} | {said} | {detail} | {time.monotonic() - start:.0f} s |", flush=True)
+        return verdict
 
-        yield from pool.map(one, mutants)
+    with ThreadPoolExecutor(jobs) as pool:
+        found = dict(zip(mutants, pool.map(one, mutants), strict=True))
+    counts = Counter(found.values())
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())), flush=True)
+    return found
 
 
 if __name__ == "__main__":
