@@ -63,6 +63,5 @@ def test_it_needs_neither_python_nor_onnxruntime() -> None:
 
 def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere/" + NAME)
-    with refusal(SetupError) as caught:
+    with refusal(SetupError):
         library_path()
-    assert VARIABLE in str(caught.value)

@@ -18,6 +18,7 @@ from qdqtool import api
 from qdqtool.llm import Session
 from tests.cases.cli_helpers import cli
 from tests.cases.tiny_decoder import VOCABULARY, Form, folder, words
+from tests.golden_messages.refusal import refusal
 
 TARGET = "generic_int8"
 SHAPES = [(1, 4, 40), (1, 8, 40), (1, 1, 40)]
@@ -144,18 +145,18 @@ def test_logits_of_all_tokens_and_generation_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    "options",
     [
-        ({"device": "npusim"}, "needs a target"),
-        ({"target": TARGET}, "are of a device"),
-        ({"device": "npusym", "target": TARGET}, "npusim"),
-        ({"device": "npusim", "target": TARGET, "arrange": "some"}, "arrange"),
-        ({"device": "npusim", "target": TARGET, "schedule": "random"}, "schedule"),
-        ({"prefill_device": "cpu", "schedule": "in-order"}, "are of a device"),
+        pytest.param({"device": "npusim"}, id="no target"),
+        pytest.param({"target": TARGET}, id="no device"),
+        pytest.param({"device": "npusym", "target": TARGET}, id="unknown device"),
+        pytest.param({"device": "npusim", "target": TARGET, "arrange": "some"}, id="arrangement"),
+        pytest.param({"device": "npusim", "target": TARGET, "schedule": "random"}, id="schedule"),
+        pytest.param({"prefill_device": "cpu", "schedule": "in-order"}, id="schedule of the cpu"),
     ],
 )
-def test_options_that_mean_nothing(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_options_that_mean_nothing(options: dict[str, Any]) -> None:
+    with refusal(UsageError):
         Session(quantized("scatter"), **options)
 
 
@@ -180,7 +181,7 @@ def test_a_target_that_takes_models_whole_has_no_linear_arrangement(tmp_path: Pa
     target = tmp_path / "whole.toml"
     target.write_text(f'description = "d"\nversion = "1"\nextends = "{TARGET}"\npolicy = "whole-model"\n', "utf-8")
     session = Session(quantized("scatter"), device="npusim", target=target, arrange="linear")
-    with pytest.raises(UsageError, match="whole or not at all"):
+    with refusal(UsageError):
         session.prefill(IDS[:3])
 
 
@@ -195,7 +196,7 @@ def test_a_target_file_may_say_the_arrangement(tmp_path: Path) -> None:
 def test_a_target_file_with_no_such_arrangement(tmp_path: Path) -> None:
     target = tmp_path / "odd.toml"
     target.write_text(f'description = "d"\nversion = "1"\nextends = "{TARGET}"\narrange = "odd"\n', "utf-8")
-    with pytest.raises(ModelError, match=r"arrange.*whole"):
+    with refusal(ModelError):
         Session(quantized("scatter"), device="npusim", target=target)
 
 
@@ -209,7 +210,7 @@ def test_a_node_that_fails_in_a_stage_is_an_error_and_the_session_goes_on(monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(step, "run_stage", fail)
-        with pytest.raises(ModelError, match="a node fails"):
+        with refusal(ModelError):
             session.prefill(IDS[:30])
     session.reset()
     np.testing.assert_array_equal(through(session), sequential("scatter", "linear"))

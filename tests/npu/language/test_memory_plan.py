@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import pytest
 from qdq_passes.errors import UsageError
 
 from qdqtool import api
@@ -17,6 +16,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from tests.cases.cli_helpers import cli
 from tests.cases.small_models import model as model_of
+from tests.golden_messages.refusal import refusal
 from tests.npu.language.test_language_models import TARGET, quantized
 
 #: x [1,64] and y are alive over the first step, y and z over the second, then x is alive again: it is read last.
@@ -131,7 +131,7 @@ def test_parts_that_do_not_fit_say_how_many_the_model_needs(tmp_path: Path) -> N
 
 
 def test_an_arrangement_that_is_none() -> None:
-    with pytest.raises(UsageError, match="arrange"):
+    with refusal(UsageError):
         api.memory_plan(quantized("scatter"), target=TARGET, arrange="some")
 
 
@@ -158,5 +158,5 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_split_did_not_write(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="split"):
+    with refusal(UsageError):
         api.memory_plan(tmp_path, target=TARGET)

@@ -178,7 +178,7 @@ def test_the_profile_takes_one_layout() -> None:
 def test_a_broken_profile_is_told(text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f'description = "mine"\n[cache]\n{text}\n')
-    with pytest.raises(ModelError, match=text.split()[0]):
+    with refusal(ModelError):
         load_naming(path)
 
 
