@@ -170,7 +170,7 @@ def test_convert(source: str, target: str, tmp_path: Path) -> None:
     assert done["format"] == target
     assert json.loads(output.read_text(encoding="utf-8"))["version"] == target.removeprefix("aimet-")
     again = cli("encodings", "convert", output, "-o", output, "--format", "qnn", "--overwrite", code=2)
-    assert again.error.endswith("is an input; write to another file; inputs are never overwritten")
+    told(again.error)
 
 
 def test_convert_says_what_is_lost(tmp_path: Path) -> None:
@@ -188,25 +188,28 @@ def test_convert_says_what_is_lost(tmp_path: Path) -> None:
     }
 
 
-REFUSED: list[tuple[list[Any], int, str]] = [
-    (["export", MODEL, "-o", "o.json", "--format", "qnn"], 3, "net: has no QDQ pair to export; see `qdqtool qdq list`"),
-    (["convert", DATA / "aimet_1_0_0.json", "-o", "o.json", "--format", "aimet-0.6.1"], 3,
-     "mm.weight: blocks of 8 cannot be said in aimet-0.6.1; write aimet-1.0.0, or aimet-2.0.0 with --model, which tells the axis"),
-    (["convert", DATA / "aimet_1_0_0.json", "-o", "o.json", "--format", "aimet-2.0.0"], 3,
-     "conv.weight: scales whose axis is not known cannot be said in aimet-2.0.0; write it with --model, which tells the axis"),
-    (["convert", DATA / "aimet_2_0_0.json", "-o", "o.json", "--format", "aimet-1.0.0"], 2,
-     "conv.weight: its axis must be checked against the model, as aimet-1.0.0 stores none; give the float model with --model"),
-    (["convert", DATA / "ort.json", "-o", "o.json", "--format", "aimet"], 2, "Invalid value for '--format': 'aimet' is not one of"),
-    (["convert", "nothing.json", "-o", "o.json", "--format", "qnn"], 2, "nothing.json: no such file"),
-    (["import", MODEL, "--encodings", MODEL, "-o", "o.onnx"], 2, "is not JSON"),
-    (["merge", "a"], 2, "unknown encodings command 'merge'; there is convert, export, import"),
+REFUSED = [
+    pytest.param(["export", MODEL, "-o", "o.json", "--format", "qnn"], 3, id="no pair"),
+    pytest.param(["convert", DATA / "aimet_1_0_0.json", "-o", "o.json", "--format", "aimet-0.6.1"], 3, id="blocks"),
+    pytest.param(["convert", DATA / "aimet_1_0_0.json", "-o", "o.json", "--format", "aimet-2.0.0"], 3, id="no axis"),
+    pytest.param(["convert", DATA / "aimet_2_0_0.json", "-o", "o.json", "--format", "aimet-1.0.0"], 2, id="an axis to check"),
+    pytest.param(["convert", DATA / "ort.json", "-o", "o.json", "--format", "aimet"], 2, id="no format"),
+    pytest.param(["convert", "nothing.json", "-o", "o.json", "--format", "qnn"], 2, id="no file"),
+    pytest.param(["merge", "a"], 2, id="no command"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "code", "text"), REFUSED)
-def test_refusals(arguments: list[Any], code: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("arguments", "code"), REFUSED)
+def test_refusals(arguments: list[Any], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert text in cli("encodings", *arguments, code=code).error
+    told(cli("encodings", *arguments, code=code).error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_no_encodings_file(tmp_path: Path) -> None:
+    """What follows are json's words."""
+    options = ("--encodings", MODEL, "-o", tmp_path / "o.onnx")
+    assert "model.onnxtxt: is not JSON (" in cli("encodings", "import", MODEL, *options, code=2).error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,7 +218,7 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     file.write_text("mine", encoding="utf-8")
     model = quantized_file("u8s8")
     done = cli("encodings", "export", model, "-o", file, "--format", "qnn", code=2)
-    assert done.error == f"{file}: exists; pass --overwrite"
+    told(done.error)
     assert file.read_text(encoding="utf-8") == "mine"
     done = cli(
         "encodings",
@@ -244,9 +247,7 @@ def test_negative_scales_are_refused_with_a_way_out(options: list[str], tmp_path
     path, output, float_model = tmp_path / "m.onnx", tmp_path / "e.json", tmp_path / "f.onnx"
     onnx.save(onnx.parser.parse_model(MIRRORED), path)
     export = ("encodings", "export", path, "-o", output, "--format", "aimet-2.0.0", "--float-model", float_model)
-    error = cli(*export, "--allow-findings", *options, code=3).error
-    assert "w: has the scale -0.25, and scales in encodings files are positive" in error
-    assert "qdq remove --select tensor:w --allow-findings" in error
+    told(cli(*export, "--allow-findings", *options, code=3).error)
     assert not output.exists()
     assert not float_model.exists()
     cli("qdq", "remove", path, "-o", float_model, "--select", "tensor:w", "--allow-findings")

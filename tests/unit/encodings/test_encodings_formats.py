@@ -126,84 +126,47 @@ FLOAT4 = Encoding.per_tensor(ir.DataType.FLOAT4E2M1, 1.0)
 HALF = Encoding(dtype=INT8, scale=(1.0,), zero_point=(0.5,))
 BF16, FLOAT8 = Float(ir.DataType.BFLOAT16), Encoding.per_tensor(ir.DataType.FLOAT8E4M3FN, 1.0)
 
-#: (what, format, the whole message).
+#: (what, format).
 REFUSALS = [
-    (BLOCKED, "aimet-0.6.1", "conv.weight: blocks of 2 cannot be said in aimet-0.6.1; write aimet-1.0.0 or aimet-2.0.0"),
-    (BLOCKED, "qnn", "conv.weight: blocks of 2 cannot be said in qnn; write aimet-1.0.0 or aimet-2.0.0"),
-    (BLOCKED, "ort", "conv.weight: blocks of 2 cannot be said in ort; write aimet-1.0.0 or aimet-2.0.0"),
-    (LPBQ, "aimet-0.6.1", "conv.weight: blocks of 2 cannot be said in aimet-0.6.1; write aimet-1.0.0 or aimet-2.0.0"),
-    (
-        Lpbq(**{**vars(LPBQ), "bits": 16}), "aimet-2.0.0",
-        "conv.weight: LPBQ from int4 to 16 bits cannot be said in aimet-2.0.0; write aimet-1.0.0",
-    ),
-    (
-        per_axis(INT8, (1.0, 2.0), 1), "aimet-1.0.0",
-        "conv.weight: aimet-1.0.0 stores no axis, and this tensor's cannot be told: runs along axis 1, which its readers do not "
-        "imply; write aimet-2.0.0",
-    ),
-    (
-        per_axis(INT8, (1.0,), 2), "aimet-0.6.1",
-        "conv.weight: aimet-0.6.1 stores no axis, and this tensor's cannot be told: 1 scales may run along axis 2 or 3 of "
-        "[4, 2, 1, 1]; write aimet-2.0.0",
-    ),
-    (
-        Encoding(dtype=INT8, scale=(1.0,) * 8, zero_point=(0,) * 8, shape=(1, 2, 2, 2), axis=0, block_size=4), "aimet-1.0.0",
-        "conv.weight: aimet-1.0.0 stores no axis, and this tensor's cannot be told: blocked scales of shape [1, 2, 2, 2] on a "
-        "tensor of shape [4, 2, 1, 1]; write aimet-2.0.0",
-    ),
-    (BF16, "aimet-0.6.1", "conv.weight: bfloat16 cannot be said in aimet-0.6.1; write aimet-2.0.0, where it is simply absent"),
-    (BF16, "aimet-1.0.0", "conv.weight: bfloat16 cannot be said in aimet-1.0.0; write aimet-2.0.0, where it is simply absent"),
-    (BF16, "ort", "conv.weight: a tensor that stays float cannot be said in ort; write an aimet format"),
-    (FLOAT4, "aimet-0.6.1", "conv.weight: float4e2m1 with a scale cannot be said in aimet-0.6.1; write no format at all: none has it"),
-    (FLOAT4, "aimet-1.0.0", "conv.weight: float4e2m1 with a scale cannot be said in aimet-1.0.0; write no format at all: none has it"),
-    (FLOAT4, "ort", "conv.weight: float4e2m1 cannot be said in ort; write no format at all: none has it"),
-    (WRONG_WAY, "aimet-0.6.1", "conv.weight: blocks of 2 cannot be said in aimet-0.6.1; write aimet-2.0.0"),
-    (WRONG_WAY, "ort", "conv.weight: blocks of 2 cannot be said in ort; write aimet-2.0.0"),
-    (LONG_LPBQ, "qnn", "conv.weight: blocks of 2 cannot be said in qnn; write aimet-1.0.0"),
-    (FLOAT8, "aimet-1.0.0", "conv.weight: float8e4m3fn with a scale cannot be said in aimet-1.0.0; write aimet-2.0.0"),
-    (FLOAT8, "qnn", "conv.weight: float8e4m3fn with a scale cannot be said in qnn; write aimet-2.0.0"),
-    (
-        Encoding.per_tensor(ir.DataType.FLOAT8E5M2, 1.0), "ort",
-        "conv.weight: float8e5m2 cannot be said in ort; write aimet-2.0.0",
-    ),
-    (
-        Encoding.per_tensor(ir.DataType.FLOAT4E2M1, 1.0), "aimet-2.0.0",
-        "conv.weight: float4e2m1 cannot be said in aimet-2.0.0; write no format at all: none has it",
-    ),
-    (Encoding.per_tensor(ir.DataType.INT2, 1.0), "aimet-1.0.0", "conv.weight: 2 bits cannot be said in aimet-1.0.0; write aimet-2.0.0"),
-    (Encoding.per_tensor(ir.DataType.INT2, 1.0), "ort", "conv.weight: int2 cannot be said in ort; write aimet-2.0.0"),
-    (HALF, "aimet-0.6.1", "conv.weight: the zero point 0.5 cannot be said in aimet-0.6.1; write aimet-1.0.0 or aimet-2.0.0"),
-    (HALF, "ort", "conv.weight: the zero point 0.5 cannot be said in ort; write aimet-1.0.0 or aimet-2.0.0"),
-    (Wish(dtype=INT8), "aimet-1.0.0", "conv.weight: an encoding without a scale cannot be said in aimet-1.0.0; write qnn or ort"),
-    (Wish(dtype=INT8), "aimet-2.0.0", "conv.weight: an encoding without a scale cannot be said in aimet-2.0.0; write qnn or ort"),
-    (
-        Wish(dtype=INT8, reduce_range=True), "qnn",
-        "conv.weight: what it asks of an encoding that it does not give cannot be said in qnn; write ort",
-    ),
-    (
-        Unplaced(dtype=INT8, scale=(1.0, 2.0), zero_point=(0, 0)), "aimet-2.0.0",
-        "conv.weight: scales whose axis is not known cannot be said in aimet-2.0.0; write it with --model, which tells the axis",
-    ),
-    (
-        Unplaced(dtype=INT8, scale=(1.0, 2.0), zero_point=(0, 0)), "ort",
-        "conv.weight: scales whose axis is not known cannot be said in ort; write it with --model, which tells the axis",
-    ),
-    (
-        NO_AXIS, "aimet-2.0.0",
-        "conv.weight: LPBQ whose axis is not known cannot be said in aimet-2.0.0; write it with --model, which tells the axis",
-    ),
-    (
-        Encoding.per_tensor(INT32, 0.7), "ort",
-        "conv.weight: an int32 bias whose scale is not that of input times weight cannot be said in ort; write aimet-2.0.0",
-    ),
+    pytest.param(BLOCKED, "aimet-0.6.1", id="blocks, aimet-0.6.1"),
+    pytest.param(BLOCKED, "qnn", id="blocks, qnn"),
+    pytest.param(BLOCKED, "ort", id="blocks, ort"),
+    pytest.param(LPBQ, "aimet-0.6.1", id="LPBQ, aimet-0.6.1"),
+    pytest.param(Lpbq(**{**vars(LPBQ), "bits": 16}), "aimet-2.0.0", id="LPBQ of 16 bits, aimet-2.0.0"),
+    pytest.param(per_axis(INT8, (1.0, 2.0), 1), "aimet-1.0.0", id="another axis, aimet-1.0.0"),
+    pytest.param(per_axis(INT8, (1.0,), 2), "aimet-0.6.1", id="two axes possible, aimet-0.6.1"),
+    pytest.param(Encoding(dtype=INT8, scale=(1.0,) * 8, zero_point=(0,) * 8, shape=(1, 2, 2, 2), axis=0, block_size=4), "aimet-1.0.0", id="blocks that do not fit, aimet-1.0.0"),
+    pytest.param(BF16, "aimet-0.6.1", id="bfloat16, aimet-0.6.1"),
+    pytest.param(BF16, "aimet-1.0.0", id="bfloat16, aimet-1.0.0"),
+    pytest.param(BF16, "ort", id="bfloat16, ort"),
+    pytest.param(FLOAT4, "aimet-0.6.1", id="float4, aimet-0.6.1"),
+    pytest.param(FLOAT4, "aimet-1.0.0", id="float4, aimet-1.0.0"),
+    pytest.param(FLOAT4, "ort", id="float4, ort"),
+    pytest.param(WRONG_WAY, "aimet-0.6.1", id="blocks of outputs, aimet-0.6.1"),
+    pytest.param(WRONG_WAY, "ort", id="blocks of outputs, ort"),
+    pytest.param(LONG_LPBQ, "qnn", id="LPBQ of 16 bits, qnn"),
+    pytest.param(FLOAT8, "aimet-1.0.0", id="float8, aimet-1.0.0"),
+    pytest.param(FLOAT8, "qnn", id="float8, qnn"),
+    pytest.param(Encoding.per_tensor(ir.DataType.FLOAT8E5M2, 1.0), "ort", id="float8e5m2, ort"),
+    pytest.param(Encoding.per_tensor(ir.DataType.FLOAT4E2M1, 1.0), "aimet-2.0.0", id="float4, aimet-2.0.0"),
+    pytest.param(Encoding.per_tensor(ir.DataType.INT2, 1.0), "aimet-1.0.0", id="2 bits, aimet-1.0.0"),
+    pytest.param(Encoding.per_tensor(ir.DataType.INT2, 1.0), "ort", id="2 bits, ort"),
+    pytest.param(HALF, "aimet-0.6.1", id="half a zero point, aimet-0.6.1"),
+    pytest.param(HALF, "ort", id="half a zero point, ort"),
+    pytest.param(Wish(dtype=INT8), "aimet-1.0.0", id="no scale, aimet-1.0.0"),
+    pytest.param(Wish(dtype=INT8), "aimet-2.0.0", id="no scale, aimet-2.0.0"),
+    pytest.param(Wish(dtype=INT8, reduce_range=True), "qnn", id="a reduced range, qnn"),
+    pytest.param(Unplaced(dtype=INT8, scale=(1.0, 2.0), zero_point=(0, 0)), "aimet-2.0.0", id="no axis known, aimet-2.0.0"),
+    pytest.param(Unplaced(dtype=INT8, scale=(1.0, 2.0), zero_point=(0, 0)), "ort", id="no axis known, ort"),
+    pytest.param(NO_AXIS, "aimet-2.0.0", id="LPBQ without an axis, aimet-2.0.0"),
+    pytest.param(Encoding.per_tensor(INT32, 0.7), "ort", id="another int32, ort"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("holds", "format_name", "text"), REFUSALS)
-def test_refusals(holds: Any, format_name: str, text: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
+@pytest.mark.parametrize(("holds", "format_name"), REFUSALS)
+def test_refusals(holds: Any, format_name: str) -> None:
+    with refusal(UnsupportedError):
         write_document(entry(holds), format_name, values())
-    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize("format_name", ["aimet-0.6.1", "aimet-1.0.0", "aimet-2.0.0", "qnn"])
@@ -241,19 +204,18 @@ def test_unknown_formats() -> None:
         write_document(entry(X), "aimet")
 
 
-PLACING: list[tuple[str, str, Any, str]] = [
-    ("y_", "mm.weight", Unplaced(dtype=INT8, scale=(1.0,) * 5, zero_point=(0,) * 5), "5 scales on a tensor of shape [16, 4]; no axis"),
-    ("y_", "conv.weight", Unplaced(dtype=INT8, scale=(1.0,), zero_point=(0,)), "1 scales may run along axis 2 or 3 of [4, 2, 1, 1]"),
-    ("y_", "mm.weight", Unplaced(dtype=INT8, scale=(1.0,) * 5, zero_point=(0,) * 5, block_size=8), "5 scales on a tensor of shape"),
-    ("y_", "x", Unplaced(dtype=INT8, scale=(1.0,) * 4, zero_point=(0,) * 4, block_size=1), "its readers do not tell channels from"),
+PLACING = [
+    pytest.param("mm.weight", Unplaced(dtype=INT8, scale=(1.0,) * 5, zero_point=(0,) * 5), id="five scales"),
+    pytest.param("conv.weight", Unplaced(dtype=INT8, scale=(1.0,), zero_point=(0,)), id="one scale"),
+    pytest.param("mm.weight", Unplaced(dtype=INT8, scale=(1.0,) * 5, zero_point=(0,) * 5, block_size=8), id="five scales in blocks"),
+    pytest.param("x", Unplaced(dtype=INT8, scale=(1.0,) * 4, zero_point=(0,) * 4, block_size=1), id="an activation"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("_", "name", "holds", "text"), PLACING)
-def test_an_axis_that_cannot_be_told(_: str, name: str, holds: Any, text: str) -> None:
-    with pytest.raises(QdqError) as caught:
+@pytest.mark.parametrize(("name", "holds"), PLACING)
+def test_an_axis_that_cannot_be_told(name: str, holds: Any) -> None:
+    with refusal(QdqError):
         place(holds, values()[name])
-    assert str(caught.value).startswith(f"{name}: {text}")
 
 
 def test_a_grid_is_not_counted_in_other_bits() -> None:
@@ -275,7 +237,7 @@ def test_scales_that_differ_within_a_kernel() -> None:
 @pytest.mark.parametrize(("axis", "shape"), [(2, (1, 1, 2)), (-3, (2, 1, 1))])
 def test_blocks_on_an_axis_that_the_tensor_does_not_have(axis: int, shape: tuple[int, ...]) -> None:
     blocks = Encoding(dtype=INT8, scale=(1.0, 2.0), zero_point=(0, 0), shape=shape, axis=axis, block_size=2)
-    with pytest.raises(ModelError, match=rf"fc.weight: axis {axis} does not exist in shape \[2, 4\]"):
+    with refusal(ModelError):
         encoding_for(entry(blocks).entries[0], values()["fc.weight"], None)
 
 

@@ -209,22 +209,21 @@ def test_the_imported_model_computes_what_the_encodings_say() -> None:
     np.testing.assert_array_equal(open_session(done.model).run({"x": x})["y"], expected)
 
 
-#: (opset or type of the model, entry, message).
+#: (opset or type of the model, entry).
 REFUSED = [
-    ('<ir_version: 8, opset_import: ["": 12]>', int8("w", [0.5, 0.25], axis=0), "w: int8 per-axis needs opset 13, the model has 12"),
-    ('<ir_version: 8, opset_import: ["": 17]>', {"name": "x", "output_dtype": "uint16", "y_scale": 1.0}, "x: uint16 per-tensor needs opset 21"),
-    ("", int8("w", [0.5, 0.25, 0.125], axis=0), "w: scales of shape [3] on a tensor of shape [2, 2, 1, 1], axis 0; expected shape [2]"),
-    ("", int8("w", [0.5], axis=7), "w: axis 7 does not exist in shape [2, 2, 1, 1]"),
-    ("", int8("v", [[1.0, 1.0]], axis=0, block_size=4), "v: blocked scales of shape [1, 2] on a tensor of shape [8, 2]; expected shape [2, 2]"),
-    ("", {"name": "x", "output_dtype": "int32", "y_scale": 1.0}, "x: QuantizeLinear writes no int32"),
+    pytest.param('<ir_version: 8, opset_import: ["": 12]>', int8("w", [0.5, 0.25], axis=0), id="per axis at opset 12"),
+    pytest.param('<ir_version: 8, opset_import: ["": 17]>', {"name": "x", "output_dtype": "uint16", "y_scale": 1.0}, id="uint16 at opset 17"),
+    pytest.param("", int8("w", [0.5, 0.25, 0.125], axis=0), id="three scales for two channels"),
+    pytest.param("", int8("w", [0.5], axis=7), id="axis 7"),
+    pytest.param("", int8("v", [[1.0, 1.0]], axis=0, block_size=4), id="too few blocks"),
+    pytest.param("", {"name": "x", "output_dtype": "int32", "y_scale": 1.0}, id="int32"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("header", "entry", "text"), REFUSED)
-def test_what_the_model_cannot_hold(header: str, entry: dict[str, Any], text: str) -> None:
-    with pytest.raises(QdqError) as caught:
+@pytest.mark.parametrize(("header", "entry"), REFUSED)
+def test_what_the_model_cannot_hold(header: str, entry: dict[str, Any]) -> None:
+    with refusal(QdqError) as caught:
         back(model(f"{header} {NET}" if header else NET), file(entry))
-    assert str(caught.value).startswith(text)
     assert caught.value.exit_code in (2, 3)
 
 

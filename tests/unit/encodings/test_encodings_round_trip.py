@@ -17,6 +17,7 @@ from qdqtool.encodings.formats import FORMATS
 from tests.cases.encodings_helpers import AIMET, back, facts, there, there_and_back
 from tests.cases.quantized_files import CASES, DYNAMIC, marked, quantized_file
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 OLD = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft": 1]>'
 
@@ -131,7 +132,7 @@ def test_the_same_model_comes_back(name: str, format_name: str) -> None:
 @pytest.mark.parametrize(("name", "format_name"), NOT)
 def test_what_a_format_cannot_say_is_refused(name: str, format_name: str) -> None:
     """The message names the format that cannot, and one that can."""
-    with pytest.raises(UnsupportedError) as caught:
+    with refusal(UnsupportedError) as caught:
         there(model(MODELS[name][0]), format_name)
     text = str(caught.value)
     assert format_name in text

@@ -132,78 +132,59 @@ def test_a_shift_of_half_a_step() -> None:
         encoding_for(found, values()["x"], None)
 
 
-#: (document, what is wrong with it).
-BROKEN: dict[str, tuple[Any, str]] = {
-    "no object": ([1], "is no encodings file: not an object with fields; known are aimet-0.6.1"),
-    "empty": ({}, "is no encodings file: not an object"),
-    "something else": ({"a": 1}, "is no encodings file: neither activation_encodings nor encodings in it"),
-    "a version to come": ({"version": "3.0.0", "encodings": []}, "has the encodings version '3.0.0', which is not known"),
-    "a section that is a number": ({"activation_encodings": 3}, "activation_encodings is neither an object nor a list"),
-    "a nameless entry": ({"encodings": [{}]}, "entry 1 of encodings has no name"),
-    "listed twice": ({"encodings": [two()["encodings"][0]] * 2}, "x: is listed twice, in encodings and before"),
-    "no row": ({"activation_encodings": {"x": []}}, "x: its list of rows is empty"),
-    "a row that is a number": ({"activation_encodings": {"x": [1]}}, "x: its entry is a number, not an object"),
-    "no bits": (rows(bitwidth="-"), "x: field 'bitwidth' is missing, expected an integer"),
-    "half bits": (rows(bitwidth=8.5), "x: field 'bitwidth' is a number, expected an integer"),
-    "5 bits": (rows(bitwidth=5), "x: ONNX has no 5-bit integers; it has 2, 4, 8, 16 and 32 bits"),
-    "float of 8 bits": (rows(bitwidth=8, dtype="float"), "x: a float of 8 bits; 16 and 32 are known"),
-    "maybe symmetric": (rows(is_symmetric="maybe"), "x: field 'is_symmetric' is a text, expected \"True\" or \"False\""),
-    "no scale": (rows(scale=0.0), "x: 0 is no scale, which is positive"),
-    "a text for a scale": (rows(scale="big"), "x: field 'scale' is a text, expected a number or a list of numbers"),
-    "an offset off the grid": (rows(offset=11), "x: offset 11 gives zero point -11, which uint8 does not hold"),
-    "a zero point that int8 does not hold": (two(output_dtype="int8", y_zero_point=200), "x: the zero point 200 is outside int8, [-128, 127]"),
-    "a zero point of a float": (two(output_dtype="float8e4m3fn", y_zero_point=3), "x: the zero point 3 is outside float8e4m3fn"),
-    "a zero point that uint8 does not hold, per channel": (
-        two(y_scale=[1, 2], y_zero_point=[0, -1], axis=0), "x: the zero point -1 is outside uint8, [0, 255]",
-    ),
-    "no offset at all": (rows(offset="-", min="-"), "x: neither offset nor min is given"),
-    "two scales per tensor": (item(scale=[1, 2], offset=[0, 0]), "x: 2 scales with enc_type PER_TENSOR"),
-    "an unknown enc_type": (item(enc_type="VECTOR"), "x: field 'enc_type' is a text, expected PER_TENSOR, PER_CHANNEL"),
-    "an unknown dtype": (item(dtype="COMPLEX"), "x: field 'dtype' is a text, expected \"INT\" or \"FLOAT\""),
-    "blocks without a size": (item(enc_type="PER_BLOCK"), "x: field 'block_size' is missing, expected an integer"),
-    "too few offsets": (item(scale=[1, 2, 3], offset=[0, 0], enc_type="PER_CHANNEL"), "x: field 'offset' has 2 numbers, expected 3"),
-    "LPBQ that does not divide": (
-        item(enc_type="LPBQ", compressed_bw=4, scale=[1, 2], per_block_int_scale=[1, 2, 3], block_size=2),
-        "x: 3 block scales for 2 channels",
-    ),
-    "LPBQ without an axis": (lpbq(axis="-"), "x: field 'axis' is missing, expected the axis of the blocks"),
-    "LPBQ along no axis": (lpbq(axis=2), "x: 4 block scales for shape [2, 2], axis 2"),
-    "LPBQ with scales of other channels": (lpbq(axis=0, per_channel_float_scale=[1.0]), "x: 1 channel scales for shape [2, 2]"),
-    "rows of different bits": (
-        {"activation_encodings": {"x": [row() | {"bitwidth": bits} for bits in (8, 4)]}}, "x: its rows differ in bitwidth or dtype",
-    ),
-    "rows of integers and floats": (
-        {"activation_encodings": {"x": [row() | {"dtype": kind} for kind in ("int", "float")]}}, "x: its rows differ in bitwidth or dtype",
-    ),
-    "ranges per channel": (
-        {"activation_encodings": {"x": [row(scale="-", offset="-")] * 2}}, "x: ranges per channel without scales; give scale and offset",
-    ),
-    "a float of 8 bits in 1.0.0": (item(dtype="FLOAT", bw=8), "x: a float of 8 bits; 16 and 32 are known"),
-    "a number for a dtype": (rows(dtype=3), "x: field 'dtype' is a number, expected a text"),
-    "a hint of an unknown float": (
-        {**two(), "qdqtool": {"float": {"w": "flaot16"}}}, "w: the hint 'float' names no type: 'flaot16'",
-    ),
-    "an unknown type": (two(output_dtype="float16"), "x: field 'output_dtype' is a text, expected an integer type or a float8"),
-    "ragged scales": (two(y_scale=[[1], [1, 2]]), "x: field 'y_scale' is a list, expected a number or a list of numbers"),
-    "a block without an axis": (two(block_size=2), "x: field 'axis' is missing, expected the axis of the blocks"),
-    "an axis that is not there": (
-        two(y_scale=[[1, 2]], y_zero_point="-", axis=4, block_size=2), "x: axis 4 with blocked scales of shape [1, 2]",
-    ),
-    "channels without an axis": ({"x": [{"quant_type": "QInt8", "scale": 1, "zero_point": 0}] * 2}, "x: 2 channels without an axis"),
-    "an unknown QuantType": ({"x": [{"quant_type": "QInt3"}]}, "x: field 'quant_type' is a text, expected one of QInt8, QUInt8"),
-    "a scale without its type": ({"x": [{"scale": 1.0, "zero_point": 0}]}, "x: field 'quant_type' is missing"),
-    "a zero point off the grid": (
-        {"x": [{"quant_type": "QInt8", "scale": 1.0, "zero_point": 128}]}, "x: zero point 128 is no int8",
-    ),
+#: What is wrong with a document.
+BROKEN: dict[str, Any] = {
+    "no object": [1],
+    "empty": {},
+    "something else": {"a": 1},
+    "a version to come": {"version": "3.0.0", "encodings": []},
+    "a section that is a number": {"activation_encodings": 3},
+    "a nameless entry": {"encodings": [{}]},
+    "listed twice": {"encodings": [two()["encodings"][0]] * 2},
+    "no row": {"activation_encodings": {"x": []}},
+    "a row that is a number": {"activation_encodings": {"x": [1]}},
+    "no bits": rows(bitwidth="-"),
+    "half bits": rows(bitwidth=8.5),
+    "5 bits": rows(bitwidth=5),
+    "float of 8 bits": rows(bitwidth=8, dtype="float"),
+    "maybe symmetric": rows(is_symmetric="maybe"),
+    "no scale": rows(scale=0.0),
+    "a text for a scale": rows(scale="big"),
+    "an offset off the grid": rows(offset=11),
+    "a zero point that int8 does not hold": two(output_dtype="int8", y_zero_point=200),
+    "a zero point of a float": two(output_dtype="float8e4m3fn", y_zero_point=3),
+    "a zero point that uint8 does not hold, per channel": two(y_scale=[1, 2], y_zero_point=[0, -1], axis=0),
+    "no offset at all": rows(offset="-", min="-"),
+    "two scales per tensor": item(scale=[1, 2], offset=[0, 0]),
+    "an unknown enc_type": item(enc_type="VECTOR"),
+    "an unknown dtype": item(dtype="COMPLEX"),
+    "blocks without a size": item(enc_type="PER_BLOCK"),
+    "too few offsets": item(scale=[1, 2, 3], offset=[0, 0], enc_type="PER_CHANNEL"),
+    "LPBQ that does not divide": item(enc_type="LPBQ", compressed_bw=4, scale=[1, 2], per_block_int_scale=[1, 2, 3], block_size=2),
+    "LPBQ without an axis": lpbq(axis="-"),
+    "LPBQ along no axis": lpbq(axis=2),
+    "LPBQ with scales of other channels": lpbq(axis=0, per_channel_float_scale=[1.0]),
+    "rows of different bits": {"activation_encodings": {"x": [row() | {"bitwidth": bits} for bits in (8, 4)]}},
+    "rows of integers and floats": {"activation_encodings": {"x": [row() | {"dtype": kind} for kind in ("int", "float")]}},
+    "ranges per channel": {"activation_encodings": {"x": [row(scale="-", offset="-")] * 2}},
+    "a float of 8 bits in 1.0.0": item(dtype="FLOAT", bw=8),
+    "a number for a dtype": rows(dtype=3),
+    "a hint of an unknown float": {**two(), "qdqtool": {"float": {"w": "flaot16"}}},
+    "an unknown type": two(output_dtype="float16"),
+    "ragged scales": two(y_scale=[[1], [1, 2]]),
+    "a block without an axis": two(block_size=2),
+    "an axis that is not there": two(y_scale=[[1, 2]], y_zero_point="-", axis=4, block_size=2),
+    "channels without an axis": {"x": [{"quant_type": "QInt8", "scale": 1, "zero_point": 0}] * 2},
+    "an unknown QuantType": {"x": [{"quant_type": "QInt3"}]},
+    "a scale without its type": {"x": [{"scale": 1.0, "zero_point": 0}]},
+    "a zero point off the grid": {"x": [{"quant_type": "QInt8", "scale": 1.0, "zero_point": 128}]},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_broken_files(what: str) -> None:
-    document, text = BROKEN[what]
-    with pytest.raises(QdqError) as caught:
-        read_document(document)
-    assert text in str(caught.value)
+    with refusal(QdqError) as caught:
+        read_document(BROKEN[what])
     assert caught.value.exit_code in (2, 3)
 
 
