@@ -8,26 +8,26 @@ import numpy as np
 
 import qdqtool
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
+from tests.golden_messages.refusal import told
 
 
 def test_extra_options_are_refused_with_their_reason(tmp_path: Path) -> None:
     """Unknown and contradictory: 2; known without an equivalent: 3. Nothing is written."""
-    for text, code, message in [
-        ("per_chanel=true", 2, "there is no extra option 'per_chanel'; did you mean per_channel"),
-        ("per_channel=true", 2, "power-of-two scales exclude a scale per channel"),
-        ("Percentile=99.9", 2, "Percentile is no option of the method pow2-minmse; add calibrate_method=Percentile"),
-        ("ActivationSymmetric=false", 2, "power-of-two scales exclude ActivationSymmetric=false"),
-        ("SmoothQuant=true", 3, "SmoothQuant=true has no equivalent; scales are not moved"),
-        ("nodes_to_exclude=nobody", 2, "selector 'nobody' matches nothing"),
-        ('TensorQuantOverrides={"nobody": [{"quant_type": "QInt16"}]}', 2, "there is no tensor 'nobody' to override"),
+    for text, code in [
+        ("per_chanel=true", 2),
+        ("per_channel=true", 2),
+        ("Percentile=99.9", 2),
+        ("ActivationSymmetric=false", 2),
+        ("SmoothQuant=true", 3),
+        ("nodes_to_exclude=nobody", 2),
+        ('TensorQuantOverrides={"nobody": [{"quant_type": "QInt16"}]}', 2),
         (
             'TensorQuantOverrides={"input": {"convert": {"quant_type": "QInt16", "recv_nodes": ["/stem"]}}}',
             2,
-            "selector '/stem' matches nothing; nearest: /stem/",
         ),
     ]:
         for more in (["--print-pipeline"], ["--data", "random:1", "-o", tmp_path / "q.onnx"]):
-            assert message in cli("quantize", DIGITS, "--extra-options", text, *more, code=code).error
+            told(cli("quantize", DIGITS, "--extra-options", text, *more, code=code).error)
     assert not list(tmp_path.iterdir())
 
 
@@ -50,7 +50,7 @@ def test_a_tensor_that_is_folded_away_cannot_be_overridden(tmp_path: Path) -> No
     )
     options = ("--extra-options", 'TensorQuantOverrides={"s": {"quant_type": "QInt16"}}', "-o", tmp_path / "q.onnx")
     done = cli("quantize", model, "--data", "random:1", *options, code=2)
-    assert done.error.startswith("tensor 's', which is overridden, is gone once the model is prepared; it is folded")
+    told(done.error)
 
 
 def test_no_data_is_needed_where_every_range_is_said(tmp_path: Path) -> None:
@@ -90,8 +90,4 @@ def test_what_the_options_leave_float_is_listed(tmp_path: Path) -> None:
         "--extra-options",
         "ForceQuantizeNoInputCheck=false",
     )
-    error = cli("quantize", model, "--data", "random:1", *nothing, "-o", tmp_path / "n.onnx", code=2).error
-    assert (
-        error
-        == "u: nothing to quantize: turn only moves values, and its input stays float; the rules of the preset, or extra options, leave nothing"
-    )
+    told(cli("quantize", model, "--data", "random:1", *nothing, "-o", tmp_path / "n.onnx", code=2).error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
 from qdq_passes.core.registry import PASSES
-from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
+from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 
 import qdqtool
@@ -149,80 +148,77 @@ def test_all_that_says_nothing_at_once() -> None:
     assert planned(**NOTHING_SAID) == planned()
 
 
-#: Known to the references, no equivalent: (option, value, the way out that is named).
+#: Known to the references, no equivalent: (option, value).
 REFUSED = [
-    ("ConvertSoftmaxToDPUVersion", True, "there is no pass for it"),
-    ("ConvertInstanceNormToDPUVersion", True, "there is no pass for it"),
-    ("RemoveQDQMulAdd", True, "qdqtool qdq remove"),
-    ("FoldRelu", True, "no Relu or Clip is dropped"),
-    ("ConvertNCHWToNHWC", True, "convert-layout"),
-    ("MinMSEModePof2Scale", "MostCommon", "all samples together"),
-    ("LWPMetric", "mse", "layer by layer"),
-    ("NumBins", 512, "2048 to 4096 bins"),
-    ("NumQuantizedBins", 64, "128 points of |x|"),
-    ("WeightCalibrateMethod", "Entropy", "MinMSE searches"),
-    ("CalibWorkerNum", 4, "--jobs N"),
-    ("FixShapes", "x:[1,3]", "qdqtool fix-shapes"),
-    ("quant_format", QuantFormat.QOperator, "qdqtool qdq convert"),
-    ("BlockSize", 32, "--block-size"),
-    ("Int16Bias", True, "Int32Bias=true"),
-    ("weight_type", QuantType.QFLOAT8E4M3FN, "it takes int8"),
-    ("weight_type", "ExtendedQuantType.QBFP", "it takes int8"),
-    ("activation_type", "QInt4", "only weights are"),
-    ("calibrate_method", "CalibrationMethod.Nothing", "there is distribution, entropy, minmax"),
-    ("calibrate_method", "ExtendedCalibrationMethod.LayerwisePercentile", "Percentile is one for all tensors"),
-    ("TensorQuantOverrides", {"t": [{"convert": {"quant_type": "QUInt16"}}]}, "convert-boundaries widens the encoding"),
+    ("ConvertSoftmaxToDPUVersion", True),
+    ("ConvertInstanceNormToDPUVersion", True),
+    ("RemoveQDQMulAdd", True),
+    ("FoldRelu", True),
+    ("ConvertNCHWToNHWC", True),
+    ("MinMSEModePof2Scale", "MostCommon"),
+    ("LWPMetric", "mse"),
+    ("NumBins", 512),
+    ("NumQuantizedBins", 64),
+    ("WeightCalibrateMethod", "Entropy"),
+    ("CalibWorkerNum", 4),
+    ("FixShapes", "x:[1,3]"),
+    ("quant_format", QuantFormat.QOperator),
+    ("BlockSize", 32),
+    ("Int16Bias", True),
+    ("weight_type", QuantType.QFLOAT8E4M3FN),
+    ("weight_type", "ExtendedQuantType.QBFP"),
+    ("activation_type", "QInt4"),
+    ("calibrate_method", "CalibrationMethod.Nothing"),
+    ("calibrate_method", "ExtendedCalibrationMethod.LayerwisePercentile"),
+    ("TensorQuantOverrides", {"t": [{"convert": {"quant_type": "QUInt16"}}]}),
     (
         "TensorQuantOverrides",
         {"t": {"convert": {"quant_type": "QUInt16", "recv_nodes": ["a"], "rmin": 0}}},
-        "convert-boundaries",
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "way_out"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_no_equivalent(name: str, value: object, way_out: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
+@pytest.mark.parametrize(("name", "value"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_no_equivalent(name: str, value: object) -> None:
+    with refusal(UnsupportedError) as caught:
         materialised(**{name: value})
     assert caught.value.exit_code == 3
-    assert way_out in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_what_only_matters_with_zero_points() -> None:
     asymmetric = {**FLOAT_SCALES, "ActivationSymmetric": False}
     for name, value in (("CalibTensorRangeSymmetric", True), ("QDQKeepRemovableActivations", False)):
-        with pytest.raises(UnsupportedError, match=name):
+        with refusal(UnsupportedError):
             materialised(**asymmetric, **{name: value})
         assert "symmetric=false" in materialised(**asymmetric, **{name: not value})
 
 
-#: (option, value, message): values that cannot be read.
+#: (option, value): values that cannot be read.
 UNREADABLE = [
-    ("per_channel", "maybe", "per_channel cannot be 'maybe'; expected true or false"),
-    ("nodes_to_exclude", {"a": 1}, "nodes_to_exclude cannot be {'a': 1}; expected a list of names"),
-    ("weight_type", "int9", "weight_type cannot be 'int9'; expected a type: QInt8"),
-    ("MinimumRealRange", "wide", "MinimumRealRange cannot be 'wide'; expected a number"),
-    ("QDQOpTypePerChannelSupportToAxis", "MatMul", "expected axes by operator type"),
-    ("QDQOpTypePerChannelSupportToAxis", {"MatMul": 0.5}, "QDQOpTypePerChannelSupportToAxis, MatMul cannot be 0.5"),
-    ("TensorQuantOverrides", ["w"], "TensorQuantOverrides cannot be ['w']; expected a dictionary by tensor"),
-    ("TensorQuantOverrides", {"w": 8}, "w: TensorQuantOverrides: 8 is no list of dictionaries"),
-    ("TensorQuantOverrides", {"w": [{"bits": 8}]}, "w: TensorQuantOverrides has no 'bits'; its keys are axis"),
-    ("TensorQuantOverrides", {"w": [{"scale": 0.5}]}, "w: TensorQuantOverrides: a scale needs a zero_point"),
-    ("TensorQuantOverrides", {"w": [{}, {"rmin": 1}]}, "w: TensorQuantOverrides: several entries without an axis"),
-    ("TensorQuantOverrides", {"w": [{"axis": 0, "rmin": 0, "rmax": 1}, {}]}, "'rmin' is given for 1 of 2 channels"),
-    ("TensorQuantOverrides", {"w": [{"axis": 0}, {"symmetric": True}]}, "the channels differ in 'symmetric'"),
-    ("TensorQuantOverrides", {"w": {"scale": 1, "zero_point": 0.5}}, "w: zero_point cannot be 0.5; expected an integer"),
-    ("TensorQuantOverrides", {"w": {"convert": "QUInt16"}}, "w: TensorQuantOverrides: 'convert' needs a quant_type"),
-    ("TensorQuantOverrides", {"w": {"axis": 0, "convert": {}}}, "w: TensorQuantOverrides: 'convert' is for activations"),
-    ("TensorQuantOverrides", {"w": {"rmin": 2, "rmax": 1}}, "w: [2.0, 1.0] is no range"),
-    ("TensorQuantOverrides", {"w": {"scale": 1, "zero_point": 0, "rmin": 1}}, "w: a scale leaves nothing to choose"),
+    pytest.param("per_channel", "maybe", id="per_channel"),
+    pytest.param("nodes_to_exclude", {"a": 1}, id="nodes_to_exclude"),
+    pytest.param("weight_type", "int9", id="weight_type"),
+    pytest.param("MinimumRealRange", "wide", id="MinimumRealRange"),
+    pytest.param("QDQOpTypePerChannelSupportToAxis", "MatMul", id="axes in a text"),
+    pytest.param("QDQOpTypePerChannelSupportToAxis", {"MatMul": 0.5}, id="half an axis"),
+    pytest.param("TensorQuantOverrides", ["w"], id="a list"),
+    pytest.param("TensorQuantOverrides", {"w": 8}, id="a number"),
+    pytest.param("TensorQuantOverrides", {"w": [{"bits": 8}]}, id="an unknown key"),
+    pytest.param("TensorQuantOverrides", {"w": [{"scale": 0.5}]}, id="no zero point"),
+    pytest.param("TensorQuantOverrides", {"w": [{}, {"rmin": 1}]}, id="several entries"),
+    pytest.param("TensorQuantOverrides", {"w": [{"axis": 0, "rmin": 0, "rmax": 1}, {}]}, id="one of two channels"),
+    pytest.param("TensorQuantOverrides", {"w": [{"axis": 0}, {"symmetric": True}]}, id="differing channels"),
+    pytest.param("TensorQuantOverrides", {"w": {"scale": 1, "zero_point": 0.5}}, id="half a zero point"),
+    pytest.param("TensorQuantOverrides", {"w": {"convert": "QUInt16"}}, id="a conversion in a text"),
+    pytest.param("TensorQuantOverrides", {"w": {"axis": 0, "convert": {}}}, id="a conversion of channels"),
+    pytest.param("TensorQuantOverrides", {"w": {"rmin": 2, "rmax": 1}}, id="an empty range"),
+    pytest.param("TensorQuantOverrides", {"w": {"scale": 1, "zero_point": 0, "rmin": 1}}, id="a scale and a range"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value", "message"), UNREADABLE, ids=[row[2][:50] for row in UNREADABLE])
-def test_values_that_cannot_be_read(name: str, value: object, message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
+@pytest.mark.parametrize(("name", "value"), UNREADABLE)
+def test_values_that_cannot_be_read(name: str, value: object) -> None:
+    with refusal(UsageError):
         parse_extra_options({name: value})
 
 
@@ -282,20 +278,25 @@ def test_overrides_as_onnxruntime_writes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("[1]", "overrides are no JSON object of objects"),
-        ("{", "overrides are no JSON: "),
-        ('{"w": {"axis": true}}', "w: an override that cannot be read: axis True is no integer"),
-        ('{"w": {"dtype": "int9"}}', "w: unknown data type 'int9'"),
-        ('{"w": {"scale": [1, 2], "zero_point": [0, 0]}}', "w: several numbers without an axis"),
-        ('{"w": {"scale": "1", "zero_point": 0}}', "w: an override that cannot be read: '1' where numbers"),
-        ('{"w": {"axis": 0, "low": [1]}}', "w: 1 lower and 0 upper ends of ranges"),
+        "[1]",
+        '{"w": {"axis": true}}',
+        '{"w": {"dtype": "int9"}}',
+        '{"w": {"scale": [1, 2], "zero_point": [0, 0]}}',
+        '{"w": {"scale": "1", "zero_point": 0}}',
+        '{"w": {"axis": 0, "low": [1]}}',
     ],
 )
-def test_texts_that_are_no_overrides(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
+def test_texts_that_are_no_overrides(text: str) -> None:
+    with refusal(UsageError):
         parse_overrides(text)
+
+
+def test_overrides_that_are_no_json() -> None:
+    """What follows are json's words."""
+    with pytest.raises(UsageError, match="overrides are no JSON: "):
+        parse_overrides("{")
 
 
 def test_conversions_for_named_receivers(tmp_path: Path) -> None:
@@ -334,8 +335,8 @@ def test_command_line_texts(tmp_path: Path) -> None:
     ]
     found = parse_extra_options(read_extra_options([*texts, "per_channel=1"]))
     assert found == {"exclude": ("a", "b", "c"), "per-channel": True, "overrides": {"w": Override(symmetric=False)}}
-    for bad, message in (("per_channel", "cannot be read; write NAME=VALUE"), ("=1", "cannot be read")):
-        with pytest.raises(UsageError, match=message):
+    for bad in ("per_channel", "=1"):
+        with refusal(UsageError):
             read_extra_options([bad])
     with refusal(UsageError):
         read_extra_options(["per_channel=1", "per_channel=0"])
@@ -359,10 +360,10 @@ def test_known_options_say_why(name: str) -> None:
     known = KNOWN[name]
     for value in (*known.accepts, None):
         assert parse_extra_options({name: value}) == {}
-    with pytest.raises(QdqError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         parse_extra_options({name: "something else"})
-    assert caught.value.exit_code == 3
-    assert str(caught.value) == f"{name}=something else has no equivalent; {known.why}"
+    assert name in caught.value.message
+    assert caught.value.hint == known.why
 
 
 def test_the_preset_decides_what_is_not_said() -> None:
