@@ -16,7 +16,7 @@ import qdqtool
 from qdqtool.npu.report import Analysis
 from tests.cases.cli_helpers import Result, cli, same_outputs
 from tests.cases.small_models import HEADER, chain, model
-from tests.golden_messages.refusal import refusal
+from tests.golden_messages.refusal import refusal, told
 
 TAKES = ("Add", "Concat", "Conv", "MatMul", "Relu", "Sigmoid", "Softmax", "Tanh")
 
@@ -95,7 +95,7 @@ def test_a_share_that_is_none(tmp_path: Path, share: str) -> None:
     file, target = saved(tmp_path, chain("Relu")), target_file(tmp_path)
     result = run("analyze", file, "--target", target, f"--require-npu={share}")
     assert result.code == 2
-    assert result.error.startswith(f"--require-npu '{share}' is no share; write 95%")
+    told(result.error)
 
 
 SYMMETRIC_SOFTMAX = 'traps = ["softmax-symmetric-output", "activation-without-pair"]'
@@ -175,7 +175,7 @@ def test_a_baseline_that_is_none(tmp_path: Path, text: str) -> None:
         str(tmp_path / "b.json"),
     )
     assert result.code == 2
-    assert result.error.endswith("is no report of `qdqtool analyze --json`")
+    told(result.error)
 
 
 def test_a_region_names_its_culprit_and_what_mending_it_brings(tmp_path: Path) -> None:
@@ -265,16 +265,16 @@ def test_outline_is_one_box_that_computes_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (["--annotate"], "--annotate and --outline write a model; say where: -o FILE"),
-        (["-o", "OUT"], "OUT: nothing to write; give --annotate or --outline"),
+        pytest.param(["--annotate"], id="nowhere"),
+        pytest.param(["-o", "OUT"], id="nothing"),
     ],
 )
-def test_what_is_written_must_be_said(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_what_is_written_must_be_said(tmp_path: Path, arguments: list[str]) -> None:
     result = run("analyze", saved(tmp_path, chain("Relu")), "--target", target_file(tmp_path), *arguments)
     assert result.code == 2
-    assert result.error == message
+    told(result.error)
 
 
 def test_the_table_groups_reasons_and_shows_the_rest_with_v(tmp_path: Path) -> None:

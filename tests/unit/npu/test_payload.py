@@ -36,7 +36,7 @@ def test_round_trip() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 11, 15, 16, 60, len(PAYLOAD) - 260, len(PAYLOAD) - 4, len(PAYLOAD) - 1])
 def test_cut(length: int) -> None:
-    with pytest.raises(ModelError, match=r"expected .*, found ") as caught:
+    with refusal(ModelError) as caught:
         read_payload(PAYLOAD[:length], where="npu_0")
     assert caught.value.where == "npu_0"
     assert caught.value.hint == "compile the model again"
@@ -51,7 +51,7 @@ def test_every_flipped_bit_is_found() -> None:
 
 
 def test_more_than_all() -> None:
-    with pytest.raises(ModelError, match=f"of {len(PAYLOAD)} bytes, found {len(PAYLOAD) + 1}"):
+    with refusal(ModelError):
         read_payload(PAYLOAD + b"\0")
 
 

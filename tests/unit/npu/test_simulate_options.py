@@ -50,21 +50,20 @@ def test_our_own_provider_is_the_simulated_npu_however_it_is_named(library: str,
     assert found["compared_with"] == "the numpy reference"
     assert found["outputs"]["y"]["max_lsb"] == 0
     assert found["placement"]["partitions"] == 2
-    error = cli("simulate", source, "--data", "random:2", *given, code=2).error
-    assert error.startswith("no target; give --target")
+    told(cli("simulate", source, "--data", "random:2", *given, code=2).error)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"isa": "abacus"}, "there is no instruction set 'abacus'"),
-        ({"speed": "9"}, "there is no option 'speed' of NpuSimExecutionProvider"),
-        ({"boundary": "both"}, "boundary is 'both'; cpu or npu"),
-        ({"target": TARGET}, "target is 'generic_int8', and 'vitis_xint8' among the provider's options"),
+        pytest.param({"isa": "abacus"}, id="isa"),
+        pytest.param({"speed": "9"}, id="speed"),
+        pytest.param({"boundary": "both"}, id="boundary"),
+        pytest.param({"target": TARGET}, id="target"),
     ],
 )
-def test_options_of_the_simulated_npu_are_not_dropped(library: str, options: dict[str, str], message: str) -> None:
-    with pytest.raises(QdqError, match=message):
+def test_options_of_the_simulated_npu_are_not_dropped(library: str, options: dict[str, str]) -> None:
+    with refusal(QdqError):
         simulated(ep_options=options)
 
 
@@ -108,10 +107,7 @@ def test_a_stale_program_does_not_run(source: str, library: str, tmp_path: Path,
     open_session(made, {"target": str(chip)})
     chip.write_text(change(CHIP), encoding="utf-8")
     for more in ((), ("--against", source)):
-        error = cli(*given, *more, code=2).error
-        assert "npu_0: the compiled program is stale: expected chip version " in error
-        assert ", found version 1 (sha256 " in error
-        assert error.endswith("compile the model again")
+        told(cli(*given, *more, code=2).error)
     with refusal(ModelError):
         open_session(made, {"target": str(chip)})
     open_session(made)
@@ -138,21 +134,18 @@ def test_operators_run_on_their_own_engines(library: str, tmp_path: Path) -> Non
 
 def test_a_compiled_model_has_its_boundary(source: str, compiled: str, library: str) -> None:
     given = ("simulate", compiled, "--data", "random:2", "--boundary", "npu")
-    assert cli(*given, code=2).error.startswith("a compiled model has its boundary; compile it again")
+    told(cli(*given, code=2).error)
     cli(*given, "--against", source, "--target", BY_NODE)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (["--min-sqnr", "nan"], "--min-sqnr is no number"),
-        (["--trace", "one.file", "-o", "./one.file"], "is both the timeline and the outputs"),
-        (["--ep-option", "boundary=both"], "boundary is 'both'; cpu or npu"),
-        (
-            ["--ep-option", "target=generic_int8"],
-            "target is 'vitis_xint8', and 'generic_int8' among the provider's options",
-        ),
+        pytest.param(["--min-sqnr", "nan"], id="min-sqnr"),
+        pytest.param(["--trace", "one.file", "-o", "./one.file"], id="one file for both"),
+        pytest.param(["--ep-option", "boundary=both"], id="boundary"),
+        pytest.param(["--ep-option", "target=generic_int8"], id="target"),
     ],
 )
-def test_refusals(source: str, options: list[str], message: str) -> None:
-    assert message in cli("simulate", source, "--data", "random:1", "--target", TARGET, *options, code=2).error
+def test_refusals(source: str, options: list[str]) -> None:
+    told(cli("simulate", source, "--data", "random:1", "--target", TARGET, *options, code=2).error)

@@ -50,7 +50,7 @@ def test_integer_ranges(dtype: str, full: tuple[int, int], symmetric: tuple[int,
 def test_types() -> None:
     assert integer_format(INT4) == (True, 4)
     for name in ("float", "bfloat16", "bool", "float8e4m3fn", "string"):
-        with pytest.raises(UsageError, match=f"{name} is not an integer type"):
+        with refusal(UsageError):
             integer_format(ir.DataType[name.upper()])
     with refusal(UsageError):
         parse_dtype("int9")
@@ -153,21 +153,17 @@ def test_scales_laid_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("granularity", "count", "message"),
+    ("granularity", "count"),
     [
-        (PER_TENSOR, (2,), "2 scales where one per tensor is expected"),
-        (Granularity(2), (2,), "axis 2 does not exist in a tensor of shape"),
-        (Granularity(-3), (2,), "axis -3 does not exist"),
-        (
-            Granularity(0),
-            (3,),
-            r"per-axis scales of shape \[3\] on a tensor of shape \[2, 3\], axis 0; expected shape \[2\]",
-        ),
-        (Granularity(1, 2), (2, 3), r"blocked scales of shape \[2, 3\].*expected shape \[2, 2\]"),
+        pytest.param(PER_TENSOR, (2,), id="per tensor"),
+        pytest.param(Granularity(2), (2,), id="axis 2"),
+        pytest.param(Granularity(-3), (2,), id="axis -3"),
+        pytest.param(Granularity(0), (3,), id="per axis"),
+        pytest.param(Granularity(1, 2), (2, 3), id="blocks"),
     ],
 )
-def test_scales_that_do_not_fit(granularity: Granularity, count: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+def test_scales_that_do_not_fit(granularity: Granularity, count: tuple[int, ...]) -> None:
+    with refusal(ModelError):
         granularity.expand(np.ones(count), (2, 3))
 
 

@@ -20,6 +20,7 @@ from qdqtool.io.models.load import load
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.quantizing import planned_for
 from tests.cases.cli_helpers import CALIB, DIGITS, accepted, cli, write
+from tests.golden_messages.refusal import refusal, told
 
 HOOKS = """
 import onnx_ir
@@ -124,31 +125,25 @@ def test_a_function_of_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    "function",
     [
-        ("fails", "calling it fails: ValueError: no"),
-        ("returns_a_list", "it returns list ['/concat_output_0']; return {\"tensor\""),
-        ("returns_no_tables", "it returns dict {'/concat_output_0': 'uint16'}"),
-        ("names_nothing", "there is no tensor '/concat_output' to override; nearest: /concat_output_0"),
-        ("misspells", "input: an override has no 'dtyp'; its keys are axis"),
-        ("fails_at_length", "calling it fails: ValueError: one two"),
-        ("leaves", "calling it fails: SystemExit: 3"),
-        (
-            "reaches_infinity",
-            "input: an override that cannot be read: [-inf] where numbers that float32 holds are expected",
-        ),
-        ("is_beyond_float32", "where numbers that float32 holds are expected"),
-        ("names_no_type", "input: an override that cannot be read: dtype 2.5 is no name of a type"),
-        ("NUMBER", "is int, no function"),
-        ("missing", "has no 'missing'"),
+        "fails",
+        "returns_a_list",
+        "returns_no_tables",
+        "names_nothing",
+        "misspells",
+        "fails_at_length",
+        "leaves",
+        "reaches_infinity",
+        "is_beyond_float32",
+        "names_no_type",
+        "NUMBER",
+        "missing",
     ],
 )
-def test_what_goes_wrong_is_one_line(hooks: Path, function: str, message: str) -> None:
-    said = cli(
-        "quantize", DIGITS, "--preset", "8a8w", "--annotate", f"{hooks}:{function}", "--print-pipeline", code=2
-    ).error
-    assert said.startswith(f"--annotate {hooks}:{function}: ")
-    assert message in said
+def test_what_goes_wrong_is_one_line(hooks: Path, function: str) -> None:
+    given = ("quantize", DIGITS, "--preset", "8a8w", "--annotate", f"{hooks}:{function}", "--print-pipeline")
+    told(cli(*given, code=2).error)
 
 
 def test_a_range_that_crosses_the_observed_one(hooks: Path, tmp_path: Path) -> None:
@@ -195,15 +190,14 @@ def test_types_are_understood_however_python_spells_them(dtype: object) -> None:
 def test_imported_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_hooks_module.py").write_text("1 / 0\n")
-    for text, message in (
-        ("no_such_module_here:f", "module 'no_such_module_here' cannot be imported"),
-        ("broken_hooks_module:f", "module 'broken_hooks_module' cannot be imported: division by zero"),
-        ("f", "is not of the form module:name"),
-        (":f", "is not of the form module:name"),
-        ("math:", "is not of the form module:name"),
-        ("math:no_such", "module 'math' has no 'no_such'"),
+    for text in (
+        "no_such_module_here:f",
+        "broken_hooks_module:f",
+        "f",
+        ":f",
+        "math:",
+        "math:no_such",
     ):
-        with pytest.raises(UsageError) as caught:
+        with refusal(UsageError):
             import_object(text, where="--annotate it")
-        assert str(caught.value).startswith(f"--annotate it: {message}")
     assert import_object("math:pi", where="") > 3

@@ -15,6 +15,7 @@ from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.plan import plan
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
+from tests.golden_messages.refusal import refusal
 
 DEMO = files("qdqtool") / "_demo"
 TARGET = """description = "a chip"
@@ -70,15 +71,15 @@ def test_a_target_leaves_out_and_adds_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    "line",
     [
-        ('without = ["scale-average-pol"]', "scale-average-pol"),
-        ('after = "convert-bias{to=int3}"', "'after' is no pipeline"),
-        ('sharing = ["9"]', "is no operator type"),
+        'without = ["scale-average-pol"]',
+        'after = "convert-bias{to=int3}"',
+        'sharing = ["9"]',
     ],
 )
-def test_a_broken_table_is_told(tmp_path: Path, line: str, told: str) -> None:
+def test_a_broken_table_is_told(tmp_path: Path, line: str) -> None:
     file = tmp_path / "chip.toml"
     file.write_text(TARGET.format(line))
-    with pytest.raises(ModelError, match=told):
+    with refusal(ModelError):
         load_target(file)

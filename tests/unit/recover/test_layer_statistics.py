@@ -236,14 +236,14 @@ def test_bad_statistics(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with refusal(ModelError):
         Statistics.read(tmp_path / "other.npz")
-    for payload, words in (
-        ({"kind": "ranges"}, "not statistics"),
-        ({"kind": "statistics", "version": 9}, "newer version"),
-        ({"kind": "statistics", "version": 1}, "malformed"),
+    for payload in (
+        {"kind": "ranges"},
+        {"kind": "statistics", "version": 9},
+        {"kind": "statistics", "version": 1},
     ):
         with writing_arrays(tmp_path / "about.npz") as writer:
             writer.about(payload)
-        with pytest.raises(ModelError, match=words):
+        with refusal(ModelError):
             Statistics.read(tmp_path / "about.npz")
 
 

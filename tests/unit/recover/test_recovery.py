@@ -167,7 +167,7 @@ def test_presets_and_what_the_user_says(tmp_path: Path) -> None:
     assert not Recovery(smooth=False).smooths
     for bad in ("smooth = 2.0", "smooth = true", 'equalize = "maybe"', "round_weights = 1", "other = 1"):
         file.write_text(f'description = "bad"\nextends = "a8w8"\n[recovery]\n{bad}\n', encoding="utf-8")
-        with pytest.raises(ModelError, match=bad.split()[0]):
+        with refusal(ModelError):
             load_preset(file)
 
 

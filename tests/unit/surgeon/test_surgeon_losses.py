@@ -280,15 +280,15 @@ def overload(proto: onnx.ModelProto) -> None:
     proto.functions[0].overload = proto.graph.node[5].overload = "fast"
 
 
-REFUSED: dict[Callable[[onnx.ModelProto], None], str] = {
-    optional_input: "maybe: graphsurgeon would lose the optional type",
-    sequence_of_optionals: "r: graphsurgeon would lose the optional type",
-    sparse_input: "thin: graphsurgeon would lose the sparse tensor type",
-    type_attribute: "opt: graphsurgeon would lose the attribute 'type', which holds a type",
-    bytes_attribute: "raw: graphsurgeon would lose the attribute 'blob', whose bytes are not UTF-8",
-    tensors_attribute: "many: graphsurgeon would lose the attribute 'all', which holds a list of tensors",
-    overload: "local::Twice: graphsurgeon would lose the overload 'fast' of a function",
-}
+REFUSED: list[Callable[[onnx.ModelProto], None]] = [
+    optional_input,
+    sequence_of_optionals,
+    sparse_input,
+    type_attribute,
+    bytes_attribute,
+    tensors_attribute,
+    overload,
+]
 
 
 @pytest.mark.parametrize("loss", REFUSED, ids=[loss.__name__ for loss in REFUSED])
@@ -296,9 +296,8 @@ def test_is_refused(loss: Callable[[onnx.ModelProto], None]) -> None:
     proto = text(TEXT)
     loss(proto)
     before = model_of(proto)
-    with pytest.raises(UnsupportedError) as caught:
+    with refusal(UnsupportedError) as caught:
         to_gs(before)
-    assert str(caught.value) == f"{REFUSED[loss]}; edit this model with passes over onnx_ir instead"
     assert caught.value.exit_code == 3
 
 
@@ -333,10 +332,7 @@ def test_edited_values_that_graphsurgeon_writes_wrongly_are_refused(dtype: type)
     if dtype is not np.object_:
         assert to_bytes(from_gs(graph)) == to_bytes(before)  # 1, 0, 1 backwards: the same values
     weight.values = weight.values[:2]
-    name = "STRING" if dtype is np.object_ else ir.DataType.from_numpy(np.dtype(dtype)).name
-    with pytest.raises(
-        UnsupportedError, match=rf"^w: its {name} values were edited .*graphsurgeon writes {name} wrongly"
-    ):
+    with refusal(UnsupportedError):
         from_gs(graph)
 
 

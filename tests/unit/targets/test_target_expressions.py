@@ -103,41 +103,45 @@ def test_what_is_unknown_is_none(text: str, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("opp == 'Conv'", "unknown name 'opp'; did you mean op"),
-        ("x.dtpye == 'int8'", "unknown attribute 'x.dtpye'; did you mean x.dtype"),
-        ("op.dtype", "unknown attribute 'op.dtype'"),
-        ("any(t.dype == 1 for t in inputs)", "unknown attribute 't.dype'; did you mean t.dtype"),
-        ("inputs[0].rnk", "unknown attribute 'inputs[0].rnk'"),
-        ("t.dtype == 'int8'", "unknown name 't'"),
-        ("eval('1')", "unknown function 'eval'"),
-        ("op.upper()", "op.upper() is not possible here"),
-        ("len(x.shape, key=1)", "is not possible here"),
-        ("lambda: 1", "lambda: 1 is not possible here"),
-        ("2 ** 9", "2 ** 9 is not possible here"),
-        ("f'{op}'", "is not possible here"),
-        ("[a for a in inputs for b in inputs]", "is not possible here"),
-        ("{1: 2}", "is not possible here"),
-        ("b'x' == op", "is not possible here"),
-        ("op is 'Conv'", "op is 'Conv' is not possible here"),
-        ("(y := 3)", "is not possible here"),
-        ("__import__", "unknown name '__import__'"),
-        ("op ==", "is no expression"),
-        ("(" * 3000, "is no expression"),
-        ("op = 1", "is no expression"),
-        (")\n(", "is no expression"),
+        "opp == 'Conv'",
+        "x.dtpye == 'int8'",
+        "op.dtype",
+        "any(t.dype == 1 for t in inputs)",
+        "inputs[0].rnk",
+        "t.dtype == 'int8'",
+        "eval('1')",
+        "op.upper()",
+        "len(x.shape, key=1)",
+        "lambda: 1",
+        "2 ** 9",
+        "f'{op}'",
+        "[a for a in inputs for b in inputs]",
+        "{1: 2}",
+        "b'x' == op",
+        "op is 'Conv'",
+        "(y := 3)",
+        "__import__",
     ],
 )
-def test_refused_when_read(text: str, message: str) -> None:
+def test_refused_when_read(text: str) -> None:
+    with refusal(UsageError):
+        Expression.parse(text, WORDS)
+
+
+@pytest.mark.parametrize("text", ["op ==", "(" * 3000, "op = 1", ")\n("], ids=["half", "deep", "assignment", "lines"])
+def test_no_expression(text: str) -> None:
+    """What follows are Python's words."""
     with pytest.raises(UsageError) as caught:
         Expression.parse(text, WORDS)
-    assert message in str(caught.value)
+    assert "is no expression: " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["op > 3", "op + 1", "inputs * 9", "[i for i, j in x.shape]"])
 def test_values_that_do_not_go_together(text: str) -> None:
+    """Some of the words are Python's."""
     expression = Expression.parse(text, WORDS)
     with pytest.raises(ModelError) as caught:
         expression(Facts())

@@ -222,103 +222,107 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
     assert load_target(write(tmp_path, ACME.replace('"Acme"', '"Bcme"'))).sha256 != digest
 
 
-#: (what stands in ACME, what to write instead, what the message must hold): the schema refuses each as well.
+#: (what stands in ACME, what to write instead): the schema refuses each as well.
 BROKEN = [
-    ('version = "1"', 'version = "1"\nshifts = { cut = 3 }', "'cut' cannot be 3; two integers, [0, 16]"),
-    ('version = "1"', 'version = "1"\nshifts = { cut = [0] }', "'cut' cannot be [0]; two integers"),
-    ('version = "1"', 'version = "1"\nshifts = { read = true }', "'read' cannot be True; an integer"),
-    ('version = "1"', 'version = "1"\nshifts = { read = [0, 7] }', "'read' cannot be [0, 7]; an integer"),
-    ('version = "1"', 'version = "1"\nshifts = { reed = 7 }', "unknown key 'reed'; did you mean 'read'?"),
-    ('description = "Acme"', "", "acme.toml: 'description' is missing"),
-    ('description = "Acme"', 'description = ""', "'description' cannot be ''; expected one line of text"),
-    ('description = "Acme"', 'description = "a\\nb"', "'description' cannot be 'a\\nb'"),
-    ('version = "1"', "version = 1", "'version' cannot be 1; expected one line of text"),
-    ('version = "1"', "version = true", "'version' cannot be true"),
-    ('version = "1"', "version = 2020-01-01", "'version' cannot be 2020-01-01"),
-    ('version = "1"', 'vresion = "1"', "unknown key 'vresion'; did you mean 'version'?"),
+    ('version = "1"', 'version = "1"\nshifts = { cut = 3 }'),
+    ('version = "1"', 'version = "1"\nshifts = { cut = [0] }'),
+    ('version = "1"', 'version = "1"\nshifts = { read = true }'),
+    ('version = "1"', 'version = "1"\nshifts = { read = [0, 7] }'),
+    ('version = "1"', 'version = "1"\nshifts = { reed = 7 }'),
+    ('description = "Acme"', ""),
+    ('description = "Acme"', 'description = ""'),
+    ('description = "Acme"', 'description = "a\\nb"'),
+    ('version = "1"', "version = 1"),
+    ('version = "1"', "version = true"),
+    ('version = "1"', "version = 2020-01-01"),
+    ('version = "1"', 'vresion = "1"'),
     (
         'version = "1"',
         'version = "1"\nzzz = 1',
-        "unknown key 'zzz'; its keys are name, description, version, extends, family, architecture, sdk, policy, boundary",
     ),
-    ('types = ["Relu"]', "types = []", "[[op]] 2: 'types' cannot be []"),
-    ('types = ["Relu"]', "", "[[op]] 2: 'types' is missing"),
-    ('types = ["Relu"]', 'types = "Relu"', "[[op]] 2: 'types' cannot be 'Relu'; expected a list"),
-    ('types = ["Relu"]', 'types = ["Relu", 1]', "[[op]] 2: 'types' cannot be 1"),
-    ('types = ["Relu"]', 'types = ["Relu", "Relu"]', "[[op]] 2: 'types' lists 'Relu' twice"),
-    ('types = ["Relu"]', 'types = ["op:Relu"]', "[[op]] 2: 'op:Relu' is no operator type"),
-    ('types = ["Relu"]', 'type = ["Relu"]', "[[op]] 2: unknown key 'type'; did you mean 'types'?"),
-    ('scheme = [{activations = ["int8"]}]', "", "[[op]] 2: 'scheme' is missing"),
+    ('types = ["Relu"]', "types = []"),
+    ('types = ["Relu"]', ""),
+    ('types = ["Relu"]', 'types = "Relu"'),
+    ('types = ["Relu"]', 'types = ["Relu", 1]'),
+    ('types = ["Relu"]', 'types = ["Relu", "Relu"]'),
+    ('types = ["Relu"]', 'types = ["op:Relu"]'),
+    ('types = ["Relu"]', 'type = ["Relu"]'),
+    ('scheme = [{activations = ["int8"]}]', ""),
     (
         'scheme = [{activations = ["int8"]}]',
         "scheme = []",
-        "[[op]] 2: 'scheme' cannot be []; expected one or more tables",
     ),
-    ('scheme = [{activations = ["int8"]}]', "scheme = [{}]", "[[op]] 2 [[scheme]] 1: 'activations' is missing"),
+    ('scheme = [{activations = ["int8"]}]', "scheme = [{}]"),
     (
         'bias = ["int32"]',
         'bias = ["int31"]',
-        "[[op]] 1 [[scheme]] 1: 'bias' cannot be 'int31'; did you mean 'int32' or",
     ),
-    ('bias = ["int32"]', 'bias = ["INT32"]', "'bias' cannot be 'INT32'"),
-    ('bias = ["int32"]', "bias = {}", "'bias' cannot be a table"),
-    ('scales = "pow2"', 'scales = "pow3"', "[[scheme]] 2: 'scales' cannot be 'pow3'; did you mean 'pow2'?"),
-    ('scales = "pow2"', "scales = true", "'scales' cannot be true; it takes any, pow2"),
-    ('scales = "pow2"', "symmetric = true", "'symmetric' cannot be true; expected a list"),
-    ('scales = "pow2"', 'symmetric = ["bias"]', "'symmetric' names 'bias', of which nothing is taken; add bias = "),
-    ('["per-axis", "blocked"]', '["per-channel"]', "'granularity' cannot be 'per-channel'"),
-    ('version = "1"', 'version = "1"\ntraps = "silu-int16"', "acme.toml: 'traps' is no list; write traps = ["),
-    ('version = "1"', 'version = "1"\ntraps = ["silu-int16", 1]', "acme.toml traps 2: is no id of a rule"),
+    ('bias = ["int32"]', 'bias = ["INT32"]'),
+    ('bias = ["int32"]', "bias = {}"),
+    ('scales = "pow2"', 'scales = "pow3"'),
+    ('scales = "pow2"', "scales = true"),
+    ('scales = "pow2"', "symmetric = true"),
+    ('scales = "pow2"', 'symmetric = ["bias"]'),
+    ('["per-axis", "blocked"]', '["per-channel"]'),
+    ('version = "1"', 'version = "1"\ntraps = "silu-int16"'),
+    ('version = "1"', 'version = "1"\ntraps = ["silu-int16", 1]'),
     (
         'version = "1"',
         'version = "1"\ntraps = ["silu-int8"]',
-        "acme.toml traps 1: 'rule' cannot be 'silu-int8'; did you mean 'silu-int16'",
     ),
     (
         'version = "1"',
         'version = "1"\ntraps = ["bias-scale"]',
-        "traps 1: 'bias-scale' is looked for whatever the target; leave it out",
     ),
-    ('version = "1"', 'version = "1"\ntraps = ["silu-int16", "silu-int16"]', "traps 2: 'silu-int16' is listed twice"),
-    ('version = "1"', 'version = "1"\ntraps = [{types = ["CumSum"]}]', "traps 1: 'rule' is missing"),
+    ('version = "1"', 'version = "1"\ntraps = ["silu-int16", "silu-int16"]'),
+    ('version = "1"', 'version = "1"\ntraps = [{types = ["CumSum"]}]'),
     (
         'version = "1"',
         'version = "1"\ntraps = ["unreliable-operator"]',
-        "traps 1 (unreliable-operator): 'types' is missing",
     ),
     (
         'version = "1"',
         'version = "1"\ntraps = [{rule = "float-operator", types = ["op:X"]}]',
-        "(float-operator): 'op:X' is no operator type",
     ),
     (
         'version = "1"',
         'version = "1"\ntraps = [{rule = "float-operator", types = ["X"], elements = ["int9"]}]',
-        "(float-operator): 'elements' cannot be 'int9'",
     ),
     (
         'version = "1"',
         'version = "1"\ntraps = [{rule = "silu-int16", types = ["X"]}]',
-        "(silu-int16): unknown key 'types'; its keys are rule",
     ),
     (
         'version = "1"',
         'version = "1"\ntraps = [{rule = "activation-without-pair", producer = ["X"]}]',
-        "unknown key 'producer'; did you mean 'producers'",
     ),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "message"), BROKEN, ids=[row[1] or f"no {row[0]}" for row in BROKEN])
-def test_broken_files_give_one_line_and_the_schema_agrees(tmp_path: Path, old: str, new: str, message: str) -> None:
+@pytest.mark.parametrize(("old", "new"), BROKEN, ids=[row[1] or f"no {row[0]}" for row in BROKEN])
+def test_broken_files_give_one_line_and_the_schema_agrees(tmp_path: Path, old: str, new: str) -> None:
     assert ACME.count(old) == 1
     path = write(tmp_path, ACME.replace(old, new))
-    with pytest.raises(ModelError) as caught:
+    with refusal(ModelError):
         load_target(path)
-    assert message in str(caught.value)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(tomllib.loads(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\xff\xfe", id="not UTF-8"),
+        pytest.param(b"", id="empty"),
+        pytest.param(ACME.replace('"Relu"', '"Conv"').encode(), id="two rules"),
+        pytest.param(b"shifts = { cut = [16, 0] }\n" + ACME.encode(), id="the highest first"),
+        pytest.param(b'name = "other"\n' + ACME.encode(), id="another name"),
+    ],
+)
+def test_what_a_schema_cannot_see(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "acme.toml").write_bytes(content)
+    with refusal(QdqError) as caught:
+        load_target(tmp_path / "acme.toml")
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -326,15 +330,12 @@ def test_broken_files_give_one_line_and_the_schema_agrees(tmp_path: Path, old: s
     [
         (b"description = ", "is not TOML: Invalid value"),
         (b"[[op]]\n[op]\n", "is not TOML: Cannot"),
-        (b"\xff\xfe", "is not UTF-8 text (byte 0); save it as UTF-8"),
         (b"x = " + b"[" * 100_000, "is not TOML"),
-        (b"", "'description' is missing"),
-        (ACME.replace('"Relu"', '"Conv"').encode(), "[[op]] 2: 'Conv' has a rule already; see [[op]] 1"),
-        (b"shifts = { cut = [16, 0] }\n" + ACME.encode(), "'cut' cannot be [16, 0]; the lowest comes first"),
-        (b'name = "other"\n' + ACME.encode(), "'name' is 'other', but the file is acme.toml; leave it out"),
     ],
+    ids=["no value", "a table twice", "deep"],
 )
-def test_what_a_schema_cannot_see(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_no_toml(tmp_path: Path, content: bytes, message: str) -> None:
+    """What follows are tomllib's words."""
     (tmp_path / "acme.toml").write_bytes(content)
     with pytest.raises(QdqError) as caught:
         load_target(tmp_path / "acme.toml")
