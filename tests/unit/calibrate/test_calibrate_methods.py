@@ -346,16 +346,15 @@ def test_distribution_by_hand() -> None:
 def test_options_are_read_and_refused() -> None:
     assert isinstance(observers("percentile", {"percentile": "99", "symmetric": "false"})(), Percentile)
     assert observers("percentile", {"percentile": 99})().__dict__["percentile"] == 99.0
-    for method, options, message in (
-        ("minmax", {"bins": 3}, "method 'minmax': it takes no option 'bins'; it has no options"),
-        ("percentile", {"share": 3}, "its options are percentile (default 99.999), symmetric (default true)"),
-        ("percentile", {"percentile": "most"}, "option 'percentile' is a number, not 'most'"),
-        ("percentile", {"symmetric": 1}, "option 'symmetric' is true or false, not 1"),
-        ("entropy", {"bits": 7}, "method 'entropy': no integer type has 7 bits; bits is 2, 4, 8 or 16"),
-        ("entropy", {"bits": 8.5}, "option 'bits' is a whole number, not 8.5"),
-        ("moving-average", {"constant": 0}, "method 'moving-average': constant is above 0 and at most 1, not 0"),
-        ("moving-average", {"eps": 1.5}, "eps is a step of the grid"),
+    for method, options in (
+        ("minmax", {"bins": 3}),
+        ("percentile", {"share": 3}),
+        ("percentile", {"percentile": "most"}),
+        ("percentile", {"symmetric": 1}),
+        ("entropy", {"bits": 7}),
+        ("entropy", {"bits": 8.5}),
+        ("moving-average", {"constant": 0}),
+        ("moving-average", {"eps": 1.5}),
     ):
-        with pytest.raises(UsageError) as caught:
+        with refusal(UsageError):
             observers(method, options)
-        assert message in str(caught.value)

@@ -107,9 +107,7 @@ def test_a_target_that_is_none(tmp_path: Path) -> None:
     told(done.error)
     (tmp_path / "chip.toml").write_text(CHIP.replace("clip-after", "clip-before"))
     done = cli("check", tmp_path / "no.onnx", "--target", tmp_path / "chip.toml", code=2)
-    assert done.error.endswith(
-        "chip.toml traps 2: 'rule' cannot be 'clip-before-pair'; did you mean 'clip-after-pair'?"
-    )
+    told(done.error)
 
 
 def test_a_version_that_onnxruntime_does_not_read(tmp_path: Path) -> None:
@@ -137,8 +135,7 @@ def test_a_baseline_that_is_none(tmp_path: Path) -> None:
     told(cli("check", DIGITS, "--baseline", tmp_path / "no.json", code=2).error)
     for text in ("[]", "{}", '{"findings": [{"rule": 1}]}', "nonsense"):
         (tmp_path / "b.json").write_text(text)
-        done = cli("check", DIGITS, "--baseline", tmp_path / "b.json", code=2)
-        assert done.error.endswith("b.json: is no report of `qdqtool check --json`")
+        told(cli("check", DIGITS, "--baseline", tmp_path / "b.json", code=2).error)
 
 
 @pytest.fixture(scope="module")

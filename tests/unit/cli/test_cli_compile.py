@@ -38,7 +38,7 @@ def test_compile(source: str, tmp_path: Path) -> None:
     assert "CumSum" in done.out
     assert done.out.endswith(f"wrote {made}\n")
     assert operators(load(made)) == ["QuantizeLinear", "com.microsoft::EPContext", "DequantizeLinear", "CumSum"]
-    assert cli("compile", source, "--target", "generic_int8", "-o", made, code=2).error.startswith(f"{made}: exists")
+    told(cli("compile", source, "--target", "generic_int8", "-o", made, code=2).error)
 
 
 def test_json(source: str, tmp_path: Path) -> None:
@@ -92,19 +92,14 @@ def test_a_stale_file(source: str, tmp_path: Path) -> None:
     (program,) = cli("inspect", made, "--json").json["programs"]
     assert (program["node"], program["target"]) == ("npu_0", "generic_int8")
     assert "npu_0: a program for generic_int8 " in cli("inspect", made).out
-    refusal = cli("compile", made, "--target", "vitis_xint8", "-o", tmp_path / "d.onnx", code=2).error
-    assert refusal == f"npu_0: is compiled already: {words}; give the model that it was compiled from"
+    told(cli("compile", made, "--target", "vitis_xint8", "-o", tmp_path / "d.onnx", code=2).error)
 
 
 def test_nothing_for_the_npu(tmp_path: Path) -> None:
     """There is no program to write: a file without one would be refused where nothing compiles."""
     source = write(tmp_path / "f.onnx", "g (float[4] x) => (float[4] y) { [neg] y = Neg(x) }")
     made = tmp_path / "c.onnx"
-    error = cli("compile", source, "--target", "generic_int8", "-o", made, code=3).error
-    assert error.startswith(
-        f"{source}: nothing of the model runs on generic_int8, so there is no program; 1 of 1 operators: "
-    )
-    assert error.endswith("; see `qdqtool analyze`")
+    told(cli("compile", source, "--target", "generic_int8", "-o", made, code=3).error)
     assert not made.exists()
     with refusal(UnsupportedError):
         qdqtool.compile(load(source), target="generic_int8")
@@ -151,7 +146,5 @@ def test_data_files_stay_where_a_pass_lets_go_of_weights(command: tuple[str, ...
 
 
 def test_without_a_target(source: str, tmp_path: Path) -> None:
-    error = cli("compile", source, "-o", tmp_path / "c.onnx", code=2).error
-    assert "--target" in error
-    unknown = cli("lower", source, "--target", "generic_int9", "-o", tmp_path / "c.onnx", code=2).error
-    assert "did you mean 'generic_int8'" in unknown
+    assert "--target" in cli("compile", source, "-o", tmp_path / "c.onnx", code=2).error
+    told(cli("lower", source, "--target", "generic_int9", "-o", tmp_path / "c.onnx", code=2).error)

@@ -232,17 +232,18 @@ def test_qdq_with_an_encoding_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    "options",
     [
-        (["--select", "tensor:logits", "--scale", "0"], "scale [0.0] is not positive"),
-        (["--select", "tensor:logits", "--scale", "1", "--zero-point", "300"], "zero point"),
-        (["--select", "tensor:logits", "--scale", "1", "--dtype", "int3"], "unknown data type 'int3'"),
-        (["--select", "tensor:head.fc.weight", "--scale", "1", "--scale", "2"], "2 scales without an axis"),
-        (["--select", "tensor:head.fc.weight", "--scale", "1", "--scale", "2", "--axis", "0"], "scales"),
+        ["--select", "tensor:logits", "--scale", "0"],
+        ["--select", "tensor:logits", "--scale", "1", "--zero-point", "300"],
+        ["--select", "tensor:logits", "--scale", "1", "--dtype", "int3"],
+        ["--select", "tensor:head.fc.weight", "--scale", "1", "--scale", "2"],
+        ["--select", "tensor:head.fc.weight", "--scale", "1", "--scale", "2", "--axis", "0"],
     ],
+    ids=["scale", "zero point", "type", "scales without axis", "scales"],
 )
-def test_encodings_that_do_not_fit(options: list[str], says: str, tmp_path: Path) -> None:
-    assert says in cli("qdq", "insert", DIGITS, *options, "-o", tmp_path / "o.onnx", code=2).error
+def test_encodings_that_do_not_fit(options: list[str], tmp_path: Path) -> None:
+    told(cli("qdq", "insert", DIGITS, *options, "-o", tmp_path / "o.onnx", code=2).error)
     assert not list(tmp_path.iterdir())
 
 

@@ -184,21 +184,17 @@ def test_all_of_it_by_the_environment(mine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text"),
     [
-        (
-            "passes/wrong_name.py",
-            "class Other: pass",
-            "defines no WrongName; the name rule is wrong_name.py = WrongName",
-        ),
-        ("passes/wrong_name.py", "import nonsense_xyz", "cannot be imported: ModuleNotFoundError"),
-        ("passes/sort.py", "class Sort: pass", "passes 'sort' is defined twice"),
-        ("presets/bad.toml", "description = 3", "presets/bad.toml"),
-        ("methods/bad.py", "class Bad: pass", "Bad is no Observer"),
-        ("commands/bad.py", "command = 3", "bad.py: its `command` is no click command"),
+        pytest.param("passes/wrong_name.py", "class Other: pass", id="pass of another name"),
+        pytest.param("passes/wrong_name.py", "import nonsense_xyz", id="pass that imports what is not there"),
+        pytest.param("passes/sort.py", "class Sort: pass", id="pass of ours"),
+        pytest.param("presets/bad.toml", "description = 3", id="preset"),
+        pytest.param("methods/bad.py", "class Bad: pass", id="method"),
+        pytest.param("commands/bad.py", "command = 3", id="command"),
     ],
 )
-def test_faults_of_such_files_are_named(name: str, text: str, says: str, tmp_path: Path) -> None:
+def test_faults_of_such_files_are_named(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_text(text)
     command = {
@@ -207,4 +203,4 @@ def test_faults_of_such_files_are_named(name: str, text: str, says: str, tmp_pat
         "methods": ["calibrate", DIGITS, "--method", "bad", "--data", "random:1", "-o", tmp_path / "o"],
         "commands": ["bad", DIGITS],
     }[name.split("/")[0]]
-    assert says in cli("--path", tmp_path, *command, code=2).error
+    told(cli("--path", tmp_path, *command, code=2).error)

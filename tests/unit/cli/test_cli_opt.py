@@ -62,8 +62,8 @@ def no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
 def opt(*arguments: str | Path, broken: str) -> tuple[int, str]:
     """Exit code and message."""
     done = cli("opt", DIGITS, "--path", broken, *arguments, code=None)
-    assert "Traceback" not in done.err
-    return done.code, done.err.strip()
+    assert done.err == f"error: {done.error}\n"
+    return done.code, done.error
 
 
 def test_a_pipeline(tmp_path: Path) -> None:
@@ -184,22 +184,27 @@ def test_files_hold_text_or_toml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text"),
     [
-        ("p.toml", "pass = 1", "p.toml: pass is no list of tables; write [[pass]]"),
-        ("p.toml", "[[pass]", "p.toml: is no TOML"),
-        ("p.toml", "[[passes]]\nname = 'sort'", "p.toml: holds no [[pass]]"),
-        ("p.toml", "[[pass]]\nselect = 'x'", "p.toml: [[pass]] number 1 has no name"),
-        ("p.toml", "[[pass]]\nname = 'srot'", "p.toml: [[pass]] number 1: unknown pass 'srot'; did you mean 'sort'"),
-        ("p.toml", "[[pass]]\nname = 'sort'\nfast = true", "p.toml: [[pass]] number 1: sort has no option 'fast'"),
-        ("p.txt", "sort,srot", "p.txt: unknown pass 'srot'; did you mean 'sort'"),
-        ("p.txt", "# nothing\n", "p.txt: the pipeline is empty"),
-        ("p.txt", "", "p.txt: is empty"),
+        pytest.param("p.toml", "pass = 1", id="no list"),
+        pytest.param("p.toml", "[[passes]]\nname = 'sort'", id="no pass"),
+        pytest.param("p.toml", "[[pass]]\nselect = 'x'", id="no name"),
+        pytest.param("p.toml", "[[pass]]\nname = 'srot'", id="unknown pass"),
+        pytest.param("p.toml", "[[pass]]\nname = 'sort'\nfast = true", id="unknown option"),
+        pytest.param("p.txt", "sort,srot", id="unknown pass in a text"),
+        pytest.param("p.txt", "# nothing\n", id="remark alone"),
+        pytest.param("p.txt", "", id="empty"),
     ],
-)  # fmt: skip
-def test_faults_of_files_name_the_file(name: str, text: str, says: str, tmp_path: Path) -> None:
+)
+def test_faults_of_files_name_the_file(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    assert says in cli("opt", DIGITS, "-p", f"@{tmp_path / name}", "-o", tmp_path / "o.onnx", code=2).error
+    told(cli("opt", DIGITS, "-p", f"@{tmp_path / name}", "-o", tmp_path / "o.onnx", code=2).error)
+
+
+def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text("[[pass]")
+    error = cli("opt", DIGITS, "-p", f"@{tmp_path / 'p.toml'}", "-o", tmp_path / "o.onnx", code=2).error
+    assert "p.toml: is no TOML" in error
 
 
 def test_a_fault_in_the_text_is_pointed_at(tmp_path: Path) -> None:
@@ -207,26 +212,18 @@ def test_a_fault_in_the_text_is_pointed_at(tmp_path: Path) -> None:
     assert done.err.splitlines()[1:] == ["  sort,fold-batch-nrm", "       ^"]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("cut-wire", "pass cut-wire broke the model: "),
-        ("stumble", "stumble: failed with ValueError: shape (3,) is odd"),
-    ],
-)
-def test_a_broken_pass_leaves_a_reproducer(name: str, says: str, broken: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["cut-wire", "stumble"])
+def test_a_broken_pass_leaves_a_reproducer(name: str, broken: str, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
     code, error = opt("-p", f"fuse-conv-activation,{name},sort", "-o", output, broken=broken)
     assert code == 70
-    assert says in error
-    assert f"(reproducer in {output}.reproducer)" in error
-    assert len(error.splitlines()) == 1
+    told(error)
     assert not output.exists()
     left = Path(f"{output}.reproducer")
     assert sorted(p.name for p in left.iterdir()) == ["input.onnx", "pipeline.txt"]
     same_outputs(DIGITS, left / "input.onnx", images(1))
     replayed = cli("opt", left / "input.onnx", "-p", f"@{left / 'pipeline.txt'}", "-o", output, code=70)
-    assert says in replayed.error
+    told(replayed.error)
 
 
 def test_a_reproducer_where_it_is_wanted_and_with_the_ranges(broken: str, tmp_path: Path) -> None:
@@ -259,7 +256,7 @@ def test_quantize_leaves_one_too(broken: str, tmp_path: Path) -> None:
         "-o",
         tmp_path / "q.onnx",
     )
-    assert f"(reproducer in {tmp_path / 'q.onnx'}.reproducer)" in cli(*command, code=70).error
+    told(cli(*command, code=70).error)
     assert (tmp_path / "q.onnx.reproducer" / "pipeline.txt").read_text().endswith("\nsort,stumble\n")
 
 
@@ -278,7 +275,7 @@ def test_a_pass_that_changes_numbers_is_caught_on_data(broken: str, tmp_path: Pa
 def test_a_broken_model_is_never_saved_even_without_verification_of_each(broken: str, tmp_path: Path) -> None:
     code, error = opt("-p", "cut-wire", "--no-verify-each", "-o", tmp_path / "o.onnx", broken=broken)
     assert code == 70
-    assert "the pipeline broke the model" in error
+    told(error)
     assert not (tmp_path / "o.onnx").exists()
 
 

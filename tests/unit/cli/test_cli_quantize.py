@@ -125,7 +125,7 @@ def test_ranges_of_another_model_are_refused(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", "g (float[2] a) => (float[2] b) { [r] b = Relu(a) }")
     cli("calibrate", model, "--data", "random:1", "-o", tmp_path / "r.json")
     done = cli("quantize", DIGITS, "--ranges", tmp_path / "r.json", "-o", tmp_path / "q.onnx", code=2)
-    assert done.error.startswith("input: no range for this tensor; calibrate this model again")
+    told(done.error)
 
 
 def pairs(path: Path) -> dict[str, str]:
@@ -255,11 +255,7 @@ def test_a_mask_of_infinity_is_refused_with_the_way_out(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", attention("-inf"))
     feed = masked_data(tmp_path)
     command = ("quantize", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "q.onnx")
-    error = cli(*command, code=2).error
-    assert error == (
-        "bias, t: NaN or Inf in the values (an attention mask?) has no range; let masks hide by a finite number with --bound-masks, "
-        f"or leave it float with {WAY_OUT}"
-    )
+    told(cli(*command, code=2).error)
     cli(*command, "--bound-masks")
     assert {"bias", "t"} <= set(pairs(tmp_path / "q.onnx"))
     np.testing.assert_allclose(outputs(tmp_path / "q.onnx", feed)["y"], outputs(model, feed)["y"], atol=4 / 128)
@@ -286,7 +282,7 @@ def test_calibrate_tells_its_own_way_out(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", attention("-inf"))
     masked_data(tmp_path)
     command = ("calibrate", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "r.json")
-    assert cli(*command, code=2).error.endswith("leave it out with --select '!tensor:bias & !tensor:t'")
+    told(cli(*command, code=2).error)
     cli(*command, "--select", "!tensor:bias & !tensor:t")
     quantize = ("quantize", model, "--ranges", tmp_path / "r.json", "-o", tmp_path / "q.onnx")
     told(cli(*quantize, code=2).error)
@@ -346,7 +342,7 @@ def test_any_node_can_be_excluded_by_its_name(name: str, tmp_path: Path) -> None
 def test_types_that_cannot_be_quantized_are_named(tmp_path: Path) -> None:
     double = write(tmp_path / "m.onnx", "g (double[2] x) => (double[2] y) { [r] y = Relu(x) }")
     done = cli("quantize", double, "--data", "random:1", "-o", tmp_path / "q.onnx", code=2)
-    assert done.error.startswith("x: nothing to quantize: is double, which QuantizeLinear does not take")
+    told(done.error)
     half = "g (float16[2] x) => (float16[2] y) { [r] y = Relu(x) }"
     for name, head in (("old", '<ir_version: 8, opset_import: ["" : 13]> '), ("new", "")):
         model, output = write(tmp_path / f"{name}.onnx", head + half), tmp_path / f"{name}_q.onnx"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cases.cli_helpers import SAMPLES, accepted, cli
+from tests.golden_messages.refusal import told
 
 #: Model → (--data, least SQNR in dB of the worst output). Random inputs where no data is stored: the figures say that the
 #: arithmetic is right, nothing about accuracy. Per-tensor 8 bit is expected to be poor where channels are outliers.
@@ -55,15 +56,12 @@ def test_a_body_stays_float_and_is_listed(tmp_path: Path) -> None:
 
 def test_a_model_that_is_one_loop_is_refused(tmp_path: Path) -> None:
     done = cli("quantize", SAMPLES / "loop_body.onnx", "--data", "random:2", "-o", tmp_path / "q.onnx", code=2)
-    assert done.error.startswith(
-        "nothing to quantize; of its operators (Loop) none is on the preset's list (or the target's); bodies of If"
-    )
+    told(done.error)
 
 
 def test_functions_are_inlined_or_kept(tmp_path: Path) -> None:
     command = ("quantize", SAMPLES / "local_function.onnx", "--data", "random:2", "-o", tmp_path / "q.onnx")
-    refused = cli(*command, "--keep-functions", code=2)
-    assert refused.error.startswith("nothing to quantize; of its operators (LeakyMlp) none is on the preset's list")
+    told(cli(*command, "--keep-functions", code=2).error)
     cli(*command)
     assert cli("inspect", tmp_path / "q.onnx", "--json").json["functions"] == 0
 

@@ -31,30 +31,36 @@ def test_no_nan_and_no_infinity(tmp_path: Path, number: float) -> None:
     with pytest.raises(UsageError, match="cannot be written as JSON"):
         write_json(tmp_path / "r.json", kind="ranges", version=1, payload={"x": number})
     (tmp_path / "r.json").write_text(json.dumps({"format": "qdqtool.ranges", "version": 1, "x": number}))
-    with pytest.raises(ModelError, match="is not a JSON number"):
+    with refusal(ModelError):
         read_json(tmp_path / "r.json", kind="ranges", max_version=1)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "is empty"),
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[1]", "is not a qdqtool.ranges file"),
-        ('{"format": "qdqtool.report", "version": 1}', "is not a qdqtool.ranges file"),
-        ('{"format": "qdqtool.ranges"}', "has the version None"),
-        ('{"format": "qdqtool.ranges", "version": true}', "has the version True"),
-        ('{"format": "qdqtool.ranges", "version": 3}', "has version 3, newer than the 2 known here"),
+        "",
+        "[1]",
+        '{"format": "qdqtool.report", "version": 1}',
+        '{"format": "qdqtool.ranges"}',
+        '{"format": "qdqtool.ranges", "version": true}',
+        '{"format": "qdqtool.ranges", "version": 3}',
     ],
+    ids=["empty", "list", "another kind", "no version", "odd version", "newer version"],
 )
-def test_bad_artifacts(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_artifacts(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with refusal(ModelError):
+        read_json(path, kind="ranges", max_version=2)
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000], ids=["cut off", "deep"])
+def test_artifacts_that_are_no_json(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.json"
     path.write_text(text)
     with pytest.raises(ModelError) as caught:
         read_json(path, kind="ranges", max_version=2)
-    assert words in str(caught.value)
-    assert str(caught.value).startswith(str(path))
+    assert str(caught.value).startswith(f"{path}: is not JSON")
     assert "\n" not in str(caught.value)
 
 

@@ -73,18 +73,13 @@ def test_an_incomplete_batch_is_dropped_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given", "says"),
-    [
-        ((4, 3), (3, 3), "array 'x' has 3 samples; the model's batch is 4"),
-        (("N", 3), (5, 4), "array 'x' has shape [5, 4], the model wants [N, 3]"),
-        (("N", 3, 8), (5,), "the model wants [N, 3, 8]; the first axis is the sample axis"),
-        (("N", 3), (0, 3), "array 'x' has 0 samples"),
-    ],
+    ("wanted", "given"),
+    [((4, 3), (3, 3)), (("N", 3), (5, 4)), (("N", 3, 8), (5,)), (("N", 3), (0, 3))],
+    ids=["batch", "shape", "no sample axis", "no sample"],
 )
-def test_arrays_that_cannot_be_cut(wanted: Dims, given: tuple[int, ...], says: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_arrays_that_cannot_be_cut(wanted: Dims, given: tuple[int, ...]) -> None:
+    with refusal(UsageError):
         open_feeds({"x": numbers(*given)}, [spec(wanted)])
-    assert says in str(caught.value)
 
 
 def test_an_array_with_one_piece_is_the_same_in_all_feeds() -> None:
@@ -126,21 +121,33 @@ def test_a_folder_of_npz_in_the_order_of_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "kind", "says"),
+    ("name", "content", "kind"),
     [
-        ("broken.npz", b"no zip", ModelError, "cannot be read as .npz"),
-        ("text.txt", b"hello", UnsupportedError, "a text is data of language models; give it to quantize"),
-        ("data.csv", b"1,2", UnsupportedError, "a text inside another format; write the text itself into a .txt file"),
-        ("data.bin", b"1,2", UsageError, "unknown kind of file '.bin'; --data takes file.npz"),
-        ("pickle.npy", b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117)
-         + b"\n", ModelError, "cannot be read as .npz"),
+        ("text.txt", b"hello", UnsupportedError),
+        ("data.csv", b"1,2", UnsupportedError),
+        ("data.bin", b"1,2", UsageError),
     ],
-)  # fmt: skip
-def test_files_that_are_no_data(tmp_path: Path, name: str, content: bytes, kind: type[QdqError], says: str) -> None:
+    ids=["text", "csv", "unknown"],
+)
+def test_files_that_are_no_data(tmp_path: Path, name: str, content: bytes, kind: type[QdqError]) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(kind) as caught:
+    with refusal(kind):
         open_feeds(tmp_path / name, [spec()])
-    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("broken.npz", b"no zip"),
+        ("pickle.npy", b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117)
+         + b"\n"),
+    ],
+    ids=["no zip", "pickle"],
+)  # fmt: skip
+def test_files_that_numpy_does_not_read(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError, match=r"cannot be read as \.npz") as caught:
+        open_feeds(tmp_path / name, [spec()])
     assert "\n" not in str(caught.value)
 
 
@@ -227,25 +234,14 @@ def test_arrays_serve_a_model_with_one_input(module: str) -> None:
         list(open_feeds(f"{module}:arrays", [spec(), spec(name="b")]))
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("broken", "yielding a feed fails: ValueError: disk is gone"),
-        ("wrong", "it gives int, not feeds"),
-        ("needs", "calling it fails: TypeError"),
-        ("constant", "it gives int, not feeds"),
-        ("nothing", "has no 'nothing'"),
-    ],
-)
-def test_python_that_fails_is_named(module: str, name: str, says: str) -> None:
-    with pytest.raises(UsageError) as caught:
+@pytest.mark.parametrize("name", ["broken", "wrong", "needs", "constant", "nothing"])
+def test_python_that_fails_is_named(module: str, name: str) -> None:
+    with refusal(UsageError):
         list(open_feeds(f"{module}:{name}", [spec()]))
-    assert str(caught.value).startswith(f"--data {module}:{name}: ")
-    assert says in str(caught.value)
 
 
 def test_a_missing_module_is_named() -> None:
-    with pytest.raises(UsageError, match="module 'no_such_module_at_all' cannot be imported"):
+    with refusal(UsageError):
         open_feeds("no_such_module_at_all:feeds", [spec()])
 
 
@@ -301,7 +297,7 @@ def test_no_sample_and_missing_inputs() -> None:
 def test_nan_and_inf_name_input_and_sample(bad: float, index: int) -> None:
     data = numbers(3, 3)
     data[index, 1] = bad
-    with pytest.raises(ModelError, match=f"input 'x', sample {index}: 1 of 3 values are NaN or Inf"):
+    with refusal(ModelError):
         list(open_feeds({"x": data}, [spec()]))
 
 
@@ -329,24 +325,22 @@ def test_casts_that_keep_the_values(have: Any, want: Any, warns: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "want", "says"),
+    ("data", "want"),
     [
-        (np.array([[1.0, 2, 3]]), np.int64, "float64 data, the model wants int64"),
-        (np.array([[1, 2, 300]]), np.uint8, "int64 data holds values that uint8 cannot hold"),
-        (np.array([[1, 2, -1]]), np.uint64, "int64 data holds values that uint64 cannot hold"),
-        (np.array([[1, 2, 2**63 - 1]]), np.float32, "int64 data holds values that float32 cannot hold"),
-        (np.array([[1, 2, 2**60 + 1]]), np.float32, "int64 data holds values that float32 cannot hold"),
-        (np.array([[1, 2, 1e300]]), np.float32, "float64 data holds values that float32 cannot hold"),
-        (np.array([[1, 2, 3]]), np.bool_, "int64 data holds values that bool cannot hold"),
-        (np.array([["a", "b", "c"]]), np.float32, "the model wants float32"),
-        (np.array([[1 + 1j, 2, 3]]), np.float32, "complex128 data, the model wants float32"),
+        pytest.param(np.array([[1.0, 2, 3]]), np.int64, id="floats"),
+        pytest.param(np.array([[1, 2, 300]]), np.uint8, id="too large"),
+        pytest.param(np.array([[1, 2, -1]]), np.uint64, id="negative"),
+        pytest.param(np.array([[1, 2, 2**63 - 1]]), np.float32, id="largest"),
+        pytest.param(np.array([[1, 2, 2**60 + 1]]), np.float32, id="too many bits"),
+        pytest.param(np.array([[1, 2, 1e300]]), np.float32, id="too large a float"),
+        pytest.param(np.array([[1, 2, 3]]), np.bool_, id="no bools"),
+        pytest.param(np.array([["a", "b", "c"]]), np.float32, id="texts"),
+        pytest.param(np.array([[1 + 1j, 2, 3]]), np.float32, id="complex"),
     ],
 )
-def test_casts_that_would_lose_are_refused(data: Array, want: Any, says: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_casts_that_would_lose_are_refused(data: Array, want: Any) -> None:
+    with refusal(UsageError):
         list(open_feeds({"x": data}, [spec(dtype=want)]))
-    assert str(caught.value).startswith("input 'x', sample 0: ")
-    assert says in str(caught.value)
 
 
 def test_text_inputs_take_strings() -> None:

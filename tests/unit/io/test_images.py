@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
-from qdq_passes.errors import ModelError, QdqError, SetupError, UnsupportedError, UsageError
+from qdq_passes.errors import ModelError, SetupError, UnsupportedError, UsageError
 
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
 from qdqtool.io.feeds.image_options import Fit, ImageOptions, Layout, Order
@@ -135,17 +135,11 @@ def test_jpeg_and_palette_and_alpha(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "says"),
-    [
-        ((1, 3), UsageError, "[1, 3] is no image"),
-        ((1, 4, 8, 8), UsageError, "does not tell its layout"),
-        ((1, 3, 8, 3), UsageError, "does not tell its layout"),
-    ],
+    "shape", [(1, 3), (1, 4, 8, 8), (1, 3, 8, 3)], ids=["no image", "four channels", "three at both ends"]
 )
-def test_inputs_that_are_no_image(red_green: Path, shape: Dims, kind: type[QdqError], says: str) -> None:
-    with pytest.raises(kind) as caught:
+def test_inputs_that_are_no_image(red_green: Path, shape: Dims) -> None:
+    with refusal(UsageError):
         open_feeds(red_green, [InputSpec("x", np.dtype(np.float32), shape)])
-    assert says in str(caught.value)
 
 
 def test_options_that_do_not_fit(red_green: Path) -> None:

@@ -130,17 +130,15 @@ def test_refusals_write_nothing(tmp_path: Path) -> None:
     (_, data) = save(m, tmp_path / "m.onnx", external="always")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     loaded = load(tmp_path / "m.onnx")
-    for path, overwrite, words in (
-        (tmp_path / "m.onnx", False, "m.onnx: exists; pass --overwrite"),
-        (tmp_path, True, "is a folder"),
-        (Path(data), True, "is the data file of the model"),
-        (tmp_path / "m.onnx" / "below.onnx", True, "a file, not a folder"),
-        (tmp_path / ("x" * 300), True, "cannot be written"),
+    for path, overwrite in (
+        (tmp_path / "m.onnx", False),
+        (tmp_path, True),
+        (Path(data), True),
+        (tmp_path / "m.onnx" / "below.onnx", True),
+        (tmp_path / ("x" * 300), True),
     ):
-        with pytest.raises(UsageError) as caught:
+        with refusal(UsageError):
             save(loaded, path, overwrite=overwrite)
-        assert words in str(caught.value)
-        assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

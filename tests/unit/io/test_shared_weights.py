@@ -137,7 +137,7 @@ def test_what_fails_leaves_the_folder_as_it_was(tmp_path: Path, monkeypatch: pyt
     save_shared({"a.onnx": first}, tmp_path / "old")
     before = {name: (tmp_path / "old" / name).read_bytes() for name in listing(tmp_path / "old")}
     (tmp_path / "other" / "source.data").unlink()
-    with pytest.raises(ModelError, match="is missing"):
+    with refusal(ModelError):
         save_shared({"a.onnx": source(tmp_path / "in"), "b.onnx": broken}, tmp_path / "old")
     assert {name: (tmp_path / "old" / name).read_bytes() for name in listing(tmp_path / "old")} == before
     changed = copy_model(first)

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
-from qdq_passes.errors import ModelError, UnsupportedError, UsageError
+from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 
 from qdqtool.llm import Session
 from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged, verify_folder, write_manifest
@@ -100,22 +100,23 @@ def test_names_stay_in_the_folder(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    "change",
     [
-        (lambda data: data.pop("models"), "lacks 'models'"),
-        (lambda data: data.update(models=[]), "lists no model"),
-        (lambda data: data["models"][0]["decoder"].pop("ids"), "holds what it should not"),
-        (lambda data: data.update(version=9), "has version 9, newer than"),
-        (lambda data: data.update(format="qdqtool.ranges"), r"is not a qdqtool\.decoder file"),
+        lambda data: data.pop("models"),
+        lambda data: data.update(models=[]),
+        lambda data: data["models"][0]["decoder"].pop("ids"),
+        lambda data: data.update(version=9),
+        lambda data: data.update(format="qdqtool.ranges"),
     ],
+    ids=["without models", "no model", "decoder without ids", "newer version", "another kind"],
 )
-def test_a_damaged_manifest(change: Any, why: str, tmp_path: Path) -> None:
+def test_a_damaged_manifest(change: Any, tmp_path: Path) -> None:
     folder(tmp_path, SHAPES[:1])
     path = tmp_path / "manifest.json"
     data = json.loads(path.read_text(encoding="utf-8"))
     change(data)
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ModelError, match=why):
+    with refusal(ModelError):
         read_manifest(tmp_path)
 
 
@@ -157,24 +158,30 @@ def test_equal_entries_count_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "why"),
+    ("text", "error"),
     [
-        ("[]", UsageError, "is no list of specializations"),
-        ('{"models": []}', UsageError, "is no list of specializations"),
-        ('[{"ctx_len": 8}]', UsageError, "a specialization lacks seq_len"),
-        ('[{"seq_len": "many", "ctx_len": 8}]', UsageError, "seq_len is 'many'; give a whole number"),
-        ('[{"seq_len": true, "ctx_len": 8}]', UsageError, "seq_len is True"),
-        ('[{"seq_len": 0, "ctx_len": 8}]', UsageError, "the sequence length is 0"),
-        ('[{"seq_len": 9, "ctx_len": 8}]', UsageError, "9 tokens do not fit into a context of 8"),
-        ('[{"seq_len": 1, "ctx_len": 8, "full_batch_size": 4}]', UnsupportedError, "'full_batch_size' is none of ours"),
-        ("[3]", UsageError, "holds 3 where a specialization is wanted"),
-        ("nothing", ModelError, "is not JSON"),
+        ("[]", UsageError),
+        ('{"models": []}', UsageError),
+        ('[{"ctx_len": 8}]', UsageError),
+        ('[{"seq_len": "many", "ctx_len": 8}]', UsageError),
+        ('[{"seq_len": true, "ctx_len": 8}]', UsageError),
+        ('[{"seq_len": 0, "ctx_len": 8}]', UsageError),
+        ('[{"seq_len": 9, "ctx_len": 8}]', UsageError),
+        ('[{"seq_len": 1, "ctx_len": 8, "full_batch_size": 4}]', UnsupportedError),
+        ("[3]", UsageError),
     ],
 )
-def test_lists_that_cannot_be_read(text: str, error: type[Exception], why: str, tmp_path: Path) -> None:
+def test_lists_that_cannot_be_read(text: str, error: type[QdqError], tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(error, match=why) as raised:
+    with refusal(error):
+        read_specializations(path)
+
+
+def test_a_list_that_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text("nothing", encoding="utf-8")
+    with pytest.raises(ModelError, match="is not JSON") as raised:
         read_specializations(path)
     assert str(raised.value).startswith(os.fspath(path))
 

@@ -85,12 +85,8 @@ def test_the_perplexity_command(tmp_path: Path) -> None:
     shown = cli("llm", "perplexity", source, "--data", text, "--window", 20, "--stride", 10, "--max-tokens", 50).out
     assert shown.startswith("perplexity ")
     assert "over 49 tokens in 4 windows of 20" in shown
-    for arguments, why in (
-        (("--window", 41), "a window of 41 tokens, the largest context is 40"),
-        (("--window", 10, "--stride", 11), "a window of 10 and a stride of 11"),
-        (("--tokenizer", tmp_path / "none.json"), "no such file"),
-    ):
-        assert why in cli("llm", "perplexity", model, "--data", text, *arguments, code=2).error
+    for arguments in (("--window", 41), ("--window", 10, "--stride", 11), ("--tokenizer", tmp_path / "none.json")):
+        told(cli("llm", "perplexity", model, "--data", text, *arguments, code=2).error)
     text.write_text("w3", encoding="utf-8")
     told(cli("llm", "perplexity", model, "--data", text, code=2).error)
     told(cli("llm", "perplexities", code=2).error)
@@ -100,8 +96,7 @@ def test_a_text_of_another_tokenizer_is_told(tmp_path: Path) -> None:
     characters(tmp_path)
     folder(tmp_path, SHAPES)
     (tmp_path / "text.txt").write_text("zebra ÿ", encoding="utf-8")
-    told = cli("llm", "perplexity", tmp_path, "--data", tmp_path / "text.txt", code=2).error
-    assert "the model knows 50" in told
+    told(cli("llm", "perplexity", tmp_path, "--data", tmp_path / "text.txt", code=2).error)
 
 
 @pytest.mark.parametrize("inputs", [{}, {"positions": False}, {"mask": False}])

@@ -228,8 +228,8 @@ def test_too_long_is_an_error_before_anything_runs(form: Form, tmp_path: Path) -
 def test_what_is_no_prompt(tmp_path: Path) -> None:
     session = Session(folder(tmp_path, [(1, 4, 16), (2, 4, 16)]))
     assert session.batch_size == 1
-    for ids, why in (([], "no tokens"), ([-1], "-1 is no token"), ([VOCABULARY], "is no token, the model knows 50")):
-        with pytest.raises(UsageError, match=why):
+    for ids in ([], [-1], [VOCABULARY]):
+        with refusal(UsageError):
             session.prefill(ids)
     with refusal(UsageError):
         session.decode(VOCABULARY)
@@ -255,8 +255,8 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 def test_what_is_no_whole_number_is_no_token(ids: list[int], tmp_path: Path) -> None:
     """1.5 would run as 1."""
     session = Session(folder(tmp_path, BUCKETS, Form()))
-    with pytest.raises(UsageError, match="tokens are whole numbers"):
+    with refusal(UsageError):
         session.prefill(ids)
-    with pytest.raises(UsageError, match="tokens are whole numbers"):
+    with refusal(UsageError):
         session.generate(ids, 2)
     agree(session.prefill(np.array(IDS[:3], np.int32)), IDS[:3], Form())  # type: ignore[arg-type]

@@ -184,15 +184,14 @@ def test_every_graph_of_every_batch_is_seen(tmp_path: Path) -> None:
 def test_what_cannot_be(tmp_path: Path) -> None:
     given = source(tmp_path / "float")
     text, out = tmp_path / "text.txt", tmp_path / "out"
-    for options, told in (
-        ({}, "no data to calibrate on; give a text: --data FILE.txt"),
-        ({"data": "random:2"}, "a folder of graphs is calibrated on a text; give a file of text"),
-        ({"data": text, "exclude": ["op:Conv"]}, "selector 'op:Conv' matches nothing"),
-        ({"data": text, "samples": 0}, "0 samples; --samples takes a number from 1"),
+    for options in (
+        {},
+        {"data": "random:2"},
+        {"data": text, "exclude": ["op:Conv"]},
+        {"data": text, "samples": 0},
     ):
-        with pytest.raises(UsageError) as caught:
+        with refusal(UsageError):
             api.quantize(given, out, preset="a8w8", **options)  # type: ignore[arg-type]
-        assert told in str(caught.value)
         assert not out.exists()
     with refusal(UsageError):
         api.quantize(given, given, preset="a8w8", data=text, overwrite=True)

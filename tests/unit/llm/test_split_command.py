@@ -92,41 +92,44 @@ def test_warnings_of_group_query_attention(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "why"),
+    ("options", "code"),
     [
-        (["--prefill", "4,x"], 2, "'4,x' is no list of lengths; write 128,512"),
-        (["--prefill", "0"], 2, "'0' is no list of lengths"),
-        (["--context", ""], 2, "'' is no list of lengths"),
-        (["--prefill", "²"], 2, "is no list of lengths"),
-        (["--prefill", "none", "--decode", "none"], 2, "no specialization; give --prefill, --decode and --context"),
-        (["--prefill", "32", "--context", "16"], 2, "no context holds 32 tokens of one run; the largest is 16"),
-        (["--decode", "2"], 2, "a run of 2 tokens is no decode step; give --decode 1, and --prefill 2,128"),
-        (
-            ["--prefill", "4", "--context", "100000000000"],
-            3,
-            "chooses among 64 positions, the context has 100000000000",
-        ),
-        (["--layout", "slide", "--scatter", "scatter-nd"], 2, "scatter-nd writes in place, and the layout is slide"),
-        (["--naming", "nothing"], 2, "unknown naming 'nothing'; see `qdqtool list namings`"),
-        (["--naming", "nothing.toml"], 2, "nothing.toml: no such file"),
-        (["--naming", "genai", "--layout", "slide"], 2, "naming genai takes the layout in-place, not slide"),
-        (["--tolerance", "nan"], 2, "a tolerance of nan; give a number such as 1e-4"),
-        (["--max-part-bytes", "12TB"], 2, "'12TB' is no size; write 4GB, 3500MiB or a number of bytes"),
-        (["--max-part-bytes", "-5"], 2, "is no size of a part"),
-        (["--parts", "0"], 2, "0 is not in the range x>=1"),
-        (
-            ["--specializations", "s.json", "--context", "16"],
-            2,
-            "--specializations lists the shapes: leave out --context",
-        ),
-        (["--tokenizer", "/nothing"], 2, "/nothing: no such file"),
-        ([*SHAPE, "--prompt-lengths", "17"], 2, "a prompt of 17 tokens does not fit 16 slots; give a larger --context"),
-        (["--specializations", "/nothing.json"], 2, "/nothing.json: no such file"),
-        (["--layout", "sideways"], 2, "'sideways' is not one of 'in-place', 'slide'"),
+        (["--prefill", "4,x"], 2),
+        (["--prefill", "0"], 2),
+        (["--context", ""], 2),
+        (["--prefill", "²"], 2),
+        (["--prefill", "none", "--decode", "none"], 2),
+        (["--prefill", "32", "--context", "16"], 2),
+        (["--decode", "2"], 2),
+        (["--prefill", "4", "--context", "100000000000"], 3),
+        (["--layout", "slide", "--scatter", "scatter-nd"], 2),
+        (["--naming", "nothing"], 2),
+        (["--naming", "nothing.toml"], 2),
+        (["--naming", "genai", "--layout", "slide"], 2),
+        (["--tolerance", "nan"], 2),
+        (["--max-part-bytes", "12TB"], 2),
+        (["--max-part-bytes", "-5"], 2),
+        (["--specializations", "s.json", "--context", "16"], 2),
+        (["--tokenizer", "/nothing"], 2),
+        ([*SHAPE, "--prompt-lengths", "17"], 2),
+        (["--specializations", "/nothing.json"], 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_bad_options(options: list[str], code: int, tiny: Path, tmp_path: Path) -> None:
+    told(cli("split", tiny, "-o", tmp_path / "split", *options, code=code).error)
+    assert not (tmp_path / "split").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--parts", "0"], "0 is not in the range x>=1"),
+        (["--layout", "sideways"], "'sideways' is not one of 'in-place', 'slide'"),
     ],
 )
-def test_bad_options(options: list[str], code: int, why: str, tiny: Path, tmp_path: Path) -> None:
-    assert why in cli("split", tiny, "-o", tmp_path / "split", *options, code=code).error
+def test_options_that_click_refuses(options: list[str], why: str, tiny: Path, tmp_path: Path) -> None:
+    assert why in cli("split", tiny, "-o", tmp_path / "split", *options, code=2).error
     assert not (tmp_path / "split").exists()
 
 
@@ -134,8 +137,7 @@ def test_bad_models(tiny: Path, tmp_path: Path) -> None:
     told(cli("split", DIGITS, "-o", tmp_path / "a", code=3).error)
     told(cli("split", tmp_path / "nothing.onnx", "-o", tmp_path / "a", code=2).error)
     cli("split", tiny, "-o", tmp_path / "split", *SHAPE)
-    again = cli("split", tmp_path / "split" / "decode_b1_s1_c16.onnx", "-o", tmp_path / "a", *SHAPE, code=3).error
-    assert "input_ids: has the shape [1,1], whose axis 1 would have to be 4" in again
+    told(cli("split", tmp_path / "split" / "decode_b1_s1_c16.onnx", "-o", tmp_path / "a", *SHAPE, code=3).error)
     told(cli("split", tmp_path / "split", "-o", tmp_path / "a", code=2).error)
     told(cli("split", tiny, "-o", tmp_path / "split", *SHAPE, code=2).error)
     told(cli("split", tiny, "-o", "/proc/nothing", *SHAPE, code=2).error)
@@ -143,14 +145,8 @@ def test_bad_models(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_python_says_the_same(tiny: Path, tmp_path: Path) -> None:
-    for options, why in (
-        ({"layout": "sideways"}, "layout 'sideways' is unknown; give in-place or slide"),
-        ({"mask": "none"}, "mask 'none' is unknown; give input or graph"),
-        ({"scatter": "add"}, "scatter 'add' is unknown"),
-        ({"prefill": [0]}, "the sequence length is 0"),
-        ({"context": []}, "no specialization"),
-    ):
-        with pytest.raises(UsageError, match=why):
+    for options in ({"layout": "sideways"}, {"mask": "none"}, {"scatter": "add"}, {"prefill": [0]}, {"context": []}):
+        with refusal(UsageError):
             qdqtool.split(str(tiny), tmp_path / "split", **({"prefill": [4], "context": [16]} | options))  # type: ignore[arg-type]
     stages: list[tuple[str, int, int | None]] = []
     qdqtool.split(

@@ -236,16 +236,12 @@ def test_a_naming_of_ones_own(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"context": (16, 32)}, "takes one prefill and one decode graph of one context"),
-        ({"prefill": ()}, "takes one prefill and one decode graph"),
-        ({"batch": (2,)}, "takes graphs of one row, in one part"),
-        ({"parts": 2}, "takes graphs of one row, in one part"),
-    ],
+    "options",
+    [{"context": (16, 32)}, {"prefill": ()}, {"batch": (2,)}, {"parts": 2}],
+    ids=lambda options: next(iter(options)),
 )
-def test_what_genai_has_no_place_for(options: dict[str, Any], why: str, tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_what_genai_has_no_place_for(options: dict[str, Any], tiny: Path, tmp_path: Path) -> None:
+    with refusal(UsageError):
         split(tiny, tmp_path / "split", naming="genai", **(SHAPE | options))
     assert not (tmp_path / "split").exists()
 

@@ -138,16 +138,12 @@ def test_weights_of_parts_are_those_of_the_whole(tiny: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"parts": 0}, "0 parts; give at least 1"),
-        ({"parts": 99}, r"99 parts, and it can be cut in \d+ at most; give --parts \d+ or fewer"),
-        ({"max_part_bytes": 100}, r"a part would have [\d,]+ bytes of weights and cache, more than 100"),
-        ({"parts": 2, "max_part_bytes": 1000}, r"a part would have [\d,]+ bytes .* more than 1,000"),
-    ],
+    "options",
+    [{"parts": 0}, {"parts": 99}, {"max_part_bytes": 100}, {"parts": 2, "max_part_bytes": 1000}],
+    ids=["none", "too many", "too small", "two too small"],
 )
-def test_impossible_parts(options: dict[str, Any], why: str, tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=why):
+def test_impossible_parts(options: dict[str, Any], tiny: Path, tmp_path: Path) -> None:
+    with refusal(UsageError):
         split(tiny, tmp_path / "split", prefill=(4,), context=(16,), **options)
     assert not (tmp_path / "split").exists()
 

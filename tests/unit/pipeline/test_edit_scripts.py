@@ -94,17 +94,12 @@ def test_the_model_is_not_recorded_into(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "problem"),
-    [
-        ("folder", "is a folder"),
-        ("file/edits.toml", "a parent of it is a file"),
-        ("file/deeper/edits.toml", "a parent of it is a file"),
-        ("x" * 300 + ".toml", "cannot be written"),
-        ("locked/edits.toml", "permission denied"),
-    ],
+    "record",
+    ["folder", "file/edits.toml", "file/deeper/edits.toml", "x" * 300 + ".toml", "locked/edits.toml"],
+    ids=["folder", "in a file", "below a file", "long", "locked"],
 )
 def test_a_script_that_cannot_be_written_is_refused_before_the_model_is(
-    record: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def only_elsewhere(path: str, *arguments: int) -> int:
         if "locked" in path:
@@ -117,8 +112,7 @@ def test_a_script_that_cannot_be_written_is_refused_before_the_model_is(
     (tmp_path / "locked").mkdir()
     (tmp_path / "file").write_text("mine")
     refused = cli("qdq", "fold", DIGITS, "-o", tmp_path / "a.onnx", "--record", tmp_path / record, code=2)
-    assert problem in refused.error
-    assert record in refused.error
+    told(refused.error)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "locked"]
 
 
@@ -170,18 +164,15 @@ def test_options_of_every_kind_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text",
     [
-        ('inputs = 3\n[[pass]]\nname = "sort"', "inputs is no table"),
-        ('[inputs]\nranges = 3\n[[pass]]\nname = "sort"', "inputs.ranges names no file"),
-        ('[inputs]\nother = "x.json"\n[[pass]]\nname = "annotate-encodings"\nencodings = "@other"', "@other is bound to no file"),
+        'inputs = 3\n[[pass]]\nname = "sort"',
+        '[inputs]\nranges = 3\n[[pass]]\nname = "sort"',
+        '[inputs]\nother = "x.json"\n[[pass]]\nname = "annotate-encodings"\nencodings = "@other"',
     ],
-)  # fmt: skip
-def test_inputs_that_cannot_be_read(text: str, problem: str, tmp_path: Path) -> None:
+    ids=["no table", "no file", "unbound"],
+)
+def test_inputs_that_cannot_be_read(text: str, tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(text)
-    assert (
-        problem
-        in cli(
-            "opt", SAMPLES / "if_branch.onnx", "-p", f"@{tmp_path / 's.toml'}", "-o", tmp_path / "o.onnx", code=2
-        ).error
-    )
+    model = SAMPLES / "if_branch.onnx"
+    told(cli("opt", model, "-p", f"@{tmp_path / 's.toml'}", "-o", tmp_path / "o.onnx", code=2).error)

@@ -112,7 +112,7 @@ def test_an_operator_that_is_gone_cannot_be_checked_but_another_function_is_caug
     (unchecked,) = run(SetOperator("Foo")).unchecked
     assert unchecked[0] == "set-operator"
     assert "no operator Foo" in unchecked[1]
-    with pytest.raises(VerifyError, match="bit by bit"):
+    with refusal(VerifyError):
         run(SetOperator("Add"))
     with pytest.raises(VerifyError, match="no longer runs"):
         run(SetOperator("MatMulInteger"))

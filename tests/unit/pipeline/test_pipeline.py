@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-import pytest
 from qdq_passes import Change, Keeps, Pass, Pipeline, dump, parse_pipeline, run_pipeline, skip
 from qdq_passes.core.base import Named
 from qdq_passes.errors import ModelError, UsageError, VerifyError
@@ -150,7 +149,7 @@ def test_an_error_names_the_pass() -> None:
 
 
 def test_a_bug_becomes_a_pass_error() -> None:
-    with pytest.raises(PassError, match="failed with ValueError: oops") as caught:
+    with refusal(PassError) as caught:
         Pipeline((Break(ValueError("oops")),)).run(model(RELU))
     assert caught.value.exit_code == 70
     assert caught.value.where == "break{error=@error}"

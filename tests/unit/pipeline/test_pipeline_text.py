@@ -35,43 +35,41 @@ def test_text(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "column"),
+    ("text", "column"),
     [
-        ("", "the pipeline is empty", 0),
-        ("sort,", "expected a pass name", 5),
-        ("sort give-names", "expected ','", 5),
-        ("srot", "unknown pass 'srot'; did you mean 'sort'?", 0),
-        ("sort,remove_qdq", "unknown pass 'remove_qdq'; did you mean 'remove-qdq'", 5),
-        ("zzz", "unknown pass 'zzz'; see `qdqtool list passes`", 0),
-        ("sort{x=1}", "sort has no option 'x'; it takes no options", 5),
-        ("remove-qdq{slect=a}", "remove-qdq has no option 'slect'; did you mean select?", 11),
-        ("remove-qdq{select}", "expected '='", 17),
-        ("remove-qdq{select=}", "expected a value", 18),
-        ("remove-qdq{select=a", "the text ends inside braces", 19),
-        ('remove-qdq{select="a}', "expected a closed string", 18),
-        ('remove-qdq{select="\\q"}', "not a JSON string", 18),
-        ("remove-qdq{keep-weights=1}", "1 is no value for keep-weights; expected true | false", 24),
-        ("remove-qdq{keep-weights=@x}", "@x is no value for keep-weights", 24),
-        ("insert-qdq{weights=both}", '"both" is no value for weights; expected qdq | dq', 19),
-        ("insert-qdq{axis=x}", '"x" is no value for axis; expected an integer | none', 16),
-        ("insert-qdq{scale=[1,a]}", "is no value for scale; expected [a number, …]", 17),
-        ("remove-qdq{select=layer:x}", "no layer range", 18),
-        ("adjust-ranges", "adjust-ranges needs ranges; write adjust-ranges{ranges=…}", 0),
-        ("annotate-encodings{encodings=3}", "3 is no value for encodings; expected @name", 29),
+        ("", 0),
+        ("sort,", 5),
+        ("sort give-names", 5),
+        ("srot", 0),
+        ("sort,remove_qdq", 5),
+        ("zzz", 0),
+        ("sort{x=1}", 5),
+        ("remove-qdq{slect=a}", 11),
+        ("remove-qdq{select}", 17),
+        ("remove-qdq{select=}", 18),
+        ("remove-qdq{select=a", 19),
+        ('remove-qdq{select="a}', 18),
+        ('remove-qdq{select="\\q"}', 18),
+        ("remove-qdq{keep-weights=1}", 24),
+        ("remove-qdq{keep-weights=@x}", 24),
+        ("insert-qdq{weights=both}", 19),
+        ("insert-qdq{axis=x}", 16),
+        ("insert-qdq{scale=[1,a]}", 17),
+        ("remove-qdq{select=layer:x}", 18),
+        ("adjust-ranges", 0),
+        ("annotate-encodings{encodings=3}", 29),
     ],
 )
-def test_text_errors_have_a_caret(text: str, message: str, column: int) -> None:
-    with pytest.raises(PipelineSyntaxError) as caught:
+def test_text_errors_have_a_caret(text: str, column: int) -> None:
+    with refusal(PipelineSyntaxError) as caught:
         parse_pipeline(text)
-    lines = str(caught.value).split("\n")
-    assert message in lines[0]
-    assert lines[1:] == [f"  {text}", f"  {' ' * column}^"]
+    assert str(caught.value).split("\n")[1:] == [f"  {text}", f"  {' ' * column}^"]
     assert caught.value.exit_code == 2
 
 
 def test_the_caret_stays_under_its_place_in_long_texts() -> None:
     text = "sort," * 40 + "srot" + ",sort" * 40
-    with pytest.raises(PipelineSyntaxError) as caught:
+    with refusal(PipelineSyntaxError) as caught:
         parse_pipeline(text)
     _, line, caret = str(caught.value).split("\n")
     assert line[caret.index("^") :].startswith("srot")

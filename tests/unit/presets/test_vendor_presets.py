@@ -298,16 +298,11 @@ def test_switches_turn_per_axis_weights_on() -> None:
 
 
 def test_switches_are_refused_with_a_reason() -> None:
-    said = cli("quantize", DIGITS, "--preset", "16a16w", "--per-axis-conv", "--print-pipeline", code=2).error
-    assert "--per-axis-conv: 16a16w has one scale a weight, as the backend (Qualcomm HTP) takes 16-bit weights" in said
+    told(cli("quantize", DIGITS, "--preset", "16a16w", "--per-axis-conv", "--print-pipeline", code=2).error)
     for preset in ("xint8", "vint8", "xint8-compat"):
-        said = cli("quantize", DIGITS, "--preset", preset, "--per-axis-linear", "--print-pipeline", code=2).error
-        assert f"{preset} has one scale a weight, as the chip shifts a whole tensor by one power of two" in said
-    said = cli(
-        "quantize", DIGITS, "--preset", "a8w8", "--per-axis-conv", "--extra-options", "per_channel=false",
-        "--print-pipeline", code=2,
-    ).error  # fmt: skip
-    assert "per_channel=false contradicts --per-axis-conv" in said
+        told(cli("quantize", DIGITS, "--preset", preset, "--per-axis-linear", "--print-pipeline", code=2).error)
+    options = ("--per-axis-conv", "--extra-options", "per_channel=false", "--print-pipeline")
+    told(cli("quantize", DIGITS, "--preset", "a8w8", *options, code=2).error)
     cli("quantize", DIGITS, "--preset", "16a16w", "--no-per-axis-conv", "--print-pipeline")
 
 

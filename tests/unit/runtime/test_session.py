@@ -15,12 +15,13 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
-from qdqtool.runtime import model_bytes
+from qdqtool.runtime import model_bytes, refusals
 from qdqtool.runtime.bound import Bound, Buffer
-from qdqtool.runtime.refusals import VersionError, one_line, refusal
+from qdqtool.runtime.refusals import VersionError, one_line
 from qdqtool.runtime.session import load_check, open_session, version
 from qdqtool.runtime.taps import Taps, float_tensors
 from tests.cases.small_models import model
+from tests.golden_messages.refusal import refusal
 
 CHAIN = "g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  i = Shape(a)  b = Neg(a)  y = Add(a, b) }"
 X = np.array([[1, -2, 3]], np.float32)
@@ -44,23 +45,17 @@ def test_the_model_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feed", "says"),
-    [
-        ({}, "the feed lacks x"),
-        ({"x": X, "z": X}, "the model has no input z; its inputs are x"),
-        ({"x": X[:, :2]}, "input 'x': the model wants float32 [N, 3], the feed has float32 [1, 2]"),
-        ({"x": X[0]}, "input 'x': the model wants float32 [N, 3], the feed has float32 [3]"),
-        ({"x": X.astype(np.float64)}, "input 'x': the model wants float32 [N, 3], the feed has float64 [1, 3]"),
-    ],
+    "feed",
+    [{}, {"x": X, "z": X}, {"x": X[:, :2]}, {"x": X[0]}, {"x": X.astype(np.float64)}],
+    ids=["empty", "too much", "shape", "rank", "type"],
 )
-def test_a_bad_feed_is_named(feed: dict[str, np.ndarray], says: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_a_bad_feed_is_named(feed: dict[str, np.ndarray]) -> None:
+    with refusal(UsageError):
         open_session(model(CHAIN)).run(feed)
-    assert says in str(caught.value)
 
 
 def test_an_unknown_output_is_named() -> None:
-    with pytest.raises(UsageError, match="has no output q"):
+    with refusal(UsageError):
         open_session(model(CHAIN)).run({"x": X}, ["q"])
 
 
@@ -113,7 +108,7 @@ def test_a_refused_model_is_one_line(text: str, kind: type[QdqError], where: str
     ],
 )
 def test_a_missing_kernel_of_a_new_opset_says_to_lower_it(text: str, says: str) -> None:
-    refused = refusal(f"[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : {text}", version="1.32.0")
+    refused = refusals.refusal(f"[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : {text}", version="1.32.0")
     assert (type(refused), refused.where) == (UnsupportedError, "n1")
     assert says in str(refused)
 
@@ -254,7 +249,7 @@ def test_taps_give_defaults_of_inputs_and_whatever_is_an_output() -> None:
 
 
 def test_taps_refuse_what_is_not_in_the_main_graph() -> None:
-    with pytest.raises(UsageError, match="no tensor 'aa'; did you mean a"):
+    with refusal(UsageError):
         Taps(model(CHAIN), ["aa"])
 
 

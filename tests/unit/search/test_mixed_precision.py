@@ -99,9 +99,8 @@ def test_a_target_decides_what_nodes_are_raised_to(tmp_path: Path) -> None:
     refused = {(r["node"], r["precision"]) for r in found["refusals"]}  # type: ignore[attr-defined]
     assert ("/stem/conv", "int16") in refused
     assert ("/stem/conv", "fp16") in refused
-    reason = cli("mixed-precision", DIGITS, "--data", CALIB, "--min-sqnr", "60", "--target", "generic_int8",
-                 "--preset", "a8w8", "--types", "int16", code=2).error  # fmt: skip
-    assert "no node may be raised to int16" in reason
+    told(cli("mixed-precision", DIGITS, "--data", CALIB, "--min-sqnr", "60", "--target", "generic_int8",
+             "--preset", "a8w8", "--types", "int16", code=2).error)  # fmt: skip
 
 
 def test_a_bound_that_cannot_be_met(tmp_path: Path) -> None:
@@ -190,11 +189,11 @@ def test_recipe_is_read_back_and_contradictions_are_refused(tmp_path: Path) -> N
         ["--preset", "a8w8"],
         ["--exclude", "/concat"],
         ["--samples", "3"],
-        ["--float", "/concat"],
         ["--method", "minmax"],
     ):
-        error = cli(*words, *more, code=2).error
-        assert f"{more[0]} contradicts the recipe" in error
+        told(cli(*words, *more, code=2).error)
+    error = cli(*words, "--float", "/concat", code=2).error
+    assert "--float contradicts the recipe" in error, "it goes on with the nodes that were found"
     pipeline = cli("quantize", DIGITS, "--recipe", tmp_path / "m.toml", "--print-pipeline").out
     assert "set-precision{" in pipeline
 

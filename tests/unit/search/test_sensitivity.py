@@ -136,14 +136,14 @@ def test_resume_refuses_what_is_of_something_else(tmp_path: Path) -> None:
     cli(*words)
     assert journal.exists(), "a file that the user named stays"
     cli(*words)
-    for more, name in (
-        (["--preset", "a8w8"], "preset or options"),
-        (["--exclude", "/pool"], "preset or options"),
-        (["--samples", "3"], "calibration"),
-        (["--eval-samples", "3"], "data"),
-        (["--metric", "cosine"], "metric"),
+    for more in (
+        ["--preset", "a8w8"],
+        ["--exclude", "/pool"],
+        ["--samples", "3"],
+        ["--eval-samples", "3"],
+        ["--metric", "cosine"],
     ):
-        assert f"holds results of another {name}" in cli(*words, *more, code=2).error
+        told(cli(*words, *more, code=2).error)
     other = cli("sensitivity", SAMPLES / "mobilenet_block.onnx", "--data", "random:2", "--resume", journal, code=2)
     told(other.error)
     journal.write_text("no journal\n")
