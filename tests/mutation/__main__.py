@@ -3,7 +3,7 @@
 The map, made by a run of the part when it is not there, says which tests call which functions. Each mutant is tried in a copy of the
 tree: by the tests of the part that reach its function, those that reach little first; what they let live by all cases of those of them
 that the dial thins out (`is_dialed`): the others have run as they are. Tests of a file share caches: the other tests of a file that
-reaches it come last. C++ is built anew."""
+reaches it come last. C++ is built anew. What a test says that fails without the mutant too does not count: it is left out."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -113,6 +114,7 @@ class Scratch:
         (root / "site" / "sitecustomize.py").write_text(SITE, encoding="utf-8")
         path = os.pathsep.join(str(root / each) for each in ("site", "", "passes"))
         self.env = {**os.environ, "PYTHONPATH": path, LIBRARY: str(library_path()), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.unfit: set[str] = set()
 
     def build(self) -> bool:
         """Build the library of the copy; whether it compiles."""
@@ -124,10 +126,22 @@ class Scratch:
         self.env[LIBRARY] = str(place / NAME)
         return True
 
-    def kills(self, tests: list[str], *options: str) -> str:
-        """``killed`` by which test, ``survived``, or ``unfinished``."""
+    @contextmanager
+    def holding(self, mutant: Mutant) -> Iterator[bool]:
+        """The copy has ``mutant``, and for a while its library; whether that compiles."""
+        path = self.root / mutant.file
+        source = path.read_bytes()
+        path.write_bytes(mutant.applied(source))
+        try:
+            yield path.suffix == ".py" or self.build()
+        finally:
+            path.write_bytes(source)
+            self.env[LIBRARY] = str(library_path())
+
+    def failing(self, tests: list[str], *options: str) -> tuple[str, str]:
+        """``killed``, ``survived`` or ``unfinished``; what pytest says of the first of ``tests`` that fails."""
         if not tests:
-            return "survived"
+            return "survived", ""
         (self.root / "only.txt").write_text("\n".join(tests) + "\n", encoding="utf-8")
         files = sorted(set(map(file_of, tests)))
         options = ("-q", "-x", "--no-header", "-m", "not extra", "-p", only.__name__, *options)
@@ -138,32 +152,28 @@ class Scratch:
                 command, cwd=self.root, env=env, capture_output=True, text=True, timeout=self.limit, check=False
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return "unfinished"
+            return "unfinished", ""
         if done.returncode in (0, 5):
-            return "survived"
+            return "survived", ""
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return f"killed: {lines[0][:150] if lines else done.stdout[-150:]}"
+        return "killed", lines[0] if lines else done.stdout[-150:]
 
 
 def judge(mutant: Mutant, scratch: Scratch, reached: Map, seed: int, *, whole: bool) -> tuple[str, str]:
     """``killed``, ``survived`` or ``unfinished`` by the part, or by the whole; ``invalid`` does not compile; and by which test."""
-    path = scratch.root / mutant.file
-    source = path.read_bytes()
-    path.write_bytes(mutant.applied(source))
-    try:
-        if path.suffix != ".py" and not scratch.build():
-            return "invalid", ""
-        tests = tests_of(mutant, reached)
-        if whole:
-            tests = [test for test in tests if is_dialed(ROOT / file_of(test))]
-            found = scratch.kills(list(dict.fromkeys(test.partition("[")[0] for test in tests)), "--whole")
-        else:
-            found = scratch.kills(tests, "--dial-seed", str(seed))
-        verdict, _, detail = found.partition(": ")
-        return verdict, detail
-    finally:
-        path.write_bytes(source)
-        scratch.env[LIBRARY] = str(library_path())
+    tests, options = tests_of(mutant, reached), ("--dial-seed", str(seed))
+    if whole:
+        dialed = [test for test in tests if is_dialed(ROOT / file_of(test))]
+        tests, options = list(dict.fromkeys(test.partition("[")[0] for test in dialed)), ("--whole",)
+    while True:
+        with scratch.holding(mutant) as compiles:
+            if not compiles:
+                return "invalid", ""
+            verdict, detail = scratch.failing([test for test in tests if test not in scratch.unfit], *options)
+        named = max((test for test in tests if detail.partition(" ")[2].startswith(test)), key=len, default=None)
+        if named is None or scratch.failing([named], *options)[0] == "survived":
+            return verdict, detail[:150]
+        scratch.unfit.add(named)
 
 
 def product(languages: str) -> list[str]:

@@ -73,7 +73,7 @@ def test_another_library_than_the_registered_one_is_refused(library: str, tmp_pa
     with refusal(UsageError):
         simulated(ep_library=other)
     shutil.copy(library, other)
-    with refusal(UsageError):
+    with pytest.raises(UsageError, match="register it once"):
         simulated(ep_library=other)
 
 
