@@ -151,6 +151,7 @@ def test_options_that_do_not_fit(red_green: Path) -> None:
         ImageOptions(std=(0.0,))
     with refusal(UsageError):
         ImageOptions(size=(0, 4))
+    assert ImageOptions(size=(1, 4)).size == (1, 4)
     with refusal(UsageError):
         open_feeds(red_green, [spec(1, 3, 8, 8)] * 2)
 
