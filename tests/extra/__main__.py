@@ -39,12 +39,12 @@ class Part:
 
 #: In the order in which time is spent on them.
 PARTS = {
-    "onnxruntime 1.23.2": Part(run=old_onnxruntime.run, seconds=480),
-    "simulated NPU": Part(run=npu.run, seconds=600, sources=LIBRARY),
-    "wheel": Part(run=lambda _: wheel.run(), seconds=150),
-    "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=120),
-    "browser": Part(run=lambda _: browser.run(), seconds=60),
-    "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=30),
+    "onnxruntime 1.23.2": Part(run=old_onnxruntime.run, seconds=430),
+    "simulated NPU": Part(run=npu.run, seconds=240, sources=LIBRARY),
+    "wheel": Part(run=lambda _: wheel.run(), seconds=110),
+    "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=60),
+    "browser": Part(run=lambda _: browser.run(), seconds=45),
+    "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=10),
     "other interpreters": Part(run=interpreters.run, seconds=480),
     "benches": Part(run=lambda _: benches.run(), seconds=600, is_timed=True),
     "every test": Part(run=lambda _: whole.run(), seconds=2400),
