@@ -39,7 +39,7 @@ class Limits:
     """What no operator may exceed. A shape of which nothing is known exceeds nothing: run infer-shapes first.
 
     Args:
-        batch: largest first dimension of what flows in, where it has two or more; None for any.
+        batch: most samples of the model's inputs in what flows in, of three dimensions or more; None for any.
         max_rank: most dimensions of any operand; None for any.
         symbolic: which dimensions may be symbolic: none; the first, which is bound when the model is compiled, or at run time;
             the first, but only here: verdicts hold for the model that has it bound, and a finding says that it must be; or any.
@@ -63,10 +63,8 @@ class Limits:
                 reason = f"{tensor.label} has {tensor.rank} dimensions, more than {self.max_rank}"
                 return "max-rank", reason, "nothing in qdqtool mends it: merge dimensions where the model is exported"
         for tensor in facts.inputs:
-            flows = tensor.kind in ("activation", "float") and not tensor.constant
-            first = tensor.shape[0] if flows and tensor.shape is not None and len(tensor.shape) > 1 else None
-            if self.batch is not None and first is not None and first > self.batch:
-                reason = f"its input {tensor.label} has a batch of {first}, more than {self.batch}"
+            if self.batch is not None and tensor.batch > self.batch and tensor.kind in ("activation", "float"):
+                reason = f"its input {tensor.label} has a batch of {tensor.batch}, more than {self.batch}"
                 way_out = (
                     f"nothing in qdqtool changes a static batch: export the model with {self.batch}, or a symbolic one"
                 )

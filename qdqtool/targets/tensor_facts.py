@@ -35,13 +35,14 @@ class TensorFacts:
         low, high: the smallest and largest number its first scale and zero point can stand for, as float32.
         shape: dimensions, None where one is symbolic; rank.
         last_axis_bytes: of its last axis, in its storage type; a half byte counts as one.
+        batch: how many samples of the model's inputs it holds; 1 where it has no batch.
         constant: whether its data are known; values: those data, of small constants that are not quantized.
     """
 
     FIELDS: ClassVar = (
         "kind", "dtype", "bits", "signed", "quantized", "encoding", "scale", "zero_point", "scales", "zero_points",
         "symmetric", "pow2", "position", "granularity", "axis", "block_size", "low", "high", "shape", "rank", "last_axis_bytes",
-        "constant", "values",
+        "batch", "constant", "values",
     )  # fmt: skip
 
     def __init__(
@@ -51,8 +52,10 @@ class TensorFacts:
         integers: ir.Value | None,
         encoding: Encoding | None,
         constant: bool,
+        batch: int = 1,
     ) -> None:
         self.kind: str = kind
+        self.batch = batch
         self.constant = constant
         self.encoding = encoding
         self._value, self._integers = value, integers
@@ -60,7 +63,7 @@ class TensorFacts:
     @classmethod
     def of_operand(cls, operand: Operand) -> TensorFacts:
         """Of an input."""
-        return cls(operand.kind, operand.value, operand.integers, operand.encoding, operand.constant)
+        return cls(operand.kind, operand.value, operand.integers, operand.encoding, operand.constant, operand.batch)
 
     @classmethod
     def of_result(cls, result: Result) -> TensorFacts:

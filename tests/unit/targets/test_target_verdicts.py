@@ -243,7 +243,7 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
             ),
         ),
         (
-            unit("u = Relu(xd)", shape="3,4"),
+            unit("u = Relu(xd)", shape="3,2,4"),
             Verdict(
                 kind="fallback",
                 engine="CPU",

@@ -7,8 +7,8 @@ Shape → Gather → Concat                      three units; what they read ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import onnx_ir as ir
@@ -27,6 +27,7 @@ from qdq_passes.graph.uses import (
     only_reader,
     values_read,
 )
+from qdq_passes.npu.units.batches import batch_sizes
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of
 
@@ -47,6 +48,7 @@ class Operand:
         dequantize: the DequantizeLinear it comes from.
         quantize: the QuantizeLinear of a pair on a float constant; None for stored integers and for data that flows.
         constant: whether its data are known.
+        batch: how many samples of the model's inputs it holds (`qdq_passes.npu.units.batches`), 1 where that is nothing of them.
     """
 
     kind: OperandKind
@@ -56,6 +58,7 @@ class Operand:
     dequantize: ir.Node | None = None
     quantize: ir.Node | None = None
     constant: bool = False
+    batch: int = 1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -152,6 +155,7 @@ def units_of(model: ir.Model) -> list[Unit]:
     float: run infer-shapes first.
     """
     encodings: dict[ir.Node, Encoding | None] = {}
+    batches = batch_sizes(model.graph)
     units: list[Unit] = []
     tails: set[ir.Node] = set()
     for node in in_order(model.graph):
@@ -159,33 +163,42 @@ def units_of(model: ir.Model) -> list[Unit]:
             continue
         if is_quantize(node):
             if _is_requantization(node):
-                units.append(_requantization(node, encodings))
+                units.append(_requantization(node, encodings, batches))
             continue
         tail = _tail(node)
         tails.update(tail)
         last = tail[-1] if tail else node
-        units.append(
-            Unit(core=node, tail=tail, operands=operands_of(node, encodings), results=_results(last, encodings))
-        )
+        operands = operands_of(node, encodings, batches)
+        units.append(Unit(core=node, tail=tail, operands=operands, results=_results(last, encodings)))
     return units
 
 
-def operands_of(node: ir.Node, encodings: dict[ir.Node, Encoding | None] | None = None) -> tuple[Operand, ...]:
+def operands_of(
+    node: ir.Node,
+    encodings: dict[ir.Node, Encoding | None] | None = None,
+    batches: Mapping[ir.Value, int] | None = None,
+) -> tuple[Operand, ...]:
     """The inputs of ``node`` as operands; of a tail's PRelu the slope is among them.
 
     Args:
         node: an operator.
         encodings: what has been found of Q and DQ nodes so far; grows.
+        batches: the batch of values that have one.
     """
     known = {} if encodings is None else encodings
-    return tuple(_operand(node, index, value, known) for index, value in enumerate(node.inputs))
+    found = (_operand(node, index, value, known) for index, value in enumerate(node.inputs))
+    if not batches:
+        return tuple(found)
+    return tuple(replace(o, batch=batches.get(o.value, 1)) if o.value is not None else o for o in found)
 
 
-def _requantization(quantize: ir.Node, encodings: dict[ir.Node, Encoding | None]) -> Unit:
+def _requantization(
+    quantize: ir.Node, encodings: dict[ir.Node, Encoding | None], batches: Mapping[ir.Value, int]
+) -> Unit:
     value, integers = quantize.inputs[0], quantize.outputs[0]
     assert value is not None
     result = Result(value=value, quantize=quantize, encoding=_encoding(quantize, encodings), integers=integers)
-    return Unit(core=quantize, operands=operands_of(quantize, encodings)[:1], results=(result,))
+    return Unit(core=quantize, operands=operands_of(quantize, encodings, batches)[:1], results=(result,))
 
 
 def _is_requantization(quantize: ir.Node) -> bool:
