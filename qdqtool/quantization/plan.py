@@ -31,6 +31,7 @@ from qdqtool.quantization.decoder_passes import (
     with_decoder_passes,
     with_finite_masks,
 )
+from qdqtool.quantization.lowerings import lowerings
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
@@ -190,6 +191,7 @@ def plan(
         materialise = Pipeline(
             tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
         )
+        prepare += lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
     prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
