@@ -32,7 +32,7 @@ def names() -> list[str]:
 
 def model(name: str) -> onnx.ModelProto:
     """The export ``name`` with its weights drawn; the same bytes each time."""
-    proto = onnx.ModelProto.FromString(lzma.decompress((DATA / f"{name}.onnx.xz").read_bytes()))
+    proto = onnx.load_model_from_string(lzma.decompress((DATA / f"{name}.onnx.xz").read_bytes()))
     for tensor in proto.graph.initializer:
         _draw(tensor)
     return proto
