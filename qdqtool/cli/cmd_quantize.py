@@ -78,7 +78,7 @@ def _show_pipeline(out: Out, asked: Quantize) -> None:
 
     model, is_folder = text(asked.model), os.path.isdir(text(asked.model))
     asked = asked if asked.recipe is None or is_folder else laid_under(asked, asked.recipe)
-    job = asked.settled(is_text=is_text(asked.data)).plan()
+    job = replace(asked, warn=out.warn).settled(is_text=is_text(asked.data)).plan()
     if is_folder:
         show_pipelines(out, model, job, allow_empty=asked.allow_empty)
         return
