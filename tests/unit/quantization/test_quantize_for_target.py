@@ -88,6 +88,32 @@ def test_a_broken_table_is_told(tmp_path: Path, line: str) -> None:
         load_target(file)
 
 
+def test_a_quantization_ends_with_who_runs_what(digits: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    done = qdqtool.quantize(
+        DEMO / "digits.onnx", data=str(DEMO / "calib.npz"), samples=2, target="vitis_xint8", warn=told.append,
+        exclude=["op:Conv"],
+    )  # fmt: skip
+    placement, whole = done.to_json()["placement"], qdqtool.analyze(done.model, target="vitis_xint8").to_json()
+    keys = (
+        "target",
+        "compute_nodes",
+        "npu_compute_nodes",
+        "npu_percent",
+        "macs",
+        "npu_macs",
+        "npu_macs_share",
+        "refusals",
+    )
+    assert {key: placement[key] for key in keys} == {key: whole[key] for key in keys}
+    assert placement["partitions"] == len(whole["partitions"])
+    assert placement["npu_macs_share"] < 0.9
+    [said] = [text for text in told if text.startswith("only ")]
+    assert f"({placement['npu_percent']:.1f} %)" in said
+    assert placement["refusals"][0]["nodes"][0] in said
+    assert placement["refusals"][0]["suggestion"] in said
+
+
 def preset_of(*words: str) -> tuple[str, list[str]]:
     """The preset of the plan that ``words`` make, and what is warned of."""
     told: list[str] = []
