@@ -149,7 +149,8 @@ def plan(
     Args:
         preset: the preset.
         options: what the user says; None says nothing.
-        ops: operator types instead of the preset's (a target's list).
+        ops: operator types instead of the preset's (a target's list); a preset of weights alone keeps those of its own that are
+            among them.
         legalization: what the target changes of the pipeline.
 
     Raises:
@@ -185,7 +186,10 @@ def plan(
         )
     )
     if ops:
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if "ops" in said or "more-ops" in said else ops
+        is_chosen = (
+            "ops" in said or "more-ops" in said or not laid.is_calibrated
+        )  # weights alone: of the operators of the preset
+        taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
         if not taken:
             raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
         materialise = Pipeline(
