@@ -141,6 +141,7 @@ def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
     """What will run, and the ranges that are given."""
     given = Ranges.given(asked.ranges)
     job = replace(asked, ranges=given).begun().plan()
+    pass_on(job.warnings, asked.warn)
     if given is not None and asked.method is not None and given.method != asked.method:
         pass_on([f"--method {asked.method} is not used: the ranges given are of method {given.method}"], asked.warn)
     if given is not None and not job.preset.is_calibrated and asked.kv_cache == "float":
