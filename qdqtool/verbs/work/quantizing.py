@@ -88,8 +88,8 @@ class Quantized:
         return data
 
 
-def quantized(asked: Quantize) -> Quantized:
-    """``asked``, of one model."""
+def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
+    """``asked``, of one model; without a comparison where somebody else compares."""
     job, given = begun(asked)
     recovering = recovering_for(asked)
     work, source = opened(asked.model)
@@ -99,7 +99,7 @@ def quantized(asked: Quantize) -> Quantized:
     job, feeds = _with_data(asked, job, work)
     passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
     reference = None
-    if feeds is not None:  # named alike, as onnxruntime takes no two nodes of one name
+    if feeds is not None and compares:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
@@ -141,6 +141,7 @@ def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
     """What will run, and the ranges that are given."""
     given = Ranges.given(asked.ranges)
     job = replace(asked, ranges=given).begun().plan()
+    pass_on(job.warnings, asked.warn)
     if given is not None and asked.method is not None and given.method != asked.method:
         pass_on([f"--method {asked.method} is not used: the ranges given are of method {given.method}"], asked.warn)
     if given is not None and not job.preset.is_calibrated and asked.kv_cache == "float":
@@ -172,7 +173,9 @@ def _compared(
     passing: Passing | None,
 ) -> Comparison | None:
     """Quantized against float on the first samples; None where that cannot be, with the reason told."""
-    if not all(a.dtype == b.dtype for a, b in zip(_ends(reference or model), _ends(model), strict=True)):
+    if reference is not None and not all(
+        a.dtype == b.dtype for a, b in zip(_ends(reference), _ends(model), strict=True)
+    ):
         pass_on(
             ["the SQNR of the result is not measured: inputs and outputs are of other types than before"], asked.warn
         )
