@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qdqtool.options import metadata_of, option
 from qdqtool.quantization.options import DecoderOptions
 from qdqtool.verbs.groups import DATA_NEEDED, MODEL, EvalData, Findings, Path, Working
-from qdqtool.verbs.npu.analyze import percent
+from qdqtool.verbs.npu.analyze import share_of
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -52,8 +52,8 @@ class Deploy(Planned, EvalData, Findings, Working, Verb["Deployment"]):
     overwrite: bool = option(False, "Replace the folder that an earlier `deploy` wrote.", recipe=False)
     require_npu: float = option(
         REQUIRED,
-        "Exit 1 when fewer of the multiply-accumulates are on the NPU: 95%, or 0 to require nothing.",
-        value="PERCENT", read=percent, shown=f"{REQUIRED:g}%", recipe=False,
+        "Exit 1 when less of the MACs is on the NPU: 95%, 0.95, or 0 to require nothing.",
+        value="SHARE", read=share_of, shown=f"{REQUIRED:g}%", recipe=False,
     )  # fmt: skip
     min_sqnr: float | None = option(
         None, "Exit 1 when an output is below this SQNR to the float model.", value="DB", recipe=False

@@ -27,6 +27,7 @@ from qdqtool.io.files.progress import StageProgress, pass_on, stage
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 from qdqtool.npu.report import Analysis
+from qdqtool.npu.shares import as_share
 from qdqtool.npu.simulated import Simulation
 from qdqtool.options import options_of
 from qdqtool.quantization.calibrating import sqnr_samples
@@ -210,7 +211,7 @@ def _filled(job: Job) -> Deployment:
     found = Deployment(
         folder=job.folder, source=job.source, target=job.chip.name, quantized=done, checked=checked, analysis=analysis,
         comparison=comparison, judged=judged, simulation=simulation, seconds=job.seconds,
-        bounds=Bounds(npu_percent=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric),
+        bounds=Bounds(npu_percent=round(100 * as_share(asked.require_npu), 9), sqnr_db=asked.min_sqnr, metric=asked.min_metric),
         commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text,
     )  # fmt: skip
     return deployment.written(found, job.made)
