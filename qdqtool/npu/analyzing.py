@@ -38,7 +38,7 @@ from qdqtool.io.files.read import read_text
 from qdqtool.npu.figures import broken_rules, node_reports, partition_report, refusals_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis
-from qdqtool.npu.shares import NodeReport, Placed, Shares
+from qdqtool.npu.shares import NodeReport, Placed, Shares, as_share
 from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target
 
@@ -281,7 +281,7 @@ def judged(found: Analysis, before: Stored | None, require_npu: float | None) ->
     errors = [finding for finding in found.findings if is_at_least(finding, "error")]
     new = [e for e in errors if before is None or (e.rule, e.where) not in before.errors]
     failures = [_error_text(new)] if new else []
-    short = None if require_npu is None else too_little(found, require_npu)
+    short = None if require_npu is None else too_little(found, as_share(require_npu))
     if short and (before is None or found.npu_percent < before.npu_percent):
         failures.append(short)
     if before is not None:

@@ -184,3 +184,8 @@ class Placed(Shares):
 def group_of(op: str, rule: str) -> tuple[str, str]:
     """What operators that are declined by ``rule`` have in common: the rule, and the operator unless it is one of `AROUND`."""
     return ("" if rule in AROUND else op, rule)
+
+
+def as_share(number: float) -> float:
+    """A share of 0 to 1: what is above 1 is in percent."""
+    return number / 100 if number > 1 else number

@@ -42,6 +42,7 @@ class AnalyzeCommand(Analyze):
 def analyze(out: Out, asked: AnalyzeCommand) -> int:
     from qdqtool.cli.tables.memory import show_memory
     from qdqtool.npu.analyzing import too_little
+    from qdqtool.npu.shares import as_share
 
     model, output = text(asked.model), None if asked.output is None else text(asked.output)
     if os.path.isdir(model):
@@ -66,7 +67,7 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
             show_memory(found.memory)
 
     out.result(payload, render)
-    short = None if asked.require_npu is None else too_little(found, asked.require_npu)
+    short = None if asked.require_npu is None else too_little(found, as_share(asked.require_npu))
     if short in found.failures:
         out.warn(f"{short}: {found.refusals[0].text}" if found.refusals else short)
     return 1 if found.failures else 0
