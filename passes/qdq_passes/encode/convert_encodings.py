@@ -34,7 +34,7 @@ from qdq_passes.numerics.reencode import (
     real_range,
     rule_of,
 )
-from qdq_passes.qdq.edit.clips import clips_at_zero, put_relu
+from qdq_passes.qdq.edit.clips import clips_at_zero, put_activation
 from qdq_passes.qdq.edit.reencode import (
     Edit,
     check,
@@ -125,7 +125,7 @@ class ConvertEncodings(Pass):
         for edit in edits:
             q = edit.target.q if isinstance(edit.target, Pair) else None
             if q is not None and isinstance(edit.target, Pair) and clips_at_zero(edit.target, edit.old, edit.new):
-                yield put_relu(model, q, namer, made)
+                yield put_activation(model, q, namer, made)
         yield from reencode(model, edits, namer)
 
     def _convert(self, pair: Pair, old: Encoding) -> Encoding | str:

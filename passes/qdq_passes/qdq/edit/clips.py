@@ -16,7 +16,7 @@ from qdq_passes.graph.uses import dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import Pair
-from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
+from qdq_passes.qdq.look.value_ranges import Interval, is_clamped_at_zero
 
 #: First opset whose Clip has its bounds as inputs.
 OPSET_OF_BOUNDS = 11
@@ -27,8 +27,8 @@ def clips_at_zero(pair: Pair, old: Encoding, new: Encoding) -> bool:
     return is_clamped_at_zero(pair, old) and bool(np.any(real_range(new)[0] < 0))
 
 
-def put_relu(
-    model: ir.Model, q: ir.Node, namer: Namer, made: dict[ir.Value, ir.Value], bound: float | None = None
+def put_activation(
+    model: ir.Model, q: ir.Node, namer: Namer, made: dict[ir.Value, ir.Value], bounds: Interval | None = None
 ) -> Change:
     """Put a Relu before the QuantizeLinear ``q``: ``t → Q`` → ``t_Relu_Input → Relu → t → Q``.
 
@@ -39,38 +39,39 @@ def put_relu(
         q: the QuantizeLinear.
         namer: names of this run.
         made: float value → what its Relu writes, of this run: pairs on one value share it.
-        bound: a Clip to [0, bound] in its place.
+        bounds: a Clip to them in its place.
     """
     source = q.inputs[0]
     assert source is not None
     if source not in made:
-        made[source] = _activation_behind(model, source, namer, bound)
+        made[source] = _activation_behind(model, source, namer, bounds)
     q.replace_input_with(0, made[source])
-    relu = made[source].producer()
-    assert relu is not None
-    above = f" and above {bound:g}" if relu.op_type == "Clip" else ""
-    return Change("insert", relu.name or "", f"before {q.name}, which cut off what is below 0{above}")
+    node = made[source].producer()
+    assert node is not None
+    low, high = bounds if bounds is not None and node.op_type == "Clip" else (0.0, None)
+    above = "" if high is None else f" and above {high:g}"
+    return Change("insert", node.name or "", f"before {q.name}, which cut off what is below {low:g}{above}")
 
 
-def _activation_behind(model: ir.Model, source: ir.Value, namer: Namer, bound: float | None) -> ir.Value:
+def _activation_behind(model: ir.Model, source: ir.Value, namer: Namer, bounds: Interval | None) -> ir.Value:
     name, producer = source.name or "value", source.producer()
     assert producer is not None
-    op_type = "Relu" if bound is None else "Clip"
+    op_type = "Relu" if bounds is None else "Clip"
     node = make_node(
         op_type, [source], name=namer.fresh(f"{name}_{op_type}"), output=namer.fresh(f"{name}_{op_type}_Output"), like=source,
         stands_for=[producer],
     )  # fmt: skip
     insert_after(model, source, [node])
-    if bound is not None:
-        _bound(model, node, bound, namer)
+    if bounds is not None:
+        _bound(model, node, bounds, namer)
     if not source.is_graph_output():
         source.name, node.outputs[0].name = namer.fresh(f"{name}_{op_type}_Input"), name
     return node.outputs[0]
 
 
-def _bound(model: ir.Model, clip: ir.Node, bound: float, namer: Namer) -> None:
-    """Give ``clip`` the bounds 0 and ``bound``, as attributes before opset 11, as inputs since."""
-    ends = dict(zip(BOUNDS, (0.0, bound), strict=True))
+def _bound(model: ir.Model, clip: ir.Node, bounds: Interval, namer: Namer) -> None:
+    """Give ``clip`` its bounds, as attributes before opset 11, as inputs since."""
+    ends = dict(zip(BOUNDS, bounds, strict=True))
     if opset_at(model, clip) < OPSET_OF_BOUNDS:
         for which, end in ends.items():
             clip.attributes[which] = ir.AttrFloat32(which, end)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.activations import PRODUCERS, clip_bounds, is_dpu_hard_sigmoid
 from qdq_passes.graph.uses import FLOAT_TYPES, SHARING, constant_array, dtype_of, has_body, is_standard
-from qdq_passes.numerics.encoding import Encoding, is_integer_type
+from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, is_dequantize, is_quantize
 
@@ -76,18 +76,30 @@ def begins_at_zero(source: ir.Value | None, encoding: Encoding) -> bool:
     return proven_range(source)[0] < -max(encoding.scale) / 2
 
 
-def whole_bound(source: ir.Value | None, encoding: Encoding) -> float | None:
-    """b where the range of ``encoding`` ends at a whole number b up to the rounding of a float32 scale, as that of a Clip(0, b)
-    which a quantizer left out does; None where ``source`` ends there by itself, or is of an operator that no quantizer takes an
-    activation into, or a power-of-two scale, whose ranges often end at whole numbers, makes that nothing to go by."""
+def whole_bounds(source: ir.Value | None, encoding: Encoding) -> Interval | None:
+    """(low, high) where the range of ``encoding`` was made for two whole numbers, up to the rounding of a float32 scale, as that
+    of a Clip which a quantizer left out is.
+
+    With (qmax − qmin)·s = high − low and z = round(qmin − low/s), Q saturates at both: Q(x) = Q(clip(x, low, high)).
+
+    None where ``source`` lies there by itself, is of an operator that no quantizer takes an activation into, or where whole
+    numbers are nothing to go by: a power-of-two scale, whose ranges often end at some, and signed encodings about 0, before which
+    quantizers leave every activation where it is.
+    """
     producer = source.producer() if source is not None else None
-    if producer is None or not is_standard(producer, *PRODUCERS) or encoding.axis is not None:
+    if producer is None or not is_standard(producer, *PRODUCERS) or len(encoding.scale) != 1:
         return None
-    high, step = float(real_range(encoding)[1].max()), encoding.scale[0]
-    bound = round(high) if math.isfinite(high) else 0
-    if bound < 1 or math.frexp(step)[0] == 0.5 or abs(high - bound) > bound * SCALE_ROUNDING:
+    is_about_zero = is_integer_type(encoding.dtype) and integer_format(encoding.dtype)[0] and encoding.is_symmetric
+    if is_about_zero or not is_integer_type(encoding.dtype) or not math.isfinite(encoding.scale[0]):
         return None
-    return float(bound) if proven_range(source)[1] > bound else None
+    (low,), (high,), step = (*(end.ravel().tolist() for end in real_range(encoding)), encoding.scale[0])
+    width, first = round(high - low), round(low)
+    if width < 1 or math.frexp(step)[0] == 0.5 or abs(high - low - width) > width * SCALE_ROUNDING or first > 0:
+        return None
+    if abs(low - first) > step * (0.5 + SCALE_ROUNDING * width):
+        return None
+    proven = proven_range(source)
+    return (float(first), float(first + width)) if proven[0] < first or proven[1] > first + width else None
 
 
 def _range(value: ir.Value | None, known: dict[ir.Value, Interval]) -> Interval:
