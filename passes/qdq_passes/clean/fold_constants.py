@@ -13,7 +13,7 @@ import onnx_ir as ir
 from qdq_passes.clean.edit.wrap import changes_of, quiet
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
-from qdq_passes.graph.evaluate.walk import Scope, StaticWalk, walk
+from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, Scope, StaticWalk, walk
 from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, is_constant, is_standard
 
@@ -35,8 +35,9 @@ class FoldConstants(Pass):
     is computed gives the shapes of what comes after. In bodies and functions too.
     Requires: nothing. Q/DQ nodes are never folded: they carry the quantization.
     Keeps: inputs, outputs and their names; ``what=exact`` bit-exact (integers, booleans, movement, and of floats what IEEE 754
-    rounds correctly: sums, differences, products, quotients, square roots); ``what=all`` also other arithmetic of floats, which
-    onnx's reference and the runtime may round differently: within the bound.
+    rounds correctly: sums, differences, products, quotients, square roots; a runtime may sum the product with a stored weight in
+    another order than with a computed one); ``what=all`` also other arithmetic of floats, which onnx's reference and the runtime
+    may round differently: within the bound.
     Skips: what would make the file larger by more than ``max-growth``, each with its figures; sums of floats of more than 8192
     terms; random numbers, casts of floats that an integer cannot hold, Resize, operators that onnx does not define.
 
@@ -86,10 +87,13 @@ class FoldConstants(Pass):
         walked = _without_constants(walked)
         for node in walked.nodes:
             if node not in walked.computed | scope.barred and _reads_constants_only(node, walked):
-                yield skip(node, self._why_not(node))
+                yield skip(node, self._why_not(node, walked))
         yield from fold_walked(model, walked, graph)
 
-    def _why_not(self, node: ir.Node) -> str:
+    def _why_not(self, node: ir.Node, walked: StaticWalk) -> str:
+        count = max((np.prod(walked.shape(value) or [1], dtype=np.float64) for value in node.outputs), default=0)
+        if count > LARGEST_RESULT:
+            return f"its inputs are constant, but its result has over {LARGEST_RESULT:,} elements"
         floats = any(value.dtype is None or value.dtype.is_floating_point() for value in node.outputs)
         if self.what == "exact" and floats:
             return "its inputs are constant, but runtimes may round it differently (what=all folds it)"

@@ -25,7 +25,7 @@ from qdq_passes.graph.build import Builder, Site
 from qdq_passes.graph.edit import bypass, drop_unread, hand_over, remove
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.sizes import sizes_of
-from qdq_passes.graph.uses import all_nodes, is_standard, label, only_reader
+from qdq_passes.graph.uses import all_nodes, integers_of, is_standard, label, only_reader
 
 #: Operators that put every element somewhere and compute none.
 MOVING = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -38,7 +38,7 @@ class MergeReshapes(Pass):
     Graph: ``x [1,4,8] → Reshape [4,8] → Unsqueeze [1,4,8,1] → Squeeze [4,8] → y`` → ``x → Reshape [4,8] → y``;
     ``Transpose(1,0,2) → Reshape → Transpose`` whose elements come back in order → nothing. A Transpose that only moves axes of
     size 1 is a Reshape among others. In bodies and functions too.
-    Requires: the shapes of all values of the run, with one symbolic size at most (infer-shapes).
+    Requires: the shapes of what a Reshape gives, with one symbolic size at most (infer-shapes); Transposes alone need none.
     Keeps: inputs, outputs and their names; numerics bit-exact (elements only move).
     Skips: runs that would not get shorter; values between that have other readers or are graph outputs end a run; a run that
     does nothing between a graph input, an initializer or an outer value and a graph output; a symbolic size that a step divides.
@@ -61,6 +61,9 @@ class MergeReshapes(Pass):
                 continue
             plan = atoms.shortest()
             if len(plan) >= len(steps):
+                continue
+            if any(sum(isinstance(size, str) for size in sizes) > 1 for kind, sizes in plan if kind == "Reshape"):
+                yield skip(last, "more than one size is symbolic")
                 continue
             if not plan and last.outputs[0].is_graph_output() and not _takes_name(source, last):
                 yield skip(last, f"{label(first)} … {label(last)} do nothing, but join {source.name} to a graph output")
@@ -110,26 +113,42 @@ def _moves(node: ir.Node) -> bool:
 
 
 def _atoms(inferred: Inferred, source: ir.Value, steps: list[ir.Node]) -> Atoms | str:
-    """What the run does; in words why that is not known."""
+    """What the run does; in words why that is not known. Sizes of the source that nobody knows have names of their own."""
     if not any(node.op_type == "Transpose" for node in steps):
         steps = [steps[-1]]  # the shape between says nothing
-    values = [source, *(node.outputs[0] for node in steps)]
-    shapes: list[list[Size]] = []
-    for value in values:
-        sizes = inferred.sizes(value) if (found := sizes_of(value)) is None or None in found else found
-        known = [size for size in sizes or () if size is not None]
-        if sizes is None or len(known) != len(sizes):
-            return f"the shape of {value.name} is not known (infer-shapes)"
+    orders = [_order(node) for node in steps]
+    rank = inferred.rank(source) or len(orders[0] or ())
+    sizes: list[Size | None] = list(_sizes(inferred, source) or [None] * rank)
+    shapes: list[list[Size]] = [[f"?{k}" if size is None else size for k, size in enumerate(sizes)]]
+    for node, order in zip(steps, orders, strict=True):
+        if order is not None and len(shapes[-1]) == len(order or shapes[-1]):
+            shapes.append([shapes[-1][k] for k in order] if order else shapes[-1][::-1])
+            continue
+        found = _sizes(inferred, node.outputs[0]) or [None]
+        known = [size for size in found if size is not None]
+        if len(known) != len(found):
+            return f"the shape of {node.outputs[0].name} is not known (infer-shapes)"
         shapes.append(known)
-    if sum(isinstance(size, str) for size in shapes[-1]) > 1 or any(0 in shape for shape in shapes):
-        return "more than one size is symbolic, or one is 0"
-    perms = [list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else None for node in steps]
-    kinds = [node.op_type == "Transpose" for node in steps]
-    orders = [
-        (perm or list(range(len(shape)))[::-1]) if turns else None
-        for turns, perm, shape in zip(kinds, perms, shapes, strict=False)
+    if any(0 in shape for shape in shapes):
+        return "a size is 0"
+    full = [
+        None if order is None else order or list(range(len(shape)))[::-1]
+        for order, shape in zip(orders, shapes, strict=False)
     ]
-    return moved(shapes, orders)
+    return moved(shapes, full)
+
+
+def _order(node: ir.Node) -> list[int] | None:
+    """The order of a Transpose, empty where it reverses the axes; None for other nodes."""
+    return integers_of(node, "perm") if node.op_type == "Transpose" else None
+
+
+def _sizes(inferred: Inferred, value: ir.Value) -> list[Size | None] | None:
+    found = sizes_of(value)
+    if found is None or None in found:
+        known = inferred.sizes(value)
+        return found if known is None else list(known)
+    return found
 
 
 def _made(site: Site, source: ir.Value, shape: Sequence[Size], plan: Sequence[tuple[str, list[Size]]]) -> ir.Value:
@@ -139,7 +158,7 @@ def _made(site: Site, source: ir.Value, shape: Sequence[Size], plan: Sequence[tu
             value, shape = site.transpose(value, *map(int, numbers)), [shape[int(axis)] for axis in numbers]
         else:
             value, shape = site.reshape(value, [-1 if isinstance(size, str) else size for size in numbers]), numbers
-        value.shape = ir.Shape(shape)
+        value.shape = ir.Shape([None if isinstance(size, str) and not size.isidentifier() else size for size in shape])
     return value
 
 

@@ -72,6 +72,8 @@ def open_branches(model: ir.Model, walked: StaticWalk) -> Iterator[Change]:
         if array is None or array.size != 1:
             continue
         name = "then_branch" if bool(np.reshape(array, ())) else "else_branch"
+        if node.attributes[name].as_graph().initializers and Namer(model).takes_no_initializers(graph_of(node)):
+            continue
         yield Change("replace", node.name or "If", f"its condition is constant: {name}")
         open_branch(model, node, name)
 

@@ -242,8 +242,9 @@ class _Walker:
         """Whether ``node`` stays whatever its inputs are."""
         trains = is_standard(node, "Dropout") and len(node.inputs) > 2 and node.inputs[2] is not None
         foreign = any(attribute.is_ref() for attribute in node.attributes.values())
-        kept = node in self.scope.barred or node.op_type in RANDOM or is_quantization(node) or has_body(node)
-        return kept or trains or foreign or not any(value is not None for value in node.inputs)
+        kept = node in self.scope.barred or node.op_type in RANDOM or has_body(node)
+        quantizes = is_quantization(node) or is_standard(node, "DynamicQuantizeLinear")
+        return kept or quantizes or trains or foreign or not any(value is not None for value in node.inputs)
 
     def _picked(self, node: ir.Node) -> list[Array] | None:
         """What ``node`` picks of a shape of which not all sizes are known, where it picks known ones."""
@@ -306,16 +307,18 @@ class _Walker:
         inputs = [self.found.arrays[value] for value in node.inputs if value is not None]
         if not inputs or is_standard(node, *_DISPUTED) or not self._is_affordable(node, inputs):
             return None
-        if not is_standard(node, *_MOVING):
-            whole = all(array.dtype.kind in "biu" for array in inputs)
-            if whole:
-                self._infer(node)
-                types = [self.found.dtype(value) for value in node.outputs if value.name]
-                whole = all(t is not None and (t.is_integer() or t == ir.DataType.BOOL) for t in types)
-            if not whole and not self._may_round(node, inputs):
-                return None
+        moves = is_standard(node, *_MOVING)
+        if not moves:
+            self._infer(node)
+        types = [self.found.dtype(value) for value in node.outputs if value.name]
+        if not moves and (None in types or not (_is_whole(inputs, types) or self._may_round(node, inputs))):
+            return None
         found = self._rare.arrays(node, self.found.arrays)
-        return None if isinstance(found, str) or any(array.dtype.kind == "O" for array in found) else found
+        if isinstance(found, str):
+            return None
+        made = [array.dtype for value, array in zip(node.outputs, found, strict=False) if value.name]
+        agree = moves or made == [t.numpy() for t in types if t is not None]
+        return found if agree and all(dtype.kind != "O" for dtype in made) else None
 
     def _may_round(self, node: ir.Node, inputs: list[Array]) -> bool:
         """Whether the scope lets ``node`` be computed although its floats may be rounded; casts out of range are not rounding."""
@@ -383,3 +386,9 @@ def _declared(value: ir.Value) -> onnx.TypeProto | None:
     if not isinstance(value.type, ir.TensorType):
         return None
     return _type(value.type.dtype, list(value.shape) if value.shape is not None else None)
+
+
+def _is_whole(inputs: Sequence[Array], types: Sequence[ir.DataType | None]) -> bool:
+    """Whether integers and booleans alone go in and come out."""
+    out = all(t is not None and (t.is_integer() or t == ir.DataType.BOOL) for t in types)
+    return out and all(array.dtype.kind in "biu" for array in inputs)
