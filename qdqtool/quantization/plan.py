@@ -25,7 +25,6 @@ from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.decoder_passes import (
-    decoder_recovery,
     float_head,
     head_annotators,
     with_decoder_passes,
@@ -206,9 +205,10 @@ def plan(
         prepare += lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
-    prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
+    materialise = with_decoder_passes(materialise, options)
+    prepare = with_finite_masks(prepare, materialise)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
-    recovery = decoder_recovery(options.over(laid.recovery), laid, options)
+    recovery = options.over(laid.recovery)
     used = options.method or laid.method
     return Plan(
         preset=laid,

@@ -53,15 +53,16 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
     )  # fmt: skip
 
     def settled(self, *, is_text: bool) -> Self:
-        """These options with what follows from the others: ranges tell the method, a text of a decoder that masks are bound."""
+        """These options with what follows from the others: ranges tell the method, a text of a decoder what it gains by."""
         from qdqtool.calibrate.ranges import Ranges
+        from qdqtool.quantization.decoder_passes import decoder_equalize
 
         ranges = Ranges.given(self.ranges)
         return dataclasses.replace(
             self,
             ranges=ranges,
             method=self.method if ranges is None else ranges.method,
-            bound_masks=is_text if self.bound_masks is None else self.bound_masks,
+            equalize=decoder_equalize(self.loaded_preset(), self) if is_text else self.equalize,
         )
 
     def wanted_preset(self) -> str | Preset:
@@ -70,20 +71,26 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
 
         return self.preset or (load_target(self.target).legalization.preset if self.target else "")
 
+    def loaded_preset(self) -> Preset:
+        """The preset, as its file says it."""
+        from qdqtool.presets.loading import load_preset
+        from qdqtool.presets.preset import Preset
+
+        preset = self.wanted_preset()
+        return preset if isinstance(preset, Preset) else load_preset(preset or DEFAULT_PRESET)
+
     def scheme(self) -> Scheme:
         """Preset, options and target, without what is written where and who is told."""
         from qdqtool.io.files.progress import pass_on
-        from qdqtool.presets.loading import load_preset
-        from qdqtool.presets.preset import Preset
         from qdqtool.search.variants import Scheme
         from qdqtool.targets.loading import load_target
 
-        chip, preset = load_target(self.target) if self.target else None, self.wanted_preset()
-        if not preset:
+        chip = load_target(self.target) if self.target else None
+        if not self.wanted_preset():
             why = f"{chip.name} names no preset" if chip else "neither --target nor --preset says for what"
             pass_on([ASSUMED.format(why)], self.warn)
         return Scheme(
-            preset=preset if isinstance(preset, Preset) else load_preset(preset or DEFAULT_PRESET),
+            preset=self.loaded_preset(),
             options=part_of(PlanOptions, self),
             ops=chip.quantized_ops() if chip else (),
             legalization=chip.legalization if chip else None,

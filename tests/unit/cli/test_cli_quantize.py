@@ -266,11 +266,11 @@ def test_a_mask_of_infinity_is_refused_with_the_way_out(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", attention("-inf"))
     feed = masked_data(tmp_path)
     command = ("quantize", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "q.onnx")
-    told(cli(*command, code=2).error)
-    cli(*command, "--bound-masks")
+    told(cli(*command, "--no-bound-masks", code=2).error)
+    cli(*command)
     assert {"bias", "t"} <= set(pairs(tmp_path / "q.onnx"))
     np.testing.assert_allclose(outputs(tmp_path / "q.onnx", feed)["y"], outputs(model, feed)["y"], atol=4 / 128)
-    cli(*command, *WAY_OUT.split(), "--overwrite")
+    cli(*command, "--no-bound-masks", *WAY_OUT.split(), "--overwrite")
     accepted(tmp_path / "q.onnx")
     assert set(pairs(tmp_path / "q.onnx")) == {"x", "w", "p", "y"}
     np.testing.assert_allclose(outputs(tmp_path / "q.onnx", feed)["y"], outputs(model, feed)["y"], atol=2 / 128)
@@ -279,24 +279,15 @@ def test_a_mask_of_infinity_is_refused_with_the_way_out(tmp_path: Path) -> None:
 def test_a_huge_finite_mask_is_warned_about(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", attention("-3.4e38"))
     masked_data(tmp_path)
-    command = (
-        "quantize",
-        model,
-        "--preset",
-        "xint8",
-        "--data",
-        tmp_path / "data.npz",
-        "--overwrite",
-        "-o",
-        tmp_path / "q.onnx",
-    )
-    done = cli(*command)
+    quantize = ("quantize", model, "--preset", "xint8", "--data", tmp_path / "data.npz")
+    command = (*quantize, "--overwrite", "-o", tmp_path / "q.onnx")
+    done = cli(*command, "--no-bound-masks")
     assert done.err.startswith("warning: bias, t: the range reaches ")
     assert done.err.rstrip().endswith(
-        f"; hide by a bound that the grid holds with --bound-masks, or leave it float with {WAY_OUT}"
+        f"; hide by a bound that the grid holds without --no-bound-masks, or leave it float with {WAY_OUT}"
     )
-    assert cli(*command, *WAY_OUT.split()).err == ""
-    assert cli(*command, "--bound-masks").err == ""
+    assert cli(*command, "--no-bound-masks", *WAY_OUT.split()).err == ""
+    assert cli(*command).err == ""
 
 
 def test_calibrate_tells_its_own_way_out(tmp_path: Path) -> None:
