@@ -42,6 +42,7 @@ def facts(chip: Target) -> dict[str, str]:
         "a refused node costs": {"node": "itself", "region": "its region", "whole-model": "the whole model"}[
             chip.policy
         ],
+        "preset where none is said": f"`{chip.legalization.preset}`" if chip.legalization.preset else "none",
         "symbolic dimensions": chip.limits.symbolic,
         "integers": f"{'8 and 16' if wide else '8'} bits" if has_integers else "none",
         "4-bit weights": four_bits(chip),

@@ -301,6 +301,8 @@ def test_provenance(tmp_path: Path) -> None:
     cli("quantize", DIGITS, "--data", "random:1", "-o", tmp_path / "p.onnx", "--no-provenance")
     noted = [{p.key for p in onnx.load(tmp_path / name).metadata_props} for name in ("q.onnx", "p.onnx")]
     assert noted[0] - noted[1] == {"qdqtool.provenance"}
+    producers = [onnx.load(tmp_path / name).producer_name for name in ("q.onnx", "p.onnx")]
+    assert producers == ["qdqtool", onnx.load(DIGITS).producer_name]
 
 
 def test_accuracy_survives(tmp_path: Path) -> None:
