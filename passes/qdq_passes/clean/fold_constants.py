@@ -40,7 +40,8 @@ class FoldConstants(Pass):
     another order than with a computed one); ``what=all`` also other arithmetic of floats, which onnx's reference and the runtime
     may round differently: within the bound.
     Skips: what would make the file larger by more than ``max-growth``, each with its figures; random numbers, casts of floats
-    that an integer cannot hold, operators that onnx does not define; without ``compute`` sums of more than 8192 terms and Resize.
+    that an integer cannot hold, operators that onnx does not define; without ``compute`` sums of more than 8192
+    terms, Resize, and what rounds to 16 bits.
 
     Args:
         what: ``exact`` or ``all``.

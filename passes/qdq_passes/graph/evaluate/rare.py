@@ -70,7 +70,8 @@ class RareEvaluator:
         elif self._compute is not None:
             found = self._by_runtime(node, known, types)
         else:
-            allowed = _is_affordable(node, inputs) and not is_standard(node, *_DISPUTED)
+            is_coarse = any(t is not None and t.is_floating_point() and t.itemsize < 4 for t in types)
+            allowed = _is_affordable(node, inputs) and not is_coarse and not is_standard(node, *_DISPUTED)
             found = self._by_reference(node, known) if allowed else None
         made = [] if found is None else [a.dtype for value, a in zip(node.outputs, found, strict=True) if value.name]
         agree = moves or made == [dtype.numpy() for dtype in types if dtype is not None]

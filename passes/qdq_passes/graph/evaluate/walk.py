@@ -297,7 +297,7 @@ class _Walker:
             found = onnx.shape_inference.infer_node_outputs(
                 schema, ir.serde.serialize_node(node), types, shown, opset_imports=self._imports
             )
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, KeyError):
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, KeyError):
             return
         for value in node.outputs:
             if value.name in found and self.found.shape(value) is None:
