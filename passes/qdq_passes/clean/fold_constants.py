@@ -12,17 +12,22 @@ import onnx_ir as ir
 
 from qdq_passes.clean.edit.wrap import changes_of, quiet
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
+from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
 from qdq_passes.graph.evaluate.rare import Compute
 from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, Scope, StaticWalk, walk
-from qdq_passes.graph.operators.qdq_ops import is_quantization
-from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, is_constant, is_standard
+from qdq_passes.graph.operators.qdq_ops import is_quantization, opset_at
+from qdq_passes.graph.uses import FLOAT_TYPES, GraphLike, all_graph_likes, all_nodes, is_constant, is_standard
 
 #: Operators of sequences, whose length onnxscript's folder finds.
 _SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence")
+#: First opset for which it writes Split and Squeeze.
+OPSET_OF_SEQUENCES = 13
 #: Operators that onnxscript's folder gets wrong: it drops CastLike's ``saturate`` and opens a Dropout that trains.
 _SHIELDED = ("CastLike", "Dropout")
 _SHIELD = "ai.qdqtool.shield"
+#: First opset whose Constant has more than floats.
+OPSET_OF_ANY_CONSTANT = 9
 #: The share of the model's constants that one result may add to them.
 _SHARE = 16
 
@@ -69,7 +74,8 @@ class FoldConstants(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Graph after graph, the main graph first; sequences with onnxscript's folder."""
-        if any(is_standard(node, *_SEQUENCES) for node in all_nodes(model)):
+        is_newer = model.opset_imports.get("", 0) >= OPSET_OF_SEQUENCES
+        if is_newer and any(is_standard(node, *_SEQUENCES) for node in all_nodes(model)):
             yield from changes_of(model, _fold_sequences, "the sequence is known")
         done: set[GraphLike] = set()
         while graph := next((graph for graph in all_graph_likes(model) if graph not in done), None):
@@ -90,6 +96,9 @@ class FoldConstants(Pass):
                 yield skip(node, f"its {size:,} bytes would take the place of {source:,}: more than max-growth allows")
             scope = replace(scope, barred=scope.barred | growing.keys())
             walked = walk(model, {}, graph=graph, scope=scope)
+        while unsaid := _inexpressible(model, graph, walked):
+            scope = replace(scope, barred=scope.barred | unsaid)
+            walked = walk(model, {}, graph=graph, scope=scope)
         walked = _without_constants(walked)
         for node in walked.nodes:
             if node not in walked.computed | scope.barred and _reads_constants_only(node, walked):
@@ -104,6 +113,21 @@ class FoldConstants(Pass):
         if self.what == "exact" and floats:
             return "its inputs are constant, but runtimes may round it differently (what=all folds it)"
         return "its inputs are constant, but its result cannot be foretold"
+
+
+def _inexpressible(model: ir.Model, graph: GraphLike, walked: StaticWalk) -> set[ir.Node]:
+    """Computed nodes whose results would have to be Constants, of a type that those do not have in the opset."""
+    nodes = [producer for value in walked.arrays if (producer := value.producer()) is not None]
+    if not nodes or opset_at(model, nodes[0]) >= OPSET_OF_ANY_CONSTANT:
+        return set()
+    as_nodes = not isinstance(graph, ir.Graph) or Namer(model).takes_no_initializers(graph)
+    return {
+        node
+        for value, node in zip(walked.arrays, nodes, strict=True)
+        if (as_nodes or value.is_graph_output())
+        and walked.dtype(value) not in FLOAT_TYPES
+        and not is_standard(node, "Constant")
+    }
 
 
 def _growing(walked: StaticWalk, limit: int) -> dict[ir.Node, tuple[int, int]]:

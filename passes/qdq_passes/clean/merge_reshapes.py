@@ -33,15 +33,17 @@ MOVING = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 @dataclass(frozen=True)
 class MergeReshapes(Pass):
-    """Make runs of Reshape, Flatten, Squeeze, Unsqueeze and Transpose as short as what they do together allows.
+    """Make runs of Reshape, Flatten, Squeeze, Unsqueeze and Transpose as short as what they do together allows, then as flat.
 
     Graph: ``x [1,4,8] → Reshape [4,8] → Unsqueeze [1,4,8,1] → Squeeze [4,8] → y`` → ``x → Reshape [4,8] → y``;
     ``Transpose(1,0,2) → Reshape → Transpose`` whose elements come back in order → nothing. A Transpose that only moves axes of
-    size 1 is a Reshape among others. In bodies and functions too.
+    size 1 is a Reshape among others. Windows, ``[1,28,28,16] → [1,4,7,4,7,16] → Transpose``, are moved as ``[4,7,4,112]``. In
+    bodies and functions too.
     Requires: the shapes of what a Reshape gives, with one symbolic size at most (infer-shapes); Transposes alone need none.
     Keeps: inputs, outputs and their names; numerics bit-exact (elements only move).
-    Skips: runs that would not get shorter; values between that have other readers or are graph outputs end a run; a run that
-    does nothing between a graph input, an initializer or an outer value and a graph output; a symbolic size that a step divides.
+    Skips: runs that would get neither shorter nor have fewer axes between; a run that does nothing between a graph input, an
+    initializer or an outer value and a graph output; a symbolic size that a step divides. Values between that have other readers
+    or are graph outputs end a run.
     """
 
     keeps: ClassVar[Keeps] = EXACT
@@ -60,7 +62,7 @@ class MergeReshapes(Pass):
                 yield skip(last, atoms)
                 continue
             plan = atoms.shortest()
-            if len(plan) >= len(steps):
+            if len(plan) > len(steps) or (len(plan) == len(steps) and not _lowers_rank(inferred, steps, plan)):
                 continue
             if any(sum(isinstance(size, str) for size in sizes) > 1 for kind, sizes in plan if kind == "Reshape"):
                 yield skip(last, "more than one size is symbolic")
@@ -160,6 +162,12 @@ def _made(site: Site, source: ir.Value, shape: Sequence[Size], plan: Sequence[tu
             value, shape = site.reshape(value, [-1 if isinstance(size, str) else size for size in numbers]), numbers
         value.shape = ir.Shape([None if isinstance(size, str) and not size.isidentifier() else size for size in shape])
     return value
+
+
+def _lowers_rank(inferred: Inferred, steps: list[ir.Node], plan: Sequence[tuple[str, list[Size]]]) -> bool:
+    """Whether what lies between the steps of ``plan`` has fewer axes than between ``steps``: not every target takes five."""
+    before = [inferred.rank(node.outputs[0]) or 0 for node in steps[:-1]]
+    return max((len(numbers) for _, numbers in plan[:-1]), default=0) < max(before, default=0)
 
 
 def _takes_name(source: ir.Value, last: ir.Node) -> bool:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, inherit
 from qdq_passes.graph.evaluate.walk import StaticWalk
-from qdq_passes.graph.uses import GraphLike, constant_array, is_standard, label
+from qdq_passes.graph.uses import GraphLike, bodies_of, constant_array, is_standard, label
 from qdq_passes.numerics.arrays import Array
 
 
@@ -86,6 +86,10 @@ def open_branch(model: ir.Model, node: ir.Node, name: str) -> None:
     for one in inner:
         branch.remove(one)
     branch.initializers.clear()
+    for other in bodies_of(node):
+        for reader in other.all_nodes():  # a node that is nowhere reads nothing
+            for index in range(len(reader.inputs)):
+                reader.replace_input_with(index, None)
     node.attributes.clear()  # the other branch goes, with its names
     namer = Namer(model)
     for value in (*stored, *(v for one in inner for v in one.outputs)):

@@ -24,7 +24,7 @@ RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 #: Operators that onnx's reference and onnxruntime compute differently, beyond their rounding.
-_DISPUTED = frozenset({"MaxUnpool", "Resize", "Upsample"})
+_DISPUTED = frozenset({"Attention", "MaxUnpool", "Resize", "Upsample"})
 #: Operators that only place or pick elements, of whatever type.
 _MOVING = DATA_MOVEMENT | {
     "Compress", "Concat", "GatherElements", "GatherND", "OneHot", "Pad", "ScatterElements", "ScatterND", "Where",
