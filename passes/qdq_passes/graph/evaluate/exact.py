@@ -49,8 +49,8 @@ def exact(node: ir.Node, inputs: Inputs, opset: int) -> list[Array] | None:
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether numpy itself has ``dtype``; of floats of 8 bits one claims to be of its kind."""
-    return dtype.kind in _KINDS and dtype.isbuiltin == 1
+    """Whether ``dtype`` is one of numpy's; of the floats of 8 bits that others add one is of the kind of its floats."""
+    return dtype.kind in _KINDS and dtype.isbuiltin != 2
 
 
 def _axes(node: ir.Node, inputs: Inputs, index: int) -> list[int] | None:
