@@ -11,6 +11,7 @@ import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Named
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.observe import Observe
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
@@ -31,7 +32,7 @@ from qdqtool.quantization.decoder_passes import (
     with_decoder_passes,
     with_finite_masks,
 )
-from qdqtool.quantization.lowerings import lowerings
+from qdqtool.quantization.lowerings import fused_for, lowerings
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
@@ -191,8 +192,11 @@ def plan(
         materialise = Pipeline(
             tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
         )
-        prepare += lowerings(ops)
+        prepare = fused_for(prepare, ops) + lowerings(ops)
+    isolated = Pipeline()
     if legalization is not None:
+        if ops and legalization.isolates:
+            isolated = Pipeline((IsolateOperators(taken=ops),))
         prepare, materialise = _legalized(legalization, prepare, materialise)
     prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
@@ -203,7 +207,7 @@ def plan(
         method=used,
         method_options=_method_options(laid, used),
         prepare=prepare,
-        precision=precision_passes(laid, options),
+        precision=precision_passes(laid, options) + isolated,
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *head_annotators(options)),
