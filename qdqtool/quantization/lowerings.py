@@ -25,6 +25,7 @@ class Lowering(NamedTuple):
 LOWERINGS = (
     Lowering("Attention", "decompose-attention", ("Add", "MatMul", "Mul", "Softmax")),
     Lowering("Einsum", "decompose-einsum", ("MatMul", "Reshape", "Transpose")),
+    Lowering("GatherND", "gather-nd-to-gather", ("Gather", "Reshape")),
     Lowering("HardSwish", "split-hard-swish", ("HardSigmoid", "Mul")),
     Lowering("Pow", "pow-to-mul", ("Mul",)),
     Lowering("ReduceMean", "reduce-mean-to-global-pool", ("GlobalAveragePool",)),
