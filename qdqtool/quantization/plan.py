@@ -194,20 +194,11 @@ def plan(
         )
     )
     if ops:
-        is_chosen = (
-            "ops" in said or "more-ops" in said or not laid.is_calibrated
-        )  # weights alone: of the operators of the preset
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
-        if not taken:
-            raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
-        materialise = Pipeline(
-            tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
-        )
+        # what is said, and a preset of weights alone, choose among the operators of the target
+        is_chosen = "ops" in said or "more-ops" in said or not laid.is_calibrated
+        materialise = _taking(ops, laid, materialise, is_chosen=is_chosen)
         prepare = fused_for(prepare, ops) + lowerings(ops)
-    isolated = Pipeline()
     if legalization is not None:
-        if ops and legalization.isolates and laid.is_calibrated:
-            isolated = Pipeline((IsolateOperators(taken=ops),))
         prepare, materialise = _legalized(legalization, prepare, materialise)
     materialise = with_decoder_passes(materialise, options)
     prepare = with_finite_masks(prepare, materialise)
@@ -219,12 +210,26 @@ def plan(
         method=used,
         method_options=_method_options(laid, used),
         prepare=prepare,
-        precision=precision_passes(laid, options) + isolated,
+        precision=precision_passes(laid, options) + _isolating(laid, ops, legalization),
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *head_annotators(options)),
         warnings=(KEPT_PAIRS,) if keeps and options.weights is None else (),
     )
+
+
+def _taking(ops: tuple[str, ...], preset: Preset, materialise: Pipeline, *, is_chosen: bool) -> Pipeline:
+    """``materialise`` with the operators ``ops`` of a target, or those of ``preset`` among them."""
+    taken = tuple(op for op in preset.annotate.ops if op in ops) if is_chosen else ops
+    if not taken:
+        raise UsageError(f"the target takes no {' and no '.join(preset.annotate.ops)}", hint="see `list targets`")
+    return Pipeline(tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes))
+
+
+def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None) -> Pipeline:
+    """The pass that keeps an operator which the target lacks from costing its region."""
+    is_wanted = target is not None and target.isolates and bool(ops) and preset.is_calibrated
+    return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:
