@@ -109,7 +109,14 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
                 steps.append(OUTLINE)
             refuse_errors(work, known, allow_findings=self.allow_findings)
             entry = None if self.no_provenance else provenance_of(",".join(steps), source, {"target": chip.sha256})
-            save(work, self.output, overwrite=self.overwrite, provenance=entry, annotations=True)
+            save(
+                work,
+                self.output,
+                overwrite=self.overwrite,
+                provenance=entry,
+                annotations=True,
+                copy_data=self.copy_data,
+            )
         return found
 
 
