@@ -25,7 +25,6 @@ from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.decoder_passes import (
-    decoder_recovery,
     float_head,
     head_annotators,
     with_decoder_passes,
@@ -156,7 +155,8 @@ def plan(
     Args:
         preset: the preset.
         options: what the user says; None says nothing.
-        ops: operator types instead of the preset's (a target's list).
+        ops: operator types instead of the preset's (a target's list); a preset of weights alone keeps those of its own that are
+            among them.
         legalization: what the target changes of the pipeline.
 
     Raises:
@@ -193,7 +193,10 @@ def plan(
         )
     )
     if ops:
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if "ops" in said or "more-ops" in said else ops
+        is_chosen = (
+            "ops" in said or "more-ops" in said or not laid.is_calibrated
+        )  # weights alone: of the operators of the preset
+        taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
         if not taken:
             raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
         materialise = Pipeline(
@@ -202,9 +205,10 @@ def plan(
         prepare += lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
-    prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
+    materialise = with_decoder_passes(materialise, options)
+    prepare = with_finite_masks(prepare, materialise)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
-    recovery = decoder_recovery(options.over(laid.recovery), laid, options)
+    recovery = options.over(laid.recovery)
     used = options.method or laid.method
     return Plan(
         preset=laid,

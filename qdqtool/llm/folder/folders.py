@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.artifacts import canonical_json
-from qdqtool.io.files.atomic import refuse_existing, write_whole
+from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.folders import files_left
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.provenance import PRODUCER, own_version
 from qdqtool.io.models.shared_weights import save_shared
@@ -148,15 +148,7 @@ def refuse_folder(folder: str, *, overwrite: bool) -> frozenset[str]:
     Raises:
         UsageError: it is a file, holds a split and ``overwrite`` is off, or holds other things.
     """
-    if os.path.isfile(folder):
-        raise UsageError("is a file", where=folder, hint="give the name of a folder")
-    if not os.path.isdir(folder) or not os.listdir(folder):
-        return frozenset()
-    manifest = os.path.join(folder, MANIFEST)
-    if not os.path.isfile(manifest):
-        raise UsageError("is a folder with other files", where=folder, hint="give a new or an empty folder")
-    refuse_existing(manifest, overwrite=overwrite)
-    return frozenset((*read_manifest(folder).files, MANIFEST))
+    return files_left(folder, MANIFEST, lambda path: read_manifest(os.path.dirname(path)).files, overwrite=overwrite)
 
 
 def clear_folder(folder: str, made: Sequence[str]) -> None:
