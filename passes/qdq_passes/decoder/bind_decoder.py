@@ -30,9 +30,9 @@ class BindDecoder(Pass):
     names of their dims, also ``past + sequence``. What of the graph is constant then is an initializer: no Shape, Size, Range,
     ConstantOfShape or NonZero is left in the main graph, and no dynamic shape.
     Requires: `inline-functions`; a cache that `decoder_io` finds.
-    Keeps: inputs, outputs and their names, but for inputs without a role whose size alone is read: they go; numerics bit-exact
-    for these sizes (arithmetic of floats is only computed where IEEE 754 leaves one result). Weights are not read. Shapes that the
-    file declares inside are replaced, as exporters err.
+    Keeps: inputs, outputs and their names, but for inputs without a role whose size alone is read: they go; numerics
+    bit-exact for these sizes (arithmetic of floats is only computed where IEEE 754 leaves one result). Weights are not read.
+    Shapes that the file declares inside are replaced, as exporters err.
     Skips: nothing. Sizes that are none of a decoder, and what stays dynamic, are refused: the node and what it depends on.
 
     Args:
