@@ -12,7 +12,7 @@ from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
-from qdqtool.options import option
+from qdqtool.options import WRITTEN, option
 from qdqtool.verbs.quantize import Quantize
 
 #: Tensors shown in the summary.
@@ -28,13 +28,14 @@ class QuantizeCommand(Quantize):
     """`Quantize` as a command."""
 
     save_ranges: str | None = option(
-        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report"
+        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report", section=WRITTEN
     )
     print_pipeline: bool = option(
         False,
         "Print the pipeline that does the job; without --output stop there.",
         recipe=False,
         before="allow_findings",
+        section=WRITTEN,
     )
 
 

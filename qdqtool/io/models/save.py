@@ -34,7 +34,7 @@ from qdqtool.io.models.load import (
     write_into,
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
-from qdqtool.io.models.provenance import Provenance, sign
+from qdqtool.io.models.provenance import PRODUCER, PROVENANCE, Provenance, appended, named_after, own_version
 
 External = Literal["auto", "never", "always"]
 #: Bytes from which a tensor goes into a data file; smaller ones (scales, shapes) stay where readers need them early.
@@ -348,6 +348,17 @@ def annotated(model: ir.Model, wanted: bool) -> Iterator[None]:
         for holder in annotate.holders(model):
             for annotation in annotate.annotation_kinds():
                 holder.metadata_props.pop(annotation.key, None)
+
+
+def sign(proto: onnx.ModelProto, entry: Provenance) -> None:
+    """Append ``entry`` to the history of ``proto``, and name us as its producer; who was that before stands in the entry."""
+    entry = named_after(proto.producer_name, proto.producer_version, entry)
+    proto.producer_name, proto.producer_version = PRODUCER, own_version()
+    text = appended({each.key: each.value for each in proto.metadata_props}, entry)
+    held = next((each for each in proto.metadata_props if each.key == PROVENANCE), None)
+    if held is None:
+        held = proto.metadata_props.add(key=PROVENANCE)
+    held.value = text
 
 
 def _encode(proto: onnx.ModelProto, path: str) -> bytes:
