@@ -17,7 +17,10 @@ class Lowering(NamedTuple):
     pieces: tuple[str, ...]
 
 
-LOWERINGS = (Lowering("HardSwish", "split-hard-swish", ("HardSigmoid", "Mul")),)
+LOWERINGS = (
+    Lowering("HardSwish", "split-hard-swish", ("HardSigmoid", "Mul")),
+    Lowering("GatherND", "gather-nd-to-gather", ("Gather", "Reshape")),
+)
 
 
 def lowerings(taken: Collection[str]) -> Pipeline:

@@ -35,9 +35,7 @@ class DecoderOptions:
         "The last projection: as the preset says, float, or with int8 weights, a scale per output channel.",
         shown=True,
     )
-    bound_masks: bool | None = option(
-        None, "Attention masks of -1e9 hide by a bound that a grid can hold; by default of language models on a text."
-    )
+    bound_masks: bool = option(True, "Attention masks of -1e9 or -inf hide by a bound that a grid can hold.")
     integer_io: bool = option(
         False,
         "Inputs and outputs that have an encoding are integers, not floats behind a pair.  [default: float-io]",

@@ -21,11 +21,10 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import ALL, NONE, Selector, literal
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
-from qdqtool.foreign.apply import lay_over
+from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.decoder_passes import (
-    decoder_recovery,
     float_head,
     head_annotators,
     with_decoder_passes,
@@ -45,6 +44,11 @@ _LOOKUP = "Gather"
 #: Operators whose weights a switch is about: sums over a window, and over a whole axis.
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 LINEAR = ("Gemm", "MatMul")
+#: What is said where stored weights are asked for by the Vitis quantizer's option, which takes it otherwise.
+KEPT_PAIRS = (
+    "AddQDQPairToWeight=false is taken for true with power-of-two scales, as the Vitis quantizer takes it: weights keep their "
+    "pairs; --weights dq stores integers"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,7 @@ class Plan:
         recover: passes that then change the float model so that quantization loses less, not what it computes.
         materialise: passes that choose encodings from ``@ranges``, insert pairs and refine them.
         annotators: functions to ask about single tensors once the model is prepared; see `annotated`.
+        warnings: what is done otherwise than asked.
     """
 
     preset: Preset
@@ -70,6 +75,7 @@ class Plan:
     precision: Pipeline = field(default_factory=Pipeline)
     recover: Pipeline = field(default_factory=Pipeline)
     annotators: tuple[Annotator, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def pipeline(self) -> Pipeline:
@@ -149,7 +155,8 @@ def plan(
     Args:
         preset: the preset.
         options: what the user says; None says nothing.
-        ops: operator types instead of the preset's (a target's list).
+        ops: operator types instead of the preset's (a target's list); a preset of weights alone keeps those of its own that are
+            among them.
         legalization: what the target changes of the pipeline.
 
     Raises:
@@ -165,12 +172,13 @@ def plan(
         "--keep-sigmoid": options.keep_sigmoid,
     }
     laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
+    stored, keeps = said.get("insert-qdq.weights", preset.insert.weights), weights_kept(preset, laid, said)
     before, after = laid.pipeline_text(
         method=options.method,
         exclude=(*options.exclude, *options.discard, *float_head(options), *said.get("exclude", ())),
         only=(*options.only, *said.get("only", ())),
         isolate=options.isolate,
-        weights=options.weights or said.get("insert-qdq.weights", preset.insert.weights),
+        weights=options.weights or (preset.insert.weights if keeps else stored),
         fuse_layers=options.fuse_layers,
         keep_sigmoid=options.keep_sigmoid,
     )
@@ -185,7 +193,10 @@ def plan(
         )
     )
     if ops:
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if "ops" in said or "more-ops" in said else ops
+        is_chosen = (
+            "ops" in said or "more-ops" in said or not laid.is_calibrated
+        )  # weights alone: of the operators of the preset
+        taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
         if not taken:
             raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
         materialise = Pipeline(
@@ -194,9 +205,10 @@ def plan(
         prepare += lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
-    prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
+    materialise = with_decoder_passes(materialise, options)
+    prepare = with_finite_masks(prepare, materialise)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
-    recovery = decoder_recovery(options.over(laid.recovery), laid, options)
+    recovery = options.over(laid.recovery)
     used = options.method or laid.method
     return Plan(
         preset=laid,
@@ -207,6 +219,7 @@ def plan(
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *head_annotators(options)),
+        warnings=(KEPT_PAIRS,) if keeps and options.weights is None else (),
     )
 
 

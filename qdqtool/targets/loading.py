@@ -87,7 +87,7 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
         engines=engines_of(root, base.engines),
         memory=memory_of(root, base.memory),
         cost=cost_of(root, base.cost),
-        legalization=legalization_of(root, base.legalization),
+        legalization=legalization_of(root, file, base.legalization),
         arrange=cast(Arrange, root.choice("arrange", get_args(Arrange))) if "arrange" in root.data else base.arrange,
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qdqtool.options import metadata_of, option
 from qdqtool.quantization.options import DecoderOptions
 from qdqtool.verbs.groups import DATA_NEEDED, MODEL, EvalData, Findings, Path, Working
-from qdqtool.verbs.npu.analyze import percent
+from qdqtool.verbs.npu.analyze import share_of
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from qdqtool.io.models.working import ModelOrPath
     from qdqtool.verbs.work.deployment import Deployment
 
-#: Share of the multiply-accumulates, in percent, that is on the NPU where a deployment is worth its name.
-REQUIRED = 90.0
+#: Share of the multiply-accumulates that is on the NPU where a deployment is worth its name.
+REQUIRED = 0.9
 #: Samples that are simulated: the reference is slow.
 SIMULATED = 2
 
@@ -53,7 +53,7 @@ class Deploy(Planned, EvalData, Findings, Working, Verb["Deployment"]):
     require_npu: float = option(
         REQUIRED,
         "Exit 1 when fewer of the multiply-accumulates are on the NPU: 95%, or 0 to require nothing.",
-        value="PERCENT", read=percent, shown=f"{REQUIRED:g}%", recipe=False,
+        value="SHARE", read=share_of, shown=f"{REQUIRED:.0%}", recipe=False,
     )  # fmt: skip
     min_sqnr: float | None = option(
         None, "Exit 1 when an output is below this SQNR to the float model.", value="DB", recipe=False

@@ -14,6 +14,7 @@ from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.folders import files_left
 from qdqtool.io.files.read import read_bytes
+from qdqtool.io.models.provenance import PRODUCER, own_version
 from qdqtool.io.models.shared_weights import save_shared
 from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
@@ -188,6 +189,8 @@ def _written(
         static.append(StaticModel(name=graph.specialization.name, parts=parts, decoder=graph.decoder))
         counts = tuple(GraphFile(file=file, nodes=len(piece.graph)) for file, piece in named.items())
         graphs.append(GraphFiles(specialization=graph.specialization, parts=counts))
+    for model in models.values():
+        model.producer_name, model.producer_version = PRODUCER, own_version()
     saved = save_shared(models, folder)
     made += [os.path.basename(path) for path in saved]
     made += [SPECIALIZATIONS, MANIFEST, *profile.files, *(os.path.basename(path) for path in beside.files)]

@@ -210,7 +210,7 @@ def _filled(job: Job) -> Deployment:
     found = Deployment(
         folder=job.folder, source=job.source, target=job.chip.name, quantized=done, checked=checked, analysis=analysis,
         comparison=comparison, judged=judged, simulation=simulation, seconds=job.seconds,
-        bounds=Bounds(npu_percent=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric),
+        bounds=Bounds(npu_share=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric),
         commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text,
     )  # fmt: skip
     return deployment.written(found, job.made)

@@ -14,6 +14,7 @@ from qdqtool.comparison.report import Compared, Comparison
 from qdqtool.io.files.artifacts import write_json
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.text_table import EXACT, TextTable, megabytes, plural
+from qdqtool.npu.analyzing import too_little
 from qdqtool.npu.report import Analysis
 from qdqtool.npu.simulated import Simulation
 from qdqtool.verbs.check import Checked
@@ -45,12 +46,12 @@ class Bounds:
     """What must hold.
 
     Args:
-        npu_percent: least share of the multiply-accumulates on the NPU, in percent; 0 for none.
+        npu_share: least share of the multiply-accumulates on the NPU, 0 to 1; 0 for none.
         sqnr_db: least SQNR of every output to the float model.
         metric: least figure of the quantized model.
     """
 
-    npu_percent: float = 0.0
+    npu_share: float = 0.0
     sqnr_db: float | None = None
     metric: float | None = None
 
@@ -116,12 +117,6 @@ class Deployment:
     files: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
-    def npu_percent(self) -> float:
-        """Share of the multiply-accumulates on the NPU in percent; of the operators where nothing multiplies."""
-        share = self.analysis.npu_macs_share
-        return self.analysis.npu_percent if share is None else 100.0 * share
-
-    @property
     def missed(self) -> tuple[str, ...]:
         """The bounds that do not hold, and what is wrong whatever was asked for."""
         return tuple(self._missed())
@@ -132,9 +127,8 @@ class Deployment:
             first = next(f for f in self.checked.findings if f["level"] in ("error", "fatal"))
             yield f"check: {plural(self.checked.errors, 'error')}, the first {first['rule']} at {first['where']}"
         yield from (f"analyze: {failure}" for failure in self.analysis.failures)
-        if self.npu_percent < bounds.npu_percent:
-            what = "operators" if self.analysis.npu_macs_share is None else "MACs"
-            yield f"{self.npu_percent:.1f} % of the {what} are on the NPU, required are {bounds.npu_percent:g} %"
+        if short := too_little(self.analysis, bounds.npu_share):
+            yield short
         for output in self.outputs:
             figure = output.agreement.sqnr_db
             if bounds.sqnr_db is not None and figure is not None and figure < bounds.sqnr_db:
@@ -167,9 +161,9 @@ class Deployment:
             "passed": not self.missed,
             "missed": list(self.missed),
             "bounds": {
-                "require_npu": self.bounds.npu_percent, "min_sqnr": self.bounds.sqnr_db, "min_metric": self.bounds.metric
+                "require_npu": self.bounds.npu_share, "min_sqnr": self.bounds.sqnr_db, "min_metric": self.bounds.metric
             },
-            "npu_percent": self.npu_percent,
+            "npu_share": self.analysis.share,
             "sqnr_db": self.comparison.min_sqnr,
             "metric": None
             if judged is None

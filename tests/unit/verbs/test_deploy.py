@@ -38,7 +38,7 @@ def test_the_folder(folder: Path) -> None:
     found = report(folder)
     assert sorted(os.listdir(folder)) == FILES == found["files"]
     assert (found["format"], found["version"], found["passed"], found["missed"]) == ("qdqtool.deployment", 1, True, [])
-    assert (found["preset"], found["npu_percent"]) == ("xint8", 100.0)
+    assert (found["preset"], found["npu_share"]) == ("xint8", 1.0)
     assert found["sqnr_db"] == found["comparison"]["min_sqnr"] > 20
     assert found["simulation"]["samples"] == 2
     assert all(output["exact"] == 1.0 for output in found["simulation"]["outputs"].values())
@@ -72,7 +72,7 @@ def test_a_missed_bound_fails_behind_a_whole_folder(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "out")) == FILES
     assert found["missed"] == [line.removeprefix("failed: ") for line in result.out.splitlines() if "failed: " in line]
     assert [re.sub(r"[\d.]+ (%|dB)", r"N \1", text) for text in found["missed"]] == [
-        "N % of the MACs are on the NPU, required are N %", "output logits: SQNR N dB, required are N dB"
+        "N % of the multiply-accumulates are on the NPU, required are N %", "output logits: SQNR N dB, required are N dB"
     ]  # fmt: skip
     assert found["simulation"] is None
     assert "simulate" not in (tmp_path / "out" / "commands.sh").read_text()
@@ -168,4 +168,4 @@ def test_a_symbolic_batch_is_bound_where_the_target_wants_it(tmp_path: Path) -> 
         DIGITS, tmp_path / "out", target="qnn_htp", data=CALIB, samples=2, preset="qnn-a8w8", simulate_samples=0
     )
     assert done.cleaning.startswith('fix-shapes{shapes=["input=1x1x8x8"]},')
-    assert done.npu_percent == 100.0
+    assert done.analysis.share == 1.0
