@@ -74,14 +74,14 @@ def of_form(op: str, unit: Unit, target: str) -> str:
     """Of an operator that a target does not take, or not so, and that no pass replaces."""
     value = first_value(unit)
     cut = f"; or end the model before it: `qdqtool extract --outputs {shlex.quote(value.name or '')}`" if value else ""
-    return f"nothing in qdqtool replaces this {op}: write it with what {target} takes{cut}"
+    return f"no pass is known that replaces this {op}: write it with what {target} takes{cut}"
 
 
 def of_float(unit: Unit, target: str) -> str:
     """Of a unit that is not quantized; empty where it is."""
     cause = float_cause(unit)
     if cause is None or cause.value is None:
-        return WAYS_OUT.get(unit.core.op_type, "nothing in qdqtool takes the body away") if cause is not None else ""
+        return WAYS_OUT.get(unit.core.op_type, "no pass is known that takes the body away") if cause is not None else ""
     if unit.core.op_type == "BatchNormalization" and unit.core.domain in ("", "ai.onnx"):
         return of_batch_norm(target)
     if cause.kind == "integers":
@@ -127,7 +127,14 @@ def of_shape(unit: Unit) -> str:
         return f"make static graphs of the decoder: `qdqtool split`; or {mend}" if is_decoder else mend
     if any(not isinstance(dim, int) for value in inputs for dim in value.shape or (None,)):
         return "make the shapes static: `qdqtool fix-shapes --input-shape INPUT=1x3x224x224`"
-    return "nothing in qdqtool makes it static, as it hangs on the data: export the model with fixed shapes"
+    return "no pass is known that makes it static, where it hangs on the data: export the model with fixed shapes"
+
+
+def of_batch(most: int) -> str:
+    """Of more samples at once than a target takes."""
+    fewer = "set-batch" if most == 1 else shlex.quote(f"set-batch{{size={most}}}")
+    met = "which names the operator where samples meet and leaves the model then"
+    return f"take {most} at a time: `qdqtool opt -p {fewer}`, {met}; or export it with {most}"
 
 
 def of_tail(unit: Unit, behind: str, target: str) -> str:
@@ -154,14 +161,14 @@ def of_constant(value: ir.Value | None) -> str:
         return "compute it now where it hangs on constants alone: `qdqtool simplify`; else export the model with a constant"
     if value.const_value is not None:
         return "take its default for good: `qdqtool opt -p remove-initializer-inputs`"
-    return "nothing in qdqtool makes a constant of a graph input: export the model with its data inside"
+    return "no pass is known that makes a constant of a graph input: export the model with its data inside"
 
 
 def of_attribute(name: str) -> str:
     """Of an attribute whose value is not taken."""
     if name in _WRITTEN:
         return "write out what is left to a rule: `qdqtool opt -p explicit-conv-attributes`"
-    return f"nothing in qdqtool changes {name}: export the model with another"
+    return f"no pass is known that changes {name}: export the model with another"
 
 
 def _dynamic(target: str) -> str:
