@@ -17,7 +17,7 @@ from qdq_passes.graph.operators.qoperators import form_of
 from qdq_passes.graph.uses import is_standard, label, readers
 from qdq_passes.integers.look.integer_products import is_integer_product
 from qdq_passes.npu.partitions.partitions import WAYS_OUT
-from qdq_passes.npu.units.float_causes import FloatCause, float_cause
+from qdq_passes.npu.units.float_causes import FloatCause, float_cause, float_causes
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of, pair_of
@@ -90,9 +90,15 @@ def of_float(unit: Unit, target: str) -> str:
         return _dynamic(target)
     chosen = selected(cause.value.name)
     if cause.kind in ("input", "output"):
-        pair = f"or insert this pair: `qdqtool qdq insert {chosen} --ranges R.json` (of `qdqtool calibrate`)"
         whole = operator_of_pieces(unit.core)
-        return f"{anew(target) if whole is None else _in_one(whole, target)}; {pair}"
+        if whole is not None:  # a pair beside one piece leaves the others as they are
+            return _in_one(whole, target)
+        causes = [c for c in float_causes(unit) if c.kind in ("input", "output") and c.value is not None]
+        pairs = " ".join(dict.fromkeys(selected(c.value.name) for c in causes if c.value is not None))
+        these = "this pair" if len(causes) == 1 else "these pairs"
+        return (
+            f"{anew(target)}; or insert {these}: `qdqtool qdq insert {pairs} --ranges R.json` (of `qdqtool calibrate`)"
+        )
     if cause.kind == "several" and len({encoding_of(n) for n, _ in readers(cause.value) if is_quantize(n)}) == 1:
         return f"make one pair of them: `qdqtool qdq share {chosen}`"
     insert = f"`qdqtool qdq insert {chosen}{options_of(cause.encoding)}`"
