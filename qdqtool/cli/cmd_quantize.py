@@ -78,7 +78,7 @@ def _show_pipeline(out: Out, asked: Quantize) -> None:
 
     model, is_folder = text(asked.model), os.path.isdir(text(asked.model))
     asked = asked if asked.recipe is None or is_folder else laid_under(asked, asked.recipe)
-    job = asked.settled(is_text=is_text(asked.data)).plan()
+    job = replace(asked, warn=out.warn).settled(is_text=is_text(asked.data)).plan()
     if is_folder:
         show_pipelines(out, model, job, allow_empty=asked.allow_empty)
         return
@@ -108,6 +108,9 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
         sqnr = payload["sqnr_db"]
         shown = "exact" if sqnr is None else f"{sqnr:.1f} dB"
         rows.append(("SQNR of the worst output", f"{shown} on {plural(payload['sqnr_samples'], 'sample')}"))
+    if done.placed is not None:
+        rows.append((f"on {done.placed.target}", done.placed.text))
+        rows += [("not taken", refusal.who) for refusal in done.placed.refusals if refusal.pulled]
     if payload["moves"]:
         rows.append(("positions moved", f"{len(payload['moves'])}, so that the chip can shift between them (-v)"))
     rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}"))

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Named
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.observe import Observe
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
@@ -21,7 +22,7 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import ALL, NONE, Selector, literal
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
-from qdqtool.foreign.apply import lay_over
+from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.decoder_passes import (
@@ -30,7 +31,7 @@ from qdqtool.quantization.decoder_passes import (
     with_decoder_passes,
     with_finite_masks,
 )
-from qdqtool.quantization.lowerings import lowerings
+from qdqtool.quantization.lowerings import fused_for, lowerings
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
@@ -44,6 +45,11 @@ _LOOKUP = "Gather"
 #: Operators whose weights a switch is about: sums over a window, and over a whole axis.
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 LINEAR = ("Gemm", "MatMul")
+#: What is said where stored weights are asked for by the Vitis quantizer's option, which takes it otherwise.
+KEPT_PAIRS = (
+    "AddQDQPairToWeight=false is taken for true with power-of-two scales, as the Vitis quantizer takes it: weights keep their "
+    "pairs; --weights dq stores integers"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +65,7 @@ class Plan:
         recover: passes that then change the float model so that quantization loses less, not what it computes.
         materialise: passes that choose encodings from ``@ranges``, insert pairs and refine them.
         annotators: functions to ask about single tensors once the model is prepared; see `annotated`.
+        warnings: what is done otherwise than asked.
     """
 
     preset: Preset
@@ -69,6 +76,7 @@ class Plan:
     precision: Pipeline = field(default_factory=Pipeline)
     recover: Pipeline = field(default_factory=Pipeline)
     annotators: tuple[Annotator, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def pipeline(self) -> Pipeline:
@@ -148,7 +156,8 @@ def plan(
     Args:
         preset: the preset.
         options: what the user says; None says nothing.
-        ops: operator types instead of the preset's (a target's list).
+        ops: operator types instead of the preset's (a target's list); a preset of weights alone keeps those of its own that are
+            among them.
         legalization: what the target changes of the pipeline.
 
     Raises:
@@ -164,12 +173,13 @@ def plan(
         "--keep-sigmoid": options.keep_sigmoid,
     }
     laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
+    stored, keeps = said.get("insert-qdq.weights", preset.insert.weights), weights_kept(preset, laid, said)
     before, after = laid.pipeline_text(
         method=options.method,
         exclude=(*options.exclude, *options.discard, *float_head(options), *said.get("exclude", ())),
         only=(*options.only, *said.get("only", ())),
         isolate=options.isolate,
-        weights=options.weights or said.get("insert-qdq.weights", preset.insert.weights),
+        weights=options.weights or (preset.insert.weights if keeps else stored),
         fuse_layers=options.fuse_layers,
         keep_sigmoid=options.keep_sigmoid,
     )
@@ -184,13 +194,10 @@ def plan(
         )
     )
     if ops:
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if "ops" in said or "more-ops" in said else ops
-        if not taken:
-            raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
-        materialise = Pipeline(
-            tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
-        )
-        prepare += lowerings(ops)
+        # what is said, and a preset of weights alone, choose among the operators of the target
+        is_chosen = "ops" in said or "more-ops" in said or not laid.is_calibrated
+        materialise = _taking(ops, laid, materialise, is_chosen=is_chosen)
+        prepare = fused_for(prepare, ops) + lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
     materialise = with_decoder_passes(materialise, options)
@@ -203,11 +210,26 @@ def plan(
         method=used,
         method_options=_method_options(laid, used),
         prepare=prepare,
-        precision=precision_passes(laid, options),
+        precision=precision_passes(laid, options) + _isolating(laid, ops, legalization),
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *head_annotators(options)),
+        warnings=(KEPT_PAIRS,) if keeps and options.weights is None else (),
     )
+
+
+def _taking(ops: tuple[str, ...], preset: Preset, materialise: Pipeline, *, is_chosen: bool) -> Pipeline:
+    """``materialise`` with the operators ``ops`` of a target, or those of ``preset`` among them."""
+    taken = tuple(op for op in preset.annotate.ops if op in ops) if is_chosen else ops
+    if not taken:
+        raise UsageError(f"the target takes no {' and no '.join(preset.annotate.ops)}", hint="see `list targets`")
+    return Pipeline(tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes))
+
+
+def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None) -> Pipeline:
+    """The pass that keeps an operator which the target lacks from costing its region."""
+    is_wanted = target is not None and target.isolates and bool(ops) and preset.is_calibrated
+    return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:

@@ -12,6 +12,7 @@ from qdq_passes.core.base import Change
 from qdq_passes.encode.annotate_encodings import STAYS_FLOAT, AnnotateEncodings
 from qdq_passes.encode.convert_bias import ConvertBias
 from qdq_passes.encode.edit.precision import FLOATS, in_words
+from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
@@ -33,7 +34,7 @@ from qdqtool.quantization.decoder_passes import unbounded
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
-from qdqtool.quantization.reports import TensorReport, constants_of, tensor_reports
+from qdqtool.quantization.reports import TensorReport, constants_of, grouped, tensor_reports
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.remedies import REPLACED
 
@@ -259,7 +260,15 @@ def prepare(
             warn(str(error))
         empty.append(text)
     plan = plan.without(empty) if empty else plan
-    return plan, Report(model, (*report.passes, *plan.precision.run(model, hooks=hooks).passes))
+    marking = plan.precision.run(model, hooks=hooks)
+    pass_on(grouped(_isolated(plan, marking)), warn)
+    return plan, Report(model, (*report.passes, *marking.passes))
+
+
+def _isolated(plan: Plan, report: Report) -> list[tuple[str, str]]:
+    """(node, reason) of what stays float around operators that a target lacks."""
+    ran = zip(plan.precision.passes, report.passes, strict=True)
+    return [(c.where, c.because) for p, done in ran if isinstance(p, IsolateOperators) for c in done.changes]
 
 
 def _conversions(plan: Plan, report: Report) -> tuple[Change, ...]:

@@ -125,6 +125,11 @@ class Target:
     legalization: Legalization = field(default_factory=Legalization)
     arrange: Arrange = "whole"
 
+    @property
+    def has_integers(self) -> bool:
+        """Whether it computes on integers at all."""
+        return any(engine.kind == "int" for engine in self.engines) or not self.engines
+
     def quantized_ops(self) -> tuple[str, ...]:
         """Operator types that it computes on integers for some encodings, sorted."""
         return tuple(sorted(op for op, rule in self._rules.items() if rule.schemes and op not in NOT_QUANTIZED))

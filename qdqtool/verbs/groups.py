@@ -36,6 +36,8 @@ _DATA = (
 )
 #: Metadata of ``--data``.
 DATA = metadata_of(_DATA, value="D", before="samples")
+#: Metadata of ``--data`` where the command needs it.
+DATA_NEEDED = metadata_of(_DATA, value="D", required=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,14 +197,9 @@ class OnDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
-    """What variants of a quantization are judged by."""
+class EvalData:
+    """What a quantized model is judged on."""
 
-    metric: str = option(
-        "sqnr",
-        "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
-        value="NAME|M:F", shown=True,
-    )  # fmt: skip
     eval_data: FeedSpec | None = option(
         None, "Samples to judge on, in any form of --data; by default those of --data.", value="D"
     )
@@ -210,6 +207,17 @@ class Judging:
         None,
         "Judge on the first N; by default --samples, else up to 16 for SQNR and all for another metric.",
         value="N", least=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging(EvalData):
+    """What variants of a quantization are judged by."""
+
+    metric: str = option(
+        "sqnr",
+        "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
+        value="NAME|M:F", shown=True,
     )  # fmt: skip
     resume: Path | None = option(
         None, "Go on with the measurements in FILE; begin it where it does not exist.", value="FILE"

@@ -33,6 +33,11 @@ class PairEditing(PipelineEditing, Selected, AllowsEmpty, Findings):
         value="FILE", before="select",
     )  # fmt: skip
 
+    @property
+    def is_whole_between(self) -> bool:
+        """Whether the model is to be without new errors after every pass, not only after the last."""
+        return True
+
     @abstractmethod
     def steps(self) -> Sequence[Step]:
         """The passes that do it."""
@@ -53,8 +58,9 @@ class PairEditing(PipelineEditing, Selected, AllowsEmpty, Findings):
 
         record = None if self.record is None else os.fspath(self.record)
         return run_and_save(
-            self, self.pipeline(), inputs=self.inputs(), allow_findings=self.allow_findings, record=record
-        )
+            self, self.pipeline(), inputs=self.inputs(), allow_findings=self.allow_findings, record=record,
+            verify_each=self.is_whole_between,
+        )  # fmt: skip
 
     def optionally_selected(self) -> dict[str, Any]:
         """The pass option ``select``; none given denotes everything.

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from qdqtool.quantization.plan import Plan
     from qdqtool.search.variants import Scheme
 
-#: What is quantized to where nothing is said.
+#: What is quantized to where neither a preset is said nor a target that names one, and what that is for.
 DEFAULT_PRESET = "xint8"
+ASSUMED = f"quantized for Vitis, with --preset {DEFAULT_PRESET}: {{}}; say --target (`list targets`) or --preset (`list presets`)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,11 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
     placed: ClassVar[Mapping[str, str]] = {"allow_empty": "discard"}
 
     preset: str | Preset | None = option(
-        None, "What to quantize to.", value="NAME|FILE", listed_by="presets", shown=DEFAULT_PRESET
+        None,
+        "What to quantize to, where not as the target says.",
+        value="NAME|FILE",
+        listed_by="presets",
+        shown=DEFAULT_PRESET,
     )
     target: Path | None = option(
         None, "Quantize the operators that this target takes.", value="NAME|FILE", listed_by="targets"
@@ -60,20 +65,30 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
             equalize=decoder_equalize(self.loaded_preset(), self) if is_text else self.equalize,
         )
 
+    def wanted_preset(self) -> str | Preset:
+        """What is said, else what the target names; empty where neither is."""
+        from qdqtool.targets.loading import load_target
+
+        return self.preset or (load_target(self.target).legalization.preset if self.target else "")
+
     def loaded_preset(self) -> Preset:
         """The preset, as its file says it."""
         from qdqtool.presets.loading import load_preset
         from qdqtool.presets.preset import Preset
 
-        preset = self.preset or DEFAULT_PRESET
-        return preset if isinstance(preset, Preset) else load_preset(preset)
+        preset = self.wanted_preset()
+        return preset if isinstance(preset, Preset) else load_preset(preset or DEFAULT_PRESET)
 
     def scheme(self) -> Scheme:
         """Preset, options and target, without what is written where and who is told."""
+        from qdqtool.io.files.progress import pass_on
         from qdqtool.search.variants import Scheme
         from qdqtool.targets.loading import load_target
 
         chip = load_target(self.target) if self.target else None
+        if not self.wanted_preset():
+            why = f"{chip.name} names no preset" if chip else "neither --target nor --preset says for what"
+            pass_on([ASSUMED.format(why)], self.warn)
         return Scheme(
             preset=self.loaded_preset(),
             options=part_of(PlanOptions, self),

@@ -11,10 +11,11 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.decoder.edit.static import DecoderSizes, fold_walked, open_branches, refuse_dynamic, write_shapes
+from qdq_passes.decoder.edit.static import DecoderSizes, refuse_dynamic, write_shapes
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.edit import drop_unread
+from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
 from qdq_passes.graph.evaluate.walk import StaticWalk, walk
 from qdq_passes.graph.uses import label
 

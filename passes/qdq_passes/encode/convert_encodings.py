@@ -34,7 +34,7 @@ from qdq_passes.numerics.reencode import (
     real_range,
     rule_of,
 )
-from qdq_passes.qdq.edit.clips import clips_at_zero, put_relu
+from qdq_passes.qdq.edit.clips import clips_at_zero, put_activation
 from qdq_passes.qdq.edit.reencode import (
     Edit,
     check,
@@ -123,8 +123,9 @@ class ConvertEncodings(Pass):
             yield from without_pair(model, self.select)
         namer, made = Namer(model), dict[ir.Value, ir.Value]()
         for edit in edits:
-            if isinstance(edit.target, Pair) and clips_at_zero(edit.target, edit.old, edit.new):
-                yield put_relu(model, edit.target, namer, made)
+            q = edit.target.q if isinstance(edit.target, Pair) else None
+            if q is not None and isinstance(edit.target, Pair) and clips_at_zero(edit.target, edit.old, edit.new):
+                yield put_activation(model, q, namer, made)
         yield from reencode(model, edits, namer)
 
     def _convert(self, pair: Pair, old: Encoding) -> Encoding | str:

@@ -15,6 +15,7 @@ from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range, is_integer_type
 from qdq_passes.numerics.quantize import quantize
+from qdq_passes.qdq.edit.float_values import remember_floats, remembered_floats
 from qdq_passes.qdq.edit.pairs import write_constant
 from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 from qdq_passes.select.selectors import ALL, Selector, select_values
@@ -29,7 +30,8 @@ class NarrowWeights(Pass):
 
     Graph: ``w → Q → DQ``: the values of w that round to −128 or below become −127·scale; ``w_quantized → DQ``: −128 becomes −127.
     Requires: nothing.
-    Keeps: names, encodings, values that do not saturate below; the numbers of the others change by one step at most.
+    Keeps: names, encodings, values that do not saturate below; the numbers of the others change by one step at most. What floats
+    were before is kept in the metadata of the tensor, for remove-qdq.
     Skips: nothing; activations, unsigned types, encodings with a zero point and constants without such a value stay as they are.
 
     Args:
@@ -51,7 +53,10 @@ class NarrowWeights(Pass):
                 continue
             narrow, count = _narrowed(array, encoding, is_stored=pair.q is None)
             if count:
-                write_constant(pair.stored, _tensor(narrow, encoding, pair), [(pair.q or pair.dq, 0)], namer)
+                before = remembered_floats(pair.stored, array) if pair.q is not None else None
+                held = write_constant(pair.stored, _tensor(narrow, encoding, pair), [(pair.q or pair.dq, 0)], namer)
+                if before is not None:
+                    remember_floats(held, before)
                 yield Change("edit", pair.tensor, f"{count} of {array.size} values above the most negative integer now")
 
 

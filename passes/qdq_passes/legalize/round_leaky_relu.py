@@ -14,6 +14,7 @@ from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.uses import label
+from qdq_passes.legalize.edit.dpu_marks import mark
 from qdq_passes.legalize.edit.replacement_prices import replacement_price
 from qdq_passes.numerics.dpu import LEAKY_RELU_STEP, leaky_relu, rounded_slope
 from qdq_passes.numerics.price import in_db, sqnr_of_rescaled
@@ -51,6 +52,7 @@ class RoundLeakyRelu(Pass):
             if alpha is None or alpha.is_ref():
                 yield skip(node, "its slope is not written down")
             elif (slope := rounded_slope(alpha.as_float())) != alpha.as_float():
+                mark(node, repr(alpha.as_float()))
                 node.attributes["alpha"] = ir.AttrFloat32("alpha", slope)
                 words = f"slope {alpha.as_float():.7g} → {round(slope / LEAKY_RELU_STEP)}/256"
                 yield Change("edit", label(node), f"{words}, {self._price(node, alpha.as_float(), slope)}")

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import Keeps
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.shapes.inference import Inferred
+from qdq_passes.legalize.edit.dpu_marks import mark
 from qdq_passes.legalize.edit.factors import ScalePass
 from qdq_passes.numerics.dpu import HARD_SIGMOID_FACTOR
 
@@ -37,5 +38,7 @@ class ScaleHardSigmoid(ScalePass):
 
     def factor(self, node: ir.Node, inferred: Inferred) -> float | str | None:
         """That of the slope."""
-        is_known = is_dpu_hard_sigmoid(node)
-        return HARD_SIGMOID_FACTOR if is_known else "has another slope or offset than the DPU's, 1/6 and 1/2"
+        if not is_dpu_hard_sigmoid(node):
+            return "has another slope or offset than the DPU's, 1/6 and 1/2"
+        mark(node, node.op_type)
+        return HARD_SIGMOID_FACTOR

@@ -12,12 +12,14 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.encode.look.demands import dpu_factor, scalings
+from qdq_passes.errors import ModelError
 from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.graph.edit import Namer, bypass, drop_unread
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.graph.operators.reductions import averaged_sizes
 from qdq_passes.graph.uses import all_nodes, float_of, is_standard, label
+from qdq_passes.legalize.edit.dpu_marks import KEY, marked, unmark
 from qdq_passes.numerics.dpu import (
     HARD_SIGMOID_FACTOR,
     LEAKY_RELU_KNOWN,
@@ -37,6 +39,7 @@ class UndoDpuEdits(Pass):
     Graph: ``HardSigmoid(1/6) → Mul(1.0001220703125)`` → ``Sigmoid``; ``AveragePool → Mul(f)`` → ``AveragePool`` (also
     GlobalAveragePool, ReduceMean) when f is exactly the DPU's factor of that window; ``LeakyRelu(26/256)`` → ``LeakyRelu(0.1)``.
     QDQ pairs may stand between an operator and its Mul.
+    What our own passes changed they noted on the node: that is what comes back; of other files' nodes the names and numbers tell.
     Requires: nothing.
     Keeps: inputs, outputs and their names; the function is that of the original operators.
     Skips: a Mul whose factor is another one, or whose window is not known; other slopes k/256, which many slopes were rounded to;
@@ -71,12 +74,14 @@ class UndoDpuEdits(Pass):
         found = [mul for mul in _muls(node.outputs[0]) if mul[1] == np.float32(HARD_SIGMOID_FACTOR)]
         for mul, _, value in found:
             yield from _drop(mul, value, namer, "the DPU's factor of a hard sigmoid")
-        if not found or self.hard_sigmoid == "keep":
+        before = marked(node)
+        unmark(node)
+        if before == node.op_type or (before is None and not found) or self.hard_sigmoid == "keep":
             return
         origin = ORIGIN.get(node)
         own = "" if node.meta.get(UNNAMED) == node.name else node.name or ""
         names = [own, *(origin.nodes if origin is not None else ())]
-        if any(word in name.lower() for name in names for word in HARD_WORDS):
+        if before is None and any(word in name.lower() for name in names for word in HARD_WORDS):
             yield skip(node, "its name says that it was a HardSigmoid all along")
             return
         node.op_type = "Sigmoid"
@@ -121,7 +126,12 @@ def _drop(mul: ir.Node, value: ir.Value, namer: Namer, because: str) -> Iterator
 
 
 def _leaky_relu(node: ir.Node) -> Iterator[Change]:
-    alpha = float_of(node, "alpha", 0.01)
+    alpha, before = float_of(node, "alpha", 0.01), marked(node)
+    if before is not None:
+        unmark(node)
+        node.attributes["alpha"] = ir.AttrFloat32("alpha", _slope(node, before))
+        yield Change("edit", label(node), f"slope {alpha:g} → {float(before):.7g}")
+        return
     steps = alpha / LEAKY_RELU_STEP
     if steps != round(steps) or not 0 < steps < 256:
         return
@@ -131,3 +141,12 @@ def _leaky_relu(node: ir.Node) -> Iterator[Change]:
         return
     node.attributes["alpha"] = ir.AttrFloat32("alpha", float(np.float32(known)))
     yield Change("edit", label(node), f"slope {round(steps)}/256 → {known:g}")
+
+
+def _slope(node: ir.Node, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ModelError(
+            f"its metadata {KEY} is no number: {text}", where=node.name, hint="remove that entry"
+        ) from error

@@ -27,6 +27,7 @@ from qdq_passes.graph.uses import constant_array, dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.display import forget_tensors
+from qdq_passes.qdq.edit.float_values import restore_floats
 from qdq_passes.qdq.edit.integers import remember_integers
 from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of, half_pairs, is_named, is_quantize, qdq_pairs
 from qdq_passes.select.selectors import ALL, Selector, select
@@ -44,7 +45,7 @@ class RemoveQdq(Pass):
     halves at the ends of the graph go too: ``x → DQ → A`` → ``x → A``.
     Requires: constant scales and zero points on stored integers.
     Keeps: names of inputs and outputs, and but for ``float-io`` their types; activations are no longer rounded. Weights of a pair
-    on the float weight are those before rounding, unless ``round_weights``.
+    on the float weight are those before rounding, and before narrow-weights, unless ``round_weights``.
     Skips: pairs that ``select`` does not name; a DequantizeLinear of computed integers, or of an input with a default; a
     QuantizeLinear whose integers feed an integer operator.
 
@@ -86,6 +87,8 @@ class RemoveQdq(Pass):
             yield from remove(pair.q, "remove-qdq")
         if floats is not None:
             _forget(floats, parameters)
+            if not any(is_quantize(use.node) for use in floats.uses()) and restore_floats(floats):
+                yield Change("edit", pair.tensor, "the values from before narrow-weights")
         yield from drop_unread(parameters)
 
     def _remove_half(self, half: Half, main: ir.Graph, namer: Namer) -> Iterator[Change]:

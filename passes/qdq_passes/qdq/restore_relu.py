@@ -1,7 +1,8 @@
 """restore-relu
 
 With zero point z = qmin the integers stand for [0, (qmax − qmin)·s]: Q saturates at 0, so Q(x) = Q(max(x, 0)) bit for bit.
-Quantizers use that to leave a Relu out of the file; once the pair is removed, nothing clamps any more."""
+Quantizers use that to leave a Relu out of the file; once the pair is removed, nothing clamps any more. A Clip(0, b) goes
+likewise, a Clip(a, b) too, and where calibration saw values at both, the range ends there: Q(x) = Q(clip(x, a, b))."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 from qdq_passes.graph.edit import Namer
-from qdq_passes.qdq.edit.clips import put_relu
-from qdq_passes.qdq.look.pairs import is_named, qdq_pairs
-from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
+from qdq_passes.qdq.edit.clips import put_activation
+from qdq_passes.qdq.look.pairs import encoding_of, half_pairs, is_named, qdq_pairs
+from qdq_passes.qdq.look.value_ranges import begins_at_zero, whole_bounds
 from qdq_passes.select.selectors import ALL, Selector, select
 
 
@@ -23,11 +24,16 @@ from qdq_passes.select.selectors import ALL, Selector, select
 class RestoreRelu(Pass):
     """Put a Relu where a zero point does its work, so that it is still there when the pair is removed.
 
-    Graph: ``Conv → t → Q(z = qmin) → DQ`` → ``Conv → t_Relu_Input → Relu → t → Q(z = qmin) → DQ``.
+    Graph: ``Conv → t → Q(z = qmin) → DQ`` → ``Conv → t_Relu_Input → Relu → t → Q(z = qmin) → DQ``; behind a Conv, Add… whose
+    range ends at two whole numbers a and b, as that of a Relu6 does, a ``Clip(a, b)``; before a Q that writes an integer output
+    likewise.
     Requires: constant scales and zero points.
-    Keeps: names of inputs and outputs; numerics bit-exact, as the Q saturates at 0 anyway.
-    Skips: values that are never below 0 (behind a Relu, a Sigmoid, another such pair…); inputs of the graph, which were just
-    calibrated on numbers that are not; encodings that reach below 0.
+    Keeps: names of inputs and outputs; numerics bit-exact, as the Q saturates at 0, or at a and b, anyway.
+    Skips: values that are never below 0 (behind a Relu, a Sigmoid, another such pair, sums and products of such…), or by less
+    than half a step (behind a Gelu); inputs of the graph, which were just calibrated on numbers that are not; encodings that
+    reach below 0; values that bear the name which exporters give what their node writes, ``N_output_0`` of ``N``, where that of
+    a Relu would be left had one been there. Bounds that are not whole, or that calibration did not reach, cannot be told: a Relu
+    stands for those.
 
     Args:
         select: pairs, by their float value.
@@ -44,6 +50,30 @@ class RestoreRelu(Pass):
         for pair in qdq_pairs(model):
             if not (self.select.is_all or is_named(pair, nodes, values)) or pair.q is None or pair.q is pair.dq:
                 continue
-            source = pair.q.inputs[0]
-            if source in made or is_clamped_at_zero(pair):
-                yield put_relu(model, pair, namer, made)
+            if pair.stored is None:
+                yield from _restored(model, pair.q, namer, made)
+        for half in half_pairs(model):
+            if half.is_q and (self.select.is_all or half.node in nodes or half.node.inputs[0] in values):
+                yield from _restored(model, half.node, namer, made)
+
+
+def _restored(model: ir.Model, q: ir.Node, namer: Namer, made: dict[ir.Value, ir.Value]) -> Iterator[Change]:
+    source, encoding = q.inputs[0], encoding_of(q)
+    if encoding is None or source is None or _is_named_after_its_node(source):
+        return
+    bounds = whole_bounds(source, encoding)
+    if source in made or bounds is not None or begins_at_zero(source, encoding):
+        yield put_activation(model, q, namer, made, bounds)
+
+
+def _is_named_after_its_node(value: ir.Value) -> bool:
+    """Whether the producer of ``value`` always wrote it: who leaves an activation out keeps the name of what that wrote. As
+    torch.onnx names values (both exporters), and tf2onnx."""
+    producer = value.producer()
+    if producer is None or not producer.name or not value.name:
+        return False
+    index = value.index()
+    return (
+        value.name in (f"{producer.name}_output_{index}", f"{producer.name}:{index}")
+        or producer.name == f"node_{value.name}"
+    )

@@ -34,7 +34,7 @@ from qdqtool.io.models.load import (
     write_into,
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
-from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
+from qdqtool.io.models.provenance import Provenance, sign
 
 External = Literal["auto", "never", "always"]
 #: Bytes from which a tensor goes into a data file; smaller ones (scales, shapes) stay where readers need them early.
@@ -211,7 +211,7 @@ def save(
         external: ``auto``: tensors from files stay in files, and so do new ones then; all go there when the model would be
             over 2 GiB. ``always``, ``never``.
         threshold: bytes from which a tensor that is not in a file yet goes into one.
-        provenance: entry to append to the model's history.
+        provenance: entry to append to the model's history, whose producer we are then.
         annotations: write the annotations of values and nodes into the file; None: when the model was loaded with some.
 
     Returns:
@@ -234,7 +234,7 @@ def save(
             with put(moved), annotated(model, keep_annotations):
                 proto = serialize(model)
             if provenance is not None:
-                _note(proto, appended(model.metadata_props, provenance))
+                sign(proto, provenance)
             write_whole(target, _encode(proto, target), overwrite=overwrite)
         except BaseException:
             if data is not None:
@@ -345,14 +345,6 @@ def annotated(model: ir.Model, wanted: bool) -> Iterator[None]:
         for holder in annotate.holders(model):
             for annotation in annotate.annotation_kinds():
                 holder.metadata_props.pop(annotation.key, None)
-
-
-def _note(proto: onnx.ModelProto, text: str) -> None:
-    for entry in proto.metadata_props:
-        if entry.key == PROVENANCE:
-            entry.value = text
-            return
-    proto.metadata_props.add(key=PROVENANCE, value=text)
 
 
 def _encode(proto: onnx.ModelProto, path: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,17 +26,29 @@ class Remove(PairEditing, Edit):
     )
     keep_weights: bool = option(False, "Leave weights and biases quantized.")
     round_weights: bool = option(False, "A float weight under a pair takes the values of its grid.")
-    restore_relu: bool = option(False, "Where a zero point clamps at 0 (a Relu that was left out), put a Relu.")
-    undo_dpu: bool = option(False, "Also take back the DPU edits: pool factors, LeakyRelu alpha, HardSigmoid.")
+    restore_relu: bool | None = option(
+        None,
+        "Where a zero point clamps at 0 (a Relu that was left out), put a Relu; by default unless `quantize` made the pairs.",
+        off="--keep-dropped",
+    )
+    undo_dpu: bool | None = option(
+        None,
+        "Also take back the DPU edits: pool factors, LeakyRelu alpha, HardSigmoid; by default with --all after `quantize`.",
+    )
 
     @property
     def is_of_all(self) -> bool:
         """Whether everything goes; taking back the DPU edits alone says so too."""
-        return self.everything or (self.undo_dpu and not self.select)
+        return self.everything or (self.undo_dpu is True and not self.select)
+
+    @property
+    def is_whole_between(self) -> bool:
+        """A pair made of an integer operator may show what the operator hid, an infinite scale, until it goes too."""
+        return not self.is_of_all
 
     def steps(self) -> list[Step]:
         """The passes."""
-        from qdqtool.verbs.work.removal import first_steps, plan
+        from qdqtool.verbs.work.removal import Past, first_steps, plan
 
         if self.keep_weights and self.round_weights:
             raise wrong("remove", "--keep-weights leaves the pair that --round-weights removes")
@@ -52,33 +63,22 @@ class Remove(PairEditing, Edit):
             steps += [("convert-qoperators", {}), ("unpack-matmul-nbits", {"weights": "float"})]
         if everything:
             steps += [("remove-dynamic-quantization", {})]
-        if self.restore_relu and chosen is not None:
+        past = Past.of(model)
+        relus = self.restore_relu if self.restore_relu is not None else not past.keeps_relus
+        if relus and chosen is not None:
             steps.append(("restore-relu", chosen))
-        elif everything:
-            _warn_of_clamping(self.warn, model)
         weights = {"keep_weights": True} if self.keep_weights else {"round_weights": True} if self.round_weights else {}
         if chosen is not None:
             steps.append(("remove-qdq", {**chosen, **weights, **({"float_io": True} if everything else {})}))
-        return [*steps, *([("undo-dpu-edits", {})] if self.undo_dpu else [])]
+        undo = self.undo_dpu if self.undo_dpu is not None else everything and past.has_dpu_edits
+        return [*steps, *([("undo-dpu-edits", {})] if undo else [])]
 
     def run(self) -> Saved:
-        """What the passes did, and what was written; what stays quantized is told."""
-        from qdqtool.verbs.work.removal import warn_of_rest
+        """What the passes did, and what was written; what stays quantized, or changed for its sake, is told."""
+        from qdqtool.verbs.work.removal import warn_of_edits, warn_of_rest
 
         saved = super().run()
         warn_of_rest(self.warn, saved, everything=self.is_of_all, keep_weights=self.keep_weights)
+        if self.is_of_all:
+            warn_of_edits(self.warn, saved, self.paths[0], is_wanted=self.undo_dpu is False)
         return saved
-
-
-def _warn_of_clamping(warn: Callable[[str], None] | None, model: str) -> None:
-    """Say where the removal takes away what a Relu did."""
-    from qdq_passes.qdq.look.pairs import qdq_pairs
-    from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
-
-    from qdqtool.io.files.progress import pass_on
-    from qdqtool.io.models.load import load
-
-    clamped = list(dict.fromkeys(pair.tensor for pair in qdq_pairs(load(model)) if is_clamped_at_zero(pair)))
-    if clamped:
-        more = f" and {len(clamped) - 1} more" if len(clamped) > 1 else ""
-        pass_on([f"{clamped[0]}{more}: the zero point does the work of a Relu; --restore-relu puts one there"], warn)

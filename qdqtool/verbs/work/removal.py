@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import glob
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from qdq_passes.core.base import Pass
+from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.legalize.undo_dpu_edits import UndoDpuEdits
+from qdq_passes.pipeline.pipeline import parse_pipeline
+from qdq_passes.qdq.remove_qdq import RemoveQdq
 
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.load import load
+from qdqtool.io.models.provenance import history
 from qdqtool.verbs.pairs import Step
 
 if TYPE_CHECKING:
@@ -17,6 +27,14 @@ if TYPE_CHECKING:
 
 #: Nodes that a warning names.
 NAMED = 3
+#: Passes that `quantize` runs together and no other verb does.
+QUANTIZE = {"adjust-ranges", "annotate-encodings", "insert-qdq"}
+#: Passes that undo-dpu-edits takes back.
+DPU_EDITS = {
+    "round-leaky-relu", "scale-average-pool", "scale-hard-sigmoid", "scale-reduce-mean", "sigmoid-to-hard-sigmoid",
+}  # fmt: skip
+#: Families of passes that change what a float model computes, and those of them that removal takes back.
+FLOAT_FAMILIES, UNDONE = {"fuse", "legalize", "recover"}, DPU_EDITS | {"undo-dpu-edits"}
 
 
 def first_steps(model: str) -> list[Step]:
@@ -70,6 +88,67 @@ def plan(model: str, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[lis
     if dynamic:
         steps.append(("remove-dynamic-quantization", {"select": _tensors(dynamic)}))
     return steps, {"select": _tensors(pairs)} if pairs else None
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a model's provenance tells of how it was quantized.
+
+    Args:
+        passes: that made it, the first one first; entries that are no pipeline of ours are left out.
+    """
+
+    passes: tuple[Pass, ...]
+
+    @classmethod
+    def of(cls, model: str) -> Past:
+        """That of the file ``model``."""
+        found: list[Pass] = []
+        for entry in history(load(model).metadata_props):
+            text = entry.get("pipeline") if isinstance(entry, dict) else None
+            with suppress(UsageError):  # a pass of another version, or of somebody's folder
+                found += parse_pipeline(text).passes if isinstance(text, str) else ()
+        return cls(tuple(found))
+
+    @property
+    def keeps_relus(self) -> bool:
+        """Whether `quantize` made the pairs, which leaves every Relu where it was; pairs that went again do not count."""
+        names = [type(each).name() for each in self.passes]
+        gone = [i for i, each in enumerate(self.passes) if isinstance(each, RemoveQdq) and each.select.is_all]
+        return set(names[gone[-1] if gone else 0 :]) >= QUANTIZE
+
+    @property
+    def has_dpu_edits(self) -> bool:
+        """Whether passes ran that undo-dpu-edits takes back."""
+        return any(type(each).name() in DPU_EDITS for each in self.passes)
+
+    @property
+    def others(self) -> tuple[Pass, ...]:
+        """The passes that changed what the float model computes and that nothing takes back."""
+        return tuple(
+            each
+            for each in self.passes
+            if each.family() in FLOAT_FAMILIES and each.keeps.numerics == "changes" and type(each).name() not in UNDONE
+        )
+
+
+def warn_of_edits(warn: Warn | None, saved: Saved, model: str, *, is_wanted: bool) -> None:
+    """Say what was changed in the float graph for the sake of quantization and is still there: edits for the DPU, counted on the
+    result, unless they are wanted; passes of which nothing can be seen there, by their names."""
+    edits = [change for change in UndoDpuEdits()(copy_model(saved.report.model)) if not change.is_skip]
+    if edits and not is_wanted:
+        more = f"; and {len(edits) - NAMED} more" if len(edits) > NAMED else ""
+        told = "; ".join(f"{change.where}: {change.because}" for change in edits[:NAMED])
+        count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
+        pass_on([f"{count} for the DPU in the float graph: {told}{more}; --undo-dpu takes them back"], warn)
+    others = list(dict.fromkeys(f"{type(each).name()} ({each.keeps.why})" for each in Past.of(model).others))
+    if others:
+        pass_on(
+            [
+                f"these passes may have changed what the float model computes, and nothing takes them back: {'; '.join(others)}"
+            ],
+            warn,
+        )
 
 
 def _tensors(names: list[str]) -> list[str]:

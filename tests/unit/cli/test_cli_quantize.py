@@ -114,7 +114,18 @@ def test_ranges_can_be_given_in_place_of_data(tmp_path: Path) -> None:
     done = cli("quantize", DIGITS, "--ranges", tmp_path / "r.json", "-o", tmp_path / "q.onnx", "--json")
     assert "sqnr_db" not in done.json
     assert done.json["method"] == "minmax"
-    both = ("quantize", DIGITS, "--ranges", tmp_path / "r.json", "--data", CALIB, "--method", "pow2-nonoverflow")
+    both = (
+        "quantize",
+        DIGITS,
+        "--preset",
+        "xint8",
+        "--ranges",
+        tmp_path / "r.json",
+        "--data",
+        CALIB,
+        "--method",
+        "pow2-nonoverflow",
+    )
     done = cli(*both, "-o", tmp_path / "p.onnx", "--json")
     assert done.err == "warning: --method pow2-nonoverflow is not used: the ranges given are of method minmax\n"
     assert done.json["sqnr_samples"] == 16
@@ -268,7 +279,8 @@ def test_a_mask_of_infinity_is_refused_with_the_way_out(tmp_path: Path) -> None:
 def test_a_huge_finite_mask_is_warned_about(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", attention("-3.4e38"))
     masked_data(tmp_path)
-    command = ("quantize", model, "--data", tmp_path / "data.npz", "--overwrite", "-o", tmp_path / "q.onnx")
+    quantize = ("quantize", model, "--preset", "xint8", "--data", tmp_path / "data.npz")
+    command = (*quantize, "--overwrite", "-o", tmp_path / "q.onnx")
     done = cli(*command, "--no-bound-masks")
     assert done.err.startswith("warning: bias, t: the range reaches ")
     assert done.err.rstrip().endswith(
@@ -301,6 +313,8 @@ def test_provenance(tmp_path: Path) -> None:
     cli("quantize", DIGITS, "--data", "random:1", "-o", tmp_path / "p.onnx", "--no-provenance")
     noted = [{p.key for p in onnx.load(tmp_path / name).metadata_props} for name in ("q.onnx", "p.onnx")]
     assert noted[0] - noted[1] == {"qdqtool.provenance"}
+    producers = [onnx.load(tmp_path / name).producer_name for name in ("q.onnx", "p.onnx")]
+    assert producers == ["qdqtool", onnx.load(DIGITS).producer_name]
 
 
 def test_accuracy_survives(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_edits_are_appended_as_long_as_they_follow_each_other(tmp_path: Path) ->
     model, script, steps = source("u8s8", tmp_path), tmp_path / "edits.toml", [tmp_path / f"{n}.onnx" for n in range(3)]
     cli("qdq", "remove", model, "--select", "tensor:input", "-o", steps[0], "--record", script)
     cli("qdq", "set", steps[0], "--select", "tensor:logits", "--scale", "0.5", "-o", steps[1], "--record", script)
-    assert [type(p).name() for p in read_script(script).passes] == ["remove-qdq", "set-qdq"]
+    assert [type(p).name() for p in read_script(script).passes] == ["restore-relu", "remove-qdq", "set-qdq"]
     cli("opt", model, "-p", f"@{script}", "--no-provenance", "-o", steps[2])
     assert cli("diff", steps[1], steps[2]).out.strip() == "no differences"
     elsewhere = cli("qdq", "fold", model, "-o", tmp_path / "x.onnx", "--record", script, code=2)

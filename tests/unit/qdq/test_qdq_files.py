@@ -96,9 +96,9 @@ def test_remove_all_leaves_the_float_model(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", marked(PAIRS))
 def test_what_remains_computes_with_the_dequantized_weights(case: str, tmp_path: Path) -> None:
-    """Max difference 0 to the model whose pairs are bypassed by hand."""
+    """Max difference 0 to the model whose pairs are bypassed by hand, its dropped Relus with them."""
     source, bare = quantized_file(case), tmp_path / "float.onnx"
-    cli("qdq", "remove", source, "--all", "-o", bare)
+    cli("qdq", "remove", source, "--all", "--keep-dropped", "-o", bare)
     reference = with_pairs_bypassed(source)
     if case == QUARK:  # whose nodes are out of order
         onnx.save(reference, tmp_path / "reference.onnx")
@@ -113,7 +113,7 @@ def test_float_weights_under_a_pair_are_what_they_were_or_rounded(tmp_path: Path
     source, feed = quantized_file("pair_on_weights"), feeds_of(quantized_file("pair_on_weights"))
     for options, keep_weights in (([], False), (["--round-weights"], True)):
         bare = tmp_path / f"float{len(options)}.onnx"
-        cli("qdq", "remove", source, "--all", *options, "-o", bare)
+        cli("qdq", "remove", source, "--all", "--keep-dropped", *options, "-o", bare)
         expected = run(with_pairs_bypassed(source, keep_weights=keep_weights), feed)
         assert all(np.array_equal(a, b) for a, b in zip(expected, run(bare, feed), strict=True))
     weights = [

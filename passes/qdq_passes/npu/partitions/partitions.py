@@ -246,7 +246,8 @@ def _because_of(culprits: Sequence[Unit], verdict: Verdict, policy: Policy) -> V
     others = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
     where = "the model has" if policy == "whole-model" else "is in one region with"
     reason = f"{where} {_shown(culprits[0])}{others}, which the NPU does not take: {verdict.reason}"
-    return _fallback(policy, reason, verdict.suggestion)
+    blamed = tuple(culprit.core.name or "" for culprit in culprits)
+    return replace(_fallback(policy, reason, verdict.suggestion), blamed=blamed)
 
 
 def _fallback(rule: str, reason: str, suggestion: str = "") -> Verdict:

@@ -10,12 +10,16 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, insert_after, make_node, new_constant, replace_nodes
-from qdq_passes.graph.operators.activations import relu_bound
+from qdq_passes.graph.operators.activations import BOUNDS, relu_bound
+from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.graph.uses import dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import Pair
-from qdq_passes.qdq.look.value_ranges import is_clamped_at_zero
+from qdq_passes.qdq.look.value_ranges import Interval, is_clamped_at_zero
+
+#: First opset whose Clip has its bounds as inputs.
+OPSET_OF_BOUNDS = 11
 
 
 def clips_at_zero(pair: Pair, old: Encoding, new: Encoding) -> bool:
@@ -23,38 +27,60 @@ def clips_at_zero(pair: Pair, old: Encoding, new: Encoding) -> bool:
     return is_clamped_at_zero(pair, old) and bool(np.any(real_range(new)[0] < 0))
 
 
-def put_relu(model: ir.Model, pair: Pair, namer: Namer, made: dict[ir.Value, ir.Value]) -> Change:
-    """Put a Relu before the QuantizeLinear of ``pair``: ``t → Q`` → ``t_Relu_Input → Relu → t → Q``.
+def put_activation(
+    model: ir.Model, q: ir.Node, namer: Namer, made: dict[ir.Value, ir.Value], bounds: Interval | None = None
+) -> Change:
+    """Put a Relu before the QuantizeLinear ``q``: ``t → Q`` → ``t_Relu_Input → Relu → t → Q``.
 
     Other readers of the float value go on reading what its producer writes; a float graph output keeps its name there.
 
     Args:
         model: the model.
-        pair: the pair.
+        q: the QuantizeLinear.
         namer: names of this run.
         made: float value → what its Relu writes, of this run: pairs on one value share it.
+        bounds: a Clip to them in its place.
     """
-    source, q = pair.source, pair.q
+    source = q.inputs[0]
     assert source is not None
-    assert q is not None
     if source not in made:
-        made[source] = _relu_behind(model, source, namer)
+        made[source] = _activation_behind(model, source, namer, bounds)
     q.replace_input_with(0, made[source])
-    relu = made[source].producer()
-    assert relu is not None
-    return Change("insert", relu.name or "", f"before {q.name}, which cut off what is below 0")
+    node = made[source].producer()
+    assert node is not None
+    low, high = bounds if bounds is not None and node.op_type == "Clip" else (0.0, None)
+    above = "" if high is None else f" and above {high:g}"
+    return Change("insert", node.name or "", f"before {q.name}, which cut off what is below {low:g}{above}")
 
 
-def _relu_behind(model: ir.Model, source: ir.Value, namer: Namer) -> ir.Value:
+def _activation_behind(model: ir.Model, source: ir.Value, namer: Namer, bounds: Interval | None) -> ir.Value:
     name, producer = source.name or "value", source.producer()
-    relu = make_node(
-        "Relu", [source], name=namer.fresh(f"{name}_Relu"), output=namer.fresh(f"{name}_Relu_Output"), like=source,
-        stands_for=[producer] if producer is not None else [],
+    assert producer is not None
+    op_type = "Relu" if bounds is None else "Clip"
+    node = make_node(
+        op_type, [source], name=namer.fresh(f"{name}_{op_type}"), output=namer.fresh(f"{name}_{op_type}_Output"), like=source,
+        stands_for=[producer],
     )  # fmt: skip
-    insert_after(model, source, [relu])
+    insert_after(model, source, [node])
+    if bounds is not None:
+        _bound(model, node, bounds, namer)
     if not source.is_graph_output():
-        source.name, relu.outputs[0].name = namer.fresh(f"{name}_Relu_Input"), name
-    return relu.outputs[0]
+        source.name, node.outputs[0].name = namer.fresh(f"{name}_{op_type}_Input"), name
+    return node.outputs[0]
+
+
+def _bound(model: ir.Model, clip: ir.Node, bounds: Interval, namer: Namer) -> None:
+    """Give ``clip`` its bounds, as attributes before opset 11, as inputs since."""
+    ends = dict(zip(BOUNDS, bounds, strict=True))
+    if opset_at(model, clip) < OPSET_OF_BOUNDS:
+        for which, end in ends.items():
+            clip.attributes[which] = ir.AttrFloat32(which, end)
+        return
+    dtype = (dtype_of(clip.outputs[0]) or ir.DataType.FLOAT).numpy()
+    clip.resize_inputs(3)
+    for index, (which, end) in enumerate(ends.items(), start=1):
+        value = new_constant(graph_of(clip), namer, f"{clip.name}_{which}", np.asarray(end, dtype), [clip])
+        clip.replace_input_with(index, value)
 
 
 def unbound(node: ir.Node, namer: Namer, factor: npt.NDArray[Any] | None = None) -> Change:
