@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
@@ -232,7 +232,9 @@ def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None
     return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
 
 
-def _stored_weights(preset: Preset, laid: Preset, options: PlanOptions) -> tuple[str, tuple[str, ...]]:
+def _stored_weights(
+    preset: Preset, laid: Preset, options: PlanOptions
+) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
     """How weights are stored, and a warning where that is otherwise than another tool's option asks."""
     if options.weights is not None:
         return options.weights, ()
