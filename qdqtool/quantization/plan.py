@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Named
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.observe import Observe
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
@@ -30,7 +31,7 @@ from qdqtool.quantization.decoder_passes import (
     with_decoder_passes,
     with_finite_masks,
 )
-from qdqtool.quantization.lowerings import lowerings
+from qdqtool.quantization.lowerings import fused_for, lowerings
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
@@ -172,13 +173,13 @@ def plan(
         "--keep-sigmoid": options.keep_sigmoid,
     }
     laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
-    stored, keeps = said.get("insert-qdq.weights", preset.insert.weights), weights_kept(preset, laid, said)
+    stored, warnings = _stored_weights(preset, laid, options)
     before, after = laid.pipeline_text(
         method=options.method,
         exclude=(*options.exclude, *options.discard, *float_head(options), *said.get("exclude", ())),
         only=(*options.only, *said.get("only", ())),
         isolate=options.isolate,
-        weights=options.weights or (preset.insert.weights if keeps else stored),
+        weights=stored,
         fuse_layers=options.fuse_layers,
         keep_sigmoid=options.keep_sigmoid,
     )
@@ -193,16 +194,10 @@ def plan(
         )
     )
     if ops:
-        is_chosen = (
-            "ops" in said or "more-ops" in said or not laid.is_calibrated
-        )  # weights alone: of the operators of the preset
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
-        if not taken:
-            raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
-        materialise = Pipeline(
-            tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
-        )
-        prepare += lowerings(ops)
+        # what is said, and a preset of weights alone, choose among the operators of the target
+        is_chosen = "ops" in said or "more-ops" in said or not laid.is_calibrated
+        materialise = _taking(ops, laid, materialise, is_chosen=is_chosen)
+        prepare = fused_for(prepare, ops) + lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
     materialise = with_decoder_passes(materialise, options)
@@ -215,12 +210,37 @@ def plan(
         method=used,
         method_options=_method_options(laid, used),
         prepare=prepare,
-        precision=precision_passes(laid, options),
+        precision=precision_passes(laid, options) + _isolating(laid, ops, legalization),
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *head_annotators(options)),
-        warnings=(KEPT_PAIRS,) if keeps and options.weights is None else (),
+        warnings=warnings,
     )
+
+
+def _taking(ops: tuple[str, ...], preset: Preset, materialise: Pipeline, *, is_chosen: bool) -> Pipeline:
+    """``materialise`` with the operators ``ops`` of a target, or those of ``preset`` among them."""
+    taken = tuple(op for op in preset.annotate.ops if op in ops) if is_chosen else ops
+    if not taken:
+        raise UsageError(f"the target takes no {' and no '.join(preset.annotate.ops)}", hint="see `list targets`")
+    return Pipeline(tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes))
+
+
+def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None) -> Pipeline:
+    """The pass that keeps an operator which the target lacks from costing its region."""
+    is_wanted = target is not None and target.isolates and bool(ops) and preset.is_calibrated
+    return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
+
+
+def _stored_weights(
+    preset: Preset, laid: Preset, options: PlanOptions
+) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
+    """How weights are stored, and a warning where that is otherwise than another tool's option asks."""
+    if options.weights is not None:
+        return options.weights, ()
+    if weights_kept(preset, laid, options.extra):
+        return preset.insert.weights, (KEPT_PAIRS,)
+    return options.extra.get("insert-qdq.weights", preset.insert.weights), ()
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:

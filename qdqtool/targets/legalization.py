@@ -25,6 +25,7 @@ class Legalization:
         before: passes on the float model, behind those of the preset.
         after: passes on the pairs, behind those of the preset.
         sharing: operator types whose output has the encoding of their input; as the preset says where empty.
+        isolates: whether operators that it lacks are left float with what ties them to integers, as one would cost its region.
     """
 
     preset: str = ""
@@ -32,6 +33,7 @@ class Legalization:
     before: Pipeline = field(default_factory=Pipeline)
     after: Pipeline = field(default_factory=Pipeline)
     sharing: tuple[str, ...] = ()
+    isolates: bool = False
 
 
 def legalization_of(root: TomlTable, file: TomlFile, base: Legalization) -> Legalization:
