@@ -127,10 +127,10 @@ def test_what_a_preset_quantizes_its_target_takes(preset: str, target: str, tmp_
     )
     report = qdqtool.analyze(tmp_path / "int.onnx", target=target).to_json()
     left = {
-        (node["name"], node["op"], node["verdict"], node["rule"], node["reason"])
+        f"{node['verdict']} {node['op']} {node['name']} [{node['rule']}]: {node['reason']}"
         for node in report["nodes"]
         if node["op"] not in ("QuantizeLinear", "DequantizeLinear")
         and node["verdict"] in ("fallback", "refused")
         and (target, node["op"]) not in EXCEPTIONS
     }
-    assert not left
+    assert not left, "\n".join(sorted(left))
