@@ -30,6 +30,7 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
+from qdqtool.quantization.decoder_passes import unbounded
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
@@ -156,6 +157,7 @@ def quantize_model(
     observed = plan.observe.run(model, inputs=inputs, hooks=hooks)
     ranges = calibrator.found
     pass_on(huge_ranges(model, plan, ranges, names), warn)
+    masked = set(names) - set(unbounded(model, plan.materialise, ranges.bound, names))
     excluded = _excluded(model, plan.annotate, demands)
     constants = constants_of(model)
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
@@ -172,7 +174,7 @@ def quantize_model(
         pairs=len(qdq_pairs(model)),
         mac_shares=mac_shares(model),
         crossings=len(boundary_crossings(model)),
-        tensors=tensor_reports(model, ranges.bound, constants),
+        tensors=tensor_reports(model, ranges.bound, constants, masked),
         conversions=_conversions(plan, materialised),
         passes=passes,
         seconds=time.perf_counter() - start,

@@ -151,6 +151,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ),
     ),
     "remove-identity": (Row("remove-identity{names=removed}", runs=True),),
+    "merge-reshapes": (Row("infer-shapes,merge-reshapes", EXACT),),
+    "merge-slices": (Row("infer-shapes,merge-slices", EXACT),),
+    "scatter-nd-to-concat": (Row("infer-shapes,scatter-nd-to-concat", EXACT),),
     "remove-no-ops": (Row("infer-shapes,remove-no-ops{names=removed identities=true}", runs=True),),
     "refine-positions": (
         Row(f"{_ANNOTATE},insert-qdq{{weights=dq}},refine-positions", runs=True),

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.clean.edit.wrap import changes_of, quiet
-from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
+from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
+from qdq_passes.graph.evaluate.rare import Compute
 from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, Scope, StaticWalk, walk
 from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, is_constant, is_standard
@@ -38,17 +39,21 @@ class FoldConstants(Pass):
     rounds correctly: sums, differences, products, quotients, square roots; a runtime may sum the product with a stored weight in
     another order than with a computed one); ``what=all`` also other arithmetic of floats, which onnx's reference and the runtime
     may round differently: within the bound.
-    Skips: what would make the file larger by more than ``max-growth``, each with its figures; sums of floats of more than 8192
-    terms; random numbers, casts of floats that an integer cannot hold, Resize, operators that onnx does not define.
+    Skips: what would make the file larger by more than ``max-growth``, each with its figures; random numbers, casts of floats
+    that an integer cannot hold, operators that onnx does not define; without ``compute`` sums of more than 8192
+    terms, Resize, and what rounds to 16 bits.
 
     Args:
         what: ``exact`` or ``all``.
         max_growth: bytes by which a result may be larger than the constants it is computed from; a sixteenth of all constants
             of the model where that is more.
+        compute: what computes what may round: the runtime in the verbs of the tool; None: onnx's reference, which has no Resize
+            that runtimes agree with.
     """
 
     what: Literal["exact", "all"] = "exact"
     max_growth: int = 2**20
+    compute: Compute | Named | None = None
 
     @property
     def keeps(self) -> Keeps:  # type: ignore[override]
@@ -73,7 +78,8 @@ class FoldConstants(Pass):
 
     def _fold(self, model: ir.Model, graph: GraphLike) -> Iterator[Change]:
         """Walk ``graph`` until no branch opens and nothing grows too much, then store."""
-        scope = Scope(weights=True, rounding=self.what == "all", declared=True)
+        compute = None if isinstance(self.compute, Named) else self.compute
+        scope = Scope(weights=True, rounding=self.what == "all", compute=compute, declared=True)
         walked = walk(model, {}, graph=graph, scope=scope)
         while opened := list(open_branches(model, walked)):
             yield from opened

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread, remove, replace_value
-from qdq_passes.graph.evaluate.walk import RANDOM
+from qdq_passes.graph.evaluate.rare import RANDOM
 from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, constant_array, in_order, is_constant, is_standard, label
 

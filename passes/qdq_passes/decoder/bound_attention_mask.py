@@ -32,6 +32,7 @@ from qdq_passes.encode.edit.precision import ObservedRange
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import OBSERVED, Observed
 from qdq_passes.graph.edit import Namer, drop_unread, new_constant
+from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.uses import constant_array, integer_of, is_constant
 
 #: Keys of an attention where its shape does not tell.
@@ -106,16 +107,16 @@ class BoundAttentionMask(Pass):
         return {part.value: "a mask" if part.is_mask else "masked scores" for part in parts}
 
     def _masked(self, model: ir.Model) -> tuple[list[MaskedScores], list[tuple[ir.Node, str]]]:
-        return masked_scores(model, self._known, self._margin)
+        inferred = Inferred(model)
+        return masked_scores(model, self._known, lambda softmax: self._margin(softmax, inferred))
 
-    def _margin(self, softmax: ir.Node) -> float:
+    def _margin(self, softmax: ir.Node, inferred: Inferred) -> float:
         """t of one attention."""
         source = softmax.inputs[0]
-        dims = () if source is None or source.shape is None else source.shape.dims
-        axis = integer_of(softmax, "axis", -1)
-        keys = dims[axis] if -len(dims) <= axis < len(dims) else None
-        needed = math.log(keys if isinstance(keys, int) and keys > 0 else _KEYS) + (self.bits + 1) * math.log(2)
-        return min(needed, self.margin) if self.bits else self.margin
+        if not self.bits or source is None:
+            return self.margin
+        keys = inferred.sizes(source, [integer_of(softmax, "axis", -1)])
+        return min(math.log(max(keys[0], 1) if keys else _KEYS) + (self.bits + 1) * math.log(2), self.margin)
 
     def _known(self, value: ir.Value) -> tuple[float, float] | None:
         assert not isinstance(self.ranges, Named)

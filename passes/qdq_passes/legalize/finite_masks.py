@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from qdq_passes.attention.look.masks import Feeding, float_constant, hiding_constants, operands
+from qdq_passes.attention.look.masks import Feeding, before_softmax, float_constant, hiding_constants
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.record import HIDDEN, HIDDEN_FLOAT16
 from qdq_passes.graph.edit import Namer, drop_unread, new_constant
@@ -69,7 +69,7 @@ def _unbounded(model: ir.Model) -> dict[_Place, float]:
             continue
         places = list(hiding_constants(softmax.inputs[0]))
         found |= {place: -np.inf for place in places if np.isneginf(_array(place)).any() and place not in found}
-        for node in dict.fromkeys(node for value in _on_the_way(softmax.inputs[0]) if (node := value.producer())):
+        for node in dict.fromkeys(node for value in before_softmax(softmax.inputs[0]) if (node := value.producer())):
             if is_standard(node, "Add", "Sum"):
                 found |= _overflowing(node)
     return found
@@ -83,19 +83,6 @@ def _overflowing(node: ir.Node) -> dict[_Place, float]:
         places = [(node, index)] if float_constant(value) is not None else list(hiding_constants(value))
         found.append([place for place in places if (_array(place) <= half).any()])
     return {place: half for places in found for place in places} if sum(map(bool, found)) > 1 else {}
-
-
-def _on_the_way(value: ir.Value | None) -> Iterator[ir.Value]:
-    """``value`` and what masks and scores come into it by."""
-    waiting, known = [value], set[ir.Value]()
-    while waiting:
-        current = waiting.pop()
-        if current is None or current in known:
-            continue
-        known.add(current)
-        yield current
-        node = current.producer()
-        waiting += [node.inputs[index] for index in operands(node)] if node is not None else []
 
 
 def _array(place: _Place) -> Array:

@@ -122,7 +122,7 @@ class Simplify(PipelineEditing, Edit):
 
     def pipeline(self) -> str:
         """The passes."""
-        fold = "fold-constants{what=all}" if self.fold_floats else "fold-constants"
+        fold = "fold-constants{what=all compute=@runtime}" if self.fold_floats else "fold-constants"
         return (
             f"infer-shapes,lift-constants,{fold},infer-shapes,remove-no-ops{{identities=true}},merge-duplicates,merge-reshapes,"
             "merge-slices,merge-concats,remove-unused,sort,infer-shapes"

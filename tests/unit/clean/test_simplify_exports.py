@@ -13,7 +13,7 @@ from qdq_passes.graph.uses import all_nodes, is_standard
 from qdq_passes.pipeline.pipeline import Report, run_pipeline
 
 from qdqtool.io.models.load import model_of
-from qdqtool.runtime.session import open_session
+from qdqtool.runtime.session import RUNTIME, compute, open_session
 from qdqtool.verbs.edits.pipelines import Simplify
 from tests.exports import exports
 
@@ -35,7 +35,7 @@ each_export = pytest.mark.parametrize("name", exports.names())
 def simplified(name: str) -> tuple[ir.Model, Report]:
     """The export ``name`` after `simplify`, and what was done."""
     model = model_of(exports.model(name))
-    return model, run_pipeline(model, Simplify(model="m.onnx").pipeline())
+    return model, run_pipeline(model, Simplify(model="m.onnx").pipeline(), inputs={RUNTIME: compute})
 
 
 def computed(model: ir.Model, name: str) -> dict[str, NDArray[Any]]:
@@ -77,4 +77,4 @@ def test_nothing_hangs_on_static_shapes(name: str) -> None:
 
 def test_a_second_run_finds_nothing() -> None:
     model, _ = simplified("vit.ts")
-    assert not run_pipeline(model, Simplify(model="m.onnx").pipeline()).modified
+    assert not run_pipeline(model, Simplify(model="m.onnx").pipeline(), inputs={RUNTIME: compute}).modified

@@ -66,7 +66,10 @@ def test_a_target_leaves_out_and_adds_passes(tmp_path: Path) -> None:
     file.write_text(TARGET.format('without = ["scale-average-pool"]\nbefore = "clip-to-relu"\nafter = "convert-bias"'))
     preset = load_preset("xint8")
     plain, legal = plan(preset), plan(preset, legalization=load_target(file).legalization)
-    assert [p.name() for p in legal.prepare.passes] == [*(p.name() for p in plain.prepare.passes), "clip-to-relu"]
+    last = ["finite-masks", "remove-nan-guards"]
+    assert [p.name() for p in plain.prepare.passes][-2:] == last
+    names = [p.name() for p in plain.prepare.passes][:-2]
+    assert [p.name() for p in legal.prepare.passes] == [*names, "clip-to-relu", *last]
     names = [p.name() for p in plain.materialise.passes if p.name() != "scale-average-pool"]
     assert [p.name() for p in legal.materialise.passes] == [*names, "convert-bias"]
 
@@ -161,3 +164,13 @@ def test_a_preset_may_lie_beside_its_target_and_is_inherited(tmp_path: Path) -> 
 def test_weights_alone_are_those_of_the_preset() -> None:
     """A target says what it takes, a preset of weights alone which are stored: no gains of norms, no constants of sums."""
     assert set(Planned(target="apple_ane").plan().annotate.ops) == {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+
+
+@pytest.mark.parametrize("line", ['sharing = ["Conf"]', 'sharing = ["Relu", "FancyConv"]'])
+def test_an_operator_that_there_is_not_is_told(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "chip.toml"
+    file.write_text(TARGET.format(line))
+    with refusal(ModelError):
+        load_target(file)
+    file.write_text(TARGET.format('sharing = ["com.acme::FancyConv"]'))
+    assert load_target(file).legalization.sharing == ("com.acme::FancyConv",)

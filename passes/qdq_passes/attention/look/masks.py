@@ -38,6 +38,19 @@ def operands(node: ir.Node | None) -> tuple[int, ...]:
     return next((indices for kind, indices in _CHOOSING.items() if is_standard(node, kind)), ())
 
 
+def before_softmax(value: ir.Value | None) -> Iterator[ir.Value]:
+    """``value``, which a Softmax reads, and what masks and scores come into it by."""
+    waiting, known = [value], set[ir.Value]()
+    while waiting:
+        current = waiting.pop()
+        if current is None or current in known:
+            continue
+        known.add(current)
+        yield current
+        node = current.producer()
+        waiting += [node.inputs[index] for index in operands(node)] if node is not None else []
+
+
 def hiding_constants(value: ir.Value | None) -> Iterator[tuple[ir.Node, int]]:
     """The inputs of nodes by which constants that hide come into ``value``, through sums, choices and data movement.
 
@@ -46,7 +59,7 @@ def hiding_constants(value: ir.Value | None) -> Iterator[tuple[ir.Node, int]]:
     waiting, known = [value], set[ir.Value]()
     while waiting:
         current = waiting.pop()
-        if current is None or current in known or dtype_of(current) not in FLOAT_TYPES:
+        if current is None or current in known or dtype_of(current) not in {None, *FLOAT_TYPES}:
             continue
         known.add(current)
         node = current.producer()

@@ -15,12 +15,11 @@ import onnx_ir as ir
 from onnx import defs
 
 from qdq_passes.graph.evaluate.exact import exact
-from qdq_passes.graph.evaluate.node import NodeEvaluator
+from qdq_passes.graph.evaluate.rare import LARGEST_INPUT, RANDOM, Compute, RareEvaluator
 from qdq_passes.graph.evaluate.sizes import Parts, partly_known
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.uses import (
-    DATA_MOVEMENT,
     GraphLike,
     constant_array,
     has_body,
@@ -31,44 +30,12 @@ from qdq_passes.graph.uses import (
 )
 from qdq_passes.numerics.arrays import Array
 
-#: Elements of an initializer up to which it is a constant to compute with; larger ones are weights.
-LARGEST_INPUT = 8192
 #: Elements of a result up to which it is computed: a mask [4096, 4096].
 LARGEST_RESULT = 1 << 24
 #: Bytes of a constant up to which shape inference may look at it: shapes, axes, bounds.
 SHOWN_BYTES = 1024
 #: Operators whose result may be larger than what its operands broadcast to.
 _REPEATING = frozenset({"Expand", "OneHot", "Pad", "Resize", "Tile", "Upsample"})
-#: Operators whose results are not constant although their inputs are.
-RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-#: Operators that onnx's reference and onnxruntime compute differently, beyond their rounding.
-_DISPUTED = frozenset({"MaxUnpool", "Resize", "Upsample"})
-#: Operators that only place or pick elements, of whatever type.
-_MOVING = DATA_MOVEMENT | {
-    "Compress",
-    "Concat",
-    "GatherElements",
-    "GatherND",
-    "OneHot",
-    "Pad",
-    "ScatterElements",
-    "ScatterND",
-    "Where",
-}
-#: Operators that onnx's reference computes element by element in Python: their operands stay as small as `LARGEST_INPUT`.
-_SLOW = frozenset({
-    "AveragePool", "Conv", "ConvTranspose", "DFT", "Einsum", "GRU", "GridSample", "LSTM", "LpPool", "MaxPool", "RNN", "RoiAlign",
-})  # fmt: skip
-#: Operators that sum many terms: up to `MOST_TERMS` of them.
-_SUMMING = frozenset({
-    "Einsum", "Gemm", "LayerNormalization", "LogSoftmax", "LpNormalization", "MatMul", "MeanVarianceNormalization",
-    "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum",
-    "ReduceSumSquare", "Softmax",
-})  # fmt: skip
-#: Terms of a sum of floats up to which it is computed: two orders of summing differ by 2^-24·sqrt(2^13) of it, signs at random.
-MOST_TERMS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +44,15 @@ class Scope:
 
     Args:
         weights: whether initializers larger than `LARGEST_INPUT` are constants to compute with.
-        rounding: whether arithmetic of floats that may round is computed, by onnx's reference.
+        rounding: whether arithmetic of floats that may round is computed, by ``compute`` or else by onnx's reference.
+        compute: a runtime.
         declared: whether sizes that the file declares hold; else they follow from the inputs alone.
         barred: nodes that stay as they are.
     """
 
     weights: bool = False
     rounding: bool = False
+    compute: Compute | None = None
     declared: bool = False
     barred: frozenset[ir.Node] = frozenset()
 
@@ -152,7 +121,7 @@ class _Walker:
         self._imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self._versions.items()]
         self._opset = self._versions.get("", self._versions.get("ai.onnx", 1))
         self._schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
-        self._rare = NodeEvaluator(self._opset)
+        self._rare = RareEvaluator(self._versions, scope.compute, rounds=scope.rounding)
         self._reads = {node: list(dict.fromkeys(values_read(node))) for node in self.found.nodes}
         self._parts: dict[ir.Value, Parts] = {}
         self._left: dict[ir.Value, int] = {}
@@ -229,7 +198,10 @@ class _Walker:
             return None
         inputs = [None if value is None else self.found.arrays.get(value) for value in node.inputs]
         found = exact(node, inputs, self._opset)
-        return found if found is not None else self._by_reference(node)
+        if found is None:
+            self._infer(node)
+            found = self._rare.outputs(node, self.found.arrays, [self.found.dtype(value) for value in node.outputs])
+        return found
 
     def _is_known(self, value: ir.Value) -> bool:
         """Whether ``value`` is a constant that has been computed, or a weight that may be read."""
@@ -302,42 +274,6 @@ class _Walker:
     def _count(shape: Sequence[int] | Array) -> int:
         return int(np.prod(np.asarray(shape, np.float64)))
 
-    def _by_reference(self, node: ir.Node) -> list[Array] | None:
-        """By onnx's reference: operators of integers and booleans alone, movement, and what may round where that is wanted."""
-        inputs = [self.found.arrays[value] for value in node.inputs if value is not None]
-        if not inputs or is_standard(node, *_DISPUTED) or not self._is_affordable(node, inputs):
-            return None
-        moves = is_standard(node, *_MOVING)
-        if not moves:
-            self._infer(node)
-        types = [self.found.dtype(value) for value in node.outputs if value.name]
-        if not moves and (None in types or not (_is_whole(inputs, types) or self._may_round(node, inputs))):
-            return None
-        found = self._rare.arrays(node, self.found.arrays)
-        if isinstance(found, str):
-            return None
-        made = [array.dtype for value, array in zip(node.outputs, found, strict=False) if value.name]
-        agree = moves or made == [t.numpy() for t in types if t is not None]
-        return found if agree and all(dtype.kind != "O" for dtype in made) else None
-
-    def _may_round(self, node: ir.Node, inputs: list[Array]) -> bool:
-        """Whether the scope lets ``node`` be computed although its floats may be rounded; casts out of range are not rounding."""
-        if not self.scope.rounding or is_standard(node, "CastLike"):
-            return False
-        if not is_standard(node, "Cast"):
-            return True
-        to = ir.DataType(node.attributes["to"].as_int())
-        return to.is_floating_point() and to.itemsize > 1
-
-    @staticmethod
-    def _is_affordable(node: ir.Node, inputs: list[Array]) -> bool:
-        if is_standard(node, *_SLOW):
-            return all(array.size <= LARGEST_INPUT for array in inputs)
-        if not is_standard(node, *_SUMMING):
-            return True
-        reduced = node.op_type.startswith("Reduce")
-        return all((array.size if reduced else max(array.shape, default=1)) <= MOST_TERMS for array in inputs)
-
     def _infer(self, node: ir.Node) -> None:
         """Types and shapes of the outputs of ``node`` by onnx, or by our own functions of contributed operators."""
         if self.scope.declared:
@@ -361,7 +297,7 @@ class _Walker:
             found = onnx.shape_inference.infer_node_outputs(
                 schema, ir.serde.serialize_node(node), types, shown, opset_imports=self._imports
             )
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, KeyError):
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, KeyError):
             return
         for value in node.outputs:
             if value.name in found and self.found.shape(value) is None:
@@ -386,9 +322,3 @@ def _declared(value: ir.Value) -> onnx.TypeProto | None:
     if not isinstance(value.type, ir.TensorType):
         return None
     return _type(value.type.dtype, list(value.shape) if value.shape is not None else None)
-
-
-def _is_whole(inputs: Sequence[Array], types: Sequence[ir.DataType | None]) -> bool:
-    """Whether integers and booleans alone go in and come out."""
-    out = all(t is not None and (t.is_integer() or t == ir.DataType.BOOL) for t in types)
-    return out and all(array.dtype.kind in "biu" for array in inputs)
