@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import onnx_ir as ir
 from qdq_passes.core.names import kebab_case
 from qdq_passes.graph.uses import FLOAT_TYPES
 from qdq_passes.npu.traps.rule import TrapRule
@@ -131,9 +132,14 @@ class Target:
         """Whether it computes on integers at all."""
         return any(engine.kind == "int" for engine in self.engines) or not self.engines
 
-    def quantized_ops(self) -> tuple[str, ...]:
-        """Operator types that it computes on integers for some encodings, sorted."""
-        return tuple(sorted(op for op, rule in self._rules.items() if rule.schemes and op not in NOT_QUANTIZED))
+    def quantized_ops(self, activations: ir.DataType | None = None) -> tuple[str, ...]:
+        """Operator types that it computes on integers for some encodings, sorted; where it has any whose values are stored as
+        ``activations``, those."""
+        rules = {op: rule for op, rule in self._rules.items() if rule.schemes and op not in NOT_QUANTIZED}
+        of_type = [
+            op for op, rule in rules.items() if any(activations in scheme.activations for scheme in rule.schemes)
+        ]
+        return tuple(sorted(of_type or rules))
 
     def allows(
         self,

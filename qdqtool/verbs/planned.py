@@ -83,6 +83,8 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
 
     def scheme(self) -> Scheme:
         """Preset, options and target, without what is written where and who is told."""
+        from qdq_passes.numerics.encoding import parse_dtype
+
         from qdqtool.io.files.progress import pass_on
         from qdqtool.search.variants import Scheme
         from qdqtool.targets.loading import load_target
@@ -91,10 +93,13 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
         if not self.wanted_preset():
             why = f"{chip.name} names no preset" if chip else "neither --target nor --preset says for what"
             pass_on([ASSUMED.format(why)], self.warn)
+        preset = self.loaded_preset()
+        activations = preset.annotate.activations
+        stored = parse_dtype(activations) if activations != "none" else None
         return Scheme(
-            preset=self.loaded_preset(),
+            preset=preset,
             options=part_of(PlanOptions, self),
-            ops=chip.quantized_ops() if chip else (),
+            ops=chip.quantized_ops(stored) if chip else (),
             legalization=chip.legalization if chip else None,
         )
 

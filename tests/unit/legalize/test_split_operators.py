@@ -73,6 +73,19 @@ def test_a_form_is_the_operator(name: str) -> None:
         assert np.array_equal(*(next(iter(outputs_of(m).values())) for m in (before, after)))
 
 
+@pytest.mark.parametrize("axes", [(1,), (0, 1), (1, 2), (-1,), (2, 3)])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_maximum_over_neighbouring_axes(axes: tuple[int, ...], keepdims: int) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 18]> g (float[2,4,6,5] x) => (float[] y)
+    <int64[{len(axes)}] a = {{{", ".join(map(str, axes))}}}> {{ y = ReduceMax<keepdims = {keepdims}>(x, a) }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    before = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    after = run_pipeline(before, "give-names,split-operators{operators=[ReduceMax]}", copy=True).model
+    assert "MaxPool" in {node.op_type for node in after.graph}
+    assert not differences(outputs_of(before), outputs_of(after), [])
+
+
 def test_a_form_that_there_is_not() -> None:
     with refusal(UsageError):
         run_pipeline(model_for("Neg"), "split-operators{operators=[Elu:Sigmoid]}")

@@ -66,12 +66,19 @@ def _global_max_pool(at: Given) -> ir.Value:
 
 
 def _reduce_max(at: Given) -> ir.Value:
-    """A maximum over all axes behind the channels."""
+    """A pool over all axes behind the channels; over other neighbouring axes one of [1, axes before, those, axes behind]."""
     axes, sizes = _axes(at), at.sizes()
-    if len(sizes) < 3 or axes != list(range(2, len(sizes))):
-        raise Declined(f"is over axes {axes}, not over all behind the channels")
-    found = at.site("MaxPool", at.x, kernel_shape=sizes[2:])
-    return found if at.integer_of("keepdims", 1) else at.site.reshape(found, sizes[:2])
+    if axes != list(range(axes[0], axes[-1] + 1)):
+        raise Declined(f"is over axes {axes}, which do not lie side by side")
+    first, behind = axes[0], axes[-1] + 1
+    kept = [1] * len(axes) if at.integer_of("keepdims", 1) else []
+    result = [*sizes[:first], *kept, *sizes[behind:]]
+    if first == 2 and behind == len(sizes):
+        found = at.site("MaxPool", at.x, kernel_shape=sizes[2:])
+        return found if kept else at.site.reshape(found, result)
+    outer, inner, over = (math.prod(part) for part in (sizes[:first], sizes[behind:], sizes[first:behind]))
+    rows = at.site.reshape(at.x, [1, outer, over, inner])
+    return at.site.reshape(at.site("MaxPool", rows, kernel_shape=[over, 1]), result)
 
 
 def _global_average_pool(at: Given) -> ir.Value:
