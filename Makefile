@@ -9,7 +9,7 @@ TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-cache
 # What starts a process reads modules that were compiled before.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all lint style bench clean
+.PHONY: install demo test test-all lint style bench docs clean
 
 install: $(STAMP)
 
@@ -35,6 +35,10 @@ test-all: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
+
+docs: $(STAMP)  # build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(BIN)/mkdocs build --strict --quiet
 
 $(STAMP): pyproject.toml $(shell find qdqtool/npu/ep -type f)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

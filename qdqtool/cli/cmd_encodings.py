@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -42,18 +43,22 @@ def export(out: Out, asked: ExportEncodings) -> None:
         out.warn(note)
     for node, reason in done.left:
         out.warn(f"{node} stays in the float model: {reason}")
-    files = [output] if float_model is None else [output, text(float_model)]
-    out.result({**done.to_json(), "output": output, "float_model": float_model}, lambda: _show_export(done, files))
+    payload = {**done.to_json(), "output": output, "float_model": float_model}
+    out.result(payload, lambda: _show_export(done, text(asked.model), output, float_model))
 
 
-def _show_export(done: Exported, files: list[str]) -> None:
+def _show_export(done: Exported, model: str, output: str, float_model: str | os.PathLike[str] | None) -> None:
+    from qdqtool.cli.tables.saving import written
+
     found = done.to_json()
     say(
         f"{plural(found['tensors'], 'encoding')}: {found['activations']} of activations, {found['params']} of parameters"
     )
     if done.derived:
         say(f"{plural(len(done.derived), 'int32 bias')} left to onnxruntime, which makes them of the other scales")
-    say(f"wrote {' and '.join(files)}")
+    say(f"wrote {output}")
+    if float_model is not None:
+        say(written(text(float_model), model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,7 @@ def import_(out: Out, asked: ImportCommand) -> None:
     if asked.report is not None:
         write_document(asked.report, payload, overwrite=asked.overwrite)
     _warn(out, done)
-    out.result(payload, lambda: _show_import(out, done, output))
+    out.result(payload, lambda: _show_import(out, done, text(asked.model), output))
 
 
 def _warn(out: Out, done: Imported) -> None:
@@ -94,7 +99,9 @@ def _warn(out: Out, done: Imported) -> None:
         out.warn(f"{name} stays float: {reason}")
 
 
-def _show_import(out: Out, done: Imported, output: str) -> None:
+def _show_import(out: Out, done: Imported, model: str, output: str) -> None:
+    from qdqtool.cli.tables.saving import written
+
     found = done.alignment.to_json()
     counts = {
         "names as they are": found["exact"],
@@ -114,7 +121,7 @@ def _show_import(out: Out, done: Imported, output: str) -> None:
     _section(out, ("without an encoding", "role", "wanted by"), missing)
     if out.verbose:
         _section(out, ("inside a fused layer",), [(name,) for name in done.fused])
-    say(f"wrote {output}")
+    say(written(output, model))
 
 
 def _section(out: Out, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qdqtool.cli.commands import command_of, ran
+from qdqtool.cli.options import text
 from qdqtool.cli.render import EXACT, Out, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import option
@@ -32,11 +33,13 @@ def mixed_precision(out: Out, asked: MixedPrecisionCommand) -> int:
     met = found.mixed.met
     written = {"output": asked.output if met else None, "recipe": asked.recipe if met else None}
     payload = {**found.to_json(), **written}
-    out.result(payload, lambda: _render(payload, found.mixed.metric.unit))
+    out.result(payload, lambda: _render(payload, found.mixed.metric.unit, text(asked.model)))
     return 0 if met else 1
 
 
-def _render(payload: dict[str, Any], unit: str) -> None:
+def _render(payload: dict[str, Any], unit: str, model: str) -> None:
+    from qdqtool.cli.tables.saving import written
+
     rows = [(_mark(point, payload), *_row(point)) for point in payload["pareto"]]
     table(("", f"{payload['metric']} {unit}".strip(), "cost", "MACs in 8 bit", "crossings", "raised"), rows)
     say("cost: multiply-accumulates in 8 bit that take as long as what is not in 8 bit takes longer; * is chosen")
@@ -49,8 +52,10 @@ def _render(payload: dict[str, Any], unit: str) -> None:
         say(f"{precision}: {', '.join(names)}")
     if not payload["chosen"]["raised"]:
         say("the plain quantization holds it: nothing is raised")
-    for file in filter(None, (payload["output"], payload["recipe"])):
-        say(f"wrote {file}")
+    if payload["output"]:
+        say(written(text(payload["output"]), model))
+    if payload["recipe"]:
+        say(f"wrote {payload['recipe']}")
 
 
 def _mark(point: dict[str, Any], payload: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
-from qdqtool.options import option
+from qdqtool.options import WRITTEN, option
 from qdqtool.verbs.quantize import Quantize
 
 #: Tensors shown in the summary.
@@ -28,13 +28,14 @@ class QuantizeCommand(Quantize):
     """`Quantize` as a command."""
 
     save_ranges: str | None = option(
-        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report"
+        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report", section=WRITTEN
     )
     print_pipeline: bool = option(
         False,
         "Print the pipeline that does the job; without --output stop there.",
         recipe=False,
         before="allow_findings",
+        section=WRITTEN,
     )
 
 
@@ -94,7 +95,7 @@ def _shown(asked: Quantize, job: Plan) -> str:
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:
-    from qdqtool.cli.tables.saving import stored_bytes
+    from qdqtool.cli.tables.saving import stored_bytes, written
 
     rows: list[tuple[str, object]] = [
         ("preset", payload["preset"]),
@@ -131,7 +132,7 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
         if len(payload["conversions"]) > NOISIEST:
             say(f"and {len(payload['conversions']) - NOISIEST} more (-v)")
     _render_tensors(payload["tensors"])
-    say(f"wrote {output}")
+    say(written(output, source))
 
 
 def _shares(shares: dict[str, float], crossings: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from qdqtool.cli.help import Command, Option
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out
 from qdqtool.options import Field, options_of
@@ -38,6 +39,8 @@ def command_of(
         call.__name__, call.__doc__ = function.__name__, help_of(verb)
         made = command(group, name)(call)
         made.short_help = function.__doc__
+        assert isinstance(made, Command)
+        made.examples = verb.examples
         made.params += sorted(
             map(_parameter, _shown(verb)), key=lambda each: each.nargs == -1
         )  # what takes the rest is last
@@ -90,9 +93,10 @@ def _parameter(each: Field) -> click.Parameter:
             [each.name], metavar=option.value, required=not is_optional, nargs=-1 if each.is_many else 1,
             type=click.Choice(each.choices) if each.choices else None,
         )  # fmt: skip
-    return click.Option(
-        [each.name, *each.spellings], help=option.text, metavar=option.value, required=option.required, **_form(each)
-    )
+    return Option(
+        [each.name, *each.spellings], help=option.text, metavar=option.value, required=option.required,
+        section=each.section, **_form(each),
+    )  # fmt: skip
 
 
 def _form(each: Field) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import click
 from qdq_passes.core.registry import Entry, FolderRegistry, add_path, unknown_name
 from qdq_passes.errors import QdqError, UsageError
 
+from qdqtool.cli.help import write_page
+
 
 @dataclass(frozen=True)
 class CommandRegistry(FolderRegistry):
@@ -98,6 +100,10 @@ class SubCommands(CommandFolder):
     def __init__(self, *args: Any, verbs: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.registry = CommandRegistry(self.name or "", (), verbs=verbs)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The page of the docs."""
+        write_page(ctx, formatter)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called ``cmd_name``; a usage error with the names there are when there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
@@ -173,13 +173,13 @@ def plan(
         "--keep-sigmoid": options.keep_sigmoid,
     }
     laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
-    stored, keeps = said.get("insert-qdq.weights", preset.insert.weights), weights_kept(preset, laid, said)
+    stored, warnings = _stored_weights(preset, laid, options)
     before, after = laid.pipeline_text(
         method=options.method,
         exclude=(*options.exclude, *options.discard, *float_head(options), *said.get("exclude", ())),
         only=(*options.only, *said.get("only", ())),
         isolate=options.isolate,
-        weights=options.weights or (preset.insert.weights if keeps else stored),
+        weights=stored,
         fuse_layers=options.fuse_layers,
         keep_sigmoid=options.keep_sigmoid,
     )
@@ -214,7 +214,7 @@ def plan(
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *head_annotators(options)),
-        warnings=(KEPT_PAIRS,) if keeps and options.weights is None else (),
+        warnings=warnings,
     )
 
 
@@ -230,6 +230,17 @@ def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None
     """The pass that keeps an operator which the target lacks from costing its region."""
     is_wanted = target is not None and target.isolates and bool(ops) and preset.is_calibrated
     return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
+
+
+def _stored_weights(
+    preset: Preset, laid: Preset, options: PlanOptions
+) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
+    """How weights are stored, and a warning where that is otherwise than another tool's option asks."""
+    if options.weights is not None:
+        return options.weights, ()
+    if weights_kept(preset, laid, options.extra):
+        return preset.insert.weights, (KEPT_PAIRS,)
+    return options.extra.get("insert-qdq.weights", preset.insert.weights), ()
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:

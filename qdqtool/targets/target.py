@@ -61,14 +61,15 @@ class Limits:
         for tensor in (*tensors, *(t for t in facts.inputs if t.constant)):
             if self.max_rank is not None and tensor.rank is not None and tensor.rank > self.max_rank:
                 reason = f"{tensor.label} has {tensor.rank} dimensions, more than {self.max_rank}"
-                return "max-rank", reason, "nothing in qdqtool mends it: merge dimensions where the model is exported"
+                return (
+                    "max-rank",
+                    reason,
+                    "no pass is known that mends it: merge dimensions where the model is exported",
+                )
         for tensor in facts.inputs:
             if self.batch is not None and tensor.batch > self.batch and tensor.kind in ("activation", "float"):
                 reason = f"its input {tensor.label} has a batch of {tensor.batch}, more than {self.batch}"
-                way_out = (
-                    f"nothing in qdqtool changes a static batch: export the model with {self.batch}, or a symbolic one"
-                )
-                return "batch", reason, way_out
+                return "batch", reason, remedies.of_batch(self.batch)
         return None
 
 
@@ -302,7 +303,7 @@ def _of_demand(unmet: UnmetDemand, unit: Unit) -> str:
         return remedies.of_constant(unit.operands[unmet.index].value)
     if unmet.attribute:
         return remedies.of_attribute(unmet.attribute)
-    return "nothing in qdqtool mends it: reshape its input where the model is exported"
+    return "no pass is known that mends it: reshape its input where the model is exported"
 
 
 def _out_of_reach(violation: Violation) -> str:

@@ -120,7 +120,8 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
             self.model, self.output, recipe=made, preset=self.preset, data=self.data, image=self.image,
             tokenizer=self.tokenizer, ranges=setting.baseline.ranges if self.ranges is not None else None,
             statistics=self.statistics, allow_empty=self.allow_empty, allow_findings=self.allow_findings,
-            overwrite=self.overwrite, no_provenance=self.no_provenance, cache=self.cache, progress=self.progress, warn=self.warn,
+            overwrite=self.overwrite, no_provenance=self.no_provenance, copy_data=self.copy_data,
+            cache=self.cache, progress=self.progress, warn=self.warn,
         ).run()  # fmt: skip
         made = replace(made, ranges_sha256=done.quantization.ranges.sha256)
         if self.recipe is not None:

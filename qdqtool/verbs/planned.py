@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from qdqtool.options import option, part_of
+from qdqtool.options import ACCURACY, SAMPLED, SCHEME, option, part_of
 from qdqtool.quantization.options import DecoderOptions, PlanOptions
 from qdqtool.verbs.groups import AllowsEmpty, Path, Reports, Samples, Tokenized
 
@@ -36,20 +36,22 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
         value="NAME|FILE",
         listed_by="presets",
         shown=DEFAULT_PRESET,
+        section=SCHEME,
     )
     target: Path | None = option(
-        None, "Quantize the operators that this target takes.", value="NAME|FILE", listed_by="targets"
+        None, "Quantize the operators that this target takes.", value="NAME|FILE", listed_by="targets", section=SCHEME
     )
     ranges: Ranges | Path | None = option(
-        None, "Ranges from `calibrate` instead of calibrating now.", value="FILE", recipe=False, before="weights"
-    )
+        None, "Ranges from `calibrate` instead of calibrating now.",
+        value="FILE", recipe=False, before="weights", section=SAMPLED,
+    )  # fmt: skip
     cache: Path | None = option(
         None, "Keep ranges here: reused for the same data, and an interrupted run goes on.",
-        value="DIR", recipe=False, before="weights",
+        value="DIR", recipe=False, before="weights", section=SAMPLED,
     )  # fmt: skip
     statistics: Statistics | Path | None = option(
         None, "Statistics for these, of --save-statistics, instead of collecting them.",
-        value="FILE", recipe=False, before="data",
+        value="FILE", recipe=False, before="data", section=ACCURACY,
     )  # fmt: skip
 
     def settled(self, *, is_text: bool) -> Self:

@@ -18,12 +18,14 @@ BLOCK = re.compile(r"^```(console|python|toml)([^\n]*)\n(.*?)^```$", re.M | re.S
 
 
 def execute(page: Path) -> None:
-    """Execute the page's blocks in the present folder, one after the other.
+    """Execute the page's blocks in the present folder, one after the other, without those that need another package (tests/extra).
 
     Raises:
         AssertionError: a command shows or returns something else.
     """
     for kind, options, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if "needs=" in options:
+            continue
         target = re.search(r"file=(\S+)", options)
         if target:
             Path(target[1]).parent.mkdir(parents=True, exist_ok=True)

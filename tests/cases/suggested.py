@@ -17,7 +17,7 @@ from tests.cases.cli_helpers import cli
 
 _COMMAND = re.compile(r"`([^`]*)`")
 #: Suggestions without a command say so in these words.
-WITHOUT = ("nothing in qdqtool ", "nothing to mend")
+WITHOUT = ("no pass is known that ", "nothing to mend")
 
 
 def commands(suggestion: str) -> list[str]:

@@ -6,6 +6,7 @@ likewise, a Clip(a, b) too, and where calibration saw values at both, the range 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +19,9 @@ from qdq_passes.qdq.edit.clips import put_activation
 from qdq_passes.qdq.look.pairs import encoding_of, half_pairs, is_named, qdq_pairs
 from qdq_passes.qdq.look.value_ranges import begins_at_zero, whole_bounds
 from qdq_passes.select.selectors import ALL, Selector, select
+
+#: Names that torch.onnx.export(dynamo=True) gives what is none of the module's operators.
+_NUMBERED = re.compile(r"(val|getitem)(_[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,13 @@ class RestoreRelu(Pass):
 
     Args:
         select: pairs, by their float value.
+        by_name: believe the names of values. A quantizer to operators on integers lets what it leaves out give way to what is
+            before it, whose name stays: files of QLinear operators want ``false``.
     """
 
     keeps: ClassVar[Keeps] = EXACT
     select: Selector = ALL
+    by_name: bool = True
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """One Relu per value, for all its pairs."""
@@ -51,27 +58,29 @@ class RestoreRelu(Pass):
             if not (self.select.is_all or is_named(pair, nodes, values)) or pair.q is None or pair.q is pair.dq:
                 continue
             if pair.stored is None:
-                yield from _restored(model, pair.q, namer, made)
+                yield from self._restored(model, pair.q, namer, made)
         for half in half_pairs(model):
             if half.is_q and (self.select.is_all or half.node in nodes or half.node.inputs[0] in values):
-                yield from _restored(model, half.node, namer, made)
+                yield from self._restored(model, half.node, namer, made)
 
-
-def _restored(model: ir.Model, q: ir.Node, namer: Namer, made: dict[ir.Value, ir.Value]) -> Iterator[Change]:
-    source, encoding = q.inputs[0], encoding_of(q)
-    if encoding is None or source is None or _is_named_after_its_node(source):
-        return
-    bounds = whole_bounds(source, encoding)
-    if source in made or bounds is not None or begins_at_zero(source, encoding):
-        yield put_activation(model, q, namer, made, bounds)
+    def _restored(self, model: ir.Model, q: ir.Node, namer: Namer, made: dict[ir.Value, ir.Value]) -> Iterator[Change]:
+        source, encoding = q.inputs[0], encoding_of(q)
+        if encoding is None or source is None or (self.by_name and _is_named_after_its_node(source)):
+            return
+        bounds = whole_bounds(source, encoding)
+        if source in made or bounds is not None or begins_at_zero(source, encoding):
+            yield put_activation(model, q, namer, made, bounds)
 
 
 def _is_named_after_its_node(value: ir.Value) -> bool:
     """Whether the producer of ``value`` always wrote it: who leaves an activation out keeps the name of what that wrote. As
-    torch.onnx names values (both exporters), and tf2onnx."""
+    torch.onnx names values (its older exporter after the node; the other ``node_relu`` → ``relu``, and by numbers what no
+    operator of the module is, as no activation is), and tf2onnx."""
     producer = value.producer()
     if producer is None or not producer.name or not value.name:
         return False
+    if producer.name.startswith("node_") and _NUMBERED.fullmatch(value.name):
+        return True
     index = value.index()
     return (
         value.name in (f"{producer.name}_output_{index}", f"{producer.name}:{index}")

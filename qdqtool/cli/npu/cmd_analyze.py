@@ -61,7 +61,7 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
     payload = {"model": model, **found.to_json(), "output": output}
 
     def render() -> None:
-        _render(found, out, output)
+        _render(found, out, model, output)
         if found.memory is not None:
             say()
             show_memory(found.memory)
@@ -73,7 +73,9 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
     return 1 if found.failures else 0
 
 
-def _render(found: Analysis, out: Out, output: str | None) -> None:
+def _render(found: Analysis, out: Out, model: str, output: str | None) -> None:
+    from qdqtool.cli.tables.saving import written
+
     say(
         f"{found.target}: {found.npu_compute_nodes} of {plural(found.compute_nodes, 'operator')} on the NPU "
         f"({found.npu_percent:.1f} %), {plural(len(found.partitions), 'partition')}, "
@@ -94,7 +96,7 @@ def _render(found: Analysis, out: Out, output: str | None) -> None:
     _findings(found, everything=out.verbose)
     _advice(found)
     if output is not None:
-        say(f"wrote {output}")
+        say(written(output, model))
     for failure in found.failures:
         say(f"failed: {failure}")
 

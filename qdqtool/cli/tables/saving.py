@@ -32,6 +32,7 @@ def run_edit(out: Out, asked: Edit, *, times: bool = False) -> None:
     payload = {
         "output": saved.output,
         "files": list(saved.files),
+        "shared_data": [file for file, is_shared in data_files(saved.output, saved.source) if is_shared],
         "modified": report.modified,
         "passes": report.to_json(),
     }
@@ -49,20 +50,45 @@ def run_edit(out: Out, asked: Edit, *, times: bool = False) -> None:
                     say(f"  {change}")
         if report.passes and not report.modified:
             say("nothing to change: the model is saved as it was")
-        say(f"wrote {' and '.join(saved.files)}")
+        say(written(saved.output, saved.source))
 
     out.result(payload, render)
 
 
 def stored_bytes(path: str) -> int:
     """Bytes of a model in files: its own, and the data files it refers to."""
+    return sum(os.path.getsize(file) for file in [path, *_data_files(path)])
+
+
+def written(output: str, source: str, *others: str) -> str:
+    """What a command says that wrote a model: the file, its data file, ``others``; and the data file that it shares with the
+    model it was made of, ``source``."""
+    files = data_files(output, source)
+    shared, own = ([file for file, is_shared in files if is_shared == wanted] for wanted in (True, False))
+    known = {os.path.realpath(file) for file in own}
+    own += [file for file in others if os.path.realpath(file) not in known]
+    text = f"wrote {' and '.join([output, *own])}"
+    if shared:
+        text += f"; weights in {' and '.join(shared)}, shared with {source} (--copy-data writes its own)"
+    return text
+
+
+def data_files(output: str, source: str) -> list[tuple[str, bool]]:
+    """The data files of ``output``, and of each whether ``source`` refers to it too."""
+    files = _data_files(output)
+    theirs = set(_data_files(source).values()) if files else set()
+    return [(shown, real in theirs) for shown, real in files.items()]
+
+
+def _data_files(path: str) -> dict[str, str]:
+    """The data files that a model refers to, beside it, in the order of its tensors; each with its real path."""
     import onnx_ir as ir
 
     from qdqtool.io.files.read import holds
     from qdqtool.io.models.load import load, slots
 
-    if not holds(path, b"location"):  # the key of every reference to a data file: no need to parse
-        return os.path.getsize(path)
-    tensors = [slot.tensor for slot in slots(load(path))]
-    files = {os.path.realpath(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)}
-    return sum(os.path.getsize(file) for file in [path, *files])
+    if not os.path.isfile(path) or not holds(path, b"location"):  # the key of every reference: no need to parse
+        return {}
+    tensors = [slot.tensor for slot in slots(load(path)) if isinstance(slot.tensor, ir.ExternalTensor)]
+    folder = os.path.dirname(path)
+    return {os.path.join(folder, os.fspath(t.location)): os.path.realpath(t.path) for t in tensors}

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import onnx
-
 from qdqtool.io.files.artifacts import canonical_json
 
 #: In the model's metadata_props: a JSON list, one entry per command, the oldest first.
@@ -73,14 +71,6 @@ def appended(metadata: Mapping[str, str], entry: Provenance) -> str:
     return canonical_json([*history(metadata), entry.to_json()])
 
 
-def sign(proto: onnx.ModelProto, entry: Provenance) -> None:
-    """Append ``entry`` to the history of ``proto``, and name us as its producer; who was that before stands in the entry."""
-    if proto.producer_name != PRODUCER:
-        entry = replace(entry, producer=f"{proto.producer_name} {proto.producer_version}".strip())
-    text = appended({each.key: each.value for each in proto.metadata_props}, entry)
-    proto.producer_name, proto.producer_version = PRODUCER, own_version()
-    held = next((each for each in proto.metadata_props if each.key == PROVENANCE), None)
-    if held is not None:
-        held.value = text
-    else:
-        proto.metadata_props.add(key=PROVENANCE, value=text)
+def named_after(producer: str, release: str, entry: Provenance) -> Provenance:
+    """``entry`` with what had written the model before, its name and release, where that was not us."""
+    return entry if producer == PRODUCER else replace(entry, producer=f"{producer} {release}".strip())

@@ -34,7 +34,7 @@ from qdqtool.io.models.load import (
     write_into,
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
-from qdqtool.io.models.provenance import Provenance, sign
+from qdqtool.io.models.provenance import PRODUCER, PROVENANCE, Provenance, appended, named_after, own_version
 
 External = Literal["auto", "never", "always"]
 #: Bytes from which a tensor goes into a data file; smaller ones (scales, shapes) stay where readers need them early.
@@ -198,11 +198,13 @@ def save(
     threshold: int = THRESHOLD,
     provenance: Provenance | None = None,
     annotations: bool | None = None,
+    copy_data: bool = False,
 ) -> tuple[str, ...]:
     """Write ``model`` to ``path``; the model in memory stays as it is.
 
-    Data that already lies in a file of the same folder is referenced there. All other external data goes, in the order of the
-    model, into one new file ``<stem>.<first 8 of its sha256>.data`` beside the model; an equal one is used again.
+    Data that already lies in a file of the same folder is referenced there, unless ``copy_data``. All other external data goes,
+    in the order of the model, into one new file ``<stem>.<first 8 of its sha256>.data`` beside the model; an equal one is used
+    again.
 
     Args:
         model: the model.
@@ -213,6 +215,7 @@ def save(
         threshold: bytes from which a tensor that is not in a file yet goes into one.
         provenance: entry to append to the model's history, whose producer we are then.
         annotations: write the annotations of values and nodes into the file; None: when the model was loaded with some.
+        copy_data: copy what lies in files of the folder too, so that the model hangs on no other's data file.
 
     Returns:
         The paths written: the model, and the new data file if there is one.
@@ -229,7 +232,7 @@ def save(
     refuse_own_data(model, target)
     keep_annotations = ANNOTATED in model.meta if annotations is None else annotations
     with folder_for(target) as folder, writing(target):
-        moved, data = _write_data(held, folder, target, external, threshold)
+        moved, data = _write_data(held, folder, target, external, threshold, copy_data=copy_data)
         try:
             with put(moved), annotated(model, keep_annotations):
                 proto = serialize(model)
@@ -256,7 +259,7 @@ def refuse_own_data(model: ir.Model, path: str | os.PathLike[str]) -> None:
 
 
 def _write_data(
-    held: list[Slot], folder: str, target: str, external: External, threshold: int
+    held: list[Slot], folder: str, target: str, external: External, threshold: int, *, copy_data: bool
 ) -> tuple[dict[Slot, ir.TensorProtocol], DataFile | None]:
     """Write what must lie outside; what is to stand in the slots of the file instead of what stands there in memory."""
     if external == "never":
@@ -266,7 +269,7 @@ def _write_data(
     for slot in held:
         tensor = slot.tensor
         if isinstance(tensor, ir.ExternalTensor):
-            if os.path.realpath(tensor.base_dir) == os.path.realpath(folder):
+            if not copy_data and os.path.realpath(tensor.base_dir) == os.path.realpath(folder):
                 check_file(tensor)
             else:
                 moving.append(slot)
@@ -345,6 +348,17 @@ def annotated(model: ir.Model, wanted: bool) -> Iterator[None]:
         for holder in annotate.holders(model):
             for annotation in annotate.annotation_kinds():
                 holder.metadata_props.pop(annotation.key, None)
+
+
+def sign(proto: onnx.ModelProto, entry: Provenance) -> None:
+    """Append ``entry`` to the history of ``proto``, and name us as its producer; who was that before stands in the entry."""
+    entry = named_after(proto.producer_name, proto.producer_version, entry)
+    proto.producer_name, proto.producer_version = PRODUCER, own_version()
+    text = appended({each.key: each.value for each in proto.metadata_props}, entry)
+    held = next((each for each in proto.metadata_props if each.key == PROVENANCE), None)
+    if held is None:
+        held = proto.metadata_props.add(key=PROVENANCE)
+    held.value = text
 
 
 def _encode(proto: onnx.ModelProto, path: str) -> bytes:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
 from qdqtool.io.models.data_file import DataFile, nbytes_of
 from qdqtool.io.models.load import Slot, put, slots
-from qdqtool.io.models.provenance import Provenance, sign
+from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import (
     THRESHOLD,
     annotated,
@@ -20,6 +20,7 @@ from qdqtool.io.models.save import (
     reference_to,
     refuse_own_data,
     serialize,
+    sign,
     to_bytes,
 )
 

@@ -46,6 +46,10 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
     )  # fmt: skip
     overwrite: bool = option(False, "Replace files that exist.", before="allow_findings")
     no_provenance: bool = option(False, "Leave out the metadata entry of the float model.", before="allow_findings")
+    copy_data: bool = option(
+        False, "Write a data file of the float model's own, where weights would stay in that of MODEL.",
+        before="allow_findings",
+    )  # fmt: skip
 
     def run(self) -> Exported:
         """The document, and what it leaves out.
@@ -71,7 +75,7 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
             refuse_errors(work, known, allow_findings=self.allow_findings)
             ran = ",".join([*repairs, "remove-qdq{float-io=true}"])
             entry = None if self.no_provenance else provenance_of(ran, source)
-            save(work, self.float_model, overwrite=self.overwrite, provenance=entry)
+            save(work, self.float_model, overwrite=self.overwrite, provenance=entry, copy_data=self.copy_data)
         if self.output is not None:
             artifacts.write_document(self.output, done.document, overwrite=self.overwrite)
         return done

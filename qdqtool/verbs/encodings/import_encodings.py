@@ -93,7 +93,7 @@ class ImportEncodings(Saving, Hints, Findings, Samples, Threaded, Reports, Verb[
         if self.output is not None:
             ran = ",".join([*repairs, done.pipeline])
             entry = None if self.no_provenance else provenance_of(ran, source, {"encodings": digest})
-            save(work, self.output, overwrite=self.overwrite, provenance=entry)
+            save(work, self.output, overwrite=self.overwrite, provenance=entry, copy_data=self.copy_data)
         return done
 
     def _ranges(self, model: ir.Model, names: list[str]) -> Mapping[str, Range]:

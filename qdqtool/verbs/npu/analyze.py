@@ -56,6 +56,9 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         False,
         "Also plan its memory on the target: weights, KV cache, activations; MODEL may be a folder that `split` wrote.",
     )
+    trials: bool = option(
+        True, "Do not try passes of the tool on a copy where no way out is known.", flags=("--no-trials",)
+    )
     outline: bool = option(False, "… and with each partition as a local function, one box in Netron.")
 
     def run(self) -> Analysis:
@@ -84,6 +87,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         )
         from qdqtool.npu.compiled import refuse_compiled
         from qdqtool.npu.memory import graph_memory, plan_of
+        from qdqtool.npu.trying import with_trials
         from qdqtool.targets.loading import load_target
 
         if self.output is not None:
@@ -97,7 +101,10 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         steps += [*repair(work, self.warn), PREPARE]
         run_pipeline(work, ",".join(steps))
         path = "model.onnx" if isinstance(self.model, ir.Model) else os.fspath(self.model)
-        found = judged(analysis(work, path, chip, self.boundary, simulated=self.simulated), before, self.require_npu)
+        found = analysis(work, path, chip, self.boundary, simulated=self.simulated)
+        if self.trials and not self.simulated:
+            found = with_trials(found, chip)
+        found = judged(found, before, self.require_npu)
         if self.memory:
             taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
             plan = plan_of(chip, [graph_memory(work, taken, name=os.path.basename(path))])
@@ -109,7 +116,14 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
                 steps.append(OUTLINE)
             refuse_errors(work, known, allow_findings=self.allow_findings)
             entry = None if self.no_provenance else provenance_of(",".join(steps), source, {"target": chip.sha256})
-            save(work, self.output, overwrite=self.overwrite, provenance=entry, annotations=True)
+            save(
+                work,
+                self.output,
+                overwrite=self.overwrite,
+                provenance=entry,
+                annotations=True,
+                copy_data=self.copy_data,
+            )
         return found
 
 

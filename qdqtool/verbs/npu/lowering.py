@@ -72,5 +72,12 @@ def lowered(asked: Lowering, *, programs: bool, embed: bool = True) -> Lowered:
     beside = () if embed else move_payloads_out(done.model, os.fspath(asked.output), is_context)
     ran = ",".join([*repairs, compiling.preparation(asked.boundary), compiling.LOWER])
     entry = None if asked.no_provenance else provenance_of(ran, source, {"target": chip.sha256})
-    files = save(done.model, asked.output, overwrite=asked.overwrite, provenance=entry, annotations=False)
+    files = save(
+        done.model,
+        asked.output,
+        overwrite=asked.overwrite,
+        provenance=entry,
+        annotations=False,
+        copy_data=asked.copy_data,
+    )
     return dataclasses.replace(done, files=(os.fspath(asked.output), *files[1:], *beside))

@@ -48,7 +48,7 @@ class Remove(PairEditing, Edit):
 
     def steps(self) -> list[Step]:
         """The passes."""
-        from qdqtool.verbs.work.removal import Past, first_steps, plan
+        from qdqtool.verbs.work.removal import Past, first_steps, has_integer_operators, plan
 
         if self.keep_weights and self.round_weights:
             raise wrong("remove", "--keep-weights leaves the pair that --round-weights removes")
@@ -66,7 +66,7 @@ class Remove(PairEditing, Edit):
         past = Past.of(model)
         relus = self.restore_relu if self.restore_relu is not None else not past.keeps_relus
         if relus and chosen is not None:
-            steps.append(("restore-relu", chosen))
+            steps.append(("restore-relu", {**chosen, **({"by_name": False} if has_integer_operators(model) else {})}))
         weights = {"keep_weights": True} if self.keep_weights else {"round_weights": True} if self.round_weights else {}
         if chosen is not None:
             steps.append(("remove-qdq", {**chosen, **weights, **({"float_io": True} if everything else {})}))

@@ -182,7 +182,7 @@ def _filled(job: Job) -> Deployment:
         check = Check(job.file(deployment.MODEL), target=job.target)
         checked = replace(check, progress=tick, warn=asked.warn).run()
     with job.step("analyzing"):
-        analyze = Analyze(job.file(deployment.MODEL), target=job.target)
+        analyze = Analyze(job.file(deployment.MODEL), target=job.target, trials=False)
         analysis: Analysis = replace(analyze, model=done.model, warn=asked.warn).run()
     with job.step("comparing") as tick:
         feeds = _judged_on(job, floats)

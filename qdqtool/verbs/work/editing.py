@@ -41,11 +41,13 @@ class Saved:
         report: what the passes did.
         output: the model.
         files: everything written: the model, and its new data file if there is one.
+        source: the model it was made of.
     """
 
     report: Report
     output: str
     files: tuple[str, ...]
+    source: str
 
 
 @dataclass
@@ -134,10 +136,11 @@ def run_and_save(
         external=external,
         threshold=THRESHOLD if threshold is None else threshold,
         annotations=annotations,
+        copy_data=asked.copy_data,
     )
     if record is not None:
         append_script(record, steps.passes, source_sha256=digest, result_sha256=sha256_of_file(output), inputs=read)
-    return Saved(report, output, (output, *written[1:]))
+    return Saved(report, output, (output, *written[1:]), source)
 
 
 def with_repairs(model: str, steps: Sequence[Step], warn: Warn | None) -> Pipeline:

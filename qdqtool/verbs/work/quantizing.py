@@ -124,7 +124,7 @@ def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
     )  # fmt: skip
     if asked.output is not None:
         entry = None if asked.no_provenance else result.provenance
-        save(work, asked.output, overwrite=asked.overwrite, provenance=entry)
+        save(work, asked.output, overwrite=asked.overwrite, provenance=entry, copy_data=asked.copy_data)
     if asked.report is not None:
         write_json(asked.report, kind="quantization", version=1, payload=result.to_json(), overwrite=asked.overwrite)
     return result

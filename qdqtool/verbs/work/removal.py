@@ -57,6 +57,14 @@ def first_steps(model: str) -> list[Step]:
     return shapes
 
 
+def has_integer_operators(model: str) -> bool:
+    """Whether operators on integers with forms on floats are in the file ``model``."""
+    from qdq_passes.graph.operators.qoperators import form_of
+    from qdq_passes.graph.uses import all_nodes
+
+    return any(form_of(node) is not None for node in all_nodes(load(model)))
+
+
 def plan(model: str, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[list[Step], dict[str, Any] | None]:
     """The steps that make pairs of the selected operators on integers, or remove dynamic quantization, and what remove-qdq is to
     select behind them; None for nothing. Where only pairs are selected: no steps, and ``chosen`` as it is.

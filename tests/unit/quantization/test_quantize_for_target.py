@@ -164,3 +164,13 @@ def test_a_preset_may_lie_beside_its_target_and_is_inherited(tmp_path: Path) -> 
 def test_weights_alone_are_those_of_the_preset() -> None:
     """A target says what it takes, a preset of weights alone which are stored: no gains of norms, no constants of sums."""
     assert set(Planned(target="apple_ane").plan().annotate.ops) == {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+
+
+@pytest.mark.parametrize("line", ['sharing = ["Conf"]', 'sharing = ["Relu", "FancyConv"]'])
+def test_an_operator_that_there_is_not_is_told(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "chip.toml"
+    file.write_text(TARGET.format(line))
+    with refusal(ModelError):
+        load_target(file)
+    file.write_text(TARGET.format('sharing = ["com.acme::FancyConv"]'))
+    assert load_target(file).legalization.sharing == ("com.acme::FancyConv",)

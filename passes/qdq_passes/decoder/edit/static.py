@@ -165,8 +165,12 @@ def _text(value: ir.Value) -> str:
 
 
 def _is_mask(value: ir.Value) -> bool:
-    """Whether ``value`` is one more mask of scores, [batch, 1, sequence, total]."""
-    return value.dtype in FLOAT_TYPES and value.shape is not None and len(value.shape) == 4 and value.shape[1] == 1
+    """Whether ``value`` is one more mask: of scores, [batch, 1, sequence, total]; of padding, [batch, total], whatever its dims
+    are called: one whose size alone is read once masks of scores and positions are inputs of their own."""
+    rank = rank_or(value, 0)
+    if rank == 2 and value.dtype not in FLOAT_TYPES:
+        return "mask" in (value.name or "").lower()
+    return value.dtype in FLOAT_TYPES and value.shape is not None and rank == 4 and value.shape[1] == 1
 
 
 def _names(roles: Mapping[ir.Value, Sequence[int | None]]) -> dict[str, int]:

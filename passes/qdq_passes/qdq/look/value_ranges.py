@@ -19,6 +19,8 @@ Interval = tuple[float, float]
 EVERYTHING: Interval = (-math.inf, math.inf)
 #: Two roundings to float32, of the range and of the scale, 2^-24 each, and as much again for those who divide otherwise.
 SCALE_ROUNDING = 2.0**-22
+#: Beyond, a range that ends at whole numbers by chance is no longer rare: of one that ends anywhere, one in 2^13.
+WIDEST = 256
 #: Values that are looked at on the way up; beyond, nothing is known.
 FARTHEST = 200
 
@@ -93,8 +95,15 @@ def whole_bounds(source: ir.Value | None, encoding: Encoding) -> Interval | None
     if is_about_zero or not is_integer_type(encoding.dtype) or not math.isfinite(encoding.scale[0]):
         return None
     (low,), (high,), step = (*(end.ravel().tolist() for end in real_range(encoding)), encoding.scale[0])
+    if not math.isfinite(high - low):
+        return None
     width, first = round(high - low), round(low)
-    if width < 1 or math.frexp(step)[0] == 0.5 or abs(high - low - width) > width * SCALE_ROUNDING or first > 0:
+    if (
+        not 1 <= width <= WIDEST
+        or math.frexp(step)[0] == 0.5
+        or abs(high - low - width) > width * SCALE_ROUNDING
+        or first > 0
+    ):
         return None
     if abs(low - first) > step * (0.5 + SCALE_ROUNDING * width):
         return None
