@@ -19,7 +19,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.comparison.masked import hidden_below, seen
+from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.region_model import CAUSES, Cause, Recipe, RegionModel, bounds_of
 from qdqtool.comparison.regions import Region, Shapes, regions_of
 from qdqtool.comparison.replaying import Replayed, replay
@@ -151,7 +151,7 @@ class _Bench:
     variants: dict[str, tuple[RegionModel, Session]]
     sums: list[_Sums]
     moved_is_known: bool
-    hidden: Mapping[str, float]
+    masked: frozenset[str]
 
     @classmethod
     def of(cls, recipe: Recipe, group: list[Region], reference: ir.Model, history: Replayed, threads: int) -> _Bench:
@@ -171,7 +171,7 @@ class _Bench:
             variants=variants,
             sums=[_Sums(region) for region in group],
             moved_is_known=history.moved is not None,
-            hidden=hidden_below(reference),
+            masked=may_hide(reference),
         )
 
     def add(self, feed: Mapping[str, Array]) -> None:
@@ -201,7 +201,7 @@ class _Bench:
 
     def _seen(self, values: Mapping[str, Array], tensor: str, y: Array) -> Array:
         """``y``, one form of ``tensor``, without what the float model hides in it."""
-        return seen(np.asarray(values[tensor]), np.asarray(y), self.hidden.get(tensor))
+        return seen(np.asarray(values[tensor]), np.asarray(y)) if tensor in self.masked else np.asarray(y)
 
     def _run(
         self, variant: str, values: Mapping[str, Array], feed: Mapping[str, Array]

@@ -157,3 +157,23 @@ def test_what_is_hidden_in_one_model_alone_is_noise() -> None:
     assert worst.name in ("m", "a", "f")
     assert worst.agreement.sqnr_db is not None
     assert worst.agreement.sqnr_db < 1
+
+
+BIASED = """g (float[N,3] x) => (float[N,3] y) <float[3] amount = {{{amount}}}> {{
+    s = Add(x, amount)
+    y = Softmax(s)
+}}"""
+
+
+@pytest.mark.parametrize("scores", [[0, 20, 40], [0, 0, 40]], ids=["nothing lies apart", "a bias is no mask"])
+def test_scores_without_a_mask_are_signal(scores: list[float]) -> None:
+    a, b = model(BIASED.format(amount="0, 0, 0")), model(BIASED.format(amount="1, 1, 1"))
+    (found,) = compare_models(a, b, [{"x": np.array([scores], np.float32)}]).tensors
+    assert found.agreement.sqnr_db == pytest.approx(10 * np.log10(sum(s * s for s in scores) / 3))
+
+
+def test_a_mask_of_a_hundred_hides() -> None:
+    text = "g (float[N,2] x) => (float[N,2] y) <float[2,2] mask = {{0, {low}, 0, 0}}> {{ s = Add(x, mask) y = Softmax(s) }}"
+    a, b = model(text.format(low="-100")), model(text.format(low="-16"))
+    (found,) = compare_models(a, b, [{"x": np.array([[1, 2], [3, 4]], np.float32)}]).tensors
+    assert found.agreement.is_exact
