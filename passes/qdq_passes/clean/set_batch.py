@@ -32,9 +32,9 @@ class SetBatch(Pass):
     constants that hold the same for each sample.
     Requires: static shapes, which are inferred; all inputs of two dimensions or more begin with the same number.
     Keeps: names; what is computed of a sample, up to the order of sums.
-    Skips: models without a batch, with a note; where an operator may let samples meet (a sum over the batch, a Softmax along
-    it), where a constant differs from sample to sample, where a shape is computed or a node has a body: the node is named, and
-    the model is left as it is, but for shapes.
+    Skips: models without a batch, or with one of a single sample, with a note; where an operator may let samples meet (a sum
+    over the batch, a Softmax along it), where a constant differs from sample to sample, where a shape is computed or a node
+    has a body: the node is named, and the model is left as it is, but for shapes.
 
     Args:
         size: samples at a time.
@@ -57,6 +57,11 @@ class SetBatch(Pass):
             yield skip("model", f"its inputs begin with {told}, which is no one batch")
             return
         if samples == self.size:
+            return
+        if samples < 2:  # dimensions of 1 are not told from those of samples
+            yield skip(
+                "model", f"its inputs hold {samples} of what would be samples: fix-shapes binds a symbolic batch"
+            )
             return
         yield from changes_of(model, infer_shapes, "inferred")
         try:
