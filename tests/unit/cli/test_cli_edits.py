@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -287,3 +288,20 @@ def test_a_stored_weight_goes_by_its_float_name(tmp_path: Path) -> None:
     cli("qdq", "remove", tmp_path / "q.onnx", *select, "-o", tmp_path / "r.onnx")
     same_outputs(tmp_path / "q.onnx", tmp_path / "r.onnx", images())
     assert "head.fc.weight" in {i.name for i in onnx.load(tmp_path / "r.onnx").graph.initializer}
+
+
+def test_the_data_file_that_is_shared_is_named_and_copied_where_asked(tmp_path: Path) -> None:
+    for name in ("external_data.onnx", "external_data.onnx.data"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    source, data = tmp_path / "external_data.onnx", str(tmp_path / "external_data.onnx.data")
+    shares = cli("simplify", source, "-o", tmp_path / "a.onnx")
+    assert shares.out.endswith(f"a.onnx; weights in {data}, shared with {source} (--copy-data writes its own)\n")
+    assert cli("simplify", source, "-o", tmp_path / "b.onnx", "--json").json["shared_data"] == [data]
+    owns = cli("simplify", source, "-o", tmp_path / "c.onnx", "--copy-data")
+    assert "shared" not in owns.out
+    (made,) = tmp_path.glob("c.*.data")
+    assert owns.out.endswith(f"wrote {tmp_path / 'c.onnx'} and {made}\n")
+    Path(data).unlink()
+    onnx.checker.check_model(str(tmp_path / "c.onnx"))
+    quantized = cli("quantize", tmp_path / "c.onnx", "--data", "random:1", "-o", tmp_path / "q.onnx").out
+    assert f"weights in {made}, shared with {tmp_path / 'c.onnx'}" in quantized
