@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
@@ -18,6 +18,8 @@ from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.pipeline.text import make_pass
+from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
+from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.selectors import ALL, NONE, Selector, literal
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
@@ -106,6 +108,13 @@ class Plan:
         """The pass that chooses the encodings, and says what is quantized."""
         return next(p for p in self.materialise.passes if isinstance(p, AnnotateEncodings))
 
+    @property
+    def keeps_float_weights(self) -> bool:
+        """Whether weights stay float, each behind a pair: the file is no smaller then."""
+        passes = self.materialise.passes
+        on_floats = any(isinstance(p, InsertQdq) and p.weights == "qdq" for p in passes)
+        return on_floats and not any(isinstance(p, FoldWeightQdq) for p in passes)
+
     def excluding(self, *texts: str) -> Plan:
         """This plan with the nodes that the selectors ``texts`` name left float too."""
         policy = self.annotate
@@ -193,15 +202,7 @@ def plan(
         )
     )
     if ops:
-        is_chosen = (
-            "ops" in said or "more-ops" in said or not laid.is_calibrated
-        )  # weights alone: of the operators of the preset
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
-        if not taken:
-            raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
-        materialise = Pipeline(
-            tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
-        )
+        materialise = _limited(materialise, ops, laid, options)
         prepare += lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
@@ -223,13 +224,24 @@ def plan(
     )
 
 
-def _stored_weights(preset: Preset, laid: Preset, options: PlanOptions) -> tuple[str, tuple[str, ...]]:
+def _limited(materialise: Pipeline, ops: tuple[str, ...], laid: Preset, options: PlanOptions) -> Pipeline:
+    """``materialise`` with the operator types ``ops`` of a target instead of the preset's; where those were chosen, or weights
+    alone are quantized, with what is in both."""
+    is_chosen = "ops" in options.extra or "more-ops" in options.extra or not laid.is_calibrated
+    taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
+    if not taken:
+        raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
+    return Pipeline(tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes))
+
+
+def _stored_weights(preset: Preset, laid: Preset, options: PlanOptions) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
     """How weights are stored, and a warning where that is otherwise than another tool's option asks."""
     if options.weights is not None:
         return options.weights, ()
     if weights_kept(preset, laid, options.extra):
         return preset.insert.weights, (KEPT_PAIRS,)
-    return options.extra.get("insert-qdq.weights", preset.insert.weights), ()
+    stored: Literal["qdq", "dq"] = options.extra.get("insert-qdq.weights", preset.insert.weights)
+    return stored, ()
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:
