@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from qdqtool.cli.completing import completer
 from qdqtool.cli.help import Command, Option
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out
@@ -91,11 +92,11 @@ def _parameter(each: Field) -> click.Parameter:
         is_optional = each.default is not MISSING or (option.value or "").startswith("[")
         return click.Argument(
             [each.name], metavar=option.value, required=not is_optional, nargs=-1 if each.is_many else 1,
-            type=click.Choice(each.choices) if each.choices else None,
+            type=click.Choice(each.choices) if each.choices else None, shell_complete=completer(each),
         )  # fmt: skip
     return Option(
         [each.name, *each.spellings], help=option.text, metavar=option.value, required=option.required,
-        section=each.section, **_form(each),
+        section=each.section, shell_complete=completer(each), **_form(each),
     )  # fmt: skip
 
 

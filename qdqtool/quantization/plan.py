@@ -19,6 +19,8 @@ from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.pipeline.text import make_pass
+from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
+from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.selectors import ALL, NONE, Selector, literal
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
@@ -107,6 +109,13 @@ class Plan:
         """The pass that chooses the encodings, and says what is quantized."""
         return next(p for p in self.materialise.passes if isinstance(p, AnnotateEncodings))
 
+    @property
+    def keeps_float_weights(self) -> bool:
+        """Whether weights stay float, each behind a pair: the file is no smaller then."""
+        passes = self.materialise.passes
+        on_floats = any(isinstance(p, InsertQdq) and p.weights == "qdq" for p in passes)
+        return on_floats and not any(isinstance(p, FoldWeightQdq) for p in passes)
+
     def excluding(self, *texts: str) -> Plan:
         """This plan with the nodes that the selectors ``texts`` name left float too."""
         policy = self.annotate
@@ -194,9 +203,7 @@ def plan(
         )
     )
     if ops:
-        # what is said, and a preset of weights alone, choose among the operators of the target
-        is_chosen = "ops" in said or "more-ops" in said or not laid.is_calibrated
-        materialise = _taking(ops, laid, materialise, is_chosen=is_chosen)
+        materialise = _limited(materialise, ops, laid, options)
         prepare = fused_for(prepare, ops) + lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
@@ -218,11 +225,13 @@ def plan(
     )
 
 
-def _taking(ops: tuple[str, ...], preset: Preset, materialise: Pipeline, *, is_chosen: bool) -> Pipeline:
-    """``materialise`` with the operators ``ops`` of a target, or those of ``preset`` among them."""
-    taken = tuple(op for op in preset.annotate.ops if op in ops) if is_chosen else ops
+def _limited(materialise: Pipeline, ops: tuple[str, ...], laid: Preset, options: PlanOptions) -> Pipeline:
+    """``materialise`` with the operator types ``ops`` of a target instead of the preset's; where those were chosen, or weights
+    alone are quantized, with what is in both."""
+    is_chosen = "ops" in options.extra or "more-ops" in options.extra or not laid.is_calibrated
+    taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
     if not taken:
-        raise UsageError(f"the target takes no {' and no '.join(preset.annotate.ops)}", hint="see `list targets`")
+        raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
     return Pipeline(tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes))
 
 
@@ -238,7 +247,8 @@ def _stored_weights(preset: Preset, laid: Preset, options: PlanOptions) -> tuple
         return options.weights, ()
     if weights_kept(preset, laid, options.extra):
         return preset.insert.weights, (KEPT_PAIRS,)
-    return options.extra.get("insert-qdq.weights", preset.insert.weights), ()
+    stored: Literal["qdq", "dq"] = options.extra.get("insert-qdq.weights", preset.insert.weights)
+    return stored, ()
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:
