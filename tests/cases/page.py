@@ -41,7 +41,7 @@ def _console(page: Path, body: str) -> None:
     for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
         command, _, wanted = part.partition("\n")
         words = shlex.split(command)
-        finds = words[:2] == ["qdqtool", "diff"] and "no differences" not in wanted
+        finds = (words[:2] == ["qdqtool", "diff"] and "no differences" not in wanted) or "\nfailed: " in wanted
         code, out, err = _called(words[1:]) if words[0] == "qdqtool" else _process(words)
         shown = out + "".join(line for line in err.splitlines(True) if line.startswith("error:"))
         same = doctest.OutputChecker().check_output(wanted, shown, doctest.ELLIPSIS)
