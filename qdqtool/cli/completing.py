@@ -11,12 +11,13 @@ from qdq_passes.core.registry import PASSES, FolderRegistry
 from qdq_passes.core.toml_registry import TomlRegistry
 
 from qdqtool.options import Field
+from qdqtool.presets import PRESETS
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 #: What there is lists of → its names.
 NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "presets": TomlRegistry("presets", "qdqtool.presets").names,
+    "presets": PRESETS.names,
     "targets": TomlRegistry("targets", "qdqtool.targets").names,
     "methods": FolderRegistry("methods", ("qdqtool.calibrate.methods",)).names,
     "passes": PASSES.names,
@@ -94,10 +95,11 @@ def _nodes(context: click.Context) -> list[tuple[str, str]]:
     path = next((text for text in given if isinstance(text, str) and os.path.isfile(text)), None)
     if path is None or os.path.getsize(path) > READ:
         return []
-    import onnx
-    from google.protobuf.message import DecodeError
+    from qdq_passes.errors import QdqError
+
+    from qdqtool.io.models.parse import read_model
 
     try:
-        return [(node.op_type, node.name) for node in onnx.load(path, load_external_data=False).graph.node]
-    except (DecodeError, OSError):
+        return [(node.op_type, node.name) for node in read_model(path).graph.node]
+    except QdqError:  # a file that is no model has nothing to complete
         return []

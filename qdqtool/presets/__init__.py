@@ -33,3 +33,10 @@ beside the file): tables are laid over key by key, a list takes the place of the
 what may not be asked for beside it: ``per_axis = "the chip shifts a whole tensor by one power of two"``.
 
 Every number and choice carries a comment with its source."""
+
+from __future__ import annotations
+
+from qdq_passes.core.toml_registry import TomlRegistry
+
+#: Where presets are looked up by name.
+PRESETS = TomlRegistry("presets", "qdqtool.presets")

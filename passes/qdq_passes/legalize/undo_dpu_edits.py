@@ -19,7 +19,7 @@ from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.graph.operators.reductions import averaged_sizes
 from qdq_passes.graph.uses import all_nodes, float_of, is_standard, label
-from qdq_passes.legalize.edit.dpu_marks import KEY, marked, unmark
+from qdq_passes.legalize.edit.replacement_prices import BEFORE_DPU, marked, unmark
 from qdq_passes.numerics.dpu import (
     HARD_SIGMOID_FACTOR,
     LEAKY_RELU_KNOWN,
@@ -148,5 +148,5 @@ def _slope(node: ir.Node, text: str) -> float:
         return float(text)
     except ValueError as error:
         raise ModelError(
-            f"its metadata {KEY} is no number: {text}", where=node.name, hint="remove that entry"
+            f"its metadata {BEFORE_DPU} is no number: {text}", where=node.name, hint="remove that entry"
         ) from error
