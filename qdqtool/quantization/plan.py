@@ -232,9 +232,7 @@ def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None
     return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
 
 
-def _stored_weights(
-    preset: Preset, laid: Preset, options: PlanOptions
-) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
+def _stored_weights(preset: Preset, laid: Preset, options: PlanOptions) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
     """How weights are stored, and a warning where that is otherwise than another tool's option asks."""
     if options.weights is not None:
         return options.weights, ()
