@@ -64,8 +64,8 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _presets() -> list[dict[str, Any]]:
+    from qdqtool.presets.extending import PRESETS
     from qdqtool.presets.loading import load_preset
-    from qdqtool.presets.registry import PRESETS
 
     found = []
     for name in PRESETS.names():

@@ -10,6 +10,9 @@ from pathlib import Path
 from qdq_passes.core.toml_registry import SUFFIX, TomlFile, TomlRegistry
 from qdq_passes.errors import ModelError, UsageError
 
+#: Where presets are looked up by name.
+PRESETS = TomlRegistry("presets", "qdqtool.presets")
+
 #: The key that names the other preset.
 EXTENDS = "extends"
 #: The table of passes; in its texts ``@before`` stands for what the other preset has there.

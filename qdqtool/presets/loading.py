@@ -19,12 +19,11 @@ from qdq_passes.pipeline.text import make_pass, parse_passes
 from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.selectors import Selector
 
-from qdqtool.presets.extending import EXTENDS, extended
+from qdqtool.presets.extending import EXTENDS, PRESETS, extended
 from qdqtool.presets.precision import KINDS, precision_of
 from qdqtool.presets.preset import Preset
 from qdqtool.presets.recovery import KEYS as RECOVERY
 from qdqtool.presets.recovery import recovery_of
-from qdqtool.presets.registry import PRESETS
 
 #: Options of annotate-encodings and of insert-qdq that a preset may set.
 POLICY = (

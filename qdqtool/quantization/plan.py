@@ -194,16 +194,7 @@ def plan(
         )
     )
     if ops:
-        is_chosen = (
-            "ops" in said or "more-ops" in said or not laid.is_calibrated
-        )  # weights alone: of the operators of the preset
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
-        if not taken:
-            raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
-        materialise = Pipeline(
-            tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
-        )
-        prepare += lowerings(ops)
+        prepare, materialise = prepare + lowerings(ops), _of_operators(materialise, _taken(laid, said, ops))
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
     prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
@@ -221,6 +212,24 @@ def plan(
         annotators=(*options.annotate, *head_annotators(options)),
         warnings=(KEPT_PAIRS,) if keeps and options.weights is None else (),
     )
+
+
+def _taken(preset: Preset, said: Mapping[str, Any], ops: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``ops``, a target's, that are quantized: all; where the user names operators, or the preset is of weights alone
+    and says which are stored, only these of them.
+
+    Raises:
+        UsageError: none is left.
+    """
+    is_chosen = "ops" in said or "more-ops" in said or not preset.is_calibrated
+    taken = tuple(op for op in preset.annotate.ops if op in ops) if is_chosen else ops
+    if not taken:
+        raise UsageError(f"the target takes no {' and no '.join(preset.annotate.ops)}", hint="see `list targets`")
+    return taken
+
+
+def _of_operators(materialise: Pipeline, ops: tuple[str, ...]) -> Pipeline:
+    return Pipeline(tuple(replace(p, ops=ops) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes))
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:

@@ -11,7 +11,7 @@ from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
-from qdqtool.presets.registry import PRESETS
+from qdqtool.presets.extending import PRESETS
 from qdqtool.targets.toml_values import operators_of
 
 

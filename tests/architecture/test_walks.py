@@ -9,8 +9,8 @@ import pytest
 from tests.architecture.typed_names import MODEL, holders, indexed, modules
 from tests.architecture.walks import VERBS, Flow, walk
 
-#: Files that a verb's model may pass through.
-LIMITS = {"quantize": 60, "analyze": 20, "split": 20}
+#: Files that a verb's model may pass through; quantize ends with who runs what on a target, analyze tries advice on copies.
+LIMITS = {"quantize": 63, "analyze": 23, "split": 20}
 
 
 @pytest.mark.parametrize("verb", LIMITS)

@@ -11,7 +11,7 @@ from qdq_passes.pipeline.pipeline import parse_pipeline
 from qdq_passes.select.selectors import Selector
 
 from qdqtool.cli.main import cli as root
-from qdqtool.presets.registry import PRESETS
+from qdqtool.presets.extending import PRESETS
 from qdqtool.targets.loading import TARGETS
 from tests.cases.cli_helpers import cli
 

@@ -14,8 +14,8 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool import api
 from qdqtool.io.models.load import load
+from qdqtool.presets.extending import PRESETS
 from qdqtool.presets.loading import load_preset
-from qdqtool.presets.registry import PRESETS
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import plan
 from qdqtool.verbs.perplexity import perplexity

@@ -13,7 +13,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.npu.partitions.partitions import partition_for, placements
 
 import qdqtool
-from qdqtool.presets.registry import PRESETS
+from qdqtool.presets.extending import PRESETS
 from qdqtool.targets.loading import TARGETS, load_target
 from qdqtool.targets.target import Target
 from tests.cases.small_models import HEADER, model
