@@ -40,6 +40,8 @@ REPLACED = {
     "com.microsoft::SkipSimplifiedLayerNormalization": "decompose-skip-layer-norm",
 }  # fmt: skip
 
+#: How a suggestion begins where shapes hang on no dimension that could be bound.
+NO_STATIC = "no pass is known that makes it static"
 #: Names of inputs that hold a KV cache.
 _CACHE = re.compile(r"past|cache", re.IGNORECASE)
 #: What may be done about operators on integers.
@@ -133,7 +135,15 @@ def of_shape(unit: Unit) -> str:
         return f"make static graphs of the decoder: `qdqtool split`; or {mend}" if is_decoder else mend
     if any(not isinstance(dim, int) for value in inputs for dim in value.shape or (None,)):
         return "make the shapes static: `qdqtool fix-shapes --input-shape INPUT=1x3x224x224`"
-    return "no pass is known that makes it static, where it hangs on the data: export the model with fixed shapes"
+    return f"{NO_STATIC}, where it hangs on the data: export the model with fixed shapes"
+
+
+def of_computed(unit: Unit) -> str:
+    """Of a shape, axes or bounds that are computed."""
+    mend = of_shape(unit)
+    if mend.startswith(NO_STATIC):
+        return f"{NO_STATIC}: export the model with fixed shapes"
+    return f"{mend}, then compute what hangs on them: `qdqtool simplify`"
 
 
 def of_batch(most: int) -> str:
