@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 from qdq_passes.core.registry import PASSES, FolderRegistry
 from qdq_passes.core.toml_registry import TomlRegistry
+from qdq_passes.errors import QdqError
 
 from qdqtool.options import Field
 
@@ -94,10 +95,9 @@ def _nodes(context: click.Context) -> list[tuple[str, str]]:
     path = next((text for text in given if isinstance(text, str) and os.path.isfile(text)), None)
     if path is None or os.path.getsize(path) > READ:
         return []
-    import onnx
-    from google.protobuf.message import DecodeError
+    from qdqtool.io.models.parse import read_model
 
     try:
-        return [(node.op_type, node.name) for node in onnx.load(path, load_external_data=False).graph.node]
-    except (DecodeError, OSError):
+        return [(node.op_type, node.name) for node in read_model(path).graph.node]
+    except QdqError:
         return []
