@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 from qdq_passes.core.registry import PASSES, FolderRegistry
 from qdq_passes.core.toml_registry import TomlRegistry
+from qdq_passes.errors import QdqError
 
 from qdqtool.options import Field
 from qdqtool.presets import PRESETS
@@ -95,11 +96,9 @@ def _nodes(context: click.Context) -> list[tuple[str, str]]:
     path = next((text for text in given if isinstance(text, str) and os.path.isfile(text)), None)
     if path is None or os.path.getsize(path) > READ:
         return []
-    from qdq_passes.errors import QdqError
-
     from qdqtool.io.models.parse import read_model
 
     try:
         return [(node.op_type, node.name) for node in read_model(path).graph.node]
-    except QdqError:  # a file that is no model has nothing to complete
+    except QdqError:
         return []

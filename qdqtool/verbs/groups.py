@@ -72,7 +72,9 @@ class Saving:
     section: ClassVar[str] = WRITTEN
 
     overwrite: bool = option(False, "Replace FILE if it exists.", recipe=False)
-    no_provenance: bool = option(False, "Leave out the metadata entry that says what was done.", recipe=False)
+    no_provenance: bool = option(
+        False, "Leave out the metadata entry that says what was done, and our name as producer.", recipe=False
+    )
     copy_data: bool = option(
         False, "Write a data file of its own, where weights would stay in that of MODEL beside it.", recipe=False
     )

@@ -34,7 +34,8 @@ FLOATS = ("apple_ane", "cloud_ai100", "tpu_like")
 #: The samples that take long to quantize, without the presets that give every operator the types of another.
 LARGE = ("detector", "tiny_llama", "vit_block")
 REPEATED = (
-    "16a16w-qat", "16a4w-qat", "16a8w-qat", "8a8w-qat", "dynamic-per-token", "vulkan-8w", "w4-g128", "xint8-compat",
+    "16a16w-compat", "16a16w-qat", "16a4w-qat", "16a8w-compat", "16a8w-qat", "8a8w-compat", "8a8w-qat", "coreml-8a-c8w-compat",
+    "coreml-baseline-8a-c4w", "dynamic-per-token", "vulkan-8w", "w4-g128", "xint8-compat", "xnnpack-dynamic-qc4",
 )  # fmt: skip
 
 
