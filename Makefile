@@ -1,4 +1,5 @@
 # make demo: the main job on the bundled sample.   make test: what every change must pass: lint, and a part of the tests, ten minutes.
+# make docs: the site, into build/site.
 # make test-all: all of the tests, and what needs more than Python, make, git and a C++ compiler (docs/testing.md).
 PYTHON ?= python3
 VENV ?= .venv
@@ -36,9 +37,9 @@ test-all: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
 
-docs: $(STAMP)  # build/site
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
-	$(BIN)/mkdocs build --strict --quiet
+# The site, into build/site: mkdocs has an environment of its own.
+docs: $(STAMP)
+	$(BIN)/python -m tests.extra site
 
 $(STAMP): pyproject.toml $(shell find qdqtool/npu/ep -type f)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
