@@ -210,7 +210,7 @@ def test_a_type_that_is_folded_away_is_explained(tmp_path: Path) -> None:
     )
     told(done.error)
     cli(
-        "quantize", DIGITS, "--preset", "a8w8", "--data", "random:1", "--exclude", "op:BatchNormalization", "--no-fuse-layers",
+        "quantize", DIGITS, "--preset", "w4-g32", "--data", "random:1", "--exclude", "op:BatchNormalization", "--no-fuse-layers",
         "-o", tmp_path / "q.onnx",
     )  # fmt: skip
 
