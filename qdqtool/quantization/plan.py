@@ -125,6 +125,14 @@ class Plan:
             self, materialise=Pipeline(tuple(annotate if p is policy else p for p in self.materialise.passes))
         )
 
+    def isolating(self, *names: str) -> Plan:
+        """This plan with the nodes ``names``, which the target declines as they stand, kept from costing their region."""
+        passes = (
+            replace(p, declined=(*p.declined, *names)) if isinstance(p, IsolateOperators) else p
+            for p in self.precision.passes
+        )
+        return replace(self, precision=Pipeline(tuple(passes)))
+
     def overriding(self, said: Mapping[str, Mapping[str, object]]) -> Plan:
         """This plan with ``said`` of single tensors laid over what it says of them."""
         policy = self.annotate

@@ -32,11 +32,13 @@ class IsolateOperators(Pass):
 
     Args:
         taken: operator types that the NPU computes on integers.
+        declined: names of nodes that it does not compute though it has their operator: as they stand, among what they read.
         share: multiply-accumulates that heads and preprocessings may cost together, as a share of all.
     """
 
     keeps: ClassVar[Keeps] = EXACT
     taken: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
     share: float = 0.05
 
     def run(self, model: ir.Model) -> Iterator[Change]:
@@ -44,13 +46,18 @@ class IsolateOperators(Pass):
         if not self.taken:
             return
         nodes = main_nodes(model)
-        edges, taken = reach(nodes), set(self.taken)
+        declined = set(self.declined)
+        edges, taken = reach(nodes), {n for n in nodes if op_type_of(n) in self.taken and n.name not in declined}
         total = macs_in(nodes)
         left = self.share * total
         for node in nodes:
-            if PRECISION.get(node) is not None or not _is_tied(node, taken):
+            is_declined = node.name in declined
+            if PRECISION.get(node) is not None:
                 continue
-            why = f"{label(node)} ({node.op_type}), which the target does not take"
+            why = f"{label(node)} ({node.op_type}), which the target does not take{' as it stands' if is_declined else ''}"
+            if not _is_tied(node, taken):
+                yield from _leave([node] if is_declined else [], f"at {why}")
+                continue
             sides = _sides(node, edges)
             for where, whole in ((where, whole) for where, whole, _ in sides):
                 those = [n for n in nodes if n in whole and PRECISION.get(n) is None]
@@ -72,9 +79,9 @@ def _sides(node: ir.Node, edges: Reach) -> list[tuple[str, set[ir.Node], list[ir
     return sides
 
 
-def _is_tied(node: ir.Node, taken: Collection[str]) -> bool:
+def _is_tied(node: ir.Node, taken: Collection[ir.Node]) -> bool:
     """Whether all floats that ``node``, which is not taken, reads and writes are wanted quantized by others."""
-    if op_type_of(node) in taken or has_body(node) or PART.get(node) is not None:
+    if node in taken or has_body(node) or PART.get(node) is not None:
         return False
     read = [value for value in node.inputs if value is not None and may_be_float(value)]
     written = [value for value in node.outputs if value.uses() or value.is_graph_output()]
@@ -83,10 +90,10 @@ def _is_tied(node: ir.Node, taken: Collection[str]) -> bool:
     return all(_is_wanted(value, taken) for value in (*read, *written))
 
 
-def _is_wanted(value: ir.Value, taken: Collection[str]) -> bool:
+def _is_wanted(value: ir.Value, taken: Collection[ir.Node]) -> bool:
     """Whether a node that is quantized touches ``value``, a float."""
     touching = [node for node in (value.producer(), *value.consumers()) if node is not None]
-    return may_be_float(value) and any(op_type_of(n) in taken and PRECISION.get(n) is None for n in touching)
+    return may_be_float(value) and any(n in taken and PRECISION.get(n) is None for n in touching)
 
 
 def _leave(nodes: Iterable[ir.Node], because: str) -> Iterator[Change]:

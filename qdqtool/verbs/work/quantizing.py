@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
 
@@ -25,7 +26,6 @@ from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.lints.find import concat_warnings
-from qdqtool.npu.analyzing import placed_on
 from qdqtool.npu.shares import Placed
 from qdqtool.options import changed, options_of
 from qdqtool.presets.loading import load_preset
@@ -37,15 +37,12 @@ from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
 from qdqtool.search.recipe import Recipe
 from qdqtool.targets.loading import load_target
+from qdqtool.verbs.work.fitting import fitted, too_little
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
 if TYPE_CHECKING:
     from qdqtool.verbs.quantize import Quantize
-
-
-#: Share of the multiply-accumulates on the NPU below which a warning is given.
-ENOUGH = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +98,8 @@ def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
     reference = None
     if feeds is not None and compares:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
+    chip = None if asked.target is None else load_target(asked.target)
+    untouched = copy_model(work)
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
         calibrator = Calibrator(
@@ -111,13 +110,15 @@ def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
             work, job, feeds=feeds if is_shared else passing, calibrator=calibrator, allow_empty=asked.allow_empty,
             hooks=asked.hooks, warn=asked.warn, recovering=recovering,
         )  # fmt: skip
+    placed = None
+    if chip is not None:
+        done, placed = fitted(done, untouched, chip, hooks=asked.hooks, warn=asked.warn)
+        work = done.model
     pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
-    chip = None if asked.target is None else load_target(asked.target)
     unfit = None if chip is None else target_refusals(work, chip)
     pass_on(grouped(unfit or ()), asked.warn)
-    placed = None if chip is None else placed_on(work, chip)
-    pass_on(_too_little(placed), asked.warn)
+    pass_on(too_little(placed), asked.warn)
     result = Quantized(
         model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
         source_sha256=source, target_refusals=unfit, placed=placed,
@@ -128,13 +129,6 @@ def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
     if asked.report is not None:
         write_json(asked.report, kind="quantization", version=1, payload=result.to_json(), overwrite=asked.overwrite)
     return result
-
-
-def _too_little(placed: Placed | None) -> list[str]:
-    """What is said where little of the model is on the NPU: how much, the worst reason, and what would mend it."""
-    if placed is None or placed.share >= ENOUGH or not placed.refusals:
-        return []
-    return [f"only {placed.text} on {placed.target}: {placed.refusals[0].text} (all: `qdqtool analyze`)"]
 
 
 def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
