@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from qdq_passes.errors import ModelError
+
 #: In ``metadata_props`` of a node: its operator, or its slope.
 KEY = "qdqtool.before_dpu"
 
@@ -17,6 +19,21 @@ def mark(node: ir.Node, before: str) -> None:
 def marked(node: ir.Node) -> str | None:
     """What ``node`` was, where that is noted."""
     return node.metadata_props.get(KEY)
+
+
+def marked_slope(node: ir.Node) -> float | None:
+    """The slope that ``node`` had, where that is noted.
+
+    Raises:
+        ModelError: the note is no number.
+    """
+    text = marked(node)
+    try:
+        return None if text is None else float(text)
+    except ValueError as error:
+        raise ModelError(
+            f"its metadata {KEY} is no number: {text}", where=node.name, hint="remove that entry"
+        ) from error
 
 
 def unmark(node: ir.Node) -> None:
