@@ -1,4 +1,5 @@
 # make demo: the main job on the bundled sample.   make test: what every change must pass: lint, and a part of the tests, ten minutes.
+# make docs: the site, into build/site.
 # make test-all: all of the tests, and what needs more than Python, make, git and a C++ compiler (docs/testing.md).
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-cache
 # What starts a process reads modules that were compiled before.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all lint style bench clean
+.PHONY: install demo test test-all lint style bench docs clean
 
 install: $(STAMP)
 
@@ -35,6 +36,10 @@ test-all: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
+
+# The site, into build/site: mkdocs has an environment of its own.
+docs: $(STAMP)
+	$(BIN)/python -m tests.extra site
 
 $(STAMP): pyproject.toml $(shell find qdqtool/npu/ep -type f)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Writes docs/catalogue.md from the docstrings and files themselves: `python docs/make_catalogue.py`."""
+"""Writes docs/reference/catalogue.md from the docstrings and files themselves: `python docs/make_catalogue.py`."""
 
 from __future__ import annotations
 
@@ -92,4 +92,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("catalogue.md").write_text(catalogue(), encoding="utf-8")
+    (Path(__file__).parent / "reference" / "catalogue.md").write_text(catalogue(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Writes docs/options.md from the fields of the verbs: `python docs/make_options.py`."""
+"""Writes docs/reference/options.md from the fields of the verbs: `python docs/make_options.py`."""
 
 from __future__ import annotations
 
@@ -62,4 +62,4 @@ def _form(each: Field) -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("options.md").write_text(page(), encoding="utf-8")
+    (Path(__file__).parent / "reference" / "options.md").write_text(page(), encoding="utf-8")

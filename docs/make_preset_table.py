@@ -1,4 +1,4 @@
-"""Writes docs/presets.md, what every preset makes of the sample models: `python docs/make_preset_table.py` (some minutes).
+"""Writes docs/reference/presets.md, what presets make of the sample models: `python docs/make_preset_table.py` (some minutes).
 
 Everything is done with the commands of the tool; figures are of onnxruntime with graph optimization disabled. `--check` prints
 what differs from the stored page instead and exits 1 then; `--only digits,8a8w` takes some models and presets."""
@@ -23,7 +23,7 @@ from qdqtool.runtime.session import open_session
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES, DEMO = ROOT / "sample_models", ROOT / "qdqtool" / "_demo"
-PAGE = ROOT / "docs" / "presets.md"
+PAGE = ROOT / "docs" / "reference" / "presets.md"
 sys.path.insert(0, str(SAMPLES))
 #: Tokens of a window of the held-out text.
 WINDOW = 256
@@ -179,8 +179,8 @@ Figures are of onnxruntime with graph optimization disabled; dB are the SQNR of 
 The decoder is split into a prefill graph of 128 tokens and a decode graph, context {WINDOW}, and quantized as a folder with
 {WINDOWS} windows of the training text; its perplexity is that of the held-out text, 8,181 tokens in windows of
 {WINDOW}. "With outliers" is the same function with channels 64 times larger behind each norm (`inject-outliers`). Nothing is
-recovered here beyond what a preset does by itself: [accuracy recovery](accuracy_recovery.md) has what smoothing and rounding win
-back. The forms for training on, `…-qat`, have the numbers of the presets they are named after.
+recovered here beyond what a preset does by itself: [accuracy recovery](../accuracy_recovery.md) has what smoothing and rounding
+win back. The forms for training on, `…-qat`, have the numbers of the presets they are named after.
 
 """
 

@@ -1,4 +1,4 @@
-"""Writes the table of docs/targets.md, what every target says: `python docs/make_target_table.py`."""
+"""Writes the table of docs/reference/targets.md, what every target says: `python docs/make_target_table.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.targets.cost import Figure
 from qdqtool.targets.loading import TARGETS, load_target
 from qdqtool.targets.target import Target
 
-PAGE = Path(__file__).with_name("targets.md")
+PAGE = Path(__file__).parent / "reference" / "targets.md"
 START, END = "<!-- table -->\n", "<!-- end of table -->\n"
 WIDE = (ir.DataType.INT16, ir.DataType.UINT16)
 FOUR = (ir.DataType.INT4, ir.DataType.UINT4)
@@ -42,6 +42,7 @@ def facts(chip: Target) -> dict[str, str]:
         "a refused node costs": {"node": "itself", "region": "its region", "whole-model": "the whole model"}[
             chip.policy
         ],
+        "preset where none is said": f"`{chip.legalization.preset}`" if chip.legalization.preset else "none",
         "symbolic dimensions": chip.limits.symbolic,
         "integers": f"{'8 and 16' if wide else '8'} bits" if has_integers else "none",
         "4-bit weights": four_bits(chip),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qdqtool.io.models.load import load
     from qdqtool.io.models.save import save
     from qdqtool.verbs.compare import compare
+    from qdqtool.verbs.deploy import deploy
     from qdqtool.verbs.encodings.convert_encodings import convert_encodings
     from qdqtool.verbs.encodings.export_encodings import export_encodings
     from qdqtool.verbs.encodings.import_encodings import import_encodings
@@ -47,7 +48,7 @@ _ELSEWHERE = {
 }
 
 __all__ = [
-    "analyze", "compare", "compile", "convert_encodings", "export_encodings", "from_gs", "generate", "import_encodings",
+    "analyze", "compare", "compile", "convert_encodings", "deploy", "export_encodings", "from_gs", "generate", "import_encodings",
     "load", "lower", "mixed_precision", "quantize", "run_pipeline", "save", "sensitivity", "simulate", "split", "to_gs",
 ]  # fmt: skip
 

@@ -27,6 +27,10 @@ _MANY = ("Sequence[", "Mapping[", "Iterable[")
 #: Instead of the name of an option: it is shown behind all others.
 LAST = ""
 
+#: Headings in the help of a command with many options.
+SCHEME, NODES, ACCURACY = "How it is quantized", "Which nodes, in how many bits", "Accuracy"
+SAMPLED, WRITTEN = "Data and ranges", "What is written"
+
 Kind = Literal["option", "argument", "python", "group"]
 
 
@@ -50,6 +54,7 @@ class Option:
         read: value of what stands on the command line; raises ValueError.
         many: may be given several times though ``read`` makes one value of it.
         before: name of the option that it is shown before, or `LAST`.
+        section: heading that the help of a command with many options shows it under; by default that of its class (``section``).
         prefix: of a group: what stands before the names of its fields.
         part: of a group: its class, which takes the options that were given; None where none was.
     """
@@ -69,6 +74,7 @@ class Option:
     read: Callable[[Any], object] | None = None
     many: bool = False
     before: str | None = None
+    section: str = ""
     prefix: str = ""
     part: type | None = None
 
@@ -95,12 +101,13 @@ def option(
     read: Callable[[Any], object] | None = None,
     many: bool = False,
     before: str | None = None,
+    section: str = "",
 ) -> T:
     """A field that is an option, see `Option`; ``default`` is what it has where nothing is said."""
     said = Option(
         help=help, value=value, listed_by=listed_by, flags=tuple(flags), off=off, least=least, most=most, alone=alone,
         shown=shown, required=required, recipe=recipe, read=read, many=many,
-        before=before,
+        before=before, section=section,
     )  # fmt: skip
     return field(default=default, metadata={_KEY: said})
 
@@ -127,6 +134,7 @@ def metadata_of(
     recipe: bool = False,
     read: Callable[[Any], object] | None = None,
     before: str | None = None,
+    section: str = "",
 ) -> dict[str, Option]:
     """Metadata of a plain `dataclasses.field`, for what has no default, or stands without its name in Python.
 
@@ -134,7 +142,7 @@ def metadata_of(
     """
     found = Option(
         help=help, kind=kind, value=value, listed_by=listed_by, flags=tuple(flags), required=required, recipe=recipe,
-        read=read, before=before,
+        read=read, before=before, section=section,
     )  # fmt: skip
     return {_KEY: found}
 
@@ -149,6 +157,7 @@ class Field:
         default: `dataclasses.MISSING` where it has none.
         annotation: as it is written.
         types: the types that it may have, None left out; text alone where the annotation names what is not imported.
+        section: heading that it is shown under; empty under none.
     """
 
     name: str
@@ -156,6 +165,7 @@ class Field:
     default: Any
     annotation: str
     types: tuple[Any, ...]
+    section: str = ""
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -247,6 +257,7 @@ def _field(cls: type, each: dataclasses.Field[Any]) -> Field:
         default=each.default,
         annotation=annotation,
         types=(str,) if allowed is None else allowed,
+        section=said.section or vars(owner).get("section", ""),
     )
 
 

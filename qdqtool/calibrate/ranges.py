@@ -85,9 +85,10 @@ class Ranges:
                 data_sha256=str(data.get("data_sha256", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ModelError(
-                f"the ranges are malformed: {type(error).__name__}: {error}", hint="calibrate again"
-            ) from error
+            what = (
+                f"there is no {error.args[0]!r}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            )
+            raise ModelError(f"the ranges are malformed: {what}", hint="calibrate again") from error
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ranges:

@@ -76,7 +76,12 @@ class Statistics:
                 sha256=sha256_of_json(about["layers"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ModelError(f"the statistics are malformed: {error}", where=os.fspath(path)) from error
+            what = f"there is no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
+            raise ModelError(
+                f"the statistics are malformed: {what}",
+                where=os.fspath(path),
+                hint="collect them again: --save-statistics",
+            ) from error
 
     @classmethod
     def of(

@@ -64,7 +64,8 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _presets() -> list[dict[str, Any]]:
-    from qdqtool.presets.loading import PRESETS, load_preset
+    from qdqtool.presets import PRESETS
+    from qdqtool.presets.loading import load_preset
 
     found = []
     for name in PRESETS.names():

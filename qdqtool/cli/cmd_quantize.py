@@ -12,7 +12,7 @@ from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
-from qdqtool.options import option
+from qdqtool.options import WRITTEN, option
 from qdqtool.verbs.quantize import Quantize
 
 #: Tensors shown in the summary.
@@ -28,13 +28,14 @@ class QuantizeCommand(Quantize):
     """`Quantize` as a command."""
 
     save_ranges: str | None = option(
-        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report"
+        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report", section=WRITTEN
     )
     print_pipeline: bool = option(
         False,
         "Print the pipeline that does the job; without --output stop there.",
         recipe=False,
         before="allow_findings",
+        section=WRITTEN,
     )
 
 
@@ -78,7 +79,7 @@ def _show_pipeline(out: Out, asked: Quantize) -> None:
 
     model, is_folder = text(asked.model), os.path.isdir(text(asked.model))
     asked = asked if asked.recipe is None or is_folder else laid_under(asked, asked.recipe)
-    job = asked.settled(is_text=is_text(asked.data)).plan()
+    job = replace(asked, warn=out.warn).settled(is_text=is_text(asked.data)).plan()
     if is_folder:
         show_pipelines(out, model, job, allow_empty=asked.allow_empty)
         return
@@ -108,9 +109,12 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
         sqnr = payload["sqnr_db"]
         shown = "exact" if sqnr is None else f"{sqnr:.1f} dB"
         rows.append(("SQNR of the worst output", f"{shown} on {plural(payload['sqnr_samples'], 'sample')}"))
+    if done.placed is not None:
+        rows.append((f"on {done.placed.target}", done.placed.text))
+        rows += [("not taken", refusal.who) for refusal in done.placed.refusals if refusal.pulled]
     if payload["moves"]:
         rows.append(("positions moved", f"{len(payload['moves'])}, so that the chip can shift between them (-v)"))
-    rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}"))
+    rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}{_why_large(done)}"))
     rows.append(("seconds", f"{payload['seconds']:.1f}"))
     table(("", ""), rows)
     if payload["excluded"]:
@@ -129,6 +133,15 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
             say(f"and {len(payload['conversions']) - NOISIEST} more (-v)")
     _render_tensors(payload["tensors"])
     say(f"wrote {files_of(output, source)}")
+
+
+def _why_large(done: Quantized) -> str:
+    """Why the file is no smaller than the float model, where it is not."""
+    if not done.quantization.plan.keeps_float_weights:
+        return ""
+    return (
+        ": weights stay float behind their pairs, where the chip's compiler rounds them; --weights dq stores integers"
+    )
 
 
 def _shares(shares: dict[str, float], crossings: int) -> str:

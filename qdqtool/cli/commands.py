@@ -9,6 +9,8 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from qdqtool.cli.completing import completer
+from qdqtool.cli.help import Command, Option
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out
 from qdqtool.options import Field, options_of
@@ -38,6 +40,8 @@ def command_of(
         call.__name__, call.__doc__ = function.__name__, help_of(verb)
         made = command(group, name)(call)
         made.short_help = function.__doc__
+        assert isinstance(made, Command)
+        made.examples = verb.examples
         made.params += sorted(
             map(_parameter, _shown(verb)), key=lambda each: each.nargs == -1
         )  # what takes the rest is last
@@ -88,11 +92,12 @@ def _parameter(each: Field) -> click.Parameter:
         is_optional = each.default is not MISSING or (option.value or "").startswith("[")
         return click.Argument(
             [each.name], metavar=option.value, required=not is_optional, nargs=-1 if each.is_many else 1,
-            type=click.Choice(each.choices) if each.choices else None,
+            type=click.Choice(each.choices) if each.choices else None, shell_complete=completer(each),
         )  # fmt: skip
-    return click.Option(
-        [each.name, *each.spellings], help=option.text, metavar=option.value, required=option.required, **_form(each)
-    )
+    return Option(
+        [each.name, *each.spellings], help=option.text, metavar=option.value, required=option.required,
+        section=each.section, shell_complete=completer(each), **_form(each),
+    )  # fmt: skip
 
 
 def _form(each: Field) -> dict[str, Any]:

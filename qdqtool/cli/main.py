@@ -11,6 +11,8 @@ import click
 from qdq_passes.core.registry import Entry, FolderRegistry, add_path, unknown_name
 from qdq_passes.errors import QdqError, UsageError
 
+from qdqtool.cli.help import write_page
+
 
 @dataclass(frozen=True)
 class CommandRegistry(FolderRegistry):
@@ -99,6 +101,10 @@ class SubCommands(CommandFolder):
         super().__init__(*args, **kwargs)
         self.registry = CommandRegistry(self.name or "", (), verbs=verbs)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The page of the docs."""
+        write_page(ctx, formatter)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called ``cmd_name``; a usage error with the names there are when there is none."""
         names = self.list_commands(ctx)
@@ -127,20 +133,37 @@ def _add_paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...
     help="Also search DIR for passes/ presets/ targets/ methods/ commands/ (as does QDQTOOL_PATH).",
 )
 @click.option("--version", is_flag=True, help="Print the version and exit.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="With --version: what it runs on, and whether the simulated NPU was built."
+)
 @click.pass_context
-def cli(ctx: click.Context, version: bool) -> None:
+def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
     """Edit, quantize and check ONNX models for NPUs."""
     if version:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as version_of
-
-        try:
-            click.echo(f"qdqtool {version_of('qdqtool')}")
-        except PackageNotFoundError:
-            click.echo("qdqtool, run from its sources without being installed")
+        _show_version(verbose=verbose)
         ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+def _show_version(*, verbose: bool) -> None:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
+    try:
+        click.echo(f"qdqtool {version_of('qdqtool')}")
+    except PackageNotFoundError:
+        click.echo("qdqtool, run from its sources without being installed")
+    if not verbose:
+        return
+    from qdqtool.npu.library import library_path
+
+    for name in ("onnx", "onnx-ir", "onnxruntime", "numpy"):
+        click.echo(f"{name} {version_of(name)}")
+    try:
+        click.echo(f"simulated NPU: {library_path()}")
+    except QdqError as error:
+        click.echo(f"simulated NPU: {error}")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qdqtool.cli.help import Command
 from qdqtool.cli.main import _add_paths
 from qdqtool.cli.render import Out
 from qdqtool.io.files.atomic import refuse_inputs
@@ -45,7 +46,7 @@ def command(group: click.Group | None = None, name: str | None = None) -> Callab
             ),
         )  # fmt: skip
         make = click.command if group is None else group.command
-        made: click.Command = make(name)(options(call))
+        made: click.Command = make(name, cls=Command)(options(call))
         return made
 
     return decorate

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qdqtool.io.files.text_table import EXACT, Precise, TextTable, megabytes, plural
+
 if TYPE_CHECKING:
     from qdqtool.io.files.progress import StageProgress
+
+
+__all__ = ["EXACT", "Out", "Precise", "megabytes", "plural", "say", "table"]
 
 
 @dataclass
@@ -93,71 +98,28 @@ def say(text: str = "") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 pair``, ``2 pairs``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on stdout. Columns of numbers are right-aligned; columns without a title make a table without a head.
 
     On a terminal that is wide enough it is drawn by rich; a narrower one wraps whole lines, so that names stay in one piece.
     """
-    cells = [[_cell(c) for c in row] for row in rows]
-    numeric = [bool(rows) and all(_is_figure(row[i]) for row in rows) for i in range(len(columns))]
-    shown = [list(columns), *cells] if any(columns) else cells
-    widths = [max(len(row[i]) for row in shown) if shown else 0 for i in range(len(columns))]
-    if _is_terminal(sys.stdout) and sum(widths) + 3 * len(widths) <= shutil.get_terminal_size().columns:
-        _rich_table(columns, cells, numeric)
+    made = TextTable(columns, rows)
+    if _is_terminal(sys.stdout) and sum(made.widths) + 3 * len(columns) <= shutil.get_terminal_size().columns:
+        _rich_table(made)
         return
-    for row in shown:
-        padded = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(row, widths, numeric, strict=True)]
-        say("  ".join(padded).rstrip())
+    for line in made.lines:
+        say(line)
 
 
-def _rich_table(columns: Sequence[str], cells: list[list[str]], numeric: list[bool]) -> None:
+def _rich_table(made: TextTable) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=SIMPLE_HEAD, show_header=any(columns), show_edge=False, pad_edge=False)
-    for name, right in zip(columns, numeric, strict=True):
+    shown = Table(box=SIMPLE_HEAD, show_header=any(made.columns), show_edge=False, pad_edge=False)
+    for name, right in zip(made.columns, made.numeric, strict=True):
         shown.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for row in cells:
+    for row in made.cells:
         shown.add_row(*(Text(c) for c in row))
     Console().print(shown)
-
-
-class Precise(float):
-    """A number of which a table shows every digit that a float32 has."""
-
-
-#: A word that stands in a column of numbers.
-EXACT = "exact"
-
-
-def _is_figure(value: object) -> bool:
-    return value is None or value == EXACT or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, Precise):
-        return f"{value:.9g}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(_cell(v) for v in value) + "]"
-    return str(value)
-
-
-def megabytes(count: int) -> str:
-    """Bytes in words."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -16,6 +16,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
+from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.report import Compared, Comparison
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
@@ -24,7 +25,8 @@ from qdqtool.runtime.taps import Taps, float_tensors
 
 @dataclass
 class _Track:
-    """One tensor followed through the samples: its name in the report, and what is read for it in A and in B."""
+    """One tensor followed through the samples: its name in the report, and what is read for it in A and in B; whether a mask may
+    hide keys in it."""
 
     name: str
     in_a: str
@@ -32,6 +34,7 @@ class _Track:
     is_output: bool
     encoding: Encoding | None
     axis: int | None
+    may_hide: bool = False
     total: Accumulator = field(default_factory=Accumulator)
     sliced: Accumulator | None = None
 
@@ -109,10 +112,11 @@ def _tracks(
     absent = sorted(set(tensors or ()) - set(shared))
     if absent:
         raise UsageError(f"not a float tensor of both models: {', '.join(absent)}", hint="tensors are matched by name")
+    masked = may_hide(a)
     same = {*outputs, *(name for name in _input_names(a) if name not in pairs_b)}  # shown above, or equal by definition
     for name in [n for n in shared if n not in same] if tensors is None else dict.fromkeys(tensors):
         read_a, read_b = read_for(name, pairs_a), read_for(name, pairs_b)
-        tracks.append(_Track(name, read_a, read_b, False, encodings.get(name), axis))
+        tracks.append(_Track(name, read_a, read_b, False, encodings.get(name), axis, name in masked))
     return tracks
 
 
@@ -162,6 +166,8 @@ def _add(track: _Track, x: Any, y: Any, warnings: list[str]) -> None:
         raise ModelError("it is no tensor", where=where)
     if x.shape != y.shape:
         raise ModelError(f"shape {list(x.shape)} in A, {list(y.shape)} in B", where=where)
+    if track.may_hide:
+        x, y = seen(x, x), seen(x, y)
     if track.encoding is not None:
         scale = track.encoding.granularity.expand(track.encoding.scale_array(), x.shape)
         track.total.scale = np.asarray(scale, np.float64)

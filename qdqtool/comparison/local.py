@@ -19,6 +19,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.calibrate.ranges import Ranges
+from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.region_model import CAUSES, Cause, Recipe, RegionModel, bounds_of
 from qdqtool.comparison.regions import Region, Shapes, regions_of
 from qdqtool.comparison.replaying import Replayed, replay
@@ -150,6 +151,7 @@ class _Bench:
     variants: dict[str, tuple[RegionModel, Session]]
     sums: list[_Sums]
     moved_is_known: bool
+    masked: frozenset[str]
 
     @classmethod
     def of(cls, recipe: Recipe, group: list[Region], reference: ir.Model, history: Replayed, threads: int) -> _Bench:
@@ -169,6 +171,7 @@ class _Bench:
             variants=variants,
             sums=[_Sums(region) for region in group],
             moved_is_known=history.moved is not None,
+            masked=may_hide(reference),
         )
 
     def add(self, feed: Mapping[str, Array]) -> None:
@@ -177,24 +180,28 @@ class _Bench:
         plain = self._run("none", values, feed)
         for sums in self.sums:
             for tensor in sums.region.results:
-                x = np.asarray(values[tensor])
+                x = self._seen(values, tensor, values[tensor])
                 with np.errstate(all="ignore"):
                     sums.signal += float(
                         np.sum(np.square(x.astype(np.float64), where=np.isfinite(x), out=np.zeros(x.shape)))
                     )
-                sums.add("operator", plain[sums.region.name, tensor], x)
+                sums.add("operator", self._seen(values, tensor, plain[sums.region.name, tensor]), x)
         for variant in self.variants:
             if variant == "none":
                 continue
             found = self._run(variant, values, feed)
             for sums in self.sums:
                 for tensor in sums.region.results:
-                    y = found[sums.region.name, tensor]
+                    y = self._seen(values, tensor, found[sums.region.name, tensor])
                     whole = variant in ("all", "calibrated")
-                    base = np.asarray(values[tensor]) if whole else plain[sums.region.name, tensor]
+                    base = self._seen(values, tensor, values[tensor] if whole else plain[sums.region.name, tensor])
                     sums.add(variant, y, base)
                     if variant == "all":
-                        sums.agreement.add(np.asarray(values[tensor]), y)
+                        sums.agreement.add(base, y)
+
+    def _seen(self, values: Mapping[str, Array], tensor: str, y: Array) -> Array:
+        """``y``, one form of ``tensor``, without what the float model hides in it."""
+        return seen(np.asarray(values[tensor]), np.asarray(y)) if tensor in self.masked else np.asarray(y)
 
     def _run(
         self, variant: str, values: Mapping[str, Array], feed: Mapping[str, Array]

@@ -75,6 +75,19 @@ def lay_over(preset: Preset, said: Said, asked: Mapping[str, object]) -> Preset:
     )
 
 
+def weights_kept(preset: Preset, laid: Preset, said: Said) -> bool:
+    """Whether weights keep their pairs although ``said`` asks for stored ones: a preset of powers of two with pairs on weights is
+    the Vitis quantizer for the DPU, which takes AddQDQPairToWeight for true then, and warns.
+
+    Args:
+        preset: what holds where nothing is said.
+        laid: ``preset`` with ``said`` laid over it.
+        said: options of other tools.
+    """
+    asked = said.get(f"{_INSERT}.weights") == "dq"
+    return asked and laid.annotate.scales == "pow2" and preset.insert.weights == "qdq"
+
+
 def _options(said: Said, name: str) -> dict[str, Any]:
     """What is said of the pass ``name``, as arguments of its class."""
     return {option.replace("-", "_"): value for option, value in under(said, name).items()}

@@ -21,21 +21,24 @@ import onnx_ir as ir
 from qdq_passes.core.findings import LEVELS, Finding, is_at_least
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import TARGET
+from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.uses import label, main_nodes
-from qdq_passes.npu.partitions.partitions import NOT_SIMULATED, not_simulated, partitions, placements
+from qdq_passes.npu.partitions.partitions import NOT_SIMULATED, not_simulated, partition_for, partitions, placements
 from qdq_passes.npu.traps.rule import find_traps
 from qdq_passes.npu.traps.table import ALWAYS
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, Boundary, Verdict
+from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
 from qdq_passes.refine.look.scale_positions import Positions
 from qdq_passes.refine.look.shifts import violations_at
 from qdq_passes.roles.roles import Roles
 
 from qdqtool.io.files.read import read_text
-from qdqtool.npu.figures import broken_rules, node_reports, partition_report
+from qdqtool.npu.figures import broken_rules, node_reports, partition_report, refusals_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
-from qdqtool.npu.report import Analysis, NodeReport
+from qdqtool.npu.report import Analysis
+from qdqtool.npu.shares import NodeReport, Placed, Shares, as_share
 from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target
 
@@ -49,6 +52,7 @@ _WAY_OUT = "`--arrange whole` leaves it to the target"
 
 #: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
 PREPARE = "give-names,infer-shapes"
+INLINE = "inline-functions"
 OUTLINE = "outline-partitions"
 
 
@@ -189,19 +193,40 @@ def analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | No
     placed = placements(model, found)
     for node, placement in placed.items():
         TARGET.set(node, placement)
+    reports = node_reports(placed, found)
     return Analysis(
         target=target.name,
         target_version=target.version,
         policy=target.policy,
-        has_integers=any(engine.kind == "int" for engine in target.engines) or not target.engines,
+        has_integers=target.has_integers,
         model=model,
-        nodes=node_reports(placed, found),
+        nodes=reports,
+        refusals=refusals_of(reports, found),
         partitions=tuple(partition_report(partition) for partition in found.partitions),
         findings=(*hardened(silent_findings(model, target), target), *_notes(lacking)),
         rules=broken_rules(units, target) if target.policy == "whole-model" else (),
         repairs=repairs(setting),
         cut=cut_of(setting, path),
     )
+
+
+def placed_on(model: ir.Model, target: Target) -> Placed:
+    """Who runs what of ``model``, which stays as it is: what `analysis` finds, without its findings and its advice."""
+    work = model
+    if not _is_prepared(model):
+        work = run_pipeline(copy_model(model), f"{INLINE},{PREPARE}" if model.functions else PREPARE).model
+    found = partition_for(work, target, simulated=False)
+    reports = node_reports(placements(work, found), found)
+    refusals = refusals_of(reports, found)
+    return Placed(target=target.name, nodes=reports, partitions=len(found.partitions), refusals=refusals)
+
+
+def _is_prepared(model: ir.Model) -> bool:
+    """Whether all nodes of ``model`` have names of their own and all values types and shapes."""
+    names, nodes = set[str | None](), list(model.graph.all_nodes())
+    names.update(node.name for node in nodes)
+    known = all(v.name == "" or (v.shape is not None and v.type is not None) for node in nodes for v in node.outputs)
+    return known and len(names) == len(nodes) and None not in names and not model.functions
 
 
 def options(boundary: Boundary | None, *, simulated: bool) -> str:
@@ -256,9 +281,9 @@ def judged(found: Analysis, before: Stored | None, require_npu: float | None) ->
     errors = [finding for finding in found.findings if is_at_least(finding, "error")]
     new = [e for e in errors if before is None or (e.rule, e.where) not in before.errors]
     failures = [_error_text(new)] if new else []
-    short = require_npu is not None and found.npu_percent < require_npu
+    short = None if require_npu is None else too_little(found, as_share(require_npu))
     if short and (before is None or found.npu_percent < before.npu_percent):
-        failures.append(f"{found.npu_percent:.1f} % of the operators are on the NPU, required are {require_npu:g} %")
+        failures.append(short)
     if before is not None:
         worse = [node for node in found.nodes if node.kind != "pair" and _is_worse(node, before.verdicts)]
         if worse:
@@ -275,6 +300,18 @@ def judged(found: Analysis, before: Stored | None, require_npu: float | None) ->
                 f"{found.npu_percent:.1f} % of the operators are on the NPU, were {before.npu_percent:.1f} %"
             )
     return dataclasses.replace(found, failures=tuple(failures), known_errors=len(errors) - len(new))
+
+
+def too_little(found: Shares, required: float) -> str | None:
+    """What is said where less than ``required``, 0 to 1, is on the NPU: of the multiply-accumulates, of the operators of a model
+    without any; of both where all of it is required. None where it is enough."""
+    macs, operators = found.npu_macs_share, found.npu_percent / 100
+    wanted = f"required are {100 * required:g} %"
+    if macs is not None and macs < required:
+        return f"{100 * macs:.1f} % of the multiply-accumulates are on the NPU, {wanted}"
+    if operators < required and (macs is None or required == 1):
+        return f"{100 * operators:.1f} % of the operators are on the NPU, {wanted}"
+    return None
 
 
 def _error_text(errors: list[Finding]) -> str:

@@ -6,7 +6,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +19,7 @@ from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.units.verdict import Boundary, Verdict
 from qdq_passes.pipeline.pipeline import Hook, run_pipeline
 
+from qdqtool.io.models.provenance import own_version
 from qdqtool.io.models.versions import IR_VERSION
 from qdqtool.npu.compiled import refuse_compiled
 from qdqtool.npu.payload import Header
@@ -207,11 +207,7 @@ def preparation(boundary: Boundary | None = None) -> str:
 
 def header_of(target: Target) -> Header:
     """What programs that are made now for ``target`` say of themselves."""
-    try:
-        tool = version("qdqtool")
-    except PackageNotFoundError:
-        tool = ""
-    return Header(target=target.name, target_version=target.version, target_sha256=target.sha256, qdqtool=tool)
+    return Header(target=target.name, target_version=target.version, target_sha256=target.sha256, qdqtool=own_version())
 
 
 def is_operator(node: ir.Node) -> bool:

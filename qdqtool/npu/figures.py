@@ -15,7 +15,8 @@ from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, Verdict
 
-from qdqtool.npu.report import After, BrokenRule, Crossing, NodeReport, PartitionReport, group_of
+from qdqtool.npu.report import After, BrokenRule, Crossing, PartitionReport
+from qdqtool.npu.shares import NodeReport, Refusal, group_of
 from qdqtool.targets.target import Target
 
 
@@ -34,6 +35,32 @@ def node_reports(placed: dict[ir.Node, Placement], found: Partitioning) -> tuple
             core=cores.get(node) or op_type_of(node),
         )
         for node, placement in placed.items()
+    )
+
+
+def refusals_of(reports: Sequence[NodeReport], found: Partitioning) -> tuple[Refusal, ...]:
+    """What keeps operators off the NPU: by the rule, and by the operator where the rule looks at that; first what costs most
+    multiply-accumulates, then most operators. What a policy leaves to the CPU counts with the first operator that it blames."""
+    named = {report.name: report for report in reports}
+    blamed = {node.name: verdict.blamed for node, verdict in found.verdict_of.items() if verdict.blamed}
+    groups: dict[tuple[str, str], list[tuple[NodeReport, NodeReport]]] = {}
+    for report in reports:
+        if report.is_compute and not report.is_npu:
+            culprit = named[blamed[report.name][0]] if report.name in blamed else report
+            groups.setdefault(group_of(culprit.core, culprit.placement.rule), []).append((culprit, report))
+    return tuple(sorted(map(_refusal, groups.values()), key=lambda r: (-r.macs, -len(r.nodes) - r.pulled, r.rule)))
+
+
+def _refusal(group: Sequence[tuple[NodeReport, NodeReport]]) -> Refusal:
+    culprits = tuple({culprit.name: culprit for culprit, _ in group}.values())
+    return Refusal(
+        rule=culprits[0].placement.rule,
+        nodes=tuple(culprit.name for culprit in culprits),
+        ops=tuple(dict.fromkeys(culprit.op for culprit in culprits)),
+        pulled=sum(report is not culprit for culprit, report in group),
+        macs=sum(report.macs for _, report in group),
+        reason=culprits[0].placement.reason,
+        suggestion=culprits[0].placement.suggestion,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -11,6 +10,7 @@ from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.verdict import CPU
 
 from qdqtool.npu.compile import is_operator
+from qdqtool.npu.shares import group_of
 from qdqtool.npu.simulated import PlacedNode, Placement
 from qdqtool.runtime.plugin import CPU_PROVIDER, Assigned
 
@@ -46,7 +46,10 @@ def reported_placement(assigned: Sequence[Assigned], model: ir.Model, plan: Part
         mine = _predicted(node, plan) if node is not None and plan is not None else None
         if entry.provider == CPU_PROVIDER:
             reason, suggestion = (mine.reason, mine.suggestion) if mine is not None else ("", "")
-            found.append(PlacedNode(name=entry.name, op=entry.op, device=CPU, reason=reason, suggestion=suggestion))
+            rule = mine.rule if mine is not None else ""
+            found.append(
+                PlacedNode(name=entry.name, op=entry.op, device=CPU, reason=reason, suggestion=suggestion, rule=rule)
+            )
         else:
             device = mine.device if mine is not None and mine.partition is not None else entry.provider
             found.append(PlacedNode(name=entry.name, op=entry.op, device=device, partition=numbers[entry.group]))
@@ -65,12 +68,11 @@ def unexpected_placements(said: Placement, expected: Placement) -> str | None:
 
 def why_nothing_on_npu(placement: Placement) -> str | None:
     """Why nothing runs on the NPU, by the most frequent reason; None when something does."""
-    reasons = Counter((node.reason, node.suggestion) for node in placement.nodes if node.reason)
-    if placement.npu_nodes or not placement.nodes or not reasons:
+    groups = placement.reasons()
+    if placement.npu_nodes or not groups or not groups[0][0].reason:
         return None
-    (reason, suggestion), count = reasons.most_common(1)[0]
-    text = f"nothing runs on the NPU; {count} of {len(placement.nodes)} operators: {reason}"
-    return f"{text}; {suggestion}" if suggestion else text
+    head = "nothing runs on the NPU: the CPU is compared with itself"
+    return f"{head}; {len(groups[0])} of {len(placement.nodes)} operators: {groups[0][0].why}"
 
 
 def _predicted(node: ir.Node, plan: Partitioning) -> PlacedNode:
@@ -82,4 +84,5 @@ def _predicted(node: ir.Node, plan: Partitioning) -> PlacedNode:
         partition=part.id if part is not None else None,
         reason="" if verdict is None else verdict.reason,
         suggestion="" if verdict is None else verdict.suggestion,
+        rule="" if verdict is None or not verdict.reason else " ".join(group_of(node.op_type, verdict.rule)).strip(),
     )

@@ -19,7 +19,8 @@ from qdq_passes.npu.units.units import Unit, unit_graph
 from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
 
 from qdqtool.npu.figures import after, counts, inner_operators
-from qdqtool.npu.report import After, Cut, Repair, group_of
+from qdqtool.npu.report import After, Cut, Repair
+from qdqtool.npu.shares import group_of
 
 #: Repairs at most, and kinds of nodes that are tried for each: trying is partitioning anew.
 REPAIRS, TRIED = 3, 6

@@ -3,58 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding
 from qdq_passes.graph.annotate import Placement
-from qdq_passes.npu.units.verdict import CPU, VERDICT_KINDS, VerdictKind
+from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
 from qdqtool.npu.memory import MemoryPlan
-
-#: Rules that look at what stands around an operator, so that one reason holds for many kinds of them.
-AROUND = frozenset({"batch", "inner-graph", "max-rank", "minimum-group", "region", "static-shapes", "whole-model"})
-#: What a node is in a report.
-NodeKind = Literal["compute", "pair", "steering"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeReport:
-    """One node.
-
-    Args:
-        name: of the node.
-        op: operator, with its domain where that is not the standard one: ``com.acme::Op``.
-        scope: module path; may be empty.
-        placement: who runs it and why.
-        kind: ``"compute"`` for an operator that computes or moves data, ``"pair"`` for Q and DQ nodes, ``"steering"`` for what
-            works on shapes, indices and masks alone.
-        macs: multiply-accumulates in one inference.
-        core: operator of the unit that it is part of: Conv for the Relu behind it; its own for others.
-    """
-
-    name: str
-    op: str
-    scope: str
-    placement: Placement
-    kind: NodeKind
-    macs: int
-    core: str
-
-    @property
-    def is_compute(self) -> bool:
-        """Whether it is counted when shares are."""
-        return self.kind == "compute"
-
-    @property
-    def is_npu(self) -> bool:
-        """Whether the NPU computes it."""
-        return self.placement.device != CPU
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready; the keys of the command's contract, and ``kind`` and ``macs``."""
-        head = {"name": self.name, "op": self.op, "scope": self.scope}
-        return {**head, **asdict(self.placement), "kind": self.kind, "macs": self.macs}
+from qdqtool.npu.shares import NodeReport, Refusal, Shares, group_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +158,7 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analysis:
+class Analysis(Shares):
     """What a target makes of a model.
 
     Args:
@@ -210,8 +167,8 @@ class Analysis:
         policy: what one unsupported node costs there.
         has_integers: whether it computes on integers at all.
         model: the model as it was judged: sorted, named, with inferred shapes and the annotation ``target`` on its nodes.
-        nodes: every node but Constants, those in bodies too, in the order of the file.
         partitions: in the order of their ids.
+        refusals: what keeps operators off the NPU, the costliest first.
         findings: what the target, or any backend, does silently; worst first.
         rules: every rule that is not kept, the most frequent of the worst verdict first, where one node that the NPU does not
             take refuses the model (policy ``whole-model``); a node may be in several. Empty for other targets: there
@@ -228,8 +185,8 @@ class Analysis:
     policy: str
     has_integers: bool = True
     model: ir.Model
-    nodes: tuple[NodeReport, ...]
     partitions: tuple[PartitionReport, ...]
+    refusals: tuple[Refusal, ...] = ()
     findings: tuple[Finding, ...] = ()
     rules: tuple[BrokenRule, ...] = ()
     repairs: tuple[Repair, ...] = ()
@@ -237,41 +194,6 @@ class Analysis:
     failures: tuple[str, ...] = ()
     known_errors: int = 0
     memory: MemoryPlan | None = None
-
-    @property
-    def npu_nodes(self) -> int:
-        """Nodes on the NPU, Q and DQ included."""
-        return sum(node.is_npu for node in self.nodes)
-
-    @property
-    def compute_nodes(self) -> int:
-        """Operators that compute or move data."""
-        return sum(node.is_compute for node in self.nodes)
-
-    @property
-    def npu_compute_nodes(self) -> int:
-        """Those of them on the NPU."""
-        return sum(node.is_compute and node.is_npu for node in self.nodes)
-
-    @property
-    def npu_percent(self) -> float:
-        """Share of operators on the NPU in percent; 100 where there are none."""
-        return 100.0 * self.npu_compute_nodes / self.compute_nodes if self.compute_nodes else 100.0
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates in one inference."""
-        return sum(node.macs for node in self.nodes)
-
-    @property
-    def npu_macs(self) -> int:
-        """Those of them on the NPU."""
-        return sum(node.macs for node in self.nodes if node.is_npu)
-
-    @property
-    def npu_macs_share(self) -> float | None:
-        """Share of multiply-accumulates on the NPU, 0 to 1; None where there are none."""
-        return self.npu_macs / self.macs if self.macs else None
 
     @property
     def verdict(self) -> VerdictKind:
@@ -317,14 +239,10 @@ class Analysis:
             "npu_macs_share": self.npu_macs_share,
             "findings": [finding.to_json() for finding in self.findings],
             "known_errors": self.known_errors,
+            "refusals": [refusal.to_json() for refusal in self.refusals],
             "rules": [asdict(rule) for rule in self.rules],
             "repairs": [asdict(repair) for repair in self.repairs],
             "cut": None if self.cut is None else asdict(self.cut),
             "failures": list(self.failures),
             **({} if self.memory is None else {"memory": self.memory.to_json()}),
         }
-
-
-def group_of(op: str, rule: str) -> tuple[str, str]:
-    """What operators that are declined by ``rule`` have in common: the rule, and the operator unless it is one of `AROUND`."""
-    return ("" if rule in AROUND else op, rule)

@@ -61,6 +61,7 @@ class PlacedNode:
         partition: number of what it is handed over with; None on the CPU.
         reason: why it runs there, where something is to be said.
         suggestion: what would bring it onto the NPU.
+        rule: what leaves it to the CPU: the rule, with the operator unless the rule looks at what stands around it; may be empty.
     """
 
     name: str
@@ -69,6 +70,12 @@ class PlacedNode:
     partition: int | None = None
     reason: str = ""
     suggestion: str = ""
+    rule: str = ""
+
+    @property
+    def why(self) -> str:
+        """Reason and suggestion in one line."""
+        return f"{self.reason}; {self.suggestion}" if self.suggestion else self.reason or "-"
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: the fields by their names."""
@@ -101,6 +108,14 @@ class Placement:
     def cpu_nodes(self) -> int:
         """Operators on the CPU."""
         return len(self.nodes) - self.npu_nodes
+
+    def reasons(self) -> list[list[PlacedNode]]:
+        """The operators on the CPU by rule, those without one by their words; the most frequent first."""
+        groups: dict[str, list[PlacedNode]] = {}
+        for node in self.nodes:
+            if node.partition is None:
+                groups.setdefault(node.rule or node.reason, []).append(node)
+        return sorted(groups.values(), key=lambda nodes: -len(nodes))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: ``source, npu_nodes, cpu_nodes, partitions, nodes``."""
@@ -150,6 +165,11 @@ class Simulation:
         """Seconds of one run of the provider on this machine, the median; None when none ran."""
         runs = self.seconds.get("npu", ())
         return float(np.median(runs)) if runs else None
+
+    @property
+    def is_cpu_alone(self) -> bool:
+        """Whether nothing runs on the NPU, so that the CPU is compared with itself."""
+        return self.placement is not None and bool(self.placement.nodes) and not self.placement.npu_nodes
 
     @property
     def is_exact(self) -> bool:

@@ -28,7 +28,15 @@ To add one, put such a file here, into ``presets/`` of a folder given with ``--p
     round_weights = true
 
 A preset that differs from another in a few keys says only those, with ``extends = "8a8w"`` (or ``"./other.toml"``, looked for
-beside the file): tables are laid over key by key, a list takes the place of the other's, ``[]`` takes it away. ``[refuses]`` says
+beside the file): tables are laid over key by key, a list takes the place of the other's, ``[]`` takes it away; ``before =
+"split-hard-swish,@before"`` puts a pass before those that the other has there. ``[refuses]`` says
 what may not be asked for beside it: ``per_axis = "the chip shifts a whole tensor by one power of two"``.
 
 Every number and choice carries a comment with its source."""
+
+from __future__ import annotations
+
+from qdq_passes.core.toml_registry import TomlRegistry
+
+#: Where presets are looked up by name.
+PRESETS = TomlRegistry("presets", "qdqtool.presets")

@@ -12,6 +12,8 @@ from qdq_passes.errors import ModelError, UsageError
 
 #: The key that names the other preset.
 EXTENDS = "extends"
+#: The table of passes; in its texts ``@before`` stands for what the other preset has there.
+PIPELINE = "pipeline"
 
 
 def extended(
@@ -19,8 +21,8 @@ def extended(
 ) -> TomlFile:
     """``file`` with the keys of those that it extends where it has none; its name and origin, so that messages are about it.
 
-    Tables are laid over key by key; a text, number, flag or list takes the place of the other's, an empty list takes it away. The
-    digest of the result is that of everything it says.
+    Tables are laid over key by key; in a text of passes ``@before`` stands for those of the other. A text, number, flag or
+    list takes the place of the other's, an empty list takes it away. The digest of the result is that of everything it says.
 
     Args:
         registry: where names are looked up.
@@ -49,7 +51,22 @@ def extended(
     base = extended(registry, base, check=check, chain=chain)
     check(base)
     own = {key: value for key, value in file.data.items() if key != EXTENDS}
+    own = {**own, **_with_passes_of(base, own)}
     return replace(file, data=_laid_over({k: v for k, v in base.data.items() if k != "description"}, own))
+
+
+def _with_passes_of(base: TomlFile, own: Mapping[str, object]) -> dict[str, object]:
+    """The table ``pipeline`` of ``own``, in which ``@before`` stands for what ``base`` has there; likewise the others."""
+    given, below = own.get(PIPELINE), base.data.get(PIPELINE, {})
+    if not isinstance(given, dict) or not isinstance(below, dict):
+        return {}
+    found = dict(given)
+    for key, text in given.items():
+        if isinstance(text, str):
+            passes = str(below.get(key, "")).strip()
+            parts = [passes if part.strip() == f"@{key}" else part for part in text.split(",")]
+            found[key] = ",".join(part for part in parts if part.strip() or passes)
+    return {PIPELINE: found}
 
 
 def _beside(file: TomlFile, name: str) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from qdq_passes.core.base import Named, Pass
-from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
+from qdq_passes.core.toml_registry import TomlFile
 from qdq_passes.core.toml_table import Scalar, TomlTable
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.edit.encoding_policy import check_min_scale
@@ -19,13 +19,12 @@ from qdq_passes.pipeline.text import make_pass, parse_passes
 from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.selectors import Selector
 
+from qdqtool.presets import PRESETS
 from qdqtool.presets.extending import EXTENDS, extended
 from qdqtool.presets.precision import KINDS, precision_of
 from qdqtool.presets.preset import Preset
 from qdqtool.presets.recovery import KEYS as RECOVERY
 from qdqtool.presets.recovery import recovery_of
-
-PRESETS = TomlRegistry("presets", "qdqtool.presets")
 
 #: Options of annotate-encodings and of insert-qdq that a preset may set.
 POLICY = (

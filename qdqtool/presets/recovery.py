@@ -9,12 +9,12 @@ correct_bias = true         # correct-bias"""
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import option
+from qdqtool.options import ACCURACY, option
 
 #: What becomes of a Clip between two layers that are equalized.
 Clips = Literal["keep", "bounds", "relu"]
@@ -45,6 +45,8 @@ def _alpha(text: str) -> float | bool:
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
     """What is asked for; None where nothing is said, False where a pass of the preset is left out."""
+
+    section: ClassVar[str] = ACCURACY
 
     equalize: Clips | Literal[False] | None = option(
         None,

@@ -142,14 +142,14 @@ def huge_ranges(model: ir.Model, plan: Plan, ranges: Ranges, names: Sequence[str
         are_masks = set(large) <= masks(model, ranges.bound)
         yield (
             f"{', '.join(large)}: the range reaches {reach:.2g} (an attention mask?), its grid has no step for small values; "
-            f"{'hide by a bound that the grid holds with --bound-masks, or ' if are_masks else ''}"
+            f"{'hide by a bound that the grid holds without --no-bound-masks, or ' if are_masks else ''}"
             f"{left_float(model, large)}"
         )
 
 
 def _without(model: ir.Model, names: Sequence[str]) -> str:
     """How to go on where ``names`` hold what has no range."""
-    masks_too = "let masks hide by a finite number with --bound-masks, or " if has_infinite_masks(model) else ""
+    masks_too = "let masks hide by a finite number without --no-bound-masks, or " if has_infinite_masks(model) else ""
     return f"{masks_too}{left_float(model, names)}"
 
 

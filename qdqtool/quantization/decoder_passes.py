@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import onnx_ir as ir
 from qdq_passes.core.base import Named, Pass
@@ -16,13 +17,14 @@ from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.operators.channels import CHANNEL_OPS, weight_axis
 from qdq_passes.graph.uses import is_constant, label
 from qdq_passes.legalize.finite_masks import FiniteMasks
+from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool.calibrate.observer import Range
 from qdqtool.presets.preset import Preset
-from qdqtool.presets.recovery import Recovery
+from qdqtool.presets.recovery import Clips
 from qdqtool.quantization.annotating import Annotator
 from qdqtool.quantization.options import PlanOptions
 
@@ -35,9 +37,8 @@ def with_decoder_passes(materialise: Pipeline, options: PlanOptions) -> Pipeline
     """``materialise`` with the passes that ``options`` asks for around its `annotate-encodings`."""
     found: list[Pass] = []
     for step in materialise.passes:
-        is_annotate = isinstance(step, AnnotateEncodings)
-        if is_annotate and options.bound_masks:
-            found.append(make_pass("bound-attention-mask", {"ranges": _RANGES}))
+        if isinstance(step, AnnotateEncodings) and step.encodings is not None and options.bound_masks:
+            found.append(make_pass("bound-attention-mask", {"ranges": _RANGES, **_width(step)}))
         found.append(step)
         if isinstance(step, AnnotateEncodings) and options.kv_cache != "float":
             said = {"dtype": options.kv_cache, "scales": step.scales, "domain": step.domain}
@@ -51,9 +52,15 @@ def with_decoder_passes(materialise: Pipeline, options: PlanOptions) -> Pipeline
     return Pipeline(tuple(found))
 
 
-def with_finite_masks(prepare: Pipeline, options: PlanOptions) -> Pipeline:
-    """``prepare`` with the passes that leave nothing infinite of masks that are to be bounded."""
-    if not options.bound_masks:
+def _width(policy: AnnotateEncodings) -> dict[str, int]:
+    """The width of activations, and so of shares, where that needs less of a margin than 16 bit."""
+    bits = integer_format(parse_dtype(policy.activations))[1]
+    return {"bits": bits} if bits < 16 else {}
+
+
+def with_finite_masks(prepare: Pipeline, materialise: Pipeline) -> Pipeline:
+    """``prepare`` with the passes that leave nothing infinite of the masks that ``materialise`` bounds."""
+    if not any(isinstance(step, BoundAttentionMask) for step in materialise.passes):
         return prepare
     return prepare + Pipeline((make_pass("finite-masks", {}), make_pass("remove-nan-guards", {})))
 
@@ -63,16 +70,17 @@ def has_infinite_masks(model: ir.Model) -> bool:
     return any(change.kind == "edit" for change in FiniteMasks().run(copy_model(model)))
 
 
-def decoder_recovery(recovery: Recovery, preset: Preset, options: PlanOptions) -> Recovery:
-    """``recovery``, with `equalize-layers` for a language model where nothing is said and activations have 16 bit.
+def decoder_equalize(preset: Preset, options: PlanOptions) -> Clips | Literal[False] | None:
+    """What is said of `equalize-layers`; of a language model it runs where nothing is said and activations have 16 bit.
 
     Those have room for the channels that are large behind a norm; 8-bit weights have none for the small weights that read them
     (measured on the sample decoder with outliers, `16a8w`: 1.4 % of perplexity, 0.2 % when equalized). The factors are powers of
     two: the float model computes the same.
     """
+    recovery = options.over(preset.recovery)
     has_room = preset.annotate.activations in ("int16", "uint16")
     is_silent = recovery.equalize is None and recovery.smooth is None
-    return replace(recovery, equalize="keep") if options.bound_masks and has_room and is_silent else recovery
+    return "keep" if options.bound_masks and has_room and is_silent else options.equalize
 
 
 def float_head(options: PlanOptions) -> tuple[str, ...]:
@@ -133,5 +141,5 @@ def unbounded(model: ir.Model, materialise: Pipeline, ranges: Mapping[str, Range
     step = next((p for p in materialise.passes if isinstance(p, BoundAttentionMask)), None)
     if step is None:
         return list(names)
-    bounded = {value.name for value in BoundAttentionMask(ranges=ranges, margin=step.margin).bounded(model)}
+    bounded = {value.name for value in replace(step, ranges=ranges).bounded(model)}
     return [name for name in names if name not in bounded]

@@ -1,10 +1,14 @@
-"""Operators that a target lacks, written with those that it has."""
+"""Operators that a target has, fused and at an opset that knows them; operators that it lacks, written with those that it has."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import NamedTuple
 
+from qdq_passes.core.base import Pass
+from qdq_passes.fuse.edit.fusion import SINCE, FusionPass
+from qdq_passes.legalize.split_operators import FORMS
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
 
@@ -17,11 +21,69 @@ class Lowering(NamedTuple):
     pieces: tuple[str, ...]
 
 
-LOWERINGS = (Lowering("HardSwish", "split-hard-swish", ("HardSigmoid", "Mul")),)
+#: Passes of their own; what they do not do, the forms of `split-operators` may.
+LOWERINGS = (
+    Lowering("Attention", "decompose-attention", ("Add", "MatMul", "Mul", "Softmax")),
+    Lowering("Einsum", "decompose-einsum", ("MatMul", "Reshape", "Transpose")),
+    Lowering("GatherND", "gather-nd-to-gather", ("Gather", "Reshape")),
+    Lowering("HardSwish", "split-hard-swish", ("HardSigmoid", "Mul")),
+    Lowering("Pow", "pow-to-mul", ("Mul",)),
+    Lowering("ReduceMean", "reduce-mean-to-global-pool", ("GlobalAveragePool",)),
+    Lowering("RotaryEmbedding", "decompose-rotary-embedding", ("Add", "Concat", "Mul", "Slice", "Sub")),
+    Lowering("Split", "split-to-slice", ("Slice",)),
+)
+
+#: Newest opset that a model is brought to for an operator: behind it operators are new that providers of NPUs do not know
+#: (measured: MaxPool of opset 22 is computed in floating point on qnn_htp).
+NEWEST = 21
+
+
+class Fusion(NamedTuple):
+    """A pass that makes one ``op`` of ``pieces``, or marks those to be quantized as one; without pieces they are never quantized
+    one by one: 8 bits do not hold the sum of squares of a norm."""
+
+    pass_name: str
+    op: str
+    pieces: tuple[str, ...]
+
+
+FUSIONS = (
+    Fusion("fuse-gelu", "Gelu", ("Add", "Div", "Erf", "Mul")),
+    Fusion("fuse-hard-swish", "HardSwish", ("HardSigmoid", "Mul")),
+    Fusion("fuse-layer-norm", "LayerNormalization", ()),
+    Fusion("fuse-rms-norm", "RMSNormalization", ()),
+    Fusion("fuse-silu", "Swish", ("Mul", "Sigmoid")),
+)
+
+
+def fused_for(pipeline: Pipeline, taken: Collection[str]) -> Pipeline:
+    """``pipeline`` with its fusions as a target wants them that computes the operators ``taken`` on integers.
+
+    For an operator that it takes the model is brought to a newer opset. Nodes that are quantized as one have no pairs between
+    them, so that no target computes them on integers: where it takes the pieces, and the operator is not taken or needs an opset
+    that is too new, each of them is quantized.
+    """
+    rows = {row.pass_name: row for row in FUSIONS}
+    return Pipeline(tuple(made for p in pipeline.passes if (made := _fused(p, rows.get(p.name()), taken)) is not None))
+
+
+def _fused(fusion: Pass, row: Fusion | None, taken: Collection[str]) -> Pass | None:
+    if row is None or not isinstance(fusion, FusionPass):
+        return fusion
+    is_reached = row.op in taken and SINCE[row.op] <= NEWEST
+    if row.pieces and not is_reached and set(row.pieces) <= set(taken):
+        return None
+    return replace(fusion, raise_opset=is_reached)
 
 
 def lowerings(taken: Collection[str]) -> Pipeline:
     """The passes for a target that computes the operators ``taken`` on integers: of each operator that is not there, where its
     pieces are."""
-    wanted = [row for row in LOWERINGS if row.op not in taken and set(row.pieces) <= set(taken)]
-    return Pipeline(tuple(make_pass(row.pass_name, {}) for row in wanted))
+    found = set(taken)
+    rows = [row for row in LOWERINGS if row.op not in found and found.issuperset(row.pieces)]
+    done = found | {row.op for row in rows}
+    forms = [form.name for form in FORMS.values() if form.op not in done and found.issuperset(form.pieces)]
+    passes = [make_pass(row.pass_name, {}) for row in rows]
+    if forms:
+        passes.append(make_pass("split-operators", {"operators": forms}))
+    return Pipeline((*passes, make_pass("infer-shapes", {})) if passes else ())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from qdqtool.options import option
+from qdqtool.options import NODES, SCHEME, WRITTEN, option
 from qdqtool.presets.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def _extra_options(texts: Iterable[str]) -> dict[str, object]:
 class DecoderOptions:
     """What is said of a language model."""
 
+    section: ClassVar[str] = "Language models"
+
     kv_cache: Literal["float", "int8", "uint8"] = option(
         "float",
         "Type of a decoder's cache: past and present are such integers, in one encoding a layer.",
@@ -35,19 +37,19 @@ class DecoderOptions:
         "The last projection: as the preset says, float, or with int8 weights, a scale per output channel.",
         shown=True,
     )
-    bound_masks: bool | None = option(
-        None, "Attention masks of -1e9 hide by a bound that a grid can hold; by default of language models on a text."
-    )
+    bound_masks: bool = option(True, "Attention masks of -1e9 or -inf hide by a bound that a grid can hold.")
     integer_io: bool = option(
         False,
         "Inputs and outputs that have an encoding are integers, not floats behind a pair.  [default: float-io]",
-        off="--float-io",
-    )
+        off="--float-io", section=WRITTEN,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Recovery, DecoderOptions):
     """What to quantize and how, beside the preset."""
+
+    section: ClassVar[str] = SCHEME
 
     method: str | None = option(None, "Calibration method instead of the preset's.", value="NAME", listed_by="methods")
     weights: Literal["qdq", "dq"] | None = option(None, "Pair on the float weight, or stored integers.")
@@ -60,29 +62,35 @@ class PlanOptions(Recovery, DecoderOptions):
         "An option of onnxruntime's or of the Vitis AI quantizer by its name, as in per_channel=true; V may be @FILE (repeat).",
         value="K=V", many=True, read=_extra_options,
     )  # fmt: skip
-    exclude: Sequence[str] = option((), "Nodes that stay float (selector; repeat to unite).", value="SEL")
-    only: Sequence[str] = option((), "The only nodes that may be quantized.", value="SEL")
-    isolate: bool = option(False, "Values of excluded nodes stay float even if a neighbour wants them.")
+    exclude: Sequence[str] = option(
+        (), "Nodes that stay float (selector; repeat to unite).", value="SEL", section=NODES
+    )
+    only: Sequence[str] = option((), "The only nodes that may be quantized.", value="SEL", section=NODES)
+    isolate: bool = option(False, "Values of excluded nodes stay float even if a neighbour wants them.", section=NODES)
     discard: Sequence[str] = option(
         (),
         "Nodes that are not annotated: ExecuTorch's word for --exclude, which does the same; a name, or op:TYPE (repeat).",
-        value="SEL",
-    )
+        value="SEL", section=NODES,
+    )  # fmt: skip
     annotate: Sequence[Annotator] = option(
         (),
         'Function F of module M (or file.py): gets the prepared model, returns {tensor: {"dtype": …}} (repeat).',
-        value="M:F", many=True,
+        value="M:F", many=True, section=NODES,
     )  # fmt: skip
     per_axis_conv: bool | None = option(
         None,
         "Weights of Conv and ConvTranspose with a scale per output channel, or one each, whatever the preset says.",
     )
     per_axis_linear: bool | None = option(None, "Likewise the weights of Gemm and MatMul.")
-    int16: Sequence[str] = option((), "What these nodes write is 16 bit (selector; repeat).", value="SEL")
-    int8: Sequence[str] = option((), "What these nodes write is 8 bit, under a 16-bit preset.", value="SEL")
-    fp16: Sequence[str] = option((), "These nodes compute in float16, between Casts.", value="SEL")
-    bf16: Sequence[str] = option((), "These nodes compute in bfloat16: for chips that do.", value="SEL")
-    float: Sequence[str] = option((), "These nodes stay float, whatever the preset says.", value="SEL")
+    int16: Sequence[str] = option(
+        (), "What these nodes write is 16 bit (selector; repeat).", value="SEL", section=NODES
+    )
+    int8: Sequence[str] = option(
+        (), "What these nodes write is 8 bit, under a 16-bit preset.", value="SEL", section=NODES
+    )
+    fp16: Sequence[str] = option((), "These nodes compute in float16, between Casts.", value="SEL", section=NODES)
+    bf16: Sequence[str] = option((), "These nodes compute in bfloat16: for chips that do.", value="SEL", section=NODES)
+    float: Sequence[str] = option((), "These nodes stay float, whatever the preset says.", value="SEL", section=NODES)
     switch: Sequence[str] = option((), "Turn on a switch of the preset (`list presets NAME`).", value="NAME")
     no_switch: Sequence[str] = option((), "Turn off a switch of the preset.", value="NAME")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Named
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.observe import Observe
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
@@ -18,20 +19,21 @@ from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.numerics.override import Override, format_overrides, parse_overrides
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.pipeline.text import make_pass
+from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
+from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.selectors import ALL, NONE, Selector, literal
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
-from qdqtool.foreign.apply import lay_over
+from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.decoder_passes import (
-    decoder_recovery,
     float_head,
     head_annotators,
     with_decoder_passes,
     with_finite_masks,
 )
-from qdqtool.quantization.lowerings import lowerings
+from qdqtool.quantization.lowerings import fused_for, lowerings
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
@@ -45,6 +47,11 @@ _LOOKUP = "Gather"
 #: Operators whose weights a switch is about: sums over a window, and over a whole axis.
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 LINEAR = ("Gemm", "MatMul")
+#: What is said where stored weights are asked for by the Vitis quantizer's option, which takes it otherwise.
+KEPT_PAIRS = (
+    "AddQDQPairToWeight=false is taken for true with power-of-two scales, as the Vitis quantizer takes it: weights keep their "
+    "pairs; --weights dq stores integers"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,7 @@ class Plan:
         recover: passes that then change the float model so that quantization loses less, not what it computes.
         materialise: passes that choose encodings from ``@ranges``, insert pairs and refine them.
         annotators: functions to ask about single tensors once the model is prepared; see `annotated`.
+        warnings: what is done otherwise than asked.
     """
 
     preset: Preset
@@ -70,6 +78,7 @@ class Plan:
     precision: Pipeline = field(default_factory=Pipeline)
     recover: Pipeline = field(default_factory=Pipeline)
     annotators: tuple[Annotator, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def pipeline(self) -> Pipeline:
@@ -100,6 +109,13 @@ class Plan:
         """The pass that chooses the encodings, and says what is quantized."""
         return next(p for p in self.materialise.passes if isinstance(p, AnnotateEncodings))
 
+    @property
+    def keeps_float_weights(self) -> bool:
+        """Whether weights stay float, each behind a pair: the file is no smaller then."""
+        passes = self.materialise.passes
+        on_floats = any(isinstance(p, InsertQdq) and p.weights == "qdq" for p in passes)
+        return on_floats and not any(isinstance(p, FoldWeightQdq) for p in passes)
+
     def excluding(self, *texts: str) -> Plan:
         """This plan with the nodes that the selectors ``texts`` name left float too."""
         policy = self.annotate
@@ -108,6 +124,14 @@ class Plan:
         return replace(
             self, materialise=Pipeline(tuple(annotate if p is policy else p for p in self.materialise.passes))
         )
+
+    def isolating(self, *names: str) -> Plan:
+        """This plan with the nodes ``names``, which the target declines as they stand, kept from costing their region."""
+        passes = (
+            replace(p, declined=(*p.declined, *names)) if isinstance(p, IsolateOperators) else p
+            for p in self.precision.passes
+        )
+        return replace(self, precision=Pipeline(tuple(passes)))
 
     def overriding(self, said: Mapping[str, Mapping[str, object]]) -> Plan:
         """This plan with ``said`` of single tensors laid over what it says of them."""
@@ -149,7 +173,8 @@ def plan(
     Args:
         preset: the preset.
         options: what the user says; None says nothing.
-        ops: operator types instead of the preset's (a target's list).
+        ops: operator types instead of the preset's (a target's list); a preset of weights alone keeps those of its own that are
+            among them.
         legalization: what the target changes of the pipeline.
 
     Raises:
@@ -165,12 +190,13 @@ def plan(
         "--keep-sigmoid": options.keep_sigmoid,
     }
     laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
+    stored, warnings = _stored_weights(preset, laid, options)
     before, after = laid.pipeline_text(
         method=options.method,
         exclude=(*options.exclude, *options.discard, *float_head(options), *said.get("exclude", ())),
         only=(*options.only, *said.get("only", ())),
         isolate=options.isolate,
-        weights=options.weights or said.get("insert-qdq.weights", preset.insert.weights),
+        weights=stored,
         fuse_layers=options.fuse_layers,
         keep_sigmoid=options.keep_sigmoid,
     )
@@ -185,29 +211,52 @@ def plan(
         )
     )
     if ops:
-        taken = tuple(op for op in laid.annotate.ops if op in ops) if "ops" in said or "more-ops" in said else ops
-        if not taken:
-            raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
-        materialise = Pipeline(
-            tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes)
-        )
-        prepare += lowerings(ops)
+        materialise = _limited(materialise, ops, laid, options)
+        prepare = fused_for(prepare, ops) + lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
-    prepare, materialise = with_finite_masks(prepare, options), with_decoder_passes(materialise, options)
+    materialise = with_decoder_passes(materialise, options)
+    prepare = with_finite_masks(prepare, materialise)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
-    recovery = decoder_recovery(options.over(laid.recovery), laid, options)
+    recovery = options.over(laid.recovery)
     used = options.method or laid.method
     return Plan(
         preset=laid,
         method=used,
         method_options=_method_options(laid, used),
         prepare=prepare,
-        precision=precision_passes(laid, options),
+        precision=precision_passes(laid, options) + _isolating(laid, ops, legalization),
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *head_annotators(options)),
+        warnings=warnings,
     )
+
+
+def _limited(materialise: Pipeline, ops: tuple[str, ...], laid: Preset, options: PlanOptions) -> Pipeline:
+    """``materialise`` with the operator types ``ops`` of a target instead of the preset's; where those were chosen, or weights
+    alone are quantized, with what is in both."""
+    is_chosen = "ops" in options.extra or "more-ops" in options.extra or not laid.is_calibrated
+    taken = tuple(op for op in laid.annotate.ops if op in ops) if is_chosen else ops
+    if not taken:
+        raise UsageError(f"the target takes no {' and no '.join(laid.annotate.ops)}", hint="see `list targets`")
+    return Pipeline(tuple(replace(p, ops=taken) if isinstance(p, AnnotateEncodings) else p for p in materialise.passes))
+
+
+def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None) -> Pipeline:
+    """The pass that keeps an operator which the target lacks from costing its region."""
+    is_wanted = target is not None and target.isolates and bool(ops) and preset.is_calibrated
+    return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
+
+
+def _stored_weights(preset: Preset, laid: Preset, options: PlanOptions) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
+    """How weights are stored, and a warning where that is otherwise than another tool's option asks."""
+    if options.weights is not None:
+        return options.weights, ()
+    if weights_kept(preset, laid, options.extra):
+        return preset.insert.weights, (KEPT_PAIRS,)
+    stored: Literal["qdq", "dq"] = options.extra.get("insert-qdq.weights", preset.insert.weights)
+    return stored, ()
 
 
 def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -> tuple[Pipeline, Pipeline]:

@@ -12,6 +12,7 @@ from qdq_passes.core.base import Change
 from qdq_passes.encode.annotate_encodings import STAYS_FLOAT, AnnotateEncodings
 from qdq_passes.encode.convert_bias import ConvertBias
 from qdq_passes.encode.edit.precision import FLOATS, in_words
+from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
@@ -29,10 +30,11 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
+from qdqtool.quantization.decoder_passes import unbounded
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
-from qdqtool.quantization.reports import TensorReport, constants_of, tensor_reports
+from qdqtool.quantization.reports import TensorReport, constants_of, grouped, tensor_reports
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.remedies import REPLACED
 
@@ -155,6 +157,7 @@ def quantize_model(
     observed = plan.observe.run(model, inputs=inputs, hooks=hooks)
     ranges = calibrator.found
     pass_on(huge_ranges(model, plan, ranges, names), warn)
+    masked = set(names) - set(unbounded(model, plan.materialise, ranges.bound, names))
     excluded = _excluded(model, plan.annotate, demands)
     constants = constants_of(model)
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
@@ -171,7 +174,7 @@ def quantize_model(
         pairs=len(qdq_pairs(model)),
         mac_shares=mac_shares(model),
         crossings=len(boundary_crossings(model)),
-        tensors=tensor_reports(model, ranges.bound, constants),
+        tensors=tensor_reports(model, ranges.bound, constants, masked),
         conversions=_conversions(plan, materialised),
         passes=passes,
         seconds=time.perf_counter() - start,
@@ -257,7 +260,15 @@ def prepare(
             warn(str(error))
         empty.append(text)
     plan = plan.without(empty) if empty else plan
-    return plan, Report(model, (*report.passes, *plan.precision.run(model, hooks=hooks).passes))
+    marking = plan.precision.run(model, hooks=hooks)
+    pass_on(grouped(_isolated(plan, marking)), warn)
+    return plan, Report(model, (*report.passes, *marking.passes))
+
+
+def _isolated(plan: Plan, report: Report) -> list[tuple[str, str]]:
+    """(node, reason) of what stays float around operators that a target lacks."""
+    ran = zip(plan.precision.passes, report.passes, strict=True)
+    return [(c.where, c.because) for p, done in ran if isinstance(p, IsolateOperators) for c in done.changes]
 
 
 def _conversions(plan: Plan, report: Report) -> tuple[Change, ...]:

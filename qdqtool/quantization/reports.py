@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,10 @@ def constants_of(model: ir.Model) -> dict[str, ir.TensorProtocol]:
 
 
 def tensor_reports(
-    model: ir.Model, ranges: Mapping[str, Range], constants: Mapping[str, ir.TensorProtocol]
+    model: ir.Model,
+    ranges: Mapping[str, Range],
+    constants: Mapping[str, ir.TensorProtocol],
+    masked: Collection[str] = (),
 ) -> tuple[TensorReport, ...]:
     """A report for every pair of the quantized ``model``, the noisiest first, exact ones and those without figures last.
 
@@ -82,11 +85,13 @@ def tensor_reports(
         model: the quantized model.
         ranges: observed ranges by tensor.
         constants: float data by tensor, from `constants_of`.
+        masked: tensors in which a mask hides keys, which is no signal: they have no figures.
     """
     found: dict[str, TensorReport] = {}
     for pair in qdq_pairs(model):
         if pair.encoding is not None and pair.tensor not in found:
-            found[pair.tensor] = _report(pair, pair.encoding, ranges, constants)
+            report = _report(pair, pair.encoding, ranges, constants)
+            found[pair.tensor] = replace(report, fit=None) if pair.tensor in masked else report
     return tuple(sorted(found.values(), key=lambda r: worst_first(r.fit.sqnr_db if r.fit is not None else None)))
 
 

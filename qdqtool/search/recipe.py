@@ -183,4 +183,5 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _words(value: Any) -> str:
-    return "says nothing of it" if value is None else f"says {value!r}"
+    listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return "says nothing of it" if value is None else f"says {listed}"

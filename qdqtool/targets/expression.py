@@ -173,6 +173,10 @@ class _Check:
             self.check(node, local)
 
     def _unknown(self, what: str, name: str, known: list[str]) -> UsageError:
+        if not known:
+            return UsageError(
+                f"{_short(self.text)}: unknown {what} {name!r}", hint=f"{name.partition('.')[0]} has no attributes"
+            )
         near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(known))}"
         return UsageError(f"{_short(self.text)}: unknown {what} {name!r}", hint=hint)

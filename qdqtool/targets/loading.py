@@ -64,6 +64,7 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
         raise root.error(f"'name' is {root.text('name')!r}, but the file is {file.name}.toml", hint="leave it out")
     base = _base(root, file, above) if "extends" in root.data else _NOTHING
     sha256 = file.sha256 if base is _NOTHING else hashlib.sha256(f"{file.sha256}{base.sha256}".encode()).hexdigest()
+    policy = cast(Policy, root.choice("policy", get_args(Policy))) if "policy" in root.data else base.policy
     return Target(
         name=file.name,
         description=root.text("description"),
@@ -78,7 +79,7 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
         traps=traps_of(root, base.traps),
         shifts=shifts_of(root, base.shifts),
         arithmetic=arithmetic_of(root, base.arithmetic),
-        policy=cast(Policy, root.choice("policy", get_args(Policy))) if "policy" in root.data else base.policy,
+        policy=policy,
         boundary=cast(Boundary, root.choice("boundary", get_args(Boundary)))
         if "boundary" in root.data
         else base.boundary,
@@ -87,7 +88,7 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
         engines=engines_of(root, base.engines),
         memory=memory_of(root, base.memory),
         cost=cost_of(root, base.cost),
-        legalization=legalization_of(root, base.legalization),
+        legalization=dataclasses.replace(legalization_of(root, file, base.legalization), isolates=policy == "region"),
         arrange=cast(Arrange, root.choice("arrange", get_args(Arrange))) if "arrange" in root.data else base.arrange,
     )
 

@@ -17,7 +17,7 @@ from qdq_passes.graph.operators.qoperators import form_of
 from qdq_passes.graph.uses import is_standard, label, readers
 from qdq_passes.integers.look.integer_products import is_integer_product
 from qdq_passes.npu.partitions.partitions import WAYS_OUT
-from qdq_passes.npu.units.float_causes import FloatCause, float_cause
+from qdq_passes.npu.units.float_causes import FloatCause, float_cause, float_causes
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of, pair_of
@@ -40,6 +40,8 @@ REPLACED = {
     "com.microsoft::SkipSimplifiedLayerNormalization": "decompose-skip-layer-norm",
 }  # fmt: skip
 
+#: How a suggestion begins where shapes hang on no dimension that could be bound.
+NO_STATIC = "no pass is known that makes it static"
 #: Names of inputs that hold a KV cache.
 _CACHE = re.compile(r"past|cache", re.IGNORECASE)
 #: What may be done about operators on integers.
@@ -74,14 +76,14 @@ def of_form(op: str, unit: Unit, target: str) -> str:
     """Of an operator that a target does not take, or not so, and that no pass replaces."""
     value = first_value(unit)
     cut = f"; or end the model before it: `qdqtool extract --outputs {shlex.quote(value.name or '')}`" if value else ""
-    return f"nothing in qdqtool replaces this {op}: write it with what {target} takes{cut}"
+    return f"no pass is known that replaces this {op}: write it with what {target} takes{cut}"
 
 
 def of_float(unit: Unit, target: str) -> str:
     """Of a unit that is not quantized; empty where it is."""
     cause = float_cause(unit)
     if cause is None or cause.value is None:
-        return WAYS_OUT.get(unit.core.op_type, "nothing in qdqtool takes the body away") if cause is not None else ""
+        return WAYS_OUT.get(unit.core.op_type, "no pass is known that takes the body away") if cause is not None else ""
     if unit.core.op_type == "BatchNormalization" and unit.core.domain in ("", "ai.onnx"):
         return of_batch_norm(target)
     if cause.kind == "integers":
@@ -90,9 +92,15 @@ def of_float(unit: Unit, target: str) -> str:
         return _dynamic(target)
     chosen = selected(cause.value.name)
     if cause.kind in ("input", "output"):
-        pair = f"or insert this pair: `qdqtool qdq insert {chosen} --ranges R.json` (of `qdqtool calibrate`)"
         whole = operator_of_pieces(unit.core)
-        return f"{anew(target) if whole is None else _in_one(whole, target)}; {pair}"
+        if whole is not None:  # a pair beside one piece leaves the others as they are
+            return _in_one(whole, target)
+        causes = [c for c in float_causes(unit) if c.kind in ("input", "output") and c.value is not None]
+        pairs = " ".join(dict.fromkeys(selected(c.value.name) for c in causes if c.value is not None))
+        these = "this pair" if len(causes) == 1 else "these pairs"
+        return (
+            f"{anew(target)}; or insert {these}: `qdqtool qdq insert {pairs} --ranges R.json` (of `qdqtool calibrate`)"
+        )
     if cause.kind == "several" and len({encoding_of(n) for n, _ in readers(cause.value) if is_quantize(n)}) == 1:
         return f"make one pair of them: `qdqtool qdq share {chosen}`"
     insert = f"`qdqtool qdq insert {chosen}{options_of(cause.encoding)}`"
@@ -127,7 +135,22 @@ def of_shape(unit: Unit) -> str:
         return f"make static graphs of the decoder: `qdqtool split`; or {mend}" if is_decoder else mend
     if any(not isinstance(dim, int) for value in inputs for dim in value.shape or (None,)):
         return "make the shapes static: `qdqtool fix-shapes --input-shape INPUT=1x3x224x224`"
-    return "nothing in qdqtool makes it static, as it hangs on the data: export the model with fixed shapes"
+    return f"{NO_STATIC}, where it hangs on the data: export the model with fixed shapes"
+
+
+def of_computed(unit: Unit) -> str:
+    """Of a shape, axes or bounds that are computed."""
+    mend = of_shape(unit)
+    if mend.startswith(NO_STATIC):
+        return f"{NO_STATIC}: export the model with fixed shapes"
+    return f"{mend}, then compute what hangs on them: `qdqtool simplify`"
+
+
+def of_batch(most: int) -> str:
+    """Of more samples at once than a target takes."""
+    fewer = "set-batch" if most == 1 else shlex.quote(f"set-batch{{size={most}}}")
+    met = "which names the operator where samples meet and leaves the model then"
+    return f"take {most} at a time: `qdqtool opt -p {fewer}`, {met}; or export it with {most}"
 
 
 def of_tail(unit: Unit, behind: str, target: str) -> str:
@@ -154,14 +177,14 @@ def of_constant(value: ir.Value | None) -> str:
         return "compute it now where it hangs on constants alone: `qdqtool simplify`; else export the model with a constant"
     if value.const_value is not None:
         return "take its default for good: `qdqtool opt -p remove-initializer-inputs`"
-    return "nothing in qdqtool makes a constant of a graph input: export the model with its data inside"
+    return "no pass is known that makes a constant of a graph input: export the model with its data inside"
 
 
 def of_attribute(name: str) -> str:
     """Of an attribute whose value is not taken."""
     if name in _WRITTEN:
         return "write out what is left to a rule: `qdqtool opt -p explicit-conv-attributes`"
-    return f"nothing in qdqtool changes {name}: export the model with another"
+    return f"no pass is known that changes {name}: export the model with another"
 
 
 def _dynamic(target: str) -> str:

@@ -143,7 +143,7 @@ class Case:
         verdict: what becomes of the unit when it holds.
         rule: id: ``leaky-relu-int8``.
         reason: why, in words; empty for a plain ``npu-int``.
-        suggestion: the way out, commands in backticks; where it is empty, that nothing in qdqtool mends it.
+        suggestion: the way out, commands in backticks; where it is empty, that no pass is known that mends it.
     """
 
     when: Expression
@@ -245,7 +245,7 @@ def conversions(complaints: Iterable[Complaint], scheme: Scheme, target: str) ->
     """Of encodings that ``scheme``, the nearest, does not take: the commands that bring them there."""
     found = list(complaints)
     if any(c.what == "refused" for c in found):
-        return f"nothing in qdqtool mends it here; {anew(target)}"
+        return f"no pass is known that mends it here; {anew(target)}"
     each = {operand: _conversion(operand, found, scheme) for operand in _KINDS}
     bias = _bias(found, scheme)
     commands = [f"qdqtool qdq convert {options} --kinds {_KINDS[o]}" for o, options in each.items() if options]

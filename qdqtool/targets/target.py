@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import onnx_ir as ir
 from qdq_passes.core.names import kebab_case
 from qdq_passes.graph.uses import FLOAT_TYPES
 from qdq_passes.npu.traps.rule import TrapRule
@@ -61,14 +62,15 @@ class Limits:
         for tensor in (*tensors, *(t for t in facts.inputs if t.constant)):
             if self.max_rank is not None and tensor.rank is not None and tensor.rank > self.max_rank:
                 reason = f"{tensor.label} has {tensor.rank} dimensions, more than {self.max_rank}"
-                return "max-rank", reason, "nothing in qdqtool mends it: merge dimensions where the model is exported"
+                return (
+                    "max-rank",
+                    reason,
+                    "no pass is known that mends it: merge dimensions where the model is exported",
+                )
         for tensor in facts.inputs:
             if self.batch is not None and tensor.batch > self.batch and tensor.kind in ("activation", "float"):
                 reason = f"its input {tensor.label} has a batch of {tensor.batch}, more than {self.batch}"
-                way_out = (
-                    f"nothing in qdqtool changes a static batch: export the model with {self.batch}, or a symbolic one"
-                )
-                return "batch", reason, way_out
+                return "batch", reason, remedies.of_batch(self.batch)
         return None
 
 
@@ -125,9 +127,19 @@ class Target:
     legalization: Legalization = field(default_factory=Legalization)
     arrange: Arrange = "whole"
 
-    def quantized_ops(self) -> tuple[str, ...]:
-        """Operator types that it computes on integers for some encodings, sorted."""
-        return tuple(sorted(op for op, rule in self._rules.items() if rule.schemes and op not in NOT_QUANTIZED))
+    @property
+    def has_integers(self) -> bool:
+        """Whether it computes on integers at all."""
+        return any(engine.kind == "int" for engine in self.engines) or not self.engines
+
+    def quantized_ops(self, activations: ir.DataType | None = None) -> tuple[str, ...]:
+        """Operator types that it computes on integers for some encodings, sorted; where it has any whose values are stored as
+        ``activations``, those."""
+        rules = {op: rule for op, rule in self._rules.items() if rule.schemes and op not in NOT_QUANTIZED}
+        of_type = [
+            op for op, rule in rules.items() if any(activations in scheme.activations for scheme in rule.schemes)
+        ]
+        return tuple(sorted(of_type or rules))
 
     def allows(
         self,
@@ -297,7 +309,7 @@ def _of_demand(unmet: UnmetDemand, unit: Unit) -> str:
         return remedies.of_constant(unit.operands[unmet.index].value)
     if unmet.attribute:
         return remedies.of_attribute(unmet.attribute)
-    return "nothing in qdqtool mends it: reshape its input where the model is exported"
+    return "no pass is known that mends it: reshape its input where the model is exported"
 
 
 def _out_of_reach(violation: Violation) -> str:

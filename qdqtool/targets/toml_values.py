@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
 from collections.abc import Callable
 from typing import TypeVar
 
+import onnx.defs
 import onnx_ir as ir
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, UsageError
@@ -19,6 +22,9 @@ STORAGE_TYPES = (
 
 #: Those, and the floats of what is not quantized.
 ELEMENT_TYPES = (*STORAGE_TYPES, "float", "float16", "bfloat16")
+
+#: Operators of the default domain that ONNX does not define: of onnxruntime's fusions, and as the HTP backend calls one.
+BESIDE_ONNX = frozenset({"Inverse", "SimplifiedLayerNormalization"})
 
 _OP_TYPE = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*::)?[A-Za-z_][A-Za-z0-9_]*")
 
@@ -36,7 +42,18 @@ def operators_of(table: TomlTable, key: str, *, required: bool = True, star: boo
     for op_type in types:
         if not _OP_TYPE.fullmatch(op_type) and not (star and op_type == "*"):
             raise table.error(f"{op_type!r} is no operator type", hint="write Conv, or com.acme::FancyConv")
+        if "::" not in op_type and op_type != "*" and op_type not in standard_operators():
+            near = difflib.get_close_matches(op_type, sorted(standard_operators()), n=2, cutoff=0.6)
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            hint = f"{meant}One of another domain is written com.acme::{op_type}"
+            raise table.error(f"ONNX has no operator {op_type!r}", hint=hint)
     return types
+
+
+@functools.cache
+def standard_operators() -> frozenset[str]:
+    """The operators of ONNX's default domain in any version, and those that onnxruntime adds to it."""
+    return frozenset(s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == "") | BESIDE_ONNX
 
 
 def is_integer(value: object) -> bool:

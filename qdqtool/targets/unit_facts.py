@@ -10,7 +10,7 @@
     linear    whether it multiplies an activation of two or three dimensions by a constant matrix
     heads, queries    of the Softmax of an attention; None of any other
     target    name of the target
-    why_float, mend_float, mend_types, mend_movement, mend_tail    texts, for reasons and suggestions: see below
+    why_float, mend_float, mend_types, mend_shapes, mend_movement, mend_tail    texts, for reasons and suggestions: see below
 
 Each operand and result has the fields of `qdqtool.targets.tensor_facts.TensorFacts`."""
 
@@ -31,7 +31,7 @@ from qdq_passes.npu.units.units import Unit
 from qdq_passes.qdq.look.biases import ROUNDINGS, product_at
 
 from qdqtool.targets.expression import Vocabulary
-from qdqtool.targets.remedies import encodings_alike, of_float, pair_before_tail, types_alike
+from qdqtool.targets.remedies import encodings_alike, of_computed, of_float, pair_before_tail, types_alike
 from qdqtool.targets.surroundings import attention_sizes, is_in_gelu, is_linear, is_of_five_dimensions
 from qdqtool.targets.tensor_facts import ABSENT, TensorFacts
 
@@ -203,6 +203,11 @@ class UnitFacts:
         return types_alike(self.unit)
 
     @cached_property
+    def mend_shapes(self) -> str:
+        """What would make shapes static, and compute what hangs on them."""
+        return of_computed(self.unit)
+
+    @cached_property
     def mend_movement(self) -> str:
         """What would give its results the encoding of its input."""
         return encodings_alike(self.unit)
@@ -232,7 +237,7 @@ class UnitFacts:
 #: Names of facts; attributes of ``attr`` are any that an operator of ONNX has.
 _NAMES = (
     "op", "domain", "opset", "since", "tail", "tail_absorbed", "inputs", "outputs", "float_inputs", "float_outputs",
-    "quantized", "why_float", "mend_float", "mend_types", "mend_movement", "mend_tail", "bias_is_product_scale",
+    "quantized", "why_float", "mend_float", "mend_types", "mend_shapes", "mend_movement", "mend_tail", "bias_is_product_scale",
     "target", "terms", "in_gelu", "of_five_dimensions", "linear", "heads", "queries",
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Place of a finding that names no node; the same wherever the file lies, so that a baseline fits.
 PLACE = "model"
+#: Rule of the findings that say what a target leaves to the CPU.
+PLACEMENT = "placement"
 _ERRORS = ("error", "fatal")
 
 
@@ -67,7 +70,12 @@ class Check(Linted, Verb[Checked]):
     """
 
     model: Path = field(kw_only=False, metadata=MODEL)
-    target: Path | None = option(None, "Look for the traps of this target too.", value="NAME|FILE", listed_by="targets")
+    target: Path | None = option(
+        None,
+        "Look for the traps of this target too, and for what it leaves to the CPU.",
+        value="NAME|FILE",
+        listed_by="targets",
+    )
     runtime: bool = option(True, "Do not try to load the model in the installed onnxruntime.", flags=("--no-runtime",))
     baseline: Path | None = option(
         None, "JSON of an earlier check: exit 1 only on errors that it does not have.", value="FILE"
@@ -122,7 +130,32 @@ def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool)
 
     silent = [finding.to_json() for finding in silent_findings(graph, chip)]
     found = [*_verifier(graph), *_checker(path, graph), *silent, *_programs(graph, chip)]
+    if chip is not None and not any(f["level"] in _ERRORS for f in found):
+        found += _placement(graph, chip)
     return [*found, *_runtime(graph)] if runtime else found
+
+
+def _placement(graph: ir.Model, chip: Target) -> list[dict[str, Any]]:
+    """What keeps operators of ``graph`` off ``chip``: a warning for each reason that costs multiply-accumulates or keeps others
+    off with it, a note for the others; one warning for a float model, of which integer engines take nothing."""
+    from qdqtool.npu.analyzing import placed_on
+    from qdqtool.npu.compiled import needs_library
+
+    if needs_library(graph):
+        return []
+    if chip.has_integers and not has_grids(graph):
+        hint = f"quantize it: `qdqtool quantize --target {shlex.quote(chip.name)}`"
+        return [
+            _finding("warning", PLACEMENT, PLACE, f"has no Q and DQ nodes, and {chip.name} computes on integers", hint)
+        ]
+    placed = placed_on(graph, chip)
+    return [
+        _finding(
+            "warning" if refusal.macs or refusal.pulled else "note", PLACEMENT, refusal.nodes[0],
+            f"{refusal.who} on the CPU: {refusal.reason}; {placed.target} takes {placed.text}", refusal.suggestion,
+        )
+        for refusal in placed.refusals
+    ]  # fmt: skip
 
 
 def _folder(folder: str, chip: Target | None, *, runtime: bool, progress: StageProgress | None) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from qdqtool.io.feeds.image_options import ImageOptions
-from qdqtool.options import group, metadata_of, option, python_only
+from qdqtool.options import NODES, SAMPLED, WRITTEN, group, metadata_of, option, python_only
 
 if TYPE_CHECKING:
     from qdqtool.io.feeds.feeds import FeedSpec
@@ -20,8 +20,9 @@ Path = str | os.PathLike[str]
 MODEL = metadata_of(kind="argument", value="MODEL", help="Path, or a model in memory, which stays as it is.")
 #: Metadata of ``-o`` where it may be left out: in Python the second argument.
 OUTPUT = metadata_of(
-    "Where to write the model; parent folders are made.", value="FILE", flags=("-o", "--output"), before="overwrite"
-)
+    "Where to write the model; parent folders are made.", value="FILE", flags=("-o", "--output"), before="overwrite",
+    section=WRITTEN,
+)  # fmt: skip
 #: Metadata of ``-o`` where the command needs it.
 OUTPUT_NEEDED = metadata_of(
     "Where to write the model; parent folders are made.",
@@ -29,13 +30,16 @@ OUTPUT_NEEDED = metadata_of(
     flags=("-o", "--output"),
     required=True,
     before="overwrite",
+    section=WRITTEN,
 )
 _DATA = (
     "Samples: file.npz, a folder of .npz or of images, a text (.txt) of a language model, module:function, or "
     "random:N[:SEED]."
 )
 #: Metadata of ``--data``.
-DATA = metadata_of(_DATA, value="D", before="samples")
+DATA = metadata_of(_DATA, value="D", before="samples", section=SAMPLED)
+#: Metadata of ``--data`` where the command needs it.
+DATA_NEEDED = metadata_of(_DATA, value="D", required=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +69,12 @@ class StepReports:
 class Saving:
     """How a model is written."""
 
+    section: ClassVar[str] = WRITTEN
+
     overwrite: bool = option(False, "Replace FILE if it exists.", recipe=False)
-    no_provenance: bool = option(False, "Leave out the metadata entry that says what was done.", recipe=False)
+    no_provenance: bool = option(
+        False, "Leave out the metadata entry that says what was done, and our name as producer.", recipe=False
+    )
     copy_data: bool = option(
         False, "Write a data file of its own, where weights would stay in that of MODEL beside it.", recipe=False
     )
@@ -75,6 +83,8 @@ class Saving:
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """What becomes of errors that were there before."""
+
+    section: ClassVar[str] = WRITTEN
 
     allow_findings: bool = option(False, "Save although the model has errors that it came with.", recipe=False)
 
@@ -98,6 +108,8 @@ def first_samples(default: int | None) -> int | None:
 class Samples:
     """How samples are taken from data."""
 
+    section: ClassVar[str] = SAMPLED
+
     samples: int | None = first_samples(None)
     seed: int = option(0, "Seed of random data.", shown=True)
     image: ImageOptions | None = group(ImageOptions, prefix="image-", help="How images become inputs.", recipe=False)
@@ -106,6 +118,8 @@ class Samples:
 @dataclass(frozen=True, kw_only=True)
 class Tokenized:
     """Who makes tokens of a text."""
+
+    section: ClassVar[str] = SAMPLED
 
     tokenizer: Path | None = option(
         None,
@@ -118,6 +132,8 @@ class Tokenized:
 @dataclass(frozen=True, kw_only=True)
 class Working:
     """Who shares the work."""
+
+    section: ClassVar[str] = "Work"
 
     jobs: int = option(
         1,
@@ -152,6 +168,8 @@ class Selected:
 @dataclass(frozen=True, kw_only=True)
 class AllowsEmpty:
     """What becomes of selectors that match nothing."""
+
+    section: ClassVar[str] = NODES
 
     allow_empty: bool = option(False, "A selector that matches nothing is a warning, not an error.", recipe=False)
 
@@ -198,14 +216,9 @@ class OnDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
-    """What variants of a quantization are judged by."""
+class EvalData:
+    """What a quantized model is judged on."""
 
-    metric: str = option(
-        "sqnr",
-        "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
-        value="NAME|M:F", shown=True,
-    )  # fmt: skip
     eval_data: FeedSpec | None = option(
         None, "Samples to judge on, in any form of --data; by default those of --data.", value="D"
     )
@@ -213,6 +226,17 @@ class Judging:
         None,
         "Judge on the first N; by default --samples, else up to 16 for SQNR and all for another metric.",
         value="N", least=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging(EvalData):
+    """What variants of a quantization are judged by."""
+
+    metric: str = option(
+        "sqnr",
+        "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
+        value="NAME|M:F", shown=True,
     )  # fmt: skip
     resume: Path | None = option(
         None, "Go on with the measurements in FILE; begin it where it does not exist.", value="FILE"

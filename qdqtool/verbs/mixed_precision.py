@@ -158,7 +158,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         from qdqtool.presets.preset import Preset
         from qdqtool.search.recipe import Recipe
 
-        preset, chosen = self.preset or DEFAULT_PRESET, found.chosen
+        preset, chosen = self.wanted_preset() or DEFAULT_PRESET, found.chosen
         names = {each.name for each in options_of(PlanOptions)} | {"target", "samples", "seed"}
         return Recipe(
             preset=preset.name if isinstance(preset, Preset) else os.fspath(preset),

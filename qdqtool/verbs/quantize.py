@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from qdqtool.options import option, python_only
+from qdqtool.options import SCHEME, WRITTEN, option, python_only
 from qdqtool.quantization.options import DecoderOptions
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
 from qdqtool.verbs.planned import Planned
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
     """Quantize the float MODEL: clean, fuse, calibrate on --data, insert QDQ pairs."""
 
+    examples: ClassVar[tuple[str, ...]] = (
+        "quantize model.onnx --target vitis_xint8 --data samples.npz -o int8.onnx",
+        "quantize model.onnx --preset 8a8w --int16 'op:Softmax' --data random:8 -o int8.onnx",
+    )
     leads: ClassVar[tuple[type, ...]] = (Saving,)
     trails: ClassVar[tuple[type, ...]] = (DecoderOptions, Working)
     placed: ClassVar[Mapping[str, str]] = {
@@ -36,15 +40,16 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
     data: FeedSpec | None = field(default=None, metadata=DATA)
     recipe: Recipe | Path | None = option(
         None, "Replay what `mixed-precision` wrote; no option may contradict it.",
-        value="FILE", recipe=False, before="target",
+        value="FILE", recipe=False, before="target", section=SCHEME,
     )  # fmt: skip
     report: Path | None = option(
         None, "Also write what became of each tensor: range, position, clipping, SQNR (JSON).",
-        value="FILE", recipe=False, before="cache",
+        value="FILE", recipe=False, before="cache", section=WRITTEN,
     )  # fmt: skip
     save_statistics: Path | None = option(
-        None, "Also write the statistics that were used (.npz).", value="FILE", recipe=False, before="data"
-    )
+        None, "Also write the statistics that were used (.npz).",
+        value="FILE", recipe=False, before="data", section=WRITTEN,
+    )  # fmt: skip
     hooks: Iterable[Hook] = python_only((), "Pipeline hooks.")
 
     def run(self) -> Quantized:

@@ -29,6 +29,7 @@ class Verb(Generic[R_co]):
     ``trails`` last, and an option that is ``placed`` before the other that it names.
     """
 
+    examples: ClassVar[tuple[str, ...]] = ()
     leads: ClassVar[tuple[type, ...]] = ()
     trails: ClassVar[tuple[type, ...]] = ()
     placed: ClassVar[Mapping[str, str]] = {}

@@ -9,8 +9,9 @@ import pytest
 from tests.architecture.typed_names import MODEL, holders, indexed, modules
 from tests.architecture.walks import VERBS, Flow, walk
 
-#: Files that a verb's model may pass through.
-LIMITS = {"quantize": 60, "analyze": 20, "split": 20}
+#: Files that a verb's model may pass through. To quantize is since 2026-11 also to bound masks, to take token ids for folders, and to say
+#: who runs what; to analyze also to try passes on a copy before it is said that there is none.
+LIMITS = {"quantize": 68, "analyze": 24, "split": 20}
 
 
 @pytest.mark.parametrize("verb", LIMITS)

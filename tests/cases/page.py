@@ -18,12 +18,14 @@ BLOCK = re.compile(r"^```(console|python|toml)([^\n]*)\n(.*?)^```$", re.M | re.S
 
 
 def execute(page: Path) -> None:
-    """Execute the page's blocks in the present folder, one after the other.
+    """Execute the page's blocks in the present folder, one after the other, without those that need another package (tests/extra).
 
     Raises:
         AssertionError: a command shows or returns something else.
     """
     for kind, options, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if "needs=" in options:
+            continue
         target = re.search(r"file=(\S+)", options)
         if target:
             Path(target[1]).parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +41,7 @@ def _console(page: Path, body: str) -> None:
     for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
         command, _, wanted = part.partition("\n")
         words = shlex.split(command)
-        finds = words[:2] == ["qdqtool", "diff"] and "no differences" not in wanted
+        finds = (words[:2] == ["qdqtool", "diff"] and "no differences" not in wanted) or "\nfailed: " in wanted
         code, out, err = _called(words[1:]) if words[0] == "qdqtool" else _process(words)
         shown = out + "".join(line for line in err.splitlines(True) if line.startswith("error:"))
         same = doctest.OutputChecker().check_output(wanted, shown, doctest.ELLIPSIS)

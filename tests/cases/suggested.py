@@ -11,13 +11,13 @@ from qdq_passes.pipeline.pipeline import parse_pipeline
 from qdq_passes.select.selectors import Selector
 
 from qdqtool.cli.main import cli as root
-from qdqtool.presets.loading import PRESETS
+from qdqtool.presets import PRESETS
 from qdqtool.targets.loading import TARGETS
 from tests.cases.cli_helpers import cli
 
 _COMMAND = re.compile(r"`([^`]*)`")
 #: Suggestions without a command say so in these words.
-WITHOUT = ("nothing in qdqtool ", "nothing to mend")
+WITHOUT = ("no pass is known that ", "nothing to mend")
 
 
 def commands(suggestion: str) -> list[str]:

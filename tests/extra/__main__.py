@@ -12,7 +12,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.extra import benches, browser, genai, interpreters, new_onnxruntime, npu, old_onnxruntime, wheel, whole
+from tests.extra import (
+    benches,
+    browser,
+    genai,
+    interpreters,
+    new_onnxruntime,
+    npu,
+    old_onnxruntime,
+    site,
+    torch_pages,
+    wheel,
+    whole,
+)  # fmt: skip
 from tests.extra.changed import changed_files, is_touched
 from tests.extra.part import Missing
 
@@ -44,6 +56,12 @@ PARTS = {
     "wheel": Part(run=lambda _: wheel.run(), seconds=110),
     "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=60),
     "browser": Part(run=lambda _: browser.run(), seconds=45),
+    "site": Part(
+        run=lambda _: site.run(), seconds=40, sources=("docs/", "mkdocs.yml", "pyproject.toml", "tests/extra/")
+    ),
+    "torch": Part(
+        run=lambda _: torch_pages.run(), seconds=240, sources=("docs/from_torch", "README.md", "tests/extra/")
+    ),
     "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=10),
     "other interpreters": Part(run=interpreters.run, seconds=480),
     "benches": Part(run=lambda _: benches.run(), seconds=600, is_timed=True),

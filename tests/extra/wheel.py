@@ -1,7 +1,8 @@
-"""The wheel alone, in a fresh environment and an empty folder, does the main job."""
+"""The wheel of the sdist alone, in a fresh environment and an empty folder, does the main job."""
 
 from __future__ import annotations
 
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -16,13 +17,16 @@ CARRIED = (
     f"qdqtool/npu/{NAME}",
     "qdq_passes/core/base.py",
 )
+#: What the sdist is too large with, and bytes of it at most: sources and pages, no data of tests.
+LEFT_OUT, SDIST = ("tests/", "sample_models/"), 3 << 20
 
 
 def run() -> str:
-    """Build the wheel, look into it, install it, run the demo."""
+    """Build the sdist and of it the wheel, look into both, install the wheel, run the demo."""
     builder = environment("build", ["build", "scikit-build-core>=0.11,<2"])
     with tempfile.TemporaryDirectory() as folder:
-        call([builder, "-m", "build", "--wheel", "--outdir", folder, str(ROOT)])
+        call([builder, "-m", "build", "--outdir", folder, str(ROOT)])
+        source = _checked_sdist(Path(folder))
         wheel = next(Path(folder).glob("*.whl"))
         if "-py3-none-" not in wheel.name or wheel.name.endswith("-any.whl"):
             raise Failed(f"{wheel.name} is not for every Python of this platform")
@@ -39,4 +43,23 @@ def run() -> str:
         shown = call([qdqtool, "demo", "-o", "digits_int8.onnx"], cwd=Path(folder))
     if "onnx.checker accepted" not in shown or "max LSB 0" not in shown:
         raise Failed(shown)
-    return f"{wheel.name}, {size / 1024:.0f} KiB, runs the demo"
+    return f"{wheel.name}, {size / 1024:.0f} KiB, runs the demo; made of {source}"
+
+
+def _checked_sdist(folder: Path) -> str:
+    """The name and size of the sdist in ``folder``.
+
+    Raises:
+        Failed: it holds data of tests, or is too large.
+    """
+    sdist = next(folder.glob("*.tar.gz"))
+    with tarfile.open(sdist) as archive:
+        inside = [name.partition("/")[2] for name in archive.getnames()]
+    if found := [name for name in inside if name.startswith(LEFT_OUT)]:
+        raise Failed(f"the sdist holds {found[0]} and {len(found) - 1} more")
+    size = sdist.stat().st_size
+    if size > SDIST or "LICENSE" not in inside:
+        raise Failed(
+            f"the sdist has {size:,} bytes, {SDIST:,} allowed, and {'a' if 'LICENSE' in inside else 'no'} LICENSE"
+        )
+    return f"{sdist.name}, {size / 1024:.0f} KiB"

@@ -25,6 +25,7 @@ _PLACES = (
     (re.compile(re.escape(str(ROOT))), "ROOT"),
     (re.compile(_TEMPORARY + r"/pytest-of-[^/]+/pytest-\d+/(?:popen-\w+/)?[^/\s:,;')\]]+"), "TMP"),
     (re.compile(_TEMPORARY + r"/[^/\s:,;')\]]+"), "TMP"),
+    (re.compile(r"(\.py, line )\d+"), r"\1N"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "ADDRESS"),
     (re.compile(r"(?<=onnxruntime )\d[\w.]*"), "VERSION"),
     (re.compile(r"(?<=sha256 )[0-9a-f]{12}"), "DIGEST"),

@@ -16,7 +16,7 @@ PROGRAMS = Path(__file__).parent / "cpp"
 OPTIONS = ["-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 #: What every kernel needs: the table of operators and what its rows name.
-ALWAYS = ["isa", "kernel", "operators", "shapes"]
+ALWAYS = ["arguments", "isa", "kernel", "operators", "shapes"]
 
 
 def _run(command: list[str]) -> str:
@@ -35,34 +35,27 @@ def build(program: str, kernels: Iterable[str], folder: Path) -> Path:
     compiler = os.environ.get("CXX", "c++")
 
     def compile_one(source: Path) -> Path:
-        installed = _installed(source)
-        if installed is not None:
-            return installed
         target = folder / f"{source.stem}.o"
         if not target.exists():
             level = "-O1" if source.parent == PROGRAMS else "-O2"
             _run([compiler, *OPTIONS, level, f"-I{LIBRARY}", "-c", str(source), "-o", str(target)])
         return target
 
+    main, installed = PROGRAMS / f"{program}.cc", _installed()
     parts = {source.stem: source for source in LIBRARY.rglob("*.cc")}
-    sources = [PROGRAMS / f"{program}.cc", *(parts[name] for name in [*ALWAYS, *kernels])]
+    sources = [main] if installed else [main, *(parts[name] for name in [*ALWAYS, *kernels])]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compile_one, sources))
+        objects = [*pool.map(compile_one, sources), *installed]
     executable = folder / program
     _run([compiler, *map(str, objects), "-pthread", "-o", str(executable)])
     return executable
 
 
-def _installed(source: Path) -> Path | None:
-    """The object of a kernel that the installation left behind, None when it is older than its source or any text it includes."""
-    if not source.is_relative_to(LIBRARY):
-        return None
-    objects = ROOT.glob(f"build/py3-none-*/CMakeFiles/qdqtool_npu.dir/{source.relative_to(LIBRARY)}.o")
-    found = max(objects, key=lambda path: path.stat().st_mtime, default=None)
-    if found is None:
-        return None
-    newest = max(path.stat().st_mtime for path in (source, *LIBRARY.rglob("*.hpp"), *LIBRARY.rglob("*.inc")))
-    return found if found.stat().st_mtime > newest else None
+def _installed() -> list[Path]:
+    """The objects of the library that the installation left behind, each of many sources; none when one is older than any source."""
+    objects = sorted(ROOT.glob("build/py3-none-*/CMakeFiles/*.dir/Unity/*.o"))
+    newest = max(path.stat().st_mtime for path in LIBRARY.rglob("*.[chi]*"))
+    return objects if all(path.stat().st_mtime > newest for path in objects) else []
 
 
 def run(executable: Path) -> str:

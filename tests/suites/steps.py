@@ -11,7 +11,9 @@ import onnx
 import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Keeps
 from qdq_passes.core.registry import PASSES
+from qdq_passes.encode.look.demands import QUANTIZED_OPS
 from qdq_passes.errors import UsageError
+from qdq_passes.legalize.split_operators import FORMS
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.pipeline.pipeline import Pipeline, bind, parse_pipeline
 
@@ -124,6 +126,10 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "fold-batch-norm": (Row("fold-batch-norm{precision=float32 reference=true}", runs=True),),
     "fold-constants": (Row("fold-constants{what=all}"),),
     "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq", runs=True),),
+    "isolate-operators": (
+        Row(f"infer-shapes,isolate-operators{{taken=[{','.join(QUANTIZED_OPS)}]}},{_ANNOTATE},insert-qdq", runs=True),
+    ),
+    "split-operators": (Row(f"split-operators{{operators=[{','.join(FORMS)}]}}", runs=True),),
     "insert-qdq": (Row(f"{_ANNOTATE},insert-qdq", runs=True), Row(f"{_ANNOTATE},insert-qdq{{weights=dq}}", runs=True)),
     "insert-dynamic-quantization": (
         Row("insert-dynamic-quantization", runs=True),
@@ -145,6 +151,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ),
     ),
     "remove-identity": (Row("remove-identity{names=removed}", runs=True),),
+    "merge-reshapes": (Row("infer-shapes,merge-reshapes", EXACT),),
+    "merge-slices": (Row("infer-shapes,merge-slices", EXACT),),
+    "scatter-nd-to-concat": (Row("infer-shapes,scatter-nd-to-concat", EXACT),),
     "remove-no-ops": (Row("infer-shapes,remove-no-ops{names=removed identities=true}", runs=True),),
     "refine-positions": (
         Row(f"{_ANNOTATE},insert-qdq{{weights=dq}},refine-positions", runs=True),

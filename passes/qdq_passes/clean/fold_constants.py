@@ -4,48 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.clean.edit.wrap import changes_of, quiet
-from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.graph.edit import Namer, drop_unread, make_node, replace_nodes
-from qdq_passes.graph.sizes import static_sizes
-from qdq_passes.graph.uses import DATA_MOVEMENT, FLOAT_TYPES, all_nodes, is_constant, is_standard
+from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
+from qdq_passes.graph.evaluate.rare import Compute
+from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, Scope, StaticWalk, walk
+from qdq_passes.graph.operators.qdq_ops import is_quantization, opset_at
+from qdq_passes.graph.uses import FLOAT_TYPES, GraphLike, all_graph_likes, all_nodes, is_constant, is_standard
 
-_QDQ = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-#: Float operators that only place or pick elements, so that folding them is bit-exact.
-_EXACT_ON_FLOAT = DATA_MOVEMENT | {
-    "Concat", "ConstantOfShape", "Constant", "GatherElements", "GatherND", "Pad", "Shape", "Size", "Where",
-}  # fmt: skip
-#: Operators that onnxscript's folder gets wrong: it drops CastLike's ``saturate`` and folds what is random; for the others onnx's
-#: reference, which it computes with, disagrees with onnxruntime.
-_SHIELDED = frozenset({"CastLike", "Bernoulli", "MaxUnpool", "Resize"})
+#: Operators of sequences, whose length onnxscript's folder finds.
+_SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence")
+#: First opset for which it writes Split and Squeeze.
+OPSET_OF_SEQUENCES = 13
+#: Operators that onnxscript's folder gets wrong: it drops CastLike's ``saturate`` and opens a Dropout that trains.
+_SHIELDED = ("CastLike", "Dropout")
 _SHIELD = "ai.qdqtool.shield"
+#: First opset whose Constant has more than floats.
+OPSET_OF_ANY_CONSTANT = 9
+#: The share of the model's constants that one result may add to them.
+_SHARE = 16
 
 
 @dataclass(frozen=True)
 class FoldConstants(Pass):
-    """Compute what depends on constants only, and store the result as an initializer or Constant.
+    """Compute what depends on constants and static shapes only, and store the result.
 
-    Graph: ``Add(2, 3) → shape → Reshape`` → ``5 → shape → Reshape``; Shape and Size of a static shape are constants too.
+    Graph: ``Add(2, 3) → shape → Reshape`` → ``5 → shape → Reshape``. Shape and Size of a static shape are constants too, and so
+    is a static size that is picked of a dynamic shape; an If whose condition is constant becomes its branch. In one walk: what
+    is computed gives the shapes of what comes after. In bodies and functions too.
     Requires: nothing. Q/DQ nodes are never folded: they carry the quantization.
-    Keeps: inputs, outputs and their names; ``what=exact`` bit-exact (integer, bool and string arithmetic, data movement);
-    ``what=all`` also float arithmetic, which onnx's reference and the runtime may round differently: within the bound.
-    Skips: results larger than ``max-output`` elements, inputs larger than ``max-input``; random and control-flow operators.
+    Keeps: inputs, outputs and their names; ``what=exact`` bit-exact (integers, booleans, movement, and of floats what IEEE 754
+    rounds correctly: sums, differences, products, quotients, square roots; a runtime may sum the product with a stored weight in
+    another order than with a computed one); ``what=all`` also other arithmetic of floats, which onnx's reference and the runtime
+    may round differently: within the bound.
+    Skips: what would make the file larger by more than ``max-growth``, each with its figures; random numbers, casts of floats
+    that an integer cannot hold, operators that onnx does not define; without ``compute`` sums of more than 8192
+    terms, Resize, and what rounds to 16 bits.
 
     Args:
         what: ``exact`` or ``all``.
-        max_input: largest input folded, elements (default of the onnxscript folder).
-        max_output: largest result stored, elements (default of the onnxscript folder).
+        max_growth: bytes by which a result may be larger than the constants it is computed from; a sixteenth of all constants
+            of the model where that is more.
+        compute: what computes what may round: the runtime in the verbs of the tool; None: onnx's reference, which has no Resize
+            that runtimes agree with.
     """
 
     what: Literal["exact", "all"] = "exact"
-    max_input: int = 8192
-    max_output: int = 512 * 512
+    max_growth: int = 2**20
+    compute: Compute | Named | None = None
 
     @property
     def keeps(self) -> Keeps:  # type: ignore[override]
@@ -60,59 +73,142 @@ class FoldConstants(Pass):
         )
 
     def run(self, model: ir.Model) -> Iterator[Change]:
-        """Fold shapes ourselves, the rest with onnxscript's folder, which is imported only when something is constant."""
-        yield from _fold_shapes(model)
-        if not any(_reads_constants_only(node) for node in all_nodes(model)):
-            return
-        from onnxscript import optimizer
+        """Graph after graph, the main graph first; sequences with onnxscript's folder."""
+        is_newer = model.opset_imports.get("", 0) >= OPSET_OF_SEQUENCES
+        if is_newer and any(is_standard(node, *_SEQUENCES) for node in all_nodes(model)):
+            yield from changes_of(model, _fold_sequences, "the sequence is known")
+        done: set[GraphLike] = set()
+        while graph := next((graph for graph in all_graph_likes(model) if graph not in done), None):
+            done.add(graph)
+            yield from self._fold(model, graph)
 
-        def fold(target: ir.Model) -> None:
-            with _shielded(target), quiet("onnxscript"):
-                optimizer.fold_constants(
-                    target,
-                    onnx_shape_inference=False,
-                    input_size_limit=self.max_input,
-                    output_size_limit=self.max_output,
-                    should_fold=self._should_fold,
-                )
+    def _fold(self, model: ir.Model, graph: GraphLike) -> Iterator[Change]:
+        """Walk ``graph`` until no branch opens and nothing grows too much, then store."""
+        compute = None if isinstance(self.compute, Named) else self.compute
+        scope = Scope(weights=True, rounding=self.what == "all", compute=compute, declared=True)
+        walked = walk(model, {}, graph=graph, scope=scope)
+        while opened := list(open_branches(model, walked)):
+            yield from opened
+            walked = walk(model, {}, graph=graph, scope=scope)
+        limit = max(self.max_growth, _bytes_of_constants(model) // _SHARE)
+        while growing := _growing(walked, limit):
+            for node, (size, source) in growing.items():
+                yield skip(node, f"its {size:,} bytes would take the place of {source:,}: more than max-growth allows")
+            scope = replace(scope, barred=scope.barred | growing.keys())
+            walked = walk(model, {}, graph=graph, scope=scope)
+        while unsaid := _inexpressible(model, graph, walked):
+            scope = replace(scope, barred=scope.barred | unsaid)
+            walked = walk(model, {}, graph=graph, scope=scope)
+        walked = _without_constants(walked)
+        for node in walked.nodes:
+            if node not in walked.computed | scope.barred and _reads_constants_only(node, walked):
+                yield skip(node, self._why_not(node, walked))
+        yield from fold_walked(model, walked, graph)
 
-        constants = [node.outputs[0] for node in all_nodes(model) if is_standard(node, "Constant")]
-        initializers = list(model.graph.initializers.values())
-        yield from changes_of(model, fold, "constant")
-        yield from drop_unread([*constants, *(v for v in initializers if v.graph is model.graph)])
-
-    def _should_fold(self, node: ir.Node) -> bool | None:
-        """True, False, or None for onnxscript's own rules (its size limits)."""
-        if node.op_type in _QDQ or (self.what == "exact" and not _is_exact(node)):
-            return False
-        return True if node.op_type == "ConstantOfShape" else None
+    def _why_not(self, node: ir.Node, walked: StaticWalk) -> str:
+        count = max((np.prod(walked.shape(value) or [1], dtype=np.float64) for value in node.outputs), default=0)
+        if count > LARGEST_RESULT:
+            return f"its inputs are constant, but its result has over {LARGEST_RESULT:,} elements"
+        floats = any(value.dtype is None or value.dtype.is_floating_point() for value in node.outputs)
+        if self.what == "exact" and floats:
+            return "its inputs are constant, but runtimes may round it differently (what=all folds it)"
+        return "its inputs are constant, but its result cannot be foretold"
 
 
-def _fold_shapes(model: ir.Model) -> Iterator[Change]:
-    """Replace Shape and Size of values with a static shape by Constants."""
-    namer = Namer(model)
-    for node in all_nodes(model):
-        shape = static_sizes(node.inputs[0]) if is_standard(node, "Shape", "Size") and node.inputs else None
-        if shape is None:
-            continue
-        if node.op_type == "Size":
-            array = np.array(np.prod(shape, dtype=np.int64), np.int64)
-        else:
-            first, last = (node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end"))
-            array = np.array(shape[first:last], np.int64)
-        name = namer.fresh(f"{node.name}_folded")
-        constant = make_node(
-            "Constant", [], name=name, output=namer.fresh(f"{name}_output"), like=node.outputs[0],
-            attributes=[ir.AttrTensor("value", ir.tensor(array))], stands_for=[node],
-        )  # fmt: skip
-        constant.outputs[0].type, constant.outputs[0].shape = ir.TensorType(ir.DataType.INT64), ir.Shape(array.shape)
-        yield replace_nodes([node], [constant], namer, "the shape is static")
+def _inexpressible(model: ir.Model, graph: GraphLike, walked: StaticWalk) -> set[ir.Node]:
+    """Computed nodes whose results would have to be Constants, of a type that those do not have in the opset."""
+    nodes = [producer for value in walked.arrays if (producer := value.producer()) is not None]
+    if not nodes or opset_at(model, nodes[0]) >= OPSET_OF_ANY_CONSTANT:
+        return set()
+    as_nodes = not isinstance(graph, ir.Graph) or Namer(model).takes_no_initializers(graph)
+    return {
+        node
+        for value, node in zip(walked.arrays, nodes, strict=True)
+        if (as_nodes or value.is_graph_output())
+        and walked.dtype(value) not in FLOAT_TYPES
+        and not is_standard(node, "Constant")
+    }
+
+
+def _growing(walked: StaticWalk, limit: int) -> dict[ir.Node, tuple[int, int]]:
+    """Computed nodes with results to store that are larger by more than ``limit`` bytes than the constants they are made of, and
+    the nodes before those that are; to each the bytes of both."""
+    found: dict[ir.Node, tuple[int, int]] = {}
+    large = [value.producer() for value, array in walked.arrays.items() if array.nbytes > limit]
+    for last in large:
+        for node in [] if last is None else [last, *_computed_before(last, walked)]:
+            size = max((_bytes_of(walked, value) for value in node.outputs), default=0)
+            if size <= limit or node in found or is_standard(node, "Constant"):
+                continue
+            source = sum(_constant_bytes(value) for value in _roots(node, walked))
+            if size > limit + source:
+                found[node] = size, source
+    return found
+
+
+def _computed_before(last: ir.Node, walked: StaticWalk) -> dict[ir.Node, None]:
+    """The computed nodes that ``last`` hangs on."""
+    found: dict[ir.Node, None] = {}
+    stack = [last]
+    while stack:
+        for value in stack.pop().inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer in walked.computed and producer not in found:
+                found[producer] = None
+                stack.append(producer)
+    return found
+
+
+def _roots(node: ir.Node, walked: StaticWalk) -> dict[ir.Value, None]:
+    """The initializers and Constants that the computed ``node`` hangs on."""
+    nodes = [node, *_computed_before(node, walked)]
+    return dict.fromkeys(value for n in nodes for value in n.inputs if value is not None and is_constant(value))
+
+
+def _bytes_of(walked: StaticWalk, value: ir.Value) -> int:
+    dtype, shape = walked.dtype(value), walked.shape(value)
+    return 0 if dtype is None or shape is None else int(np.prod(shape, dtype=np.int64) * dtype.itemsize)
+
+
+def _constant_bytes(value: ir.Value) -> int:
+    if value.const_value is not None:
+        return value.const_value.nbytes
+    producer = value.producer()
+    tensor = None if producer is None else producer.attributes.get("value")
+    return 8 if tensor is None or tensor.is_ref() else tensor.as_tensor().nbytes
+
+
+def _bytes_of_constants(model: ir.Model) -> int:
+    """Bytes of the initializers and the Constants of ``model``."""
+    stored = sum(_constant_bytes(value) for graph in model.graphs() for value in graph.initializers.values())
+    return stored + sum(_constant_bytes(n.outputs[0]) for n in all_nodes(model) if is_standard(n, "Constant"))
+
+
+def _without_constants(walked: StaticWalk) -> StaticWalk:
+    """``walked`` without the Constants that stay, which are stored as they are."""
+    kept = {value.producer() for value in walked.arrays}
+    constants = {node for node in walked.computed if is_standard(node, "Constant") and node in kept}
+    arrays = {value: array for value, array in walked.arrays.items() if value.producer() not in constants}
+    return replace(walked, computed=walked.computed - constants, arrays=arrays)
+
+
+def _reads_constants_only(node: ir.Node, walked: StaticWalk) -> bool:
+    given = [value for value in node.inputs if value is not None]
+    is_plain = bool(given) and not is_quantization(node) and not is_standard(node, "If", "Loop", "Scan")
+    return is_plain and all(is_constant(value) or value in walked.arrays for value in given)
+
+
+def _fold_sequences(model: ir.Model) -> None:
+    from onnxscript import optimizer
+
+    with _shielded(model), quiet("onnxscript"):
+        optimizer.fold_constants(model, onnx_shape_inference=False, should_fold=lambda _: False)
 
 
 @contextmanager
 def _shielded(model: ir.Model) -> Iterator[None]:
-    """Hide operators from the folder behind a domain that is not imported: it passes those by."""
-    hidden = [(n, n.domain) for n in all_nodes(model) if is_standard(n, *_SHIELDED) or _trains(n)]
+    """Hide operators from onnxscript's folder behind a domain that is not imported: it passes those by."""
+    hidden = [(node, node.domain) for node in all_nodes(model) if is_standard(node, *_SHIELDED)]
     for node, _ in hidden:
         node.domain = _SHIELD
     try:
@@ -120,24 +216,3 @@ def _shielded(model: ir.Model) -> Iterator[None]:
     finally:
         for node, domain in hidden:
             node.domain = domain
-
-
-def _trains(node: ir.Node) -> bool:
-    return is_standard(node, "Dropout") and len(node.inputs) > 2 and node.inputs[2] is not None
-
-
-def _reads_constants_only(node: ir.Node) -> bool:
-    constant = all(v is None or is_constant(v) for v in node.inputs)
-    return constant and node.op_type not in _QDQ and node.op_type != "Constant"
-
-
-def _is_exact(node: ir.Node) -> bool:
-    """Whether folding ``node`` cannot round: no float comes out of arithmetic."""
-    if node.op_type in _EXACT_ON_FLOAT:
-        return True
-    types = {v.dtype for v in (*node.inputs, *node.outputs) if v is not None}
-    return (
-        None not in types
-        and not types & FLOAT_TYPES
-        and not any(t is not None and t.is_floating_point() for t in types)
-    )

@@ -11,10 +11,12 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.decoder.edit.static import DecoderSizes, fold_walked, open_branches, refuse_dynamic, write_shapes
+from qdq_passes.decoder.edit.static import DecoderSizes, refuse_dynamic, write_shapes
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.graph.build import drop_input
 from qdq_passes.graph.edit import drop_unread
+from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
 from qdq_passes.graph.evaluate.walk import StaticWalk, walk
 from qdq_passes.graph.uses import label
 
@@ -28,8 +30,9 @@ class BindDecoder(Pass):
     names of their dims, also ``past + sequence``. What of the graph is constant then is an initializer: no Shape, Size, Range,
     ConstantOfShape or NonZero is left in the main graph, and no dynamic shape.
     Requires: `inline-functions`; a cache that `decoder_io` finds.
-    Keeps: inputs, outputs and their names; numerics bit-exact for these sizes (arithmetic of floats is only computed where
-    IEEE 754 leaves one result). Weights are not read. Shapes that the file declares inside are replaced, as exporters err.
+    Keeps: inputs, outputs and their names, but for inputs without a role whose size alone is read: they go; numerics
+    bit-exact for these sizes (arithmetic of floats is only computed where IEEE 754 leaves one result). Weights are not read.
+    Shapes that the file declares inside are replaced, as exporters err.
     Skips: nothing. Sizes that are none of a decoder, and what stays dynamic, are refused: the node and what it depends on.
 
     Args:
@@ -52,6 +55,7 @@ class BindDecoder(Pass):
             )
         io = decoder_io(model)
         yield from _unused_results(model)
+        sized = [value for value in io.others if value.uses()]
         shapes = DecoderSizes(batch=self.batch, sequence=self.sequence, context=self.context).shapes(io)
         walked = walk(model, shapes)
         while opened := list(open_branches(model, walked)):
@@ -64,6 +68,8 @@ class BindDecoder(Pass):
             if before != value.shape:
                 yield Change("edit", value.name or "", f"{before} → {value.shape}")
         yield from fold_walked(model, walked)
+        for value in sized:
+            yield from drop_input(model, value)
         write_shapes(model, walked)
         refuse_dynamic(model, walked)
         _check_presents(io, walked, self.sequence, self.context)

@@ -9,8 +9,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.decoder.edit.static import open_branch
 from qdq_passes.graph.build import drop_input
+from qdq_passes.graph.evaluate.apply import open_branch
 from qdq_passes.graph.sizes import rank_or
 from qdq_passes.graph.uses import is_standard, values_read
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from qdq_passes.decoder.look.rotary_angles import Angles, graph_between, rotary_
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.build import Builder, Site, drop_chains
 from qdq_passes.graph.edit import replace_value
+from qdq_passes.graph.evaluate.rare import Compute
 from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.numerics.arrays import Array
 
@@ -132,9 +133,6 @@ def _laid_out(site: Site, gathered: ir.Value, positions: ir.Value, table: Table)
         shape = [inner[place] for place in table.order]
     return gathered if shape == list(table.shape) else site.reshape(gathered, table.shape)
 
-
-#: Computes a model for several feeds: outputs by name, one mapping a feed.
-Compute = Callable[[ir.Model, Sequence[Mapping[str, Array]]], Sequence[Mapping[str, Array]]]
 
 #: Seed of the order in which positions are tried again.
 _SEED = 7

@@ -39,13 +39,15 @@ class FuseGelu(FusionPass):
 
     Args:
         into: ``operator`` replaces the nodes, ``group`` marks them, ``auto`` replaces them where it can.
+        raise_opset: first convert the model to the opset of the operator, where nothing else is in its way; what cannot be
+            converted stays in pieces.
     """
 
     bounded: ClassVar[Keeps] = BOUNDED
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """From each Erf and Tanh."""
-        yield from fuse(model, ("Erf", "Erfc", "Tanh"), _gelu, self.into)
+        yield from fuse(model, ("Erf", "Erfc", "Tanh"), _gelu, self.into, raise_opset=self.raise_opset)
 
 
 def _gelu(node: ir.Node) -> Match | str | None:

@@ -31,13 +31,17 @@ class FuseHardSwish(FusionPass):
 
     Args:
         into: ``operator`` replaces the nodes, ``group`` marks them, ``auto`` replaces them where it can.
+        raise_opset: first convert the model to the opset of the operator, where nothing else is in its way; what cannot be
+            converted stays in pieces.
     """
 
     bounded: ClassVar[Keeps] = BOUNDED
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """From each HardSigmoid, Clip, Relu, Min and Max."""
-        yield from fuse(model, ("HardSigmoid", "Clip", "Relu", "Min", "Max"), _hard_swish, self.into)
+        yield from fuse(
+            model, ("HardSigmoid", "Clip", "Relu", "Min", "Max"), _hard_swish, self.into, raise_opset=self.raise_opset
+        )
 
 
 def _hard_swish(node: ir.Node) -> Match | str | None:

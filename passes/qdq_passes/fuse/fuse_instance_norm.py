@@ -33,13 +33,15 @@ class FuseInstanceNorm(FusionPass):
 
     Args:
         into: ``operator`` replaces the nodes, ``group`` marks them, ``auto`` replaces them where it can.
+        raise_opset: first convert the model to the opset of the operator, where nothing else is in its way; what cannot be
+            converted stays in pieces.
     """
 
     bounded: ClassVar[Keeps] = BOUNDED
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """From each square root."""
-        yield from fuse(model, ROOTS, _instance_norm, self.into)
+        yield from fuse(model, ROOTS, _instance_norm, self.into, raise_opset=self.raise_opset)
 
 
 def _instance_norm(node: ir.Node) -> Match | str | None:

@@ -38,6 +38,8 @@ class FuseL2Norm(FusionPass):
 
     Args:
         into: ``operator`` replaces the nodes, ``group`` marks them, ``auto`` replaces them where it can.
+        raise_opset: first convert the model to the opset of the operator, where nothing else is in its way; what cannot be
+            converted stays in pieces.
     """
 
     bounded: ClassVar[Keeps] = Keeps(
@@ -48,7 +50,7 @@ class FuseL2Norm(FusionPass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """From each norm."""
-        yield from fuse(model, (*ROOTS, "ReduceL2"), _l2_norm, self.into)
+        yield from fuse(model, (*ROOTS, "ReduceL2"), _l2_norm, self.into, raise_opset=self.raise_opset)
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,14 @@ class FuseLayerNorm(FusionPass):
 
     Args:
         into: ``operator`` replaces the nodes, ``group`` marks them, ``auto`` replaces them where it can.
+        raise_opset: first convert the model to the opset of the operator, where nothing else is in its way; what cannot be
+            converted stays in pieces.
     """
 
     bounded: ClassVar[Keeps] = BOUNDED
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """From each square root."""
-        yield from fuse(model, ROOTS, lambda node: match_of(node, "LayerNormalization"), self.into)
+        yield from fuse(
+            model, ROOTS, lambda node: match_of(node, "LayerNormalization"), self.into, raise_opset=self.raise_opset
+        )

@@ -31,13 +31,15 @@ class FuseSilu(FusionPass):
 
     Args:
         into: ``operator`` replaces the nodes, ``group`` marks them, ``auto`` replaces them where it can.
+        raise_opset: first convert the model to the opset of the operator, where nothing else is in its way; what cannot be
+            converted stays in pieces.
     """
 
     bounded: ClassVar[Keeps] = BOUNDED
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """From each Sigmoid and Exp."""
-        yield from fuse(model, ("Sigmoid", "Exp"), _silu, self.into)
+        yield from fuse(model, ("Sigmoid", "Exp"), _silu, self.into, raise_opset=self.raise_opset)
 
 
 def _silu(node: ir.Node) -> Match | str | None:

@@ -2,7 +2,7 @@
 
 softmax(s + m) with m = -inf for a hidden key gives it exp(-inf) = 0. With m = -1e9 its weight is exp(s - 1e9 - max): 0 in every
 floating-point type too, where the largest sum of the row, that of a key that is seen, is above -9e8; likewise with -2^15 in
-float16, whose exp is 0 below -17.4."""
+float16, whose exp is 0 below -17.4. Two masks of -3.4e38 in one sum are -inf as well."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.attention.look.masks import Feeding, before_softmax, float_constant, hiding_constants
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.record import HIDDEN, HIDDEN_FLOAT16
 from qdq_passes.graph.edit import Namer, drop_unread, new_constant
-from qdq_passes.graph.uses import DATA_MOVEMENT, FLOAT_TYPES, constant_array, dtype_of, is_standard, main_nodes
+from qdq_passes.graph.uses import dtype_of, is_standard, main_nodes
+from qdq_passes.numerics.arrays import Array
 
-#: What stands between a mask, or scores, and their Softmax.
-_BETWEEN = DATA_MOVEMENT | {"Add", "Cast", "Where"}
+#: Half of the lowest number: the sum of two that are lower is minus infinity. In float16, and in the others.
+_HALF_OF_LOWEST = {ir.DataType.FLOAT16: -32752.0}
+_HALF = -1.7e38
+
+_Place = tuple[ir.Node, int]
 
 
 @dataclass(frozen=True)
 class FiniteMasks(Pass):
     """Let the masks of attentions hide by -1e9 instead of minus infinity, which no integer holds.
 
-    Graph: constants of -inf that Add or Where bring before a Softmax become -1e9 (float16: -2^15).
+    Graph: constants of -inf that come before a Softmax, by sums, choices (Where), a Max or data movement, become -1e9 (float16:
+        -2^15); those of -3.4e38 too where a sum has two of them.
     Requires: types of values; scores above -9e8 (float16: within ±16000).
     Keeps: inputs, outputs and their names; numerics bit-exact for rows that see a key. One that sees none is NaN before, and
         weighs its keys alike afterwards.
@@ -37,67 +43,49 @@ class FiniteMasks(Pass):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Each constant once."""
-        namer, feeding = Namer(model), _Feeding()
-        found: dict[tuple[ir.Node, int], None] = {}
-        for softmax in main_nodes(model):
-            if is_standard(softmax, "Softmax"):
-                found |= dict.fromkeys(_infinite(softmax.inputs[0]))
-        for node, index in found:
+        namer, feeding = Namer(model), Feeding()
+        for (node, index), bound in _unbounded(model).items():
             value = node.inputs[index]
-            if not all(feeding.only_softmax(output) for output in node.outputs):
+            if not feeding.only_softmax(node.outputs):
                 yield skip(node, "something else reads its mask")
                 continue
-            array = constant_array(value)
+            array = float_constant(value)
             assert value is not None
             assert array is not None
             lowest = HIDDEN_FLOAT16 if dtype_of(value) == ir.DataType.FLOAT16 else HIDDEN
-            data = np.where(np.isneginf(array), array.dtype.type(lowest), array)
+            data = np.where(array <= bound, array.dtype.type(lowest), array)
             finite = new_constant(node.graph or model.graph, namer, f"{value.name}_finite", data, [node])
             node.replace_input_with(index, finite)
-            yield Change("edit", node.name or "", f"{lowest:g} hides, not -inf")
+            shown = "-inf" if np.isneginf(array).any() else f"{float(array.min()):.6g}, of which a sum has two"
+            yield Change("edit", node.name or "", f"{lowest:g} hides, not {shown}")
             yield from drop_unread([value])
 
 
-def _infinite(value: ir.Value | None) -> Iterator[tuple[ir.Node, int]]:
-    """The inputs of Add and Where that bring constants of -inf into ``value``."""
-    waiting, known = [value], set[ir.Value]()
-    while waiting:
-        current = waiting.pop()
-        if current is None or current in known:
+def _unbounded(model: ir.Model) -> dict[_Place, float]:
+    """The inputs of nodes by which constants come that are infinite, or make a sum so → the largest number to replace there."""
+    found: dict[_Place, float] = {}
+    for softmax in main_nodes(model):
+        if not is_standard(softmax, "Softmax"):
             continue
-        known.add(current)
-        node = current.producer()
-        if node is None or not is_standard(node, *_BETWEEN):
-            continue
-        if not is_standard(node, "Add", "Where"):
-            waiting.append(node.inputs[0])
-            continue
-        for index in range(len(node.inputs) - 2, len(node.inputs)):
-            operand = node.inputs[index]
-            array = constant_array(operand)
-            if operand is None or array is None:
-                waiting.append(operand)
-                continue
-            if dtype_of(operand) in FLOAT_TYPES and np.isneginf(array).any():
-                yield node, index
+        places = list(hiding_constants(softmax.inputs[0]))
+        found |= {place: -np.inf for place in places if np.isneginf(_array(place)).any() and place not in found}
+        for node in dict.fromkeys(node for value in before_softmax(softmax.inputs[0]) if (node := value.producer())):
+            if is_standard(node, "Add", "Sum"):
+                found |= _overflowing(node)
+    return found
 
 
-class _Feeding:
-    """Whether all that is made of a value goes into a Softmax as it stands."""
+def _overflowing(node: ir.Node) -> dict[_Place, float]:
+    """The constants that two operands of ``node``, a sum, have from half the lowest number down."""
+    half = _HALF_OF_LOWEST.get(dtype_of(node.outputs[0]) or ir.DataType.FLOAT, _HALF)
+    found: list[list[_Place]] = []
+    for index, value in enumerate(node.inputs):
+        places = [(node, index)] if float_constant(value) is not None else list(hiding_constants(value))
+        found.append([place for place in places if (_array(place) <= half).any()])
+    return {place: half for places in found for place in places} if sum(map(bool, found)) > 1 else {}
 
-    def __init__(self) -> None:
-        self._known: dict[ir.Value, bool] = {}
 
-    def only_softmax(self, value: ir.Value) -> bool:
-        """Whether nothing but a Softmax sees ``value``, through sums and data movement alone."""
-        if value not in self._known:
-            self._known[value] = not value.is_graph_output() and all(
-                self._passes(user, index) for user, index in value.uses()
-            )
-        return self._known[value]
-
-    def _passes(self, user: ir.Node, index: int) -> bool:
-        if is_standard(user, "Softmax"):
-            return True
-        is_data = index == 0 or is_standard(user, "Add", "Where")
-        return is_standard(user, *_BETWEEN) and is_data and all(self.only_softmax(output) for output in user.outputs)
+def _array(place: _Place) -> Array:
+    array = float_constant(place[0].inputs[place[1]])
+    assert array is not None
+    return array

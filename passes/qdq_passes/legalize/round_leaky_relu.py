@@ -14,8 +14,7 @@ from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.uses import label
-from qdq_passes.legalize.edit.dpu_marks import mark
-from qdq_passes.legalize.edit.replacement_prices import replacement_price
+from qdq_passes.legalize.edit.replacement_prices import mark, replacement_price
 from qdq_passes.numerics.dpu import LEAKY_RELU_STEP, leaky_relu, rounded_slope
 from qdq_passes.numerics.price import in_db, sqnr_of_rescaled
 from qdq_passes.select.selectors import ALL, Selector

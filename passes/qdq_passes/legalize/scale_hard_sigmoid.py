@@ -12,8 +12,8 @@ import onnx_ir as ir
 from qdq_passes.core.base import Keeps
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.shapes.inference import Inferred
-from qdq_passes.legalize.edit.dpu_marks import mark
 from qdq_passes.legalize.edit.factors import ScalePass
+from qdq_passes.legalize.edit.replacement_prices import mark
 from qdq_passes.numerics.dpu import HARD_SIGMOID_FACTOR
 
 

@@ -16,8 +16,7 @@ from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.encode.look.quantized import Operators, operators_of
 from qdq_passes.graph.operators.qdq_ops import OPSET_OF_BFLOAT16, opset_at
 from qdq_passes.graph.uses import dtype_of, label
-from qdq_passes.legalize.edit.dpu_marks import mark
-from qdq_passes.legalize.edit.replacement_prices import replacement_price
+from qdq_passes.legalize.edit.replacement_prices import mark, replacement_price
 from qdq_passes.numerics.dpu import HARD_SIGMOID_ALPHA, hard_sigmoid, sigmoid
 from qdq_passes.select.selectors import ALL, Selector
 

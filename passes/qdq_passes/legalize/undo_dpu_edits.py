@@ -12,13 +12,14 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.encode.look.demands import dpu_factor, scalings
+from qdq_passes.errors import ModelError
 from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.graph.edit import Namer, bypass, drop_unread
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.graph.operators.reductions import averaged_sizes
 from qdq_passes.graph.uses import all_nodes, float_of, is_standard, label
-from qdq_passes.legalize.edit.dpu_marks import marked, marked_slope, unmark
+from qdq_passes.legalize.edit.replacement_prices import BEFORE_DPU, marked, unmark
 from qdq_passes.numerics.dpu import (
     HARD_SIGMOID_FACTOR,
     LEAKY_RELU_KNOWN,
@@ -125,11 +126,11 @@ def _drop(mul: ir.Node, value: ir.Value, namer: Namer, because: str) -> Iterator
 
 
 def _leaky_relu(node: ir.Node) -> Iterator[Change]:
-    alpha, before = float_of(node, "alpha", 0.01), marked_slope(node)
+    alpha, before = float_of(node, "alpha", 0.01), marked(node)
     if before is not None:
         unmark(node)
-        node.attributes["alpha"] = ir.AttrFloat32("alpha", before)
-        yield Change("edit", label(node), f"slope {alpha:g} → {before:.7g}")
+        node.attributes["alpha"] = ir.AttrFloat32("alpha", _slope(node, before))
+        yield Change("edit", label(node), f"slope {alpha:g} → {float(before):.7g}")
         return
     steps = alpha / LEAKY_RELU_STEP
     if steps != round(steps) or not 0 < steps < 256:
@@ -140,3 +141,12 @@ def _leaky_relu(node: ir.Node) -> Iterator[Change]:
         return
     node.attributes["alpha"] = ir.AttrFloat32("alpha", float(np.float32(known)))
     yield Change("edit", label(node), f"slope {round(steps)}/256 → {known:g}")
+
+
+def _slope(node: ir.Node, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ModelError(
+            f"its metadata {BEFORE_DPU} is no number: {text}", where=node.name, hint="remove that entry"
+        ) from error

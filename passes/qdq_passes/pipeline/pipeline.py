@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import time
+import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -194,8 +197,16 @@ def _run_one(pass_: Pass, bound: Pass, model: ir.Model, hooks: Sequence[Hook]) -
         if isinstance(error, QdqError):
             error.add_note(f"in pass {text}")
             raise
-        raise PassError(f"failed with {type(error).__name__}: {error}", where=text) from error
+        raise PassError(f"failed with {type(error).__name__}: {error}{_raised_in(pass_, error)}", where=text) from error
     return report
+
+
+def _raised_in(pass_: Pass, error: BaseException) -> str:
+    """File and line of ``error`` in the module of ``pass_``, or where it was raised: `` (my_pass.py, line 12)``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(type(pass_).__module__), "__file__", None)
+    frame = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1] if frames else None)
+    return "" if frame is None else f" ({os.path.basename(frame.filename)}, line {frame.lineno})"
 
 
 def parse_pipeline(text: str) -> Pipeline:

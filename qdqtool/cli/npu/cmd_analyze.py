@@ -20,6 +20,11 @@ from qdqtool.verbs.npu.memory_plan import MemoryPlanOf
 if TYPE_CHECKING:
     from qdqtool.npu.report import After, Analysis, BrokenRule, Reason
 
+#: What is said of operators that run on the CPU because of others.
+_POLICIES = {
+    "region": "not taken, and with it all quantized operators that it is connected with",
+    "whole-model": "not taken, and with it the whole model",
+}
 #: Partitions, reasons and findings shown without -v, and names of nodes in one line.
 SHOWN, NAMES = 10, 3
 
@@ -36,6 +41,8 @@ class AnalyzeCommand(Analyze):
 @command_of(AnalyzeCommand)
 def analyze(out: Out, asked: AnalyzeCommand) -> int:
     from qdqtool.cli.tables.memory import show_memory
+    from qdqtool.npu.analyzing import too_little
+    from qdqtool.npu.shares import as_share
 
     model, output = text(asked.model), None if asked.output is None else text(asked.output)
     if os.path.isdir(model):
@@ -60,6 +67,9 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
             show_memory(found.memory)
 
     out.result(payload, render)
+    short = None if asked.require_npu is None else too_little(found, as_share(asked.require_npu))
+    if short in found.failures:
+        out.warn(f"{short}: {found.refusals[0].text}" if found.refusals else short)
     return 1 if found.failures else 0
 
 
@@ -71,6 +81,9 @@ def _render(found: Analysis, out: Out, model: str, output: str | None) -> None:
         f"({found.npu_percent:.1f} %), {plural(len(found.partitions), 'partition')}, "
         f"{megabytes(found.boundary_bytes)} across their edges; verdict {found.verdict}{_share_of_macs(found)}"
     )
+    for refusal in found.refusals:
+        if refusal.pulled:
+            say(f"{_POLICIES[found.policy]}: {refusal.who}")
     if not any(node.kind == "pair" for node in found.nodes) and (found.has_integers or not found.compute_nodes):
         say(_without_pairs(found))
     _partitions(found, everything=out.verbose)

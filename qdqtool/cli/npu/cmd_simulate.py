@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from qdqtool.npu.estimated import NodeEstimate
     from qdqtool.npu.simulated import Simulation
 
-#: Nodes of the estimate, and operators on the CPU, that are shown without -v.
-SHOWN = 10
+#: Nodes of the estimate, and reasons of the CPU, that are shown without -v; operators in one line.
+SHOWN, OPS = 10, 3
 NODE_COLUMNS = (
     "node (estimate)", "operator", "µs", "MACs", "DRAM bytes", "cycles: matrix", "vector", "DRAM", "bound by", "utilisation",
 )  # fmt: skip
@@ -67,6 +67,9 @@ def _is_below(found: Simulation, db: float) -> bool:
 
 
 def _render(found: Simulation, everything: bool, trace: str | None, output: str | None) -> None:
+    if found.is_cpu_alone:
+        say("the CPU was compared with itself: nothing of the model runs on the NPU")
+        say()
     _outputs(found)
     say()
     say(
@@ -115,16 +118,22 @@ def _placement(found: Simulation, everything: bool) -> None:
     on_cpu = [node for node in placement.nodes if node.partition is None]
     if not on_cpu:
         return
-    shown = on_cpu if everything else on_cpu[:SHOWN]
     say()
-    table(("on the CPU", "operator", "reason"), [(n.name, n.op, _why(n.reason, n.suggestion)) for n in shown])
-    if len(on_cpu) > len(shown):
-        say(f"and {len(on_cpu) - len(shown)} more (-v)")
+    if everything:
+        table(("on the CPU", "operator", "reason"), [(n.name, n.op, n.why) for n in on_cpu])
+    else:
+        groups = placement.reasons()
+        rows = [(len(nodes), _some([n.op for n in nodes]), nodes[0].name, nodes[0].why) for nodes in groups[:SHOWN]]
+        table(("on the CPU", "operators", "for example", "reason"), rows)
+        if len(groups) > len(rows):
+            say(f"and {plural(len(groups) - len(rows), 'more reason')} (-v: node by node)")
     say()
 
 
-def _why(reason: str, suggestion: str) -> str:
-    return f"{reason}; {suggestion}" if suggestion else reason or "-"
+def _some(ops: list[str]) -> str:
+    """The first operators of ``ops``, each once."""
+    found = list(dict.fromkeys(ops))
+    return ", ".join(found[:OPS]) + (f" and {len(found) - OPS} more" if len(found) > OPS else "")
 
 
 def _estimate(found: Simulation, everything: bool) -> None:
@@ -132,7 +141,10 @@ def _estimate(found: Simulation, everything: bool) -> None:
     assert estimate is not None
     figures = len(estimate.assumptions)
     assumed = sum(a.confidence == "assumed" for a in estimate.assumptions)
-    time = "no estimate" if estimate.us is None else f"about {_us(estimate.us):,} µs a run"
+    if not estimate.partitions:
+        say(f"no estimate for {estimate.target}: nothing runs on the NPU")
+        return
+    time = "no estimate" if estimate.us is None else f"about {_us(estimate.us)} µs a run"
     say(
         f"estimate for {estimate.target}: {time}; computed from the target's numbers, {assumed} of {figures} of them assumed;"
         " nothing was measured"
@@ -170,7 +182,9 @@ def _node(node: NodeEstimate) -> tuple[object, ...]:
 
 def _us(us: float | None) -> object:
     """Microseconds with as many digits as an estimate has, at most."""
-    return None if us is None else round(us) if us >= 100 else round(us, 2)
+    if us is None or us >= 100:
+        return None if us is None else f"{round(us):,}"
+    return "0" if us == 0 else f"{us:.2g}" if us < 1 else f"{us:.3g}"
 
 
 command = simulate

@@ -31,7 +31,9 @@ FORMS = "file.npz, a folder of .npz or of images, a text for a language model, m
 TEXT_SUFFIXES = frozenset({".txt", ".md", ".text"})
 #: Texts inside another format.
 _RECORD_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
-_RANDOM = re.compile(r"random:(?P<count>\d+)(?::(?P<seed>\d+))?")
+#: Random data as `--data`, and what is said of it.
+RANDOM = re.compile(r"random:(?P<count>\d+)(?::(?P<seed>\d+))?")
+RANDOM_WARNING = "random data: ranges and figures say nothing about accuracy"
 _PYTHON = re.compile(r"[^:]+:[A-Za-z_]\w*")
 
 #: What feeds are opened from: a ``--data`` text, a path, arrays by input name, feeds, a data reader, a function giving feeds.
@@ -192,7 +194,7 @@ def _opening(spec: FeedSpec, samples: int | None, seed: int, image: ImageOptions
     if not isinstance(spec, str | os.PathLike):
         return None
     text = os.fspath(spec)
-    drawn = _RANDOM.fullmatch(text)
+    drawn = RANDOM.fullmatch(text)
     if drawn:
         return Opening(f"random:{drawn['count']}:{drawn['seed'] or seed}", samples, image, is_path=False)
     return Opening(os.path.abspath(text), samples, image, is_path=True) if os.path.exists(text) else None
@@ -207,9 +209,9 @@ def _source(
     if not isinstance(spec, str | os.PathLike):
         return object_feeds(spec, where="data")
     text = os.fspath(spec)
-    drawn = _RANDOM.fullmatch(text)
+    drawn = RANDOM.fullmatch(text)
     if drawn:
-        warn("random data: ranges and figures say nothing about accuracy")
+        warn(RANDOM_WARNING)
         return random_feeds(int(drawn["count"]), int(drawn["seed"] or seed), inputs)
     path = Path(text)
     if path.is_dir():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import option
+from qdqtool.options import SAMPLED, option
 
 
 class Order(enum.Enum):
@@ -53,6 +54,8 @@ def _numbers(text: str) -> tuple[float, ...]:
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
     """How an image becomes an array: value = (pixel · scale − mean) / std."""
+
+    section: ClassVar[str] = SAMPLED
 
     size: tuple[int, int] | None = option(
         None, "Size of images; by default from the model's input.", value="HxW", read=_size

@@ -34,7 +34,7 @@ from qdqtool.io.models.load import (
     write_into,
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
-from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
+from qdqtool.io.models.provenance import PRODUCER, PROVENANCE, Provenance, appended, named_after, own_version
 
 External = Literal["auto", "never", "always"]
 #: Bytes from which a tensor goes into a data file; smaller ones (scales, shapes) stay where readers need them early.
@@ -213,7 +213,7 @@ def save(
         external: ``auto``: tensors from files stay in files, and so do new ones then; all go there when the model would be
             over 2 GiB. ``always``, ``never``.
         threshold: bytes from which a tensor that is not in a file yet goes into one.
-        provenance: entry to append to the model's history.
+        provenance: entry to append to the model's history, whose producer we are then.
         annotations: write the annotations of values and nodes into the file; None: when the model was loaded with some.
         copy_data: copy what lies in files of the folder too, so that the model hangs on no other's data file.
 
@@ -237,7 +237,7 @@ def save(
             with put(moved), annotated(model, keep_annotations):
                 proto = serialize(model)
             if provenance is not None:
-                _note(proto, appended(model.metadata_props, provenance))
+                sign(proto, provenance)
             write_whole(target, _encode(proto, target), overwrite=overwrite)
         except BaseException:
             if data is not None:
@@ -350,12 +350,15 @@ def annotated(model: ir.Model, wanted: bool) -> Iterator[None]:
                 holder.metadata_props.pop(annotation.key, None)
 
 
-def _note(proto: onnx.ModelProto, text: str) -> None:
-    for entry in proto.metadata_props:
-        if entry.key == PROVENANCE:
-            entry.value = text
-            return
-    proto.metadata_props.add(key=PROVENANCE, value=text)
+def sign(proto: onnx.ModelProto, entry: Provenance) -> None:
+    """Append ``entry`` to the history of ``proto``, and name us as its producer; who was that before stands in the entry."""
+    entry = named_after(proto.producer_name, proto.producer_version, entry)
+    proto.producer_name, proto.producer_version = PRODUCER, own_version()
+    text = appended({each.key: each.value for each in proto.metadata_props}, entry)
+    held = next((each for each in proto.metadata_props if each.key == PROVENANCE), None)
+    if held is None:
+        held = proto.metadata_props.add(key=PROVENANCE)
+    held.value = text
 
 
 def _encode(proto: onnx.ModelProto, path: str) -> bytes:

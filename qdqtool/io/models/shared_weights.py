@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
 from qdqtool.io.models.data_file import DataFile, nbytes_of
 from qdqtool.io.models.load import Slot, put, slots
-from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
+from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import (
     THRESHOLD,
     annotated,
@@ -21,6 +20,7 @@ from qdqtool.io.models.save import (
     reference_to,
     refuse_own_data,
     serialize,
+    sign,
     to_bytes,
 )
 
@@ -47,7 +47,7 @@ def save_shared(
         folder: made where missing.
         threshold: bytes from which a tensor goes into the data file; smaller ones stay inside.
         overwrite: whether existing models may be replaced.
-        provenance: file name → entry to append to the history of that model.
+        provenance: file name → entry to append to the history of that model, whose producer we are then.
 
     Returns:
         The paths of the data file, where there is one, and of the models.
@@ -59,6 +59,7 @@ def save_shared(
         SetupError: the disk is full.
     """
     target = os.path.abspath(os.fspath(folder))
+    entries = provenance or {}
     paths = {name: os.path.join(target, name) for name in models}
     for path in paths.values():
         refuse_existing(path, overwrite=overwrite)
@@ -71,8 +72,11 @@ def save_shared(
         try:
             for name, model in models.items():
                 hidden[name] = HiddenFile(target, name)
-                with put(moved[name]), annotated(model, True), _noted(model, (provenance or {}).get(name)):
-                    hidden[name].file.write(to_bytes(serialize(model)))
+                with put(moved[name]), annotated(model, True):
+                    proto = serialize(model)
+                if name in entries:
+                    sign(proto, entries[name])
+                hidden[name].file.write(to_bytes(proto))
                 hidden[name].sync()
             for name, written in hidden.items():
                 written.keep_as(paths[name])
@@ -83,21 +87,6 @@ def save_shared(
                 data.abandon()
             raise
     return (*([os.path.join(target, file)] if file else []), *paths.values())
-
-
-@contextmanager
-def _noted(model: ir.Model, entry: Provenance | None) -> Iterator[None]:
-    """``entry`` in the history of ``model`` for as long as it is written."""
-    before = model.metadata_props.get(PROVENANCE)
-    if entry is not None:
-        model.metadata_props[PROVENANCE] = appended(model.metadata_props, entry)
-    try:
-        yield
-    finally:
-        if entry is not None and before is None:
-            del model.metadata_props[PROVENANCE]
-        elif entry is not None and before is not None:
-            model.metadata_props[PROVENANCE] = before
 
 
 def _write_data(

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
-from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.artifacts import canonical_json
-from qdqtool.io.files.atomic import refuse_existing, write_whole
+from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.folders import files_left
 from qdqtool.io.files.read import read_bytes
+from qdqtool.io.models.provenance import PRODUCER, own_version
 from qdqtool.io.models.shared_weights import save_shared
 from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import MANIFEST, Manifest, Part, StaticModel, read_manifest, write_manifest
@@ -147,15 +148,7 @@ def refuse_folder(folder: str, *, overwrite: bool) -> frozenset[str]:
     Raises:
         UsageError: it is a file, holds a split and ``overwrite`` is off, or holds other things.
     """
-    if os.path.isfile(folder):
-        raise UsageError("is a file", where=folder, hint="give the name of a folder")
-    if not os.path.isdir(folder) or not os.listdir(folder):
-        return frozenset()
-    manifest = os.path.join(folder, MANIFEST)
-    if not os.path.isfile(manifest):
-        raise UsageError("is a folder with other files", where=folder, hint="give a new or an empty folder")
-    refuse_existing(manifest, overwrite=overwrite)
-    return frozenset((*read_manifest(folder).files, MANIFEST))
+    return files_left(folder, MANIFEST, lambda path: read_manifest(os.path.dirname(path)).files, overwrite=overwrite)
 
 
 def clear_folder(folder: str, made: Sequence[str]) -> None:
@@ -196,6 +189,8 @@ def _written(
         static.append(StaticModel(name=graph.specialization.name, parts=parts, decoder=graph.decoder))
         counts = tuple(GraphFile(file=file, nodes=len(piece.graph)) for file, piece in named.items())
         graphs.append(GraphFiles(specialization=graph.specialization, parts=counts))
+    for model in models.values():
+        model.producer_name, model.producer_version = PRODUCER, own_version()
     saved = save_shared(models, folder)
     made += [os.path.basename(path) for path in saved]
     made += [SPECIALIZATIONS, MANIFEST, *profile.files, *(os.path.basename(path) for path in beside.files)]

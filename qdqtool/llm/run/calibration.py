@@ -81,13 +81,30 @@ def schedules(manifest: Manifest) -> list[Schedule]:
     return found
 
 
+@dataclass(frozen=True)
+class Texts:
+    """What is calibrated on.
+
+    Args:
+        ids: of each text, at least 2 tokens; a text that is shorter than a window is repeated.
+        samples: windows in all; None for `SAMPLES`. Every prefill graph has one at least.
+    """
+
+    ids: tuple[Sequence[int], ...]
+    samples: int | None = None
+
+    @classmethod
+    def none(cls) -> Texts:
+        """No text, where nothing is run."""
+        return cls(())
+
+
 class Windows:
-    """Windows of a text through the graphs of a folder.
+    """Windows of texts through the graphs of a folder, which they are spread over evenly.
 
     Args:
         folder: what `split` wrote, verified.
-        ids: the text, at least 2 tokens; a text that is shorter than a window is repeated.
-        samples: windows in all; None for `SAMPLES`. Every prefill graph has one at least.
+        texts: the texts.
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
 
     Attributes:
@@ -97,15 +114,14 @@ class Windows:
         UsageError: too few tokens or samples.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], ids: Sequence[int], *, samples: int | None = None, threads: int = 1
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], texts: Texts, *, threads: int = 1) -> None:
         self.schedules = schedules(read_manifest(folder))
-        if len(ids) < 2:
-            raise UsageError(f"{len(ids)} tokens to calibrate on", hint="give a longer text")
+        samples, least = texts.samples, min(map(len, texts.ids), default=0)
         if samples is not None and samples < 1:
             raise UsageError(f"{samples} samples", hint="--samples takes a number from 1")
-        self._folder, self._ids, self._threads = folder, ids, threads
+        if least < 2:
+            raise UsageError(f"{least} tokens to calibrate on", hint="give a longer text")
+        self._folder, self._texts, self._threads = folder, texts.ids, threads
         plans = len(self.schedules)
         wanted = max(SAMPLES if samples is None else samples, plans)
         self._counts = [wanted // plans + (number < wanted % plans) for number in range(plans)]
@@ -113,15 +129,21 @@ class Windows:
         self._open: tuple[int, Session, _Watched] | None = None
 
     @property
-    def is_repeated(self) -> bool:
-        """Whether the text is shorter than a window."""
-        return len(self._ids) < max(plan.tokens for plan in self.schedules)
+    def warning(self) -> str:
+        """Which texts are shorter than a window; empty where none is."""
+        window, many = max(plan.tokens for plan in self.schedules), len(self._texts)
+        short = [len(text) for text in self._texts if len(text) < window]
+        if not short:
+            return ""
+        if many == 1:
+            return f"the text has {short[0]} tokens, less than a window: it is repeated"
+        return f"{len(short)} of {many} texts have {min(short)} tokens or more, less than a window of {window}: they are repeated"
 
     def run(self, task: tuple[int, int], watch: Watch) -> None:
         """Run one of ``tasks``: ``watch`` is told before each run that counts the model, its part, and what that part reads:
         views, which the run may overwrite."""
         number, window = task
-        plan, count = self.schedules[number], self._counts[number]
+        plan = self.schedules[number]
         if self._open is None or self._open[0] != number:
             watched = _Watched(EVERY if plan.seq_len == 1 else 1)
             session = Session(
@@ -132,10 +154,19 @@ class Windows:
         _, session, watched = self._open
         watched.begin(watch)
         session.reset(clear=True)  # what an earlier window left must not widen ranges
-        rows = plan.batch_size
-        texts = [_cut(self._ids, plan.tokens, window * rows + row, count * rows) for row in range(rows)]
+        texts = [self._row(number, window * plan.batch_size + row) for row in range(plan.batch_size)]
         for place, size in plan.steps(window):
             session.extend([text[place : place + size] for text in texts], [size])
+
+    def _row(self, number: int, row: int) -> list[int]:
+        """Row ``row`` of all that schedule ``number`` runs: the rows of all schedules are spread over the texts, those of a
+        schedule that fall on one text over it."""
+        rows = [count * plan.batch_size for count, plan in zip(self._counts, self.schedules, strict=True)]
+        before, total, texts = sum(rows[:number]), sum(rows), len(self._texts)
+        text = (before + row) * texts // total
+        first = max(before, -(-text * total // texts))
+        last = min(before + rows[number], -(-(text + 1) * total // texts))
+        return _cut(self._texts[text], self.schedules[number].tokens, before + row - first, last - first)
 
 
 class _Watched:

@@ -113,15 +113,20 @@ class Opt(Editing, Samples, Findings, Edit):
 
 @dataclass(frozen=True, kw_only=True)
 class Simplify(PipelineEditing, Edit):
-    """Fold constants, drop what is unused or does nothing; Q and DQ stay, outputs stay bit for bit the same."""
+    """Fold constants, drop what is unused, double or does nothing, merge what moves; Q and DQ stay, outputs stay within 2^-16."""
 
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
-    fold_floats: bool = option(False, "Also fold float arithmetic (rounded as onnx's reference does, not bit-exact).")
+    fold_floats: bool = option(
+        True, "Fold float arithmetic that runtimes round differently too; without it outputs stay bit for bit the same."
+    )
 
     def pipeline(self) -> str:
         """The passes."""
-        fold = "fold-constants{what=all}" if self.fold_floats else "fold-constants"
-        return f"infer-shapes,{fold},remove-identity,merge-transposes,remove-unused,sort,infer-shapes"
+        fold = "fold-constants{what=all compute=@runtime}" if self.fold_floats else "fold-constants"
+        return (
+            f"infer-shapes,lift-constants,{fold},infer-shapes,remove-no-ops{{identities=true}},merge-duplicates,merge-reshapes,"
+            "merge-slices,merge-concats,remove-unused,sort,infer-shapes"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,24 +15,20 @@ if TYPE_CHECKING:
     from qdqtool.io.models.working import ModelOrPath
     from qdqtool.npu.report import Analysis
 
-#: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
-PREPARE = "give-names,infer-shapes"
-OUTLINE = "outline-partitions"
 
-
-def percent(text: str) -> float:
-    """``95%`` or ``95``.
+def share_of(text: str) -> float:
+    """The share, 0 to 1, of ``95%``, ``95`` or ``0.95``; a number up to 1 without a sign is a share.
 
     Raises:
         ValueError: it is no share of 0 to 100 percent.
     """
     try:
-        share = float(text.removesuffix("%"))
+        number = float(text.removesuffix("%"))
     except ValueError:
-        share = -1.0
-    if not 0 <= share <= 100:
-        raise ValueError(f"{text!r} is no share; write 95%, up to 100%")
-    return share
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise ValueError(f"{text!r} is no share; write 95% or 0.95, up to 100%")
+    return number / 100 if text.endswith("%") or number > 1 else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +44,10 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
     simulated: bool = option(False, "What the simulated NPU runs; it leaves to the CPU what it has no kernel for.")
     require_npu: float | None = option(
-        None, "Exit 1 when fewer of the operators are on the NPU: 100%, 95%.", value="PERCENT", read=percent
+        None,
+        "Exit 1 when less of the MACs is on the NPU: 95%, 0.95; with 100% also when an operator is not.",
+        value="SHARE",
+        read=share_of,
     )
     baseline: Path | None = option(
         None, "JSON of an earlier analysis: exit 1 only when something is worse than there.", value="FILE"
@@ -56,6 +55,9 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
     memory: bool = option(
         False,
         "Also plan its memory on the target: weights, KV cache, activations; MODEL may be a folder that `split` wrote.",
+    )
+    trials: bool = option(
+        True, "Do not try passes of the tool on a copy where no way out is known.", flags=("--no-trials",)
     )
     outline: bool = option(False, "… and with each partition as a local function, one box in Netron.")
 
@@ -73,9 +75,19 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdqtool.io.files.atomic import refuse_existing
         from qdqtool.io.models.save import save
         from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
-        from qdqtool.npu.analyzing import analysis, judged, linear_arrangement, options, stored
+        from qdqtool.npu.analyzing import (
+            INLINE,
+            OUTLINE,
+            PREPARE,
+            analysis,
+            judged,
+            linear_arrangement,
+            options,
+            stored,
+        )
         from qdqtool.npu.compiled import refuse_compiled
         from qdqtool.npu.memory import graph_memory, plan_of
+        from qdqtool.npu.trying import with_trials
         from qdqtool.targets.loading import load_target
 
         if self.output is not None:
@@ -85,11 +97,14 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         work, source = opened(self.model)
         refuse_compiled(work, chip)
         known = verify(work, minimum="error")
-        steps = ["inline-functions"] if work.functions else []
+        steps = [INLINE] if work.functions else []
         steps += [*repair(work, self.warn), PREPARE]
         run_pipeline(work, ",".join(steps))
         path = "model.onnx" if isinstance(self.model, ir.Model) else os.fspath(self.model)
-        found = judged(analysis(work, path, chip, self.boundary, simulated=self.simulated), before, self.require_npu)
+        found = analysis(work, path, chip, self.boundary, simulated=self.simulated)
+        if self.trials and not self.simulated:
+            found = with_trials(found, chip)
+        found = judged(found, before, self.require_npu)
         if self.memory:
             taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
             plan = plan_of(chip, [graph_memory(work, taken, name=os.path.basename(path))])

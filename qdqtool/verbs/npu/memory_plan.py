@@ -42,7 +42,8 @@ class MemoryPlanOf(Verb["MemoryPlan"]):
         from qdqtool.targets.loading import load_target
 
         if self.arrange not in (None, *get_args(Arrangement)):
-            raise UsageError(f"arrange is {self.arrange!r}", hint=", ".join(get_args(Arrangement)))
+            hint = f"it is {' or '.join(get_args(Arrangement))}"
+            raise UsageError(f"--arrange cannot be {self.arrange!r}", hint=hint)
         chip = load_target(self.target)
         is_linear = (self.arrange or chip.arrange) == "linear"
         if not isinstance(self.model, ir.Model) and os.path.isdir(self.model):

@@ -29,9 +29,9 @@ from qdqtool.calibrate.observed import NotFiniteError, Observers, Part
 from qdqtool.calibrate.observer import Option, Range, checked_options, extremes
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics, combined
-from qdqtool.io.files.progress import Progress, StageProgress, Warn
+from qdqtool.io.files.progress import Progress, StageProgress, Warn, pass_on
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest
-from qdqtool.llm.run.calibration import Windows
+from qdqtool.llm.run.calibration import Texts, Windows
 from qdqtool.quantization.calibrating import exclude_options
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.recovery import STATISTICS, Recovering
@@ -48,8 +48,7 @@ class FolderJob:
         folder: the float graphs, at a path that every worker has.
         graphs: the prepared graphs, by file.
         names: of each the tensors to observe.
-        ids: the text.
-        samples: windows in all.
+        texts: what runs.
         method: calibration method.
         options: its options.
         statistics: histograms are kept whatever the method.
@@ -60,8 +59,7 @@ class FolderJob:
     graphs: Mapping[str, SharedModel]
     names: Mapping[str, tuple[str, ...]]
     logits: frozenset[str]
-    ids: tuple[int, ...]
-    samples: int | None
+    texts: Texts
     method: str
     options: Mapping[str, Option]
     statistics: bool
@@ -76,7 +74,7 @@ class FolderJob:
     @functools.cached_property
     def windows(self) -> Windows:
         """The runner of this process."""
-        return Windows(self.folder, self.ids, samples=self.samples)
+        return Windows(self.folder, self.texts)
 
     @functools.cached_property
     def taps(self) -> dict[tuple[int, str], Taps]:
@@ -121,12 +119,11 @@ def calibrate_folder(
     folder: str | os.PathLike[str],
     prepared: Mapping[str, ir.Model],
     names: Mapping[str, Sequence[str]],
-    ids: Sequence[int],
+    texts: Texts,
     method: str,
     options: Mapping[str, Option],
     *,
     workers: Workers,
-    samples: int | None = None,
     statistics: bool = False,
     fingerprint: str = "",
     progress: Progress | None = None,
@@ -138,11 +135,10 @@ def calibrate_folder(
         folder: what `split` wrote, verified.
         prepared: its graphs as they are to be quantized, by file.
         names: of each the tensors to observe.
-        ids: the text.
+        texts: what runs.
         method: calibration method.
         options: its options.
         workers: who runs the windows.
-        samples: windows in all.
         statistics: histograms are kept whatever the method.
         fingerprint: of the model that the graphs are of.
         progress: told (windows done, windows in all).
@@ -160,15 +156,13 @@ def calibrate_folder(
         graphs={file: workers.share(model) for file, model in prepared.items()},
         names={file: tuple(each) for file, each in names.items()},
         logits=frozenset(model.decoder.logits for model in read_manifest(path).models),
-        ids=tuple(ids),
-        samples=samples,
+        texts=texts,
         method=method,
         options=checked_options(method, options),
         statistics=statistics,
     )
-    windows = Windows(path, ids, samples=samples)
-    if windows.is_repeated and warn is not None:
-        warn(f"the text has {len(ids)} tokens, less than a window: it is repeated")
+    windows = Windows(path, texts)
+    pass_on([windows.warning] if windows.warning else [], warn)
     observers, whole = job.observers(0, fingerprint), dict[str, Range]()
     try:
         for part, found in workers.map(observe, job, list(enumerate(windows.tasks)), progress=progress):
@@ -230,9 +224,8 @@ def recover_folder(
     prepared: Mapping[str, ir.Model],
     plan: Plan,
     recovering: Recovering,
-    ids: Sequence[int],
+    texts: Texts,
     *,
-    samples: int | None = None,
     hooks: Iterable[Hook] = (),
     progress: StageProgress | None = None,
 ) -> Statistics | None:
@@ -243,8 +236,7 @@ def recover_folder(
         prepared: its graphs, by file.
         plan: the plan of all.
         recovering: statistics that are given, and where to write those that are not.
-        ids: the text; not needed with given statistics.
-        samples: windows of it.
+        texts: what runs; not needed with given statistics.
         hooks: pipeline hooks.
         progress: called with (stage, done, total).
 
@@ -254,7 +246,7 @@ def recover_folder(
     hooks = list(hooks)
     found = recovering.given
     if found is None and STATISTICS in plan.recover.needs():
-        found = _collected(folder, prepared, ["magnitudes"], "measuring channels", ids, samples, progress)
+        found = _collected(folder, prepared, ["magnitudes"], "measuring channels", texts, progress)
     for model in prepared.values():
         inputs = {} if found is None else {STATISTICS: found.layers}
         if plan.recover.passes:
@@ -262,7 +254,7 @@ def recover_folder(
     if recovering.given is None and STATISTICS in plan.materialise.needs():
         rounds = any(isinstance(p, RoundWeights) for p in plan.materialise.passes)
         wanted: list[Wanted] = ["means", "moments"] if rounds else ["means"]
-        new = _collected(folder, prepared, wanted, "collecting moments", ids, samples, progress)
+        new = _collected(folder, prepared, wanted, "collecting moments", texts, progress)
         found = new if found is None else combined(found, new)
     if recovering.file is not None and found is not None:
         found.write(recovering.file)
@@ -274,8 +266,7 @@ def _collected(
     prepared: Mapping[str, ir.Model],
     wanted: Sequence[Wanted],
     stage: str,
-    ids: Sequence[int],
-    samples: int | None,
+    texts: Texts,
     progress: StageProgress | None,
 ) -> Statistics:
     """Statistics of the layers of all graphs: a layer of one name is one layer, its vectors are those of every run."""
@@ -286,7 +277,7 @@ def _collected(
     for number, (file, model) in enumerate(with_layers.items()):
         if progress is not None:
             progress(stage, number, len(with_layers))
-        feeds = GraphFeeds(Windows(folder, ids, samples=samples), file)
+        feeds = GraphFeeds(Windows(folder, texts), file)
         last = collect_statistics(model, feeds, wanted=wanted)
         count += last.samples
         for name, one in last.layers.items():

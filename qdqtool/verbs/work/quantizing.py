@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
 
@@ -25,6 +26,7 @@ from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.lints.find import concat_warnings
+from qdqtool.npu.shares import Placed
 from qdqtool.options import changed, options_of
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
@@ -35,6 +37,7 @@ from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
 from qdqtool.search.recipe import Recipe
 from qdqtool.targets.loading import load_target
+from qdqtool.verbs.work.fitting import fitted, too_little
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
@@ -52,6 +55,7 @@ class Quantized:
         comparison: quantized against float on the first `sqnr_samples` samples; None without data.
         source_sha256: SHA-256 of the float model's file, empty for a model in memory.
         target_refusals: (node, reason) of what the target does not take as it was quantized; None without a target.
+        placed: who runs what of it on the target; None without one, and of a folder.
     """
 
     model: ir.Model
@@ -59,6 +63,7 @@ class Quantized:
     comparison: Comparison | None
     source_sha256: str
     target_refusals: tuple[tuple[str, str], ...] | None = None
+    placed: Placed | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -75,11 +80,13 @@ class Quantized:
             data["sqnr_samples"] = self.comparison.samples
         if self.target_refusals is not None:
             data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
+        if self.placed is not None:
+            data["placement"] = self.placed.to_json()
         return data
 
 
-def quantized(asked: Quantize) -> Quantized:
-    """``asked``, of one model."""
+def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
+    """``asked``, of one model; without a comparison where somebody else compares."""
     job, given = begun(asked)
     recovering = recovering_for(asked)
     work, source = opened(asked.model)
@@ -89,8 +96,10 @@ def quantized(asked: Quantize) -> Quantized:
     job, feeds = _with_data(asked, job, work)
     passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
     reference = None
-    if feeds is not None:  # named alike, as onnxruntime takes no two nodes of one name
+    if feeds is not None and compares:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
+    chip = None if asked.target is None else load_target(asked.target)
+    untouched = copy_model(work)
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
         calibrator = Calibrator(
@@ -101,13 +110,18 @@ def quantized(asked: Quantize) -> Quantized:
             work, job, feeds=feeds if is_shared else passing, calibrator=calibrator, allow_empty=asked.allow_empty,
             hooks=asked.hooks, warn=asked.warn, recovering=recovering,
         )  # fmt: skip
+    placed = None
+    if chip is not None:
+        done, placed = fitted(done, untouched, chip, hooks=asked.hooks, warn=asked.warn)
+        work = done.model
     pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
-    unfit = None if asked.target is None else target_refusals(work, load_target(asked.target))
+    unfit = None if chip is None else target_refusals(work, chip)
     pass_on(grouped(unfit or ()), asked.warn)
+    pass_on(too_little(placed), asked.warn)
     result = Quantized(
         model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
-        source_sha256=source, target_refusals=unfit,
+        source_sha256=source, target_refusals=unfit, placed=placed,
     )  # fmt: skip
     if asked.output is not None:
         entry = None if asked.no_provenance else result.provenance
@@ -121,6 +135,7 @@ def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
     """What will run, and the ranges that are given."""
     given = Ranges.given(asked.ranges)
     job = replace(asked, ranges=given).begun().plan()
+    pass_on(job.warnings, asked.warn)
     if given is not None and asked.method is not None and given.method != asked.method:
         pass_on([f"--method {asked.method} is not used: the ranges given are of method {given.method}"], asked.warn)
     if given is not None and not job.preset.is_calibrated and asked.kv_cache == "float":
@@ -152,7 +167,9 @@ def _compared(
     passing: Passing | None,
 ) -> Comparison | None:
     """Quantized against float on the first samples; None where that cannot be, with the reason told."""
-    if not all(a.dtype == b.dtype for a, b in zip(_ends(reference or model), _ends(model), strict=True)):
+    if reference is not None and not all(
+        a.dtype == b.dtype for a, b in zip(_ends(reference), _ends(model), strict=True)
+    ):
         pass_on(
             ["the SQNR of the result is not measured: inputs and outputs are of other types than before"], asked.warn
         )

@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from qdq_passes.decoder.look.record import DECODER
-from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Hook
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.io.feeds.feeds import FeedSpec
 from qdqtool.io.files.artifacts import sha256_of_json, write_json
 from qdqtool.io.files.progress import Warn, pass_on, stage
-from qdqtool.io.files.read import read_text
 from qdqtool.io.models.load import load
 from qdqtool.io.models.working import provenance_of
 from qdqtool.lints.find import concat_warnings
 from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.folder.rewriting import refuse_output, write_graphs
-from qdqtool.llm.folder.tokenizing import Tokenizer
+from qdqtool.llm.run.calibration import Texts
 from qdqtool.quantization.calibrating import Calibrator, observed_names, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
@@ -36,7 +34,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.work.folder_calibration import calibrate_folder, needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
-from qdqtool.verbs.work.texts import is_text
+from qdqtool.verbs.work.token_ids import texts_of
 from qdqtool.workers.cluster import open_workers
 
 if TYPE_CHECKING:
@@ -109,17 +107,17 @@ def quantized_folder(asked: Quantize) -> QuantizedFolder:
     graphs = _graphs(folder, manifest)
     plans, prepared = _prepared(graphs, job, allow_empty=asked.allow_empty, hooks=hooks, warn=asked.warn)
     recovering = recovering_for(asked)
-    ids: list[int] = []
+    texts = Texts.none()
     if (recovering.given is None and needs_statistics(job)) or (given is None and _observes(plans, prepared)):
-        ids = _ids(folder, asked.data, asked.tokenizer)
-    statistics = recover_folder(
-        folder, prepared, job, recovering, ids, samples=asked.samples, hooks=hooks, progress=asked.progress
-    )
+        texts = texts_of(
+            asked.data, manifest, graphs, asked.tokenizer or folder, samples=asked.samples, seed=asked.seed, warn=asked.warn
+        )  # fmt: skip
+    statistics = recover_folder(folder, prepared, job, recovering, texts, hooks=hooks, progress=asked.progress)
     names = {file: observed_names(model, plans[file]) for file, model in prepared.items()}
     if given is None and any(names.values()):
         with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers:
             given = calibrate_folder(
-                folder, prepared, names, ids, job.method, job.method_options, workers=workers, samples=asked.samples,
+                folder, prepared, names, texts, job.method, job.method_options, workers=workers,
                 statistics=asked.report is not None, fingerprint=sha256_of_json(dict(manifest.files)),
                 progress=stage(asked.progress, "calibrating", None), warn=asked.warn,
             )  # fmt: skip
@@ -273,20 +271,6 @@ def _of(ranges: Ranges, names: Sequence[str]) -> Ranges:
         statistics={name: state for name, state in ranges.statistics.items() if name in wanted},
         unobserved=tuple(name for name in ranges.unobserved if name in wanted),
     )
-
-
-def _ids(folder: str | os.PathLike[str], data: FeedSpec | None, tokenizer: str | os.PathLike[str] | None) -> list[int]:
-    """The tokens of the text ``data``."""
-    if data is None:
-        raise UsageError(
-            "no data to calibrate on", hint="give a text: --data FILE.txt, or --ranges from an earlier run"
-        )
-    if not is_text(data) or not isinstance(data, str | os.PathLike):
-        raise UsageError(
-            "a folder of graphs is calibrated on a text", where=f"--data {data}" if isinstance(data, str) else "data",
-            hint="give a file of text (.txt): the runner makes ids, positions, masks and caches of it",
-        )  # fmt: skip
-    return Tokenizer(os.fspath(folder) if tokenizer is None else tokenizer).encode(read_text(data))
 
 
 def _refused(done: Mapping[str, Quantization], target: Target) -> tuple[tuple[str, str], ...]:

@@ -152,7 +152,8 @@ def test_calibrate_once_quantize_often(digits: ir.Model, tmp_path: Path) -> None
 def test_progress_and_warnings() -> None:
     told: list[tuple[str, int, int | None]] = []
     warned: list[str] = []
-    qdqtool.quantize(DIGITS, data="random:3", progress=lambda *step: told.append(step), warn=warned.append)
+    told_of = {"progress": lambda *step: told.append(step), "warn": warned.append}
+    qdqtool.quantize(DIGITS, data="random:3", preset="xint8", **told_of)
     assert told == [(stage, done, 3) for stage in ("calibrating", "comparing") for done in (1, 2, 3)]
     assert warned == ["random data: ranges and figures say nothing about accuracy"]
 

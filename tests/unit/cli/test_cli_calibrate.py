@@ -113,7 +113,7 @@ def test_wrong_image_options_in_one_line(tmp_path: Path, pictures: str) -> None:
 def test_quantize_takes_images_too(tmp_path: Path, pictures: str) -> None:
     model = write(tmp_path / "m.onnx", EYES["nchw"])
     options = ("--data", pictures, "--image-mean", "0.5", "--image-std", "0.25", "--image-order", "bgr")
-    done = cli("quantize", model, *options, "-o", tmp_path / "q.onnx", "--json")
+    done = cli("quantize", model, *options, "--preset", "xint8", "-o", tmp_path / "q.onnx", "--json")
     assert (done.json["samples"], done.err) == (2, "")
     accepted(tmp_path / "q.onnx")
     (x, _) = cli("qdq", "list", tmp_path / "q.onnx", "--json").json["pairs"]

@@ -64,6 +64,17 @@ def test_an_operator_of_nobody_is_an_error(tmp_path: Path) -> None:
     cli("check", model, "--no-runtime", code=1)
 
 
+def test_the_worst_warnings_are_shown_and_every_error(tmp_path: Path) -> None:
+    chain = " ".join(f"[n{i}] v{i + 1} = Reluu{i}(v{i})" for i in range(8))
+    model = write(tmp_path / "m.onnx", f"g (float[2] v0) => (float[2] v8) {{ {chain} }}")
+    shown, whole = cli("check", model, code=1).out.splitlines(), cli("check", model, "-v", code=1).out.splitlines()
+    kinds = [line.split()[0] for line in shown[:-1]]
+    assert kinds == ["warning"] * 5 + ["error"] * 2 + ["…"]
+    assert shown[-2] == "… and 3 more warnings: -v"
+    assert [line.split()[0] for line in whole[:-1]] == ["warning"] * 8 + ["error"] * 2
+    assert len(cli("check", model, "--json", code=1).json["findings"]) == 10
+
+
 #: An int32 bias at twice s_x·s_w, a trap everywhere; and a Softmax in int8 around 0, a trap of some chips.
 TRAPS = """
     g (float[1,2] x) => (float[1,2] y)
@@ -92,11 +103,18 @@ def test_traps_of_every_backend_and_of_a_target(tmp_path: Path) -> None:
     assert set(found) == {"level", "rule", "where", "message", "hint"}
     for target in (("--target", tmp_path / "targets" / "chip.toml"), ("--path", tmp_path, "--target", "chip")):
         payload = cli("check", model, "--json", *target).json
-        assert [f["rule"] for f in payload["findings"]] == ["bias-scale", "softmax-symmetric-output"]
+        rules = [f["rule"] for f in payload["findings"]]
+        assert rules == [
+            "bias-scale",
+            "softmax-symmetric-output",
+            "placement",
+            "placement",
+        ]  # Gemm and Softmax have no pair between
         assert (payload["errors"], payload["target"]) == (0, "chip")
     shown = cli("check", model, "--target", tmp_path / "targets" / "chip.toml").out
     assert "warning  softmax-symmetric-output  soft: writes int8 with zero point 0" in shown
-    assert cli("check", model, "--json", "--target", "generic_int8").json["findings"] == [found]
+    general = cli("check", model, "--json", "--target", "generic_int8").json["findings"]
+    assert [f for f in general if f["rule"] != "placement"] == [found]
     text = cli("--path", tmp_path, "list", "targets", "chip").out
     assert "traps: softmax-symmetric-output, clip-after-pair" in text
 

@@ -79,8 +79,10 @@ def test_simplify_folds_and_keeps_qdq(tmp_path: Path) -> None:
 
 
 def test_simplify_prints_its_pipeline() -> None:
-    assert cli("simplify", DIGITS, "--print-pipeline").out.startswith("infer-shapes,fold-constants,")
-    assert "fold-constants{what=all}" in cli("simplify", DIGITS, "--print-pipeline", "--fold-floats").out
+    assert cli("simplify", DIGITS, "--print-pipeline").out.startswith(
+        "infer-shapes,lift-constants,fold-constants{what=all compute=@runtime},"
+    )
+    assert ",fold-constants,infer-shapes," in cli("simplify", DIGITS, "--print-pipeline", "--no-fold-floats").out
     told(cli("simplify", DIGITS, code=2).error)
 
 

@@ -159,7 +159,9 @@ def test_quantize_for_people(tmp_path: Path) -> None:
     noise = [float(line.split()[-1]) for line in lines[21:26]]
     assert noise == sorted(noise)
     assert lines[26:] == [f"wrote {tmp_path / 'q.onnx'}"]
-    assert done.err == "warning: random data: ranges and figures say nothing about accuracy\n"
+    assumed, random = done.err.splitlines()
+    assert assumed.startswith("warning: quantized for Vitis, with --preset xint8: ")
+    assert random == "warning: random data: ranges and figures say nothing about accuracy"
 
 
 def test_compare(quantized: str) -> None:
@@ -279,6 +281,23 @@ def test_help_of_every_command() -> None:
     assert cli().out.startswith("Usage: qdqtool")
     assert cli("qdq").out.startswith("Usage: qdqtool qdq")
     assert cli("--version").out.startswith("qdqtool")
+
+
+def test_the_version_says_what_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(cli("--version").out.splitlines()) == 1
+    said = cli("--version", "-v").out.splitlines()
+    assert [line.split()[0] for line in said] == ["qdqtool", "onnx", "onnx-ir", "onnxruntime", "numpy", "simulated"]
+    monkeypatch.setattr("qdqtool.npu.library.NAME", "libnothing.so")
+    monkeypatch.delenv("QDQTOOL_NPU_LIBRARY", raising=False)
+    last = cli("--version", "-v").out.splitlines()[-1]
+    assert last.startswith("simulated NPU: the library of the simulated NPU, libnothing.so, was not built when")
+
+
+def test_a_file_that_is_no_smaller_says_why(tmp_path: Path) -> None:
+    job = ("quantize", DIGITS, "--preset", "xint8", "--data", "random:1", "-o", tmp_path / "q.onnx", "--overwrite")
+    for more, is_said in (((), True), (("--weights", "dq"), False)):
+        (size,) = (line for line in cli(*job, *more).out.splitlines() if line.startswith("size"))
+        assert ("weights stay float" in size) == is_said
 
 
 def test_tables_align_numbers_and_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,8 @@ def hear_interrupts() -> None:
 
 def test_interrupted(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
-    command = command_line("quantize", DIGITS, "--data", f"{tmp_path}/slow.py:feeds", "-o", tmp_path / "q" / "q.onnx")
+    data = f"{tmp_path}/slow.py:feeds"
+    command = command_line("quantize", DIGITS, "--preset", "xint8", "--data", data, "-o", tmp_path / "q" / "q.onnx")
     running = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -135,7 +136,7 @@ def test_tables_and_progress_on_a_terminal(tmp_path: Path) -> None:
     shown = on_a_terminal("quantize", DIGITS, "--data", slow, "-o", tmp_path / "q.onnx")
     assert re.search(r"calibrating .*\d/\?", shown)
     assert "wrote" in shown
-    quiet = on_a_terminal("quantize", DIGITS, "--data", CALIB, "-o", tmp_path / "p.onnx", "-q")
+    quiet = on_a_terminal("quantize", DIGITS, "--data", CALIB, "-o", tmp_path / "p.onnx", "-q", "--preset", "xint8")
     assert quiet == ""
     document = on_a_terminal("inspect", DIGITS, "--json")
     assert json.loads(document)["parameters"] == 38242

@@ -114,7 +114,18 @@ def test_ranges_can_be_given_in_place_of_data(tmp_path: Path) -> None:
     done = cli("quantize", DIGITS, "--ranges", tmp_path / "r.json", "-o", tmp_path / "q.onnx", "--json")
     assert "sqnr_db" not in done.json
     assert done.json["method"] == "minmax"
-    both = ("quantize", DIGITS, "--ranges", tmp_path / "r.json", "--data", CALIB, "--method", "pow2-nonoverflow")
+    both = (
+        "quantize",
+        DIGITS,
+        "--preset",
+        "xint8",
+        "--ranges",
+        tmp_path / "r.json",
+        "--data",
+        CALIB,
+        "--method",
+        "pow2-nonoverflow",
+    )
     done = cli(*both, "-o", tmp_path / "p.onnx", "--json")
     assert done.err == "warning: --method pow2-nonoverflow is not used: the ranges given are of method minmax\n"
     assert done.json["sqnr_samples"] == 16
@@ -199,7 +210,7 @@ def test_a_type_that_is_folded_away_is_explained(tmp_path: Path) -> None:
     )
     told(done.error)
     cli(
-        "quantize", DIGITS, "--preset", "a8w8", "--data", "random:1", "--exclude", "op:BatchNormalization", "--no-fuse-layers",
+        "quantize", DIGITS, "--preset", "w4-g32", "--data", "random:1", "--exclude", "op:BatchNormalization", "--no-fuse-layers",
         "-o", tmp_path / "q.onnx",
     )  # fmt: skip
 
@@ -255,11 +266,11 @@ def test_a_mask_of_infinity_is_refused_with_the_way_out(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", attention("-inf"))
     feed = masked_data(tmp_path)
     command = ("quantize", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "q.onnx")
-    told(cli(*command, code=2).error)
-    cli(*command, "--bound-masks")
+    told(cli(*command, "--no-bound-masks", code=2).error)
+    cli(*command)
     assert {"bias", "t"} <= set(pairs(tmp_path / "q.onnx"))
     np.testing.assert_allclose(outputs(tmp_path / "q.onnx", feed)["y"], outputs(model, feed)["y"], atol=4 / 128)
-    cli(*command, *WAY_OUT.split(), "--overwrite")
+    cli(*command, "--no-bound-masks", *WAY_OUT.split(), "--overwrite")
     accepted(tmp_path / "q.onnx")
     assert set(pairs(tmp_path / "q.onnx")) == {"x", "w", "p", "y"}
     np.testing.assert_allclose(outputs(tmp_path / "q.onnx", feed)["y"], outputs(model, feed)["y"], atol=2 / 128)
@@ -268,14 +279,15 @@ def test_a_mask_of_infinity_is_refused_with_the_way_out(tmp_path: Path) -> None:
 def test_a_huge_finite_mask_is_warned_about(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", attention("-3.4e38"))
     masked_data(tmp_path)
-    command = ("quantize", model, "--data", tmp_path / "data.npz", "--overwrite", "-o", tmp_path / "q.onnx")
-    done = cli(*command)
+    quantize = ("quantize", model, "--preset", "xint8", "--data", tmp_path / "data.npz")
+    command = (*quantize, "--overwrite", "-o", tmp_path / "q.onnx")
+    done = cli(*command, "--no-bound-masks")
     assert done.err.startswith("warning: bias, t: the range reaches ")
     assert done.err.rstrip().endswith(
-        f"; hide by a bound that the grid holds with --bound-masks, or leave it float with {WAY_OUT}"
+        f"; hide by a bound that the grid holds without --no-bound-masks, or leave it float with {WAY_OUT}"
     )
-    assert cli(*command, *WAY_OUT.split()).err == ""
-    assert cli(*command, "--bound-masks").err == ""
+    assert cli(*command, "--no-bound-masks", *WAY_OUT.split()).err == ""
+    assert cli(*command).err == ""
 
 
 def test_calibrate_tells_its_own_way_out(tmp_path: Path) -> None:
@@ -301,6 +313,8 @@ def test_provenance(tmp_path: Path) -> None:
     cli("quantize", DIGITS, "--data", "random:1", "-o", tmp_path / "p.onnx", "--no-provenance")
     noted = [{p.key for p in onnx.load(tmp_path / name).metadata_props} for name in ("q.onnx", "p.onnx")]
     assert noted[0] - noted[1] == {"qdqtool.provenance"}
+    producers = [onnx.load(tmp_path / name).producer_name for name in ("q.onnx", "p.onnx")]
+    assert producers == ["qdqtool", onnx.load(DIGITS).producer_name]
 
 
 def test_accuracy_survives(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def test_a_language_model_with_its_mask_left_float(tmp_path: Path) -> None:
     command = (
         "quantize",
         SAMPLES / "tiny_llama.onnx",
+        "--preset",
+        "xint8",
         "--data",
         data,
         "--json",

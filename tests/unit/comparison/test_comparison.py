@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import pytest
 from qdq_passes.errors import ModelError, UsageError
 
@@ -124,3 +125,55 @@ def test_progress_knows_the_count_of_feeds() -> None:
     assert found.warnings == ()  # those of the data stay with the feeds
     assert "random data" in data.warnings[0]
     assert seen == [(1, 2), (2, 2)]
+
+
+MASKED = """g (float[N,4] x, bool[N,4] seen) => (float[N,4] y)
+<float zero = {{0}}, float lowest = {{{lowest}}}, float amount = {{{amount}}}> {{
+    s = Neg(x)
+    m = Where(seen, zero, lowest)
+    a = Add(s, m)
+    f = Add(a, amount)
+    y = Softmax(f)
+}}"""
+
+
+def masked(lowest: str, amount: str = "0") -> ir.Model:
+    return model(MASKED.format(lowest=lowest, amount=amount))
+
+
+def test_what_a_mask_hides_is_no_signal() -> None:
+    feed = {"x": np.array([[1, 2, 3, -4]], np.float32), "seen": np.array([[True, True, False, True]])}
+    found = {t.name: t.agreement for t in compare_models(masked("-3.4e38"), masked("-32"), [feed]).tensors}
+    assert all(found[name].is_exact for name in ("s", "m", "a", "f"))
+    moved = {t.name: t.agreement for t in compare_models(masked("-inf"), masked("-32", "0.5"), [feed]).tensors}
+    assert moved["f"].sqnr_db == pytest.approx(10 * np.log10((1 + 4 + 16) / (3 * 0.25)))
+    assert moved["f"].max_abs == 0.5
+
+
+def test_what_is_hidden_in_one_model_alone_is_noise() -> None:
+    """3 + 4 is above all scores that are seen: the other model does not hide it."""
+    feed = {"x": np.array([[1, 2, 3, -4]], np.float32), "seen": np.array([[True, True, False, True]])}
+    (worst, *_) = compare_models(masked("-1e9"), masked("4"), [feed]).tensors
+    assert worst.name in ("m", "a", "f")
+    assert worst.agreement.sqnr_db is not None
+    assert worst.agreement.sqnr_db < 1
+
+
+BIASED = """g (float[N,3] x) => (float[N,3] y) <float[3] amount = {{{amount}}}> {{
+    s = Add(x, amount)
+    y = Softmax(s)
+}}"""
+
+
+@pytest.mark.parametrize("scores", [[0, 20, 40], [0, 0, 40]], ids=["nothing lies apart", "a bias is no mask"])
+def test_scores_without_a_mask_are_signal(scores: list[float]) -> None:
+    a, b = model(BIASED.format(amount="0, 0, 0")), model(BIASED.format(amount="1, 1, 1"))
+    (found,) = compare_models(a, b, [{"x": np.array([scores], np.float32)}]).tensors
+    assert found.agreement.sqnr_db == pytest.approx(10 * np.log10(sum(s * s for s in scores) / 3))
+
+
+def test_a_mask_of_a_hundred_hides() -> None:
+    text = "g (float[N,2] x) => (float[N,2] y) <float[2,2] mask = {{0, {low}, 0, 0}}> {{ s = Add(x, mask) y = Softmax(s) }}"
+    a, b = model(text.format(low="-100")), model(text.format(low="-16"))
+    (found,) = compare_models(a, b, [{"x": np.array([[1, 2], [3, 4]], np.float32)}]).tensors
+    assert found.agreement.is_exact

@@ -92,7 +92,7 @@ NEEDS = {
 #: Passes over graphsurgeon's graph refuse what it would lose.
 REFUSE = ("remove-identity", "merge-transposes")
 #: Passes whose job is to take inputs away, or to change their shapes or types.
-CHANGES_ENDS = ("convert-layout", "integer-io", "remove-initializer-inputs")
+CHANGES_ENDS = ("convert-layout", "integer-io", "remove-initializer-inputs", "set-batch")
 PIPELINES = [*(name + NEEDS.get(name, "") for name in PASSES.names()), *CHAINS]
 
 

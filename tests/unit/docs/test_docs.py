@@ -15,7 +15,8 @@ from tests.cases import page as runner
 
 ROOT = Path(__file__).parents[3]
 PRESETS = ROOT / "qdqtool" / "presets"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXECUTED = [page for page in PAGES if runner.BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
@@ -42,23 +43,23 @@ def test_catalogue_is_up_to_date() -> None:
         [sys.executable, "-c", "import runpy; print(runpy.run_path('docs/make_catalogue.py')['catalogue'](), end='')"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    stored = (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    stored = (REFERENCE / "catalogue.md").read_text(encoding="utf-8")
     assert made.stdout == stored, "run python docs/make_catalogue.py"
 
 
 def test_the_options_are_up_to_date() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_options.py"))["page"]()
-    assert made == (ROOT / "docs" / "options.md").read_text(encoding="utf-8"), "run python docs/make_options.py"
+    assert made == (REFERENCE / "options.md").read_text(encoding="utf-8"), "run python docs/make_options.py"
 
 
 def test_the_table_of_targets_is_up_to_date() -> None:
     code = "import runpy; print(runpy.run_path('docs/make_target_table.py')['table'](), end='')"
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    stored = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
+    stored = (REFERENCE / "targets.md").read_text(encoding="utf-8")
     assert f"<!-- table -->\n{made.stdout}<!-- end of table -->\n" in stored, "run python docs/make_target_table.py"
 
 
 def test_every_preset_is_measured() -> None:
     """The table of presets takes too long to be made here (`docs/make_preset_table.py`); none may be missing."""
-    rows = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "presets.md").read_text(encoding="utf-8"), re.M))
+    rows = set(re.findall(r"^\| `([^`]+)` \|", (REFERENCE / "presets.md").read_text(encoding="utf-8"), re.M))
     assert rows == {path.stem for path in PRESETS.glob("*.toml") if not path.stem.endswith("-qat")}

@@ -43,6 +43,8 @@ CONTRADICTIONS = [
     pytest.param({"FoldBatchNorm": False, "FoldBatchNormAfterConcat": True}, id="BatchNormalization"),
     pytest.param({"ReplaceClip6Relu": True, "ConvertClipToRelu": False}, id="Clip"),
     pytest.param({"MaxLoopNum": 0}, id="no loop"),
+    pytest.param({"need_layer_fusing": False, "RemoveQDQConvRelu": True}, id="fusing of activations"),
+    pytest.param({"need_layer_fusing": False, "RemoveQDQInstanceNorm": True}, id="fusing of norms"),
 ]  # fmt: skip
 
 

@@ -34,7 +34,8 @@ g (float[1,3,8,8] x) => (float[1,5] y) {
   [flatten] f = Flatten(e)
   [gemm] h = Gemm<transB: int = 1>(f, wg, bg)
   [first] k = MatMul(h, wm)
-  [second] l = MatMul(h, wm)
+  [squash] g = Sigmoid(h)
+  [second] l = MatMul(g, wm)
   [add] y = Add(k, l)
 }
 """

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,23 @@ def test_text_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 # --- what is written on request ---------------------------------------------------------------------------------------
+
+
+def test_what_has_an_entry_is_ours_and_says_whose_it_was(tmp_path: Path) -> None:
+    """The producer is kept by a plain save, and named in the first entry by one that notes what was done."""
+    model = weighted(a=1)
+    model.producer_name, model.producer_version = "pytorch", "2.9.0"
+    save(model, tmp_path / "plain.onnx")
+    save(model, tmp_path / "once.onnx", provenance=Provenance(pipeline="sort"))
+    save(load(tmp_path / "once.onnx"), tmp_path / "twice.onnx", provenance=Provenance(pipeline="give-names"))
+    named = {path.stem: load(path) for path in tmp_path.glob("*.onnx")}
+    producers = {name: (each.producer_name, each.producer_version) for name, each in named.items()}
+    assert producers["plain"] == (model.producer_name, model.producer_version) == ("pytorch", "2.9.0")
+    assert producers["once"] == producers["twice"] == ("qdqtool", version("qdqtool"))
+    assert json.loads(named["twice"].metadata_props[PROVENANCE]) == [
+        {"inputs": {}, "pipeline": "sort", "producer": "pytorch 2.9.0"},
+        {"inputs": {}, "pipeline": "give-names"},
+    ]
 
 
 def test_provenance_grows_by_one_entry(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from qdqtool import api
 from qdqtool.io.models.load import load
 from qdqtool.llm import Session
 from qdqtool.llm.folder.manifest import StaticModel, read_manifest, verify_folder
-from qdqtool.llm.run.calibration import DECODED, Schedule, Windows, schedules
+from qdqtool.llm.run.calibration import DECODED, Schedule, Texts, Windows, schedules
 from qdqtool.quantization.calibrating import observed_names
 from qdqtool.quantization.shared_tensors import share_names
 from qdqtool.verbs.planned import Planned
@@ -143,7 +143,7 @@ def test_no_padded_row_is_observed(tmp_path: Path) -> None:
             assert inputs[record.last_index][0] == record.seq_len - 1
             runs.append((each.name, inputs[record.ids][0].tolist(), int(inputs[record.positions][0, 0])))
 
-        windows = Windows(given, ids, samples=6)
+        windows = Windows(given, Texts((ids,), 6))
         assert len(windows.tasks) == 6
         for task in windows.tasks:
             windows.run(task, watch)
@@ -174,8 +174,8 @@ def test_every_graph_of_every_batch_is_seen(tmp_path: Path) -> None:
         (2, 4, True),
     ]
     seen = set()
-    windows = Windows(given, [3, 4, 5], samples=1)
-    assert windows.is_repeated
+    windows = Windows(given, Texts(([3, 4, 5],), 1))
+    assert windows.warning == "the text has 3 tokens, less than a window: it is repeated"
     for task in windows.tasks:
         windows.run(task, lambda each, part, inputs: seen.add(each.name))
     assert seen == {m.name for m in read_manifest(given).models}
@@ -186,7 +186,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "out"
     for options in (
         {},
-        {"data": "random:2"},
+        {"data": "images"},
         {"data": text, "exclude": ["op:Conv"]},
         {"data": text, "samples": 0},
     ):
@@ -338,7 +338,7 @@ def test_a_window_sees_nothing_of_the_one_before(tmp_path: Path) -> None:
     """Slots that no token has written hold 0, in a session that has run other texts too."""
     for layout in ("in-place", "slide"):
         given = source(tmp_path / layout, Form(layout=layout))
-        windows = Windows(given, list(range(2, 50)) * 3, samples=6)
+        windows = Windows(given, Texts((list(range(2, 50)) * 3,), 6))
         firsts: list[float] = []
 
         def watch(each: StaticModel, part: int, inputs: Any, firsts: list[float] = firsts) -> None:

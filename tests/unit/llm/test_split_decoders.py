@@ -26,7 +26,7 @@ from qdqtool.llm.plan.splitting import SplitPlan, split_model
 from qdqtool.llm.run.dynamic import DynamicDecoder
 from qdqtool.llm.run.verifying import TOLERANCE, verify_split
 from qdqtool.verbs.split import split
-from tests.cases.small_decoders import ADDED, CAUSAL, HEADS, IDS, MASK, SIZE, VOCABULARY, decoder, difference
+from tests.cases.small_decoders import ADDED, CAUSAL, HEADS, IDS, MASK, SIZE, VOCABULARY, WIDTH, decoder, difference
 from tests.golden_messages.refusal import refusal
 from tests.unit.decoder.test_replace_positions import MORE, SOURCES
 
@@ -137,6 +137,30 @@ def test_rows_of_different_lengths(name: str, layout: str, tmp_path: Path) -> No
     """Positions that the export counts for all rows together are counted for each."""
     model = decoder(ADDED, SOURCES[name][0], inputs=f"{IDS}, {MASK}", more=MORE)
     assert worst(model, tmp_path, layout, 2) <= CLOSE
+
+
+#: Positions as OPT counts them, of the mask, whose symbols are its own; the batch of the hidden states is read of it, too.
+COUNTED = """
+  counted = CumSum(attention_mask, one) kept = Mul(counted, attention_mask) counted_all = Sub(kept, one)
+  so_many = Shape <start = 2, end = 3> (past_key) last = Shape <start = 1, end = 2> (attention_mask)
+  counted_new = Slice(counted_all, so_many, last, one_axis) rows = Add(counted_new, two) embedded = Gather(places, rows)
+  placed = Add(words, embedded) batch = Shape <start = 0, end = 1> (attention_mask) new = Shape <start = 1, end = 2> (input_ids)
+  sizes = Concat <axis = 0> (batch, new, width) x = Reshape(placed, sizes)"""
+
+
+@pytest.mark.parametrize("layout", ["in-place", "slide"])
+def test_a_mask_whose_size_alone_is_left(layout: str, tmp_path: Path) -> None:
+    """Its symbols are those of no other input; it goes once its sizes are known."""
+    source = decoder(
+        positions=COUNTED, inputs=f"{IDS}, int64[s43,s53] attention_mask", more={"width": np.array([WIDTH])}
+    )
+    save(source, tmp_path / "opt.onnx")
+    done = split(tmp_path / "opt.onnx", tmp_path / "out", prefill=(4,), context=(16,), layout=layout)
+    for graph in done.graphs:
+        names = [value.name for value in load(tmp_path / "out" / graph.parts[0].file).graph.inputs]
+        assert "padding_mask" not in names
+        assert "attention_mask" in names
+    assert verify_split(tmp_path / "out", tmp_path / "opt.onnx").worst < TOLERANCE
 
 
 def test_rows_that_cannot_be_told_apart_are_refused() -> None:

@@ -23,7 +23,7 @@ from qdqtool.runtime.plugin import Assigned, open_on, register_library
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, process
-from tests.cases.small_models import model
+from tests.cases.small_models import chain, model
 from tests.golden_messages.refusal import told
 
 Array = npt.NDArray[Any]
@@ -365,3 +365,20 @@ def test_samples_are_joined() -> None:
     assert {name: array.shape for name, array in found.items()} == {
         "x": (3, 3), "n": (2,), "odd/0": (1, 3), "odd/1": (1, 4),
     }  # fmt: skip
+
+
+def test_reasons_are_grouped_and_the_cpu_alone_is_said_first(tmp_path: Path) -> None:
+    """No node of it is taken: two operators for one reason each, and nothing that was estimated."""
+    (tmp_path / "chip.toml").write_text(
+        'description = "c"\nversion = "1"\n[[op]]\ntypes = ["Conv"]\n[[op.scheme]]\nactivations = ["int8"]\n'
+    )
+    qdqtool.save(model(chain("Softplus", "Tanh", "Softplus")), tmp_path / "m.onnx")
+    words = ("simulate", tmp_path / "m.onnx", "--target", tmp_path / "chip.toml", "--data", "random:1")
+    done = cli(*words)
+    assert done.out.startswith("the CPU was compared with itself: nothing of the model runs on the NPU\n")
+    rows = [line.split() for line in done.out.splitlines() if " is not supported on chip" in line]
+    assert [row[:3] for row in rows] == [["2", "Softplus", "Softplus0"], ["1", "Tanh", "Tanh1"]]
+    assert "no estimate for chip: nothing runs on the NPU" in done.out
+    assert " µs" not in done.out
+    assert "compared with itself" in done.err
+    assert len([row for row in cli(*words, "-v").out.splitlines() if row.startswith("Softplus")]) == 2

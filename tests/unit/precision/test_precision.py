@@ -25,7 +25,8 @@ from qdq_passes.select.selectors import Selector, select_nodes, select_values
 import qdqtool
 from qdqtool import api
 from qdqtool.calibrate.observer import Range
-from qdqtool.presets.loading import PRESETS, load_preset
+from qdqtool.presets import PRESETS
+from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import plan
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli

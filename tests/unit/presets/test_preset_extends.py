@@ -126,3 +126,17 @@ def test_a_preset_that_extends_needs_its_own_description(tmp_path: Path) -> None
     with refusal(ModelError):
         load_preset(path)
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(tomllib.loads('extends = "a8w8"\n'))
+
+
+def test_a_pipeline_is_extended(tmp_path: Path) -> None:
+    text = 'extends = "8a8w"\ndescription = "mine"\n[pipeline]\nbefore = "split-hard-swish,@before,clip-to-relu"\nafter = "convert-bias"\n'
+    (tmp_path / "mine.toml").write_text(text)
+    mine, base = load_preset(tmp_path / "mine.toml"), load_preset("8a8w")
+    names = [p.name() for p in base.before]
+    assert [p.name() for p in mine.before] == ["split-hard-swish", *names, "clip-to-relu"]
+    assert [p.name() for p in mine.after] == ["convert-bias"]
+    assert mine.ranged == base.ranged
+    (tmp_path / "again.toml").write_text(
+        'extends = "mine.toml"\ndescription = "again"\n[pipeline]\nafter = "@after,@after"\n'
+    )
+    assert [p.name() for p in load_preset(tmp_path / "again.toml").after] == ["convert-bias", "convert-bias"]

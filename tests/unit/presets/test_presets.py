@@ -20,7 +20,8 @@ from qdq_passes.pipeline.text import format_pass, parse_passes
 from qdq_passes.qdq.insert_qdq import InsertQdq
 
 from qdqtool.calibrate.observer import METHODS
-from qdqtool.presets.loading import INSERT, POLICY, PRESETS, load_preset
+from qdqtool.presets import PRESETS
+from qdqtool.presets.loading import INSERT, POLICY, load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.targets.loading import load_target
 from tests.golden_messages.refusal import refusal

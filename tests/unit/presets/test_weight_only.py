@@ -14,15 +14,16 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool import api
 from qdqtool.io.models.load import load
-from qdqtool.presets.loading import PRESETS, load_preset
+from qdqtool.presets import PRESETS
+from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import plan
 from qdqtool.verbs.perplexity import perplexity
 from tests.cases.cli_helpers import SAMPLES, cli
 from tests.golden_messages.refusal import refusal, told
 
-WEIGHT_ONLY = ("w4-g32", "w4-g128", "vulkan-8w")
-DYNAMIC = ("xnnpack-dynamic", "dynamic", "dynamic-per-token")
+WEIGHT_ONLY = ("w4-g32", "w4-g128", "vulkan-8w", "coreml-c4w")
+DYNAMIC = ("xnnpack-dynamic", "xnnpack-dynamic-qc4", "dynamic", "dynamic-per-token")
 LLAMA, VIT = str(SAMPLES / "tiny_llama.onnx"), str(SAMPLES / "vit_block.onnx")
 TEXT = SAMPLES / "text" / "held_out.txt"
 
@@ -53,14 +54,14 @@ def test_no_data_is_needed_and_the_result_runs(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_activations_of_the_llama(name: str, tmp_path: Path) -> None:
-    """Without outliers the loss is small: float 5.97 over these tokens."""
+    """Without outliers the loss is small: float 5.97 over these tokens, 6.52 with weights of 4 bits and one scale a channel."""
     api.quantize(LLAMA, tmp_path / "q.onnx", preset=name)
     tokenizer = str(SAMPLES / "tokenizer.json")
     values = [
         perplexity(str(model), str(TEXT), tokenizer=tokenizer, max_tokens=1000).perplexity
         for model in (LLAMA, tmp_path / "q.onnx")
     ]
-    assert values[1] < 1.05 * values[0]
+    assert values[1] < (1.1 if name == "xnnpack-dynamic-qc4" else 1.05) * values[0]
 
 
 @pytest.mark.parametrize("name", [*WEIGHT_ONLY, *DYNAMIC])

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import pytest
+from qdq_passes.clean.infer_shapes import InferShapes
 from qdq_passes.core.registry import PASSES
+from qdq_passes.fuse.edit.fusion import SINCE, FusionPass
+from qdq_passes.legalize.split_operators import SplitOperators
+from qdq_passes.pipeline.pipeline import parse_pipeline
 
 from qdqtool.presets.loading import load_preset
-from qdqtool.quantization.lowerings import LOWERINGS, lowerings
+from qdqtool.quantization.lowerings import FUSIONS, LOWERINGS, fused_for, lowerings
 from qdqtool.quantization.plan import plan
 from qdqtool.targets.loading import load_target
 
 
+def written(taken: tuple[str, ...]) -> set[str]:
+    """The operators that are written with others for a target that takes ``taken``, by form or by pass."""
+    passes = lowerings(taken).passes
+    forms = [name for p in passes if isinstance(p, SplitOperators) for name in p.operators]
+    return {*forms, *(p.name() for p in passes if not isinstance(p, SplitOperators | InferShapes))}
+
+
 @pytest.mark.parametrize(
     ("taken", "wanted"),
-    [(("HardSigmoid", "Mul"), ["split-hard-swish"]), (("HardSwish", "HardSigmoid", "Mul"), []), (("Mul",), [])],
-    ids=["lacks it", "has it", "lacks a piece"],
+    [
+        (("HardSigmoid", "Mul"), {"split-hard-swish", "pow-to-mul", "Div", "Neg"}),
+        (("HardSwish", "HardSigmoid", "Div", "Mul", "Neg", "Pow"), {"Reciprocal"}),
+        (("Relu",), set()),
+        (("Exp", "Min", "Relu"), set()),
+        (("Clip", "HardSigmoid", "LeakyRelu", "PRelu", "Add", "Mul"), {"split-hard-swish"}),
+        (("Clip", "LeakyRelu", "PRelu", "Add", "Mul"), {"HardSigmoid", "HardSwish"}),
+    ],
+    ids=["lacks it", "has it", "one", "lacks a piece", "by a pass", "by a form"],
 )
-def test_a_pass_is_wanted(taken: tuple[str, ...], wanted: list[str]) -> None:
-    assert [p.name() for p in lowerings(taken).passes] == wanted
+def test_an_operator_is_written_with_what_there_is(taken: tuple[str, ...], wanted: set[str]) -> None:
+    anyhow = {"BatchNormalization", "Div", "Mean", "Neg", "Sub", "Sum", "pow-to-mul"} if "Add" in taken else set()
+    assert written(taken) == wanted | anyhow
 
 
 @pytest.mark.parametrize(("target", "is_split"), [("vitis_xint8", True), ("generic_int8", False)])
@@ -28,3 +47,27 @@ def test_the_tables_of_a_target_choose(target: str, is_split: bool) -> None:
 
 def test_all_of_them_are_passes() -> None:
     assert {row.pass_name for row in LOWERINGS} <= set(PASSES.names())
+
+
+@pytest.mark.parametrize(
+    ("taken", "wanted"),
+    [
+        (("Gelu",), "fuse-gelu{raise-opset=true}"),
+        (("Add", "Div", "Erf", "Mul"), ""),
+        (("Erf",), "fuse-gelu"),
+    ],
+    ids=["has it", "has its pieces", "has neither"],
+)
+def test_a_fusion_is_as_a_target_takes_it(taken: tuple[str, ...], wanted: str) -> None:
+    assert str(fused_for(parse_pipeline("fuse-gelu"), taken)) == wanted
+
+
+def test_no_model_is_brought_to_an_opset_that_npus_do_not_know() -> None:
+    found = fused_for(
+        parse_pipeline("fuse-silu,fuse-rms-norm,fuse-layer-norm"), ("Mul", "RMSNormalization", "Sigmoid", "Swish")
+    )
+    assert str(found) == "fuse-rms-norm,fuse-layer-norm"
+
+
+def test_fusions_name_what_their_passes_make() -> None:
+    assert all(issubclass(PASSES.load(row.pass_name), FusionPass) and row.op in SINCE for row in FUSIONS)

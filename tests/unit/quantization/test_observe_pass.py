@@ -17,6 +17,7 @@ from qdqtool.io.models.load import load
 from qdqtool.io.models.save import serialize
 from qdqtool.quantization.calibrating import Calibrator
 from qdqtool.quantization.quantizing import quantize_model
+from qdqtool.runtime.session import compute
 from qdqtool.verbs.quantize import Quantize
 from tests.cases.cli_helpers import DIGITS
 from tests.golden_messages.refusal import refusal
@@ -35,7 +36,7 @@ def test_the_whole_pipeline_is_one_run() -> None:
     inputs = {"data": feeds(), "runtime": Calibrator(), "tensors": tuple(ranges.tensors)}
     one, other = load(DIGITS), load(DIGITS)
     report = run_pipeline(one, whole, inputs=inputs)
-    replayed = run_pipeline(other, whole, inputs={"ranges": ranges.bound})
+    replayed = run_pipeline(other, whole, inputs={"ranges": ranges.bound, "runtime": compute})
     expected = serialize(done.model).SerializeToString()
     assert serialize(one).SerializeToString() == serialize(other).SerializeToString() == expected
     assert [p.text for p in report.passes if p not in replayed.passes and p.text.startswith("observe")]

@@ -14,7 +14,8 @@ import qdqtool
 from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.plan import plan
 from qdqtool.runtime.session import open_session
-from qdqtool.targets.loading import load_target
+from qdqtool.targets.loading import load_target, target_names
+from qdqtool.verbs.planned import Planned
 from tests.golden_messages.refusal import refusal
 
 DEMO = files("qdqtool") / "_demo"
@@ -65,7 +66,10 @@ def test_a_target_leaves_out_and_adds_passes(tmp_path: Path) -> None:
     file.write_text(TARGET.format('without = ["scale-average-pool"]\nbefore = "clip-to-relu"\nafter = "convert-bias"'))
     preset = load_preset("xint8")
     plain, legal = plan(preset), plan(preset, legalization=load_target(file).legalization)
-    assert [p.name() for p in legal.prepare.passes] == [*(p.name() for p in plain.prepare.passes), "clip-to-relu"]
+    last = ["finite-masks", "remove-nan-guards"]
+    assert [p.name() for p in plain.prepare.passes][-2:] == last
+    names = [p.name() for p in plain.prepare.passes][:-2]
+    assert [p.name() for p in legal.prepare.passes] == [*names, "clip-to-relu", *last]
     names = [p.name() for p in plain.materialise.passes if p.name() != "scale-average-pool"]
     assert [p.name() for p in legal.materialise.passes] == [*names, "convert-bias"]
 
@@ -76,6 +80,8 @@ def test_a_target_leaves_out_and_adds_passes(tmp_path: Path) -> None:
         'without = ["scale-average-pol"]',
         'after = "convert-bias{to=int3}"',
         'sharing = ["9"]',
+        'preset = "qnn-a8w9"',
+        'preset = "./none.toml"',
     ],
 )
 def test_a_broken_table_is_told(tmp_path: Path, line: str) -> None:
@@ -83,3 +89,88 @@ def test_a_broken_table_is_told(tmp_path: Path, line: str) -> None:
     file.write_text(TARGET.format(line))
     with refusal(ModelError):
         load_target(file)
+
+
+def test_a_quantization_ends_with_who_runs_what(digits: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    done = qdqtool.quantize(
+        DEMO / "digits.onnx", data=str(DEMO / "calib.npz"), samples=2, target="vitis_xint8", warn=told.append,
+        exclude=["op:Conv"],
+    )  # fmt: skip
+    placement, whole = done.to_json()["placement"], qdqtool.analyze(done.model, target="vitis_xint8").to_json()
+    keys = (
+        "target",
+        "compute_nodes",
+        "npu_compute_nodes",
+        "npu_percent",
+        "macs",
+        "npu_macs",
+        "npu_macs_share",
+        "refusals",
+    )
+    assert {key: placement[key] for key in keys} == {key: whole[key] for key in keys}
+    assert placement["partitions"] == len(whole["partitions"])
+    assert placement["npu_macs_share"] < 0.9
+    [said] = [text for text in told if text.startswith("only ")]
+    assert f"({placement['npu_percent']:.1f} %)" in said
+    assert placement["refusals"][0]["nodes"][0] in said
+    assert placement["refusals"][0]["suggestion"] in said
+
+
+def preset_of(*words: str) -> tuple[str, list[str]]:
+    """The preset of the plan that ``words`` make, and what is warned of."""
+    told: list[str] = []
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    return Planned(**options, warn=told.append).plan().preset.name, told
+
+
+@pytest.mark.parametrize("target", list(target_names()))
+def test_a_target_that_comes_along_names_its_preset(target: str) -> None:
+    chosen, told = preset_of("target", target)
+    assert chosen == load_target(target).legalization.preset
+    assert told == []
+    assert preset_of("target", target, "preset", "8a8w") == ("8a8w", [])
+
+
+def test_vitis_is_assumed_and_said_once(tmp_path: Path) -> None:
+    chosen, told = preset_of()
+    assert chosen == "xint8"
+    (said,) = told
+    assert "Vitis" in said
+    assert "xint8" in said
+    told.clear()
+    qdqtool.quantize(DEMO / "digits.onnx", data=str(DEMO / "calib.npz"), samples=2, warn=told.append)
+    assert len([text for text in told if "Vitis" in text]) == 1
+    (file := tmp_path / "chip.toml").write_text(TARGET.format(""))
+    chosen, told = preset_of("target", str(file))
+    assert chosen == "xint8"
+    (said,) = told
+    assert "chip names no preset" in said
+
+
+def test_a_preset_may_lie_beside_its_target_and_is_inherited(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('extends = "a8w8"\ndescription = "mine"\n')
+    (tmp_path / "chip.toml").write_text(TARGET.format('preset = "mine.toml"\nwithout = ["scale-average-pool"]'))
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "next.toml").write_text(
+        'description = "next"\nversion = "1"\nextends = "../chip.toml"\n[quantize]\nafter = "convert-bias"\n'
+    )
+    found = load_target(below / "next.toml").legalization
+    assert preset_of("target", str(below / "next.toml")) == ("mine", [])
+    assert (found.without, str(found.after)) == (("scale-average-pool",), "convert-bias")
+
+
+def test_weights_alone_are_those_of_the_preset() -> None:
+    """A target says what it takes, a preset of weights alone which are stored: no gains of norms, no constants of sums."""
+    assert set(Planned(target="apple_ane").plan().annotate.ops) == {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+
+
+@pytest.mark.parametrize("line", ['sharing = ["Conf"]', 'sharing = ["Relu", "FancyConv"]'])
+def test_an_operator_that_there_is_not_is_told(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "chip.toml"
+    file.write_text(TARGET.format(line))
+    with refusal(ModelError):
+        load_target(file)
+    file.write_text(TARGET.format('sharing = ["com.acme::FancyConv"]'))
+    assert load_target(file).legalization.sharing == ("com.acme::FancyConv",)

@@ -13,7 +13,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.npu.partitions.partitions import partition_for, placements
 
 import qdqtool
-from qdqtool.presets.loading import PRESETS
+from qdqtool.presets import PRESETS
 from qdqtool.targets.loading import TARGETS, load_target
 from qdqtool.targets.target import Target
 from tests.cases.small_models import HEADER, model
@@ -34,7 +34,8 @@ FLOATS = ("apple_ane", "cloud_ai100", "tpu_like")
 #: The samples that take long to quantize, without the presets that give every operator the types of another.
 LARGE = ("detector", "tiny_llama", "vit_block")
 REPEATED = (
-    "16a16w-qat", "16a4w-qat", "16a8w-qat", "8a8w-qat", "dynamic-per-token", "vulkan-8w", "w4-g128", "xint8-compat",
+    "16a16w-compat", "16a16w-qat", "16a4w-qat", "16a8w-compat", "16a8w-qat", "8a8w-compat", "8a8w-qat", "coreml-8a-c8w-compat",
+    "coreml-baseline-8a-c4w", "dynamic-per-token", "vulkan-8w", "w4-g128", "xint8-compat", "xnnpack-dynamic-qc4",
 )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def test_every_node_of_the_samples_has_a_way_out(name: str, preset: str | None, 
 def test_a_suggestion_is_looked_at() -> None:
     assert complaint("") == "is empty"
     assert complaint("try harder") == "names no command, and does not say that there is none"
-    assert complaint("nothing in qdqtool helps") is None
+    assert complaint("no pass is known that helps") is None
     assert complaint("`qdqtool qdq convert --dtype int8 --kinds weight`") is None
     assert (
         complaint("`qdqtool qdq convert --kinds weights`")
@@ -189,7 +190,7 @@ def test_a_batch_norm_that_is_left_over_is_to_be_folded(target: str, tmp_path: P
 @pytest.mark.parametrize(
     ("op", "told"),
     [
-        ("Sin", "nothing in qdqtool replaces this Sin"),
+        ("Sin", "no pass is known that replaces this Sin"),
         ("Identity", "`qdqtool opt -p remove-identity`"),
         ("Erf", "fuse-gelu"),
     ],
@@ -217,7 +218,7 @@ def test_a_small_group_names_what_is_beside_it() -> None:
     [alone] = [n.placement for n in qdqtool.analyze(model(text), target="vitis_xint8").nodes if n.name == "relu"]
     assert alone.rule == "minimum-group"
     assert alone.suggestion.startswith(
-        "mend sin (Sin) beside it, so that they run together: nothing in qdqtool replaces this Sin"
+        "mend sin (Sin) beside it, so that they run together: no pass is known that replaces this Sin"
     )
 
 
@@ -277,7 +278,7 @@ def test_pieces_of_an_operator_that_the_opset_lacks_become_one(
       float[8] gain = {{1, 2, 3, 4, 5, 6, 7, 8}}> {{ {nodes} }}"""
     path, quantized = str(tmp_path / "m.onnx"), str(tmp_path / "q.onnx")
     qdqtool.save(model(text), path)
-    qdqtool.quantize(path, data="random:2", target=target, output=quantized)
+    qdqtool.quantize(path, data="random:2", preset="xint8", target=target, output=quantized)
     said = [n.placement for n in qdqtool.analyze(quantized, target=target).nodes if n.is_compute]
     assert {placement.verdict for placement in said} == {verdict}
     whole = [placement.suggestion for placement in said if f"make one {operator} of it" in placement.suggestion]
@@ -285,7 +286,7 @@ def test_pieces_of_an_operator_that_the_opset_lacks_become_one(
     assert all(complaint(suggestion) is None for suggestion in whole)
     (tmp_path / "steps").mkdir()
     after = qdqtool.analyze(follow(whole[0], path, str(tmp_path / "steps")), target=target)
-    assert [n.placement.verdict for n in after.nodes if n.is_compute] == ["npu-int"]
+    assert {n.placement.verdict for n in after.nodes if n.is_compute} == {"npu-int"}  # some presets quantize the pieces
 
 
 def test_the_pair_of_a_gain_is_named() -> None:

@@ -127,7 +127,7 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
                 engine="float lanes",
                 rule="stride-3",
                 reason="a stride of 3",
-                suggestion="nothing in qdqtool replaces this Conv: write it with what acme takes; or end the model before it: "
+                suggestion="no pass is known that replaces this Conv: write it with what acme takes; or end the model before it: "
                 "`qdqtool extract --outputs xd`",
             ),
         ),
@@ -148,7 +148,7 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
                 engine="float lanes",
                 rule="floats",
                 reason="Relu reads float",
-                suggestion="nothing in qdqtool replaces this Relu: write it with what acme takes",
+                suggestion="no pass is known that replaces this Relu: write it with what acme takes",
             ),
         ),
         (
@@ -209,7 +209,7 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
                 engine="CPU",
                 rule="conv-demand",
                 reason="Conv on acme: its input 1 is computed, not a constant",
-                suggestion="nothing in qdqtool makes a constant of a graph input: export the model with its data inside",
+                suggestion="no pass is known that makes a constant of a graph input: export the model with its data inside",
             ),
         ),
         (
@@ -229,7 +229,7 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
                 engine="CPU",
                 rule="conv-demand",
                 reason="Conv on acme: its input has 3 dimensions, not 4",
-                suggestion="nothing in qdqtool mends it: reshape its input where the model is exported",
+                suggestion="no pass is known that mends it: reshape its input where the model is exported",
             ),
         ),
         (
@@ -239,7 +239,7 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
                 engine="CPU",
                 rule="max-rank",
                 reason="xd has 5 dimensions, more than 4",
-                suggestion="nothing in qdqtool mends it: merge dimensions where the model is exported",
+                suggestion="no pass is known that mends it: merge dimensions where the model is exported",
             ),
         ),
         (
@@ -249,7 +249,8 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
                 engine="CPU",
                 rule="batch",
                 reason="its input xd has a batch of 3, more than 2",
-                suggestion="nothing in qdqtool changes a static batch: export the model with 2, or a symbolic one",
+                suggestion="take 2 at a time: `qdqtool opt -p 'set-batch{size=2}'`, which names the operator where samples meet "
+                "and leaves the model then; or export it with 2",
             ),
         ),
         (

@@ -1,6 +1,5 @@
 """The static shapes of a decoder: sizes of its inputs for B rows, S new tokens and a context of C, by role and by names that
-roles bind; and edits that follow a `StaticWalk`, where constants become initializers, constant branches open and shapes are
-written down. What stays dynamic is refused, with the reason."""
+roles bind; and edits that follow a `StaticWalk`: shapes are written down. What stays dynamic is refused, with the reason."""
 
 from __future__ import annotations
 
@@ -9,82 +8,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from qdq_passes.core.base import Change
 from qdq_passes.core.names import substitute_dim
 from qdq_passes.decoder.look.io import CachePair, DecoderIo
 from qdq_passes.decoder.look.updates import SCATTERS
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.edit import Namer, drop_unread, hand_over, replace_value
 from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, StaticWalk
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.sizes import rank_or
-from qdq_passes.graph.uses import FLOAT_TYPES, bodies_of, constant_array, is_constant, is_standard, label, values_read
+from qdq_passes.graph.uses import FLOAT_TYPES, bodies_of, is_constant, is_standard, values_read
 
 #: Operators that make a shape or a constant of one: none of them is left in a static graph.
 MAKERS = ("ConstantOfShape", "NonZero", "Range", "Shape", "Size")
-
-
-def fold_walked(model: ir.Model, walked: StaticWalk) -> Iterator[Change]:
-    """Put initializers in place of what ``walked`` computed, under the names of the values."""
-    graph, namer = model.graph, Namer(model)
-    made = []
-    for value, array in walked.arrays.items():
-        tensor = ir.tensor(array, name=value.name)
-        new = ir.Value(
-            name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
-        )
-        if value.is_graph_output():
-            new.name = namer.fresh(f"{value.name}_constant")
-            graph.register_initializer(new)
-            replace_value(value, new, namer)
-        else:
-            value.replace_all_uses_with(new)
-            made.append(new)
-    read: dict[ir.Value, None] = {}
-    for node in reversed([node for node in walked.nodes if node in walked.computed]):
-        read.update(dict.fromkeys(v for v in node.inputs if v is not None and v.producer() is None))
-        graph.remove(node, safe=True)
-        yield Change("remove", label(node), "is constant")
-    for new in made:
-        graph.register_initializer(new)
-        yield Change("insert", new.name or "", f"initializer, {new.shape}")
-    yield from drop_unread(read)
-
-
-def open_branches(model: ir.Model, walked: StaticWalk) -> Iterator[Change]:
-    """Replace each If of the main graph whose condition ``walked`` computed by the nodes of the branch that runs."""
-    for node in walked.nodes:
-        condition = node.inputs[0] if is_standard(node, "If") and node.inputs else None
-        array = None if condition is None else walked.arrays.get(condition)
-        if array is None and condition is not None:
-            array = constant_array(condition)
-        if array is None or array.size != 1:
-            continue
-        name = "then_branch" if bool(array.reshape(())) else "else_branch"
-        yield Change("replace", node.name or "If", f"its condition is constant: {name}")
-        open_branch(model, node, name)
-
-
-def open_branch(model: ir.Model, node: ir.Node, name: str) -> None:
-    """Put the nodes of the branch ``name`` where ``node``, an If, stands; names stay where no other value or node has them."""
-    branch = node.attributes[name].as_graph()
-    outputs, inner, stored = list(branch.outputs), list(branch), list(branch.initializers.values())
-    branch.outputs.clear()
-    for one in inner:
-        branch.remove(one)
-    branch.initializers.clear()
-    node.attributes.clear()  # the other branch goes, with its names
-    namer = Namer(model)
-    for value in (*stored, *(v for one in inner for v in one.outputs)):
-        value.name = namer.fresh(value.name) if value.name else value.name
-    for one in inner:
-        one.name = namer.fresh(label(one))
-    for value in stored:
-        model.graph.register_initializer(value)
-    model.graph.insert_before(node, inner)
-    for old, new in zip(node.outputs, outputs, strict=True):
-        hand_over(old, new, namer)
-    model.graph.remove(node, safe=True)
 
 
 def write_shapes(model: ir.Model, walked: StaticWalk) -> None:
@@ -231,8 +165,12 @@ def _text(value: ir.Value) -> str:
 
 
 def _is_mask(value: ir.Value) -> bool:
-    """Whether ``value`` is one more mask of scores, [batch, 1, sequence, total]."""
-    return value.dtype in FLOAT_TYPES and value.shape is not None and len(value.shape) == 4 and value.shape[1] == 1
+    """Whether ``value`` is one more mask: of scores, [batch, 1, sequence, total]; of padding, [batch, total], whatever its dims
+    are called: one whose size alone is read once masks of scores and positions are inputs of their own."""
+    rank = rank_or(value, 0)
+    if rank == 2 and value.dtype not in FLOAT_TYPES:
+        return "mask" in (value.name or "").lower()
+    return value.dtype in FLOAT_TYPES and value.shape is not None and rank == 4 and value.shape[1] == 1
 
 
 def _names(roles: Mapping[ir.Value, Sequence[int | None]]) -> dict[str, int]:

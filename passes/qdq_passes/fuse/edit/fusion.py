@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes.clean.convert_opset import ConvertOpset
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.encode.edit.whole_groups import mark_group
+from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.annotate import PART
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, make_node, new_constant, remove, replace_nodes
 from qdq_passes.graph.operators.arithmetic import (
@@ -34,6 +36,7 @@ from qdq_passes.graph.uses import (
     is_constant,
     is_standard,
     label,
+    main_nodes,
     nodes_between,
     shape_readers,
     why_not_closed,
@@ -86,10 +89,13 @@ class FusionPass(Pass):
     #: What it keeps where the operator takes their place.
     bounded: ClassVar[Keeps]
     into: Into = "auto"
+    raise_opset: bool = False
 
     @property
     def keeps(self) -> Keeps:  # type: ignore[override]
-        """Bit-exact when nothing is replaced."""
+        """Bit-exact when nothing is replaced; with another opset what `convert-opset` keeps."""
+        if self.raise_opset:
+            return ConvertOpset.keeps
         return EXACT if self.into == "group" else self.bounded
 
 
@@ -97,7 +103,9 @@ class FusionPass(Pass):
 Finder = Callable[[ir.Node], Match | str | None]
 
 
-def fuse(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> Iterator[Change]:
+def fuse(
+    model: ir.Model, roots: Collection[str], find: Finder, into: Into, *, raise_opset: bool = False
+) -> Iterator[Change]:
     """Make of each match one operator or one group; bodies and local functions have operators only.
 
     Args:
@@ -105,7 +113,10 @@ def fuse(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> I
         roots: operator types that ``find`` is asked about; a model without them costs one look at each node.
         find: recognises an operator from a root node.
         into: what becomes of it.
+        raise_opset: convert the model first where a match lacks nothing but the opset of its operator.
     """
+    if raise_opset and into != "group":
+        yield from _raised(model, roots, find, into)
     namer: Namer | None = None
     for part in graph_likes(model):
         for node in [node for node in part.all_nodes() if node.op_type in roots]:
@@ -130,6 +141,22 @@ def fuse(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> I
                 yield Change("annotate", mark_group(found.nodes, found.operator, found.weight, found.bias), because)
 
 
+def _raised(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> Iterator[Change]:
+    """Convert ``model`` to the oldest opset that has the operators of all matches that lack nothing else."""
+    found = (find(node) for node in main_nodes(model) if node.op_type in roots and PART.get(node) is None)
+    wanted = [(m.nodes[-1], SINCE[m.operator]) for m in found if isinstance(m, Match) and not _why_not_as_it_is(m)]
+    opset = model.opset_imports.get("", 1)
+    version = max((since for _, since in wanted), default=opset)
+    if version <= opset:
+        return
+    try:
+        yield from ConvertOpset(version=version).run(model)
+    except UnsupportedError as error:
+        if into == "operator":
+            raise
+        yield skip(wanted[0][0], f"stays in pieces: {error.message}")
+
+
 def _why_no_operator(match: Match, opset: int, into: Into) -> str:
     """Why one operator cannot take the nodes' place, in words; empty when it can."""
     since, last = SINCE[match.operator], LAST_RUN.get(match.operator, opset)
@@ -137,6 +164,11 @@ def _why_no_operator(match: Match, opset: int, into: Into) -> str:
         return f"{match.operator} needs opset {since}, the model has {opset}"
     if opset > last and into == "auto":
         return f"onnxruntime runs no {match.operator} of an opset above {last}, the model has {opset}"
+    return _why_not_as_it_is(match)
+
+
+def _why_not_as_it_is(match: Match) -> str:
+    """Why the operator cannot take the nodes' place whatever the opset, in words; empty when it can."""
     return match.differs or _why_not_removable(match)
 
 

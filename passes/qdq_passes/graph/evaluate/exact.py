@@ -35,7 +35,7 @@ def exact(node: ir.Node, inputs: Inputs, opset: int) -> list[Array] | None:
     """
     if opset < OPSET_OF_BROADCASTING or not is_standard(node, *_RULES, *_SPECIAL):
         return None
-    if any(a is not None and a.dtype.kind not in _KINDS for a in inputs):
+    if any(a is not None and not _is_plain(a.dtype) for a in inputs):
         return None
     try:
         with np.errstate(all="ignore"):
@@ -46,6 +46,11 @@ def exact(node: ir.Node, inputs: Inputs, opset: int) -> list[Array] | None:
     except (ValueError, IndexError, OverflowError, TypeError):  # the shapes do not fit: not for us to say
         return None
     return None if found is None else [np.asarray(found)]
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether ``dtype`` is one of numpy's; of the floats of 8 bits that others add one is of the kind of its floats."""
+    return dtype.kind in _KINDS and dtype.isbuiltin != 2
 
 
 def _axes(node: ir.Node, inputs: Inputs, index: int) -> list[int] | None:
@@ -141,7 +146,7 @@ def _transpose(node: ir.Node, inputs: list[Array], opset: int) -> Array:
 
 def _cast(node: ir.Node, inputs: list[Array], opset: int) -> Array | None:
     source, target = inputs[0], ir.DataType(integer_of(node, "to", 0))
-    if target.name in ("STRING", "UNDEFINED") or (wanted := target.numpy()).kind not in _KINDS:
+    if target.name in ("STRING", "UNDEFINED") or not _is_plain(wanted := target.numpy()):
         return None
     if source.dtype.kind == "f" and wanted.kind in "iu":  # out of range, every runtime gives something else
         limits = np.iinfo(wanted)
@@ -166,9 +171,7 @@ def _constant_of_shape(node: ir.Node, inputs: list[Array], opset: int) -> Array 
     if attribute is not None and attribute.is_ref():
         return None
     value = np.zeros(1, np.float32) if attribute is None else attribute.as_tensor().numpy()
-    return (
-        np.full([int(i) for i in inputs[0]], value.reshape(-1)[0], value.dtype) if value.dtype.kind in _KINDS else None
-    )
+    return np.full([int(i) for i in inputs[0]], value.reshape(-1)[0], value.dtype) if _is_plain(value.dtype) else None
 
 
 def _div(node: ir.Node, inputs: list[Array], opset: int) -> Array | None:

@@ -2,7 +2,7 @@
 with it the shape of what comes after.
 
 Inference alone does not get there (a Reshape reads what a Gather picks of a Shape), nor does folding alone; in turns they take as
-many rounds as the model has layers. One walk over 2000 nodes takes half a second. Weights are never read."""
+many rounds as the model has layers. One walk over 2000 nodes takes half a second."""
 
 from __future__ import annotations
 
@@ -15,24 +15,49 @@ import onnx_ir as ir
 from onnx import defs
 
 from qdq_passes.graph.evaluate.exact import exact
-from qdq_passes.graph.evaluate.node import NodeEvaluator
-from qdq_passes.graph.operators.qdq_ops import is_quantization
+from qdq_passes.graph.evaluate.rare import LARGEST_INPUT, RANDOM, Compute, RareEvaluator
+from qdq_passes.graph.evaluate.sizes import Parts, partly_known
+from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
-from qdq_passes.graph.uses import constant_array, has_body, in_order, is_constant, is_standard, values_read
+from qdq_passes.graph.uses import (
+    GraphLike,
+    constant_array,
+    has_body,
+    in_order,
+    is_constant,
+    is_standard,
+    values_read,
+)
 from qdq_passes.numerics.arrays import Array
 
-#: Elements of an initializer up to which it is a constant to compute with; larger ones are weights.
-LARGEST_INPUT = 8192
 #: Elements of a result up to which it is computed: a mask [4096, 4096].
 LARGEST_RESULT = 1 << 24
 #: Bytes of a constant up to which shape inference may look at it: shapes, axes, bounds.
 SHOWN_BYTES = 1024
 #: Operators whose result may be larger than what its operands broadcast to.
 _REPEATING = frozenset({"Expand", "OneHot", "Pad", "Resize", "Tile", "Upsample"})
-#: Operators of integers that are not constant although their inputs are.
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What `walk` computes, and what it believes.
+
+    Args:
+        weights: whether initializers larger than `LARGEST_INPUT` are constants to compute with.
+        rounding: whether arithmetic of floats that may round is computed, by ``compute`` or else by onnx's reference.
+        compute: a runtime.
+        declared: whether sizes that the file declares hold; else they follow from the inputs alone.
+        barred: nodes that stay as they are.
+    """
+
+    weights: bool = False
+    rounding: bool = False
+    compute: Compute | None = None
+    declared: bool = False
+    barred: frozenset[ir.Node] = frozenset()
+
+
+STATIC = Scope()
 
 
 @dataclass
@@ -65,13 +90,21 @@ class StaticWalk:
         return None if proto is None or not proto.tensor_type.elem_type else ir.DataType(proto.tensor_type.elem_type)
 
 
-def walk(model: ir.Model, shapes: Mapping[ir.Value, Sequence[int | None]]) -> StaticWalk:
-    """Walk the main graph of ``model``, whose inputs have ``shapes``, else those of the file; the model stays as it is.
+def walk(
+    model: ir.Model,
+    shapes: Mapping[ir.Value, Sequence[int | None]],
+    *,
+    graph: GraphLike | None = None,
+    scope: Scope = STATIC,
+) -> StaticWalk:
+    """Walk ``graph`` of ``model`` (by default the main graph); its inputs have ``shapes``, else those declared. Nothing changes.
 
-    Nodes of bodies are not looked into. Q/DQ nodes and arithmetic of floats that may round are never computed.
+    Nodes of bodies are not looked into. Q/DQ nodes, random numbers and, unless ``scope`` says so, arithmetic of floats that may
+    round are never computed.
     """
-    walker = _Walker(model)
-    for value in model.graph.inputs:
+    chosen = model.graph if graph is None else graph
+    walker = _Walker(model, chosen, scope)
+    for value in chosen.inputs:
         dims = shapes.get(value, list(value.shape) if value.shape is not None else None)
         if value.dtype is not None:
             walker.found.types[value] = _type(value.dtype, dims)
@@ -80,14 +113,17 @@ def walk(model: ir.Model, shapes: Mapping[ir.Value, Sequence[int | None]]) -> St
 
 
 class _Walker:
-    def __init__(self, model: ir.Model) -> None:
-        self.model = model
-        self.found = StaticWalk(nodes=in_order(model.graph))
-        self._imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-        self._opset = model.opset_imports.get("", 1)
+    def __init__(self, model: ir.Model, graph: GraphLike, scope: Scope) -> None:
+        self.graph, self.scope = graph, scope
+        self.found = StaticWalk(nodes=in_order(graph))
+        imports = imports_at(model, self.found.nodes[0]) if self.found.nodes else model.opset_imports
+        self._versions = {**model.opset_imports, **imports}
+        self._imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self._versions.items()]
+        self._opset = self._versions.get("", self._versions.get("ai.onnx", 1))
         self._schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
-        self._rare = NodeEvaluator(model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1)))
+        self._rare = RareEvaluator(self._versions, scope.compute, rounds=scope.rounding)
         self._reads = {node: list(dict.fromkeys(values_read(node))) for node in self.found.nodes}
+        self._parts: dict[ir.Value, Parts] = {}
         self._left: dict[ir.Value, int] = {}
         for values in self._reads.values():
             for value in values:
@@ -95,7 +131,7 @@ class _Walker:
 
     def run(self) -> None:
         """Node after node."""
-        needed: set[ir.Value] = {value for value in self.model.graph.outputs if value is not None}
+        needed: set[ir.Value] = {value for value in self.graph.outputs if value is not None}
         for node in self.found.nodes:
             for value in self._reads[node]:
                 self._read(value)
@@ -118,7 +154,11 @@ class _Walker:
 
     def _read(self, value: ir.Value) -> None:
         """Type of an initializer or Constant; its array as well where it is small."""
-        if value in self.found.types or not is_constant(value):
+        if value in self.found.types:
+            return
+        if not is_constant(value):
+            if self.scope.declared and (known := _declared(value)) is not None:
+                self.found.types[value] = known
             return
         tensor = value.const_value
         if tensor is not None:
@@ -141,22 +181,79 @@ class _Walker:
         if is_standard(node, "Constant"):
             array = constant_array(node.outputs[0])
             return None if array is None or array.dtype.kind == "O" else [array]
-        inputs = [None if value is None else arrays.get(value) for value in node.inputs]
-        known = all(value is None or value in arrays for value in node.inputs)
-        if not known or has_body(node) or node.op_type in _RANDOM or is_quantization(node) or not self._fits(node):
+        if self._is_kept(node) or not all(value is None or self._is_known(value) for value in node.inputs):
+            return self._picked(node)
+        large = [v for v in node.inputs if v is not None and v not in arrays]
+        for value in large:
+            array = constant_array(value)
+            if array is not None:
+                arrays[value] = array
+        found = self._of_constants(node)
+        for value in large:
+            arrays.pop(value, None)
+        return found
+
+    def _of_constants(self, node: ir.Node) -> list[Array] | None:
+        if not self._fits(node):
             return None
+        inputs = [None if value is None else self.found.arrays.get(value) for value in node.inputs]
         found = exact(node, inputs, self._opset)
-        return found if found is not None else self._by_reference(node)
+        if found is None:
+            self._infer(node)
+            found = self._rare.outputs(node, self.found.arrays, [self.found.dtype(value) for value in node.outputs])
+        return found
+
+    def _is_known(self, value: ir.Value) -> bool:
+        """Whether ``value`` is a constant that has been computed, or a weight that may be read."""
+        if value in self.found.arrays:
+            return True
+        tensor = value.const_value
+        return self.scope.weights and tensor is not None and is_constant(value) and tensor.dtype != ir.DataType.STRING
+
+    def _is_kept(self, node: ir.Node) -> bool:
+        """Whether ``node`` stays whatever its inputs are."""
+        trains = is_standard(node, "Dropout") and len(node.inputs) > 2 and node.inputs[2] is not None
+        foreign = any(attribute.is_ref() for attribute in node.attributes.values())
+        kept = node in self.scope.barred or node.op_type in RANDOM or has_body(node)
+        quantizes = is_quantization(node) or is_standard(node, "DynamicQuantizeLinear")
+        return kept or quantizes or trains or foreign or not any(value is not None for value in node.inputs)
+
+    def _picked(self, node: ir.Node) -> list[Array] | None:
+        """What ``node`` picks of a shape of which not all sizes are known, where it picks known ones."""
+        if not self.scope.declared or len(node.outputs) != 1 or node in self.scope.barred:
+            return None
+        parts = partly_known(node, self._parts, self.found.arrays)
+        if parts is None:
+            return None
+        if None not in parts.sizes:
+            return [np.array(parts.sizes, np.int64).reshape(parts.shape)]
+        self._parts[node.outputs[0]] = parts
+        return None
 
     def _shape_of(self, node: ir.Node) -> list[Array] | None:
         source = node.inputs[0] if node.inputs else None
         shape = None if source is None else self.found.shape(source)
-        if shape is None:
+        if shape is None and source is not None and is_standard(node, "Shape") and self.scope.declared:
+            return self._partial_shape(node, source)
+        if shape is None or node in self.scope.barred:
             return None
         if node.op_type == "Size":
             return [np.array(np.prod(shape, dtype=np.int64), np.int64)]
         first, last = (node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end"))
         return [np.array(shape[first:last], np.int64)]
+
+    def _partial_shape(self, node: ir.Node, source: ir.Value) -> list[Array] | None:
+        """The sizes that ``node``, a Shape, gives of ``source``, where those are known; noted down where some are."""
+        proto = self.found.types.get(source)
+        if proto is None or not proto.tensor_type.HasField("shape"):
+            return None
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in proto.tensor_type.shape.dim]
+        first, last = (node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end"))
+        dims = dims[first:last]
+        if None not in dims:
+            return [np.array(dims, np.int64)]
+        self._parts[node.outputs[0]] = Parts(list(dims), (len(dims),))
+        return None
 
     def _fits(self, node: ir.Node) -> bool:
         """Whether the result is small enough to compute, told before it is computed."""
@@ -177,19 +274,12 @@ class _Walker:
     def _count(shape: Sequence[int] | Array) -> int:
         return int(np.prod(np.asarray(shape, np.float64)))
 
-    def _by_reference(self, node: ir.Node) -> list[Array] | None:
-        """Operators of integers and booleans alone, by onnx's reference."""
-        inputs = [self.found.arrays[value] for value in node.inputs if value is not None]
-        self._infer(node)
-        types = [self.found.dtype(value) for value in node.outputs if value.name]
-        whole = all(t is not None and (t.is_integer() or t == ir.DataType.BOOL) for t in types)
-        if not inputs or not whole or any(array.dtype.kind not in "biu" for array in inputs):
-            return None
-        found = self._rare.arrays(node, self.found.arrays)
-        return None if isinstance(found, str) else found
-
     def _infer(self, node: ir.Node) -> None:
         """Types and shapes of the outputs of ``node`` by onnx, or by our own functions of contributed operators."""
+        if self.scope.declared:
+            self.found.types.update({v: known for v in node.outputs if (known := _declared(v)) is not None})
+            if all(self.found.shape(value) is not None for value in node.outputs if value.name):
+                return
         schema = self._schema(node)
         inputs = self._reads[node] if has_body(node) else [value for value in node.inputs if value is not None]
         if schema is None:
@@ -207,16 +297,16 @@ class _Walker:
             found = onnx.shape_inference.infer_node_outputs(
                 schema, ir.serde.serialize_node(node), types, shown, opset_imports=self._imports
             )
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, KeyError):
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, KeyError):
             return
         for value in node.outputs:
-            if value.name in found:
+            if value.name in found and self.found.shape(value) is None:
                 self.found.types[value] = found[value.name]
 
     def _schema(self, node: ir.Node) -> defs.OpSchema | None:
         key = (node.domain, node.op_type)
         if key not in self._schemas:
-            version = self.model.opset_imports.get(node.domain, 1)
+            version = self._versions.get(node.domain, 1)
             known = defs.has(node.op_type, domain=node.domain, max_inclusive_version=version)
             self._schemas[key] = defs.get_schema(node.op_type, version, node.domain) if known else None
         return self._schemas[key]
@@ -225,3 +315,10 @@ class _Walker:
 def _type(dtype: ir.DataType, dims: Sequence[object] | None) -> onnx.TypeProto:
     known = None if dims is None else [d if isinstance(d, int) else getattr(d, "value", None) for d in dims]
     return onnx.helper.make_tensor_type_proto(int(dtype), known)
+
+
+def _declared(value: ir.Value) -> onnx.TypeProto | None:
+    """The type of ``value`` as the file has it; None where it is no tensor or not told."""
+    if not isinstance(value.type, ir.TensorType):
+        return None
+    return _type(value.type.dtype, list(value.shape) if value.shape is not None else None)

@@ -1,4 +1,5 @@
-"""What it costs, in dB, to replace an operator by another on the values that it sees: SQNR = 10·log10(Σy² / Σ(y − y')²)."""
+"""What it costs, in dB, to replace an operator by another on the values that it sees: SQNR = 10·log10(Σy² / Σ(y − y')²); and the
+note of what it was."""
 
 from __future__ import annotations
 
@@ -17,6 +18,10 @@ from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import encoding_of, pair_of
 
 Numbers = npt.NDArray[np.float64]
+
+#: In ``metadata_props`` of a node: the operator, or the slope, that it was before it was made to compute as the DPU does, so that
+#: undo-dpu-edits need not guess: many slopes are rounded to one, and a Sigmoid becomes what a HardSigmoid is.
+BEFORE_DPU = "qdqtool.before_dpu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,3 +100,18 @@ def _points_of(value: ir.Value | None, ranges: Ranges | None) -> _Points | None:
 
 def _evenly(low: float, high: float) -> _Points:
     return _Points(np.linspace(low, high, POINTS), np.ones(POINTS), True)
+
+
+def mark(node: ir.Node, before: str) -> None:
+    """Note on ``node`` what it was, unless an earlier edit did."""
+    node.metadata_props.setdefault(BEFORE_DPU, before)
+
+
+def marked(node: ir.Node) -> str | None:
+    """What ``node`` was, where that is noted."""
+    return node.metadata_props.get(BEFORE_DPU)
+
+
+def unmark(node: ir.Node) -> None:
+    """Drop the note: ``node`` is again what it was."""
+    node.metadata_props.pop(BEFORE_DPU, None)

@@ -24,13 +24,13 @@ from qdq_passes.qdq.look.pairs import pair_of
 NOT_SIMULATED = "not-simulated"
 #: What leaves no body, by the operator that holds it.
 WAYS_OUT = {
-    "If": "where its condition is constant, `qdqtool simplify` leaves one branch; else nothing in qdqtool takes the If away: "
+    "If": "where its condition is constant, `qdqtool simplify` leaves one branch; else no pass is known that takes the If away: "
     "export each branch as a model of its own",
-    "Loop": "nothing in qdqtool unrolls a Loop: unroll it where the model is exported",
-    "Scan": "nothing in qdqtool unrolls a Scan: unroll it where the model is exported",
+    "Loop": "no pass is known that unrolls a Loop: unroll it where the model is exported",
+    "Scan": "no pass is known that unrolls a Scan: unroll it where the model is exported",
 }
 #: What may be done about a body of another operator.
-NO_WAY_OUT = "nothing in qdqtool takes the body away: export the model without it"
+NO_WAY_OUT = "no pass is known that takes the body away: export the model without it"
 #: Types of integers that stand for data; shapes and indices are wider.
 _DATA_INTEGERS = frozenset({ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8})
 
@@ -246,7 +246,8 @@ def _because_of(culprits: Sequence[Unit], verdict: Verdict, policy: Policy) -> V
     others = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
     where = "the model has" if policy == "whole-model" else "is in one region with"
     reason = f"{where} {_shown(culprits[0])}{others}, which the NPU does not take: {verdict.reason}"
-    return _fallback(policy, reason, verdict.suggestion)
+    blamed = tuple(culprit.core.name or "" for culprit in culprits)
+    return replace(_fallback(policy, reason, verdict.suggestion), blamed=blamed)
 
 
 def _fallback(rule: str, reason: str, suggestion: str = "") -> Verdict:

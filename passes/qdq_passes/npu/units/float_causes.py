@@ -37,14 +37,19 @@ class FloatCause:
 
 
 def float_cause(unit: Unit) -> FloatCause | None:
-    """Why not all data that ``unit`` reads and writes are integers behind constant encodings; None when they are. What flows is
-    looked at before constants: a float bias is seldom the cause."""
+    """The first of `float_causes`; None when there is none."""
+    return next(iter(float_causes(unit)), None)
+
+
+def float_causes(unit: Unit) -> list[FloatCause]:
+    """Why not all data that ``unit`` reads and writes are integers behind constant encodings. What flows is looked at before
+    constants: a float bias is seldom the cause."""
     if has_body(unit.core):
-        return FloatCause(kind="body", text="holds a body")
+        return [FloatCause(kind="body", text="holds a body")]
     flowing = (_of_operand(operand) for operand in unit.operands if not operand.constant)
     results = (_of_result(result) for result in unit.results)
     constants = (_of_operand(operand) for operand in unit.operands if operand.constant)
-    return next((cause for cause in (*flowing, *results, *constants) if cause is not None), None)
+    return [cause for cause in (*flowing, *results, *constants) if cause is not None]
 
 
 def why_not_quantized(unit: Unit) -> str:

@@ -28,6 +28,8 @@ class Verdict:
         rule: id of the rule that decided: ``leaky-relu-int8``.
         reason: in words; empty for a plain ``npu-int``.
         suggestion: what would mend it, commands in backticks, or that nothing does; empty for a plain ``npu-int``.
+        blamed: names of the operators that the NPU does not take, where it takes this one and the policy leaves it to the CPU
+            with them; else empty.
     """
 
     kind: VerdictKind
@@ -35,6 +37,7 @@ class Verdict:
     rule: str
     reason: str = ""
     suggestion: str = ""
+    blamed: tuple[str, ...] = ()
 
     @property
     def is_npu(self) -> bool:

@@ -11,11 +11,6 @@ namespace qdqtool {
 namespace {
 
 constexpr size_t max_plans = 8;  // combinations of input shapes that are remembered
-constexpr std::align_val_t alignment{64};
-
-struct Free {
-  void operator()(char* memory) const { ::operator delete(memory, alignment); }
-};
 
 std::string text_of(const Shape& shape) {
   std::string text = "[";
@@ -27,6 +22,10 @@ std::string text_of(const Shape& shape) {
 
 // A copy of the plan's calls with addresses in them. Only inputs and outputs of the program change from run to run.
 struct Workspace {
+  struct Free {
+    void operator()(char* memory) const { ::operator delete(memory, std::align_val_t{arena_alignment}); }
+  };
+
   std::shared_ptr<const Plan> plan;
   std::unique_ptr<char, Free> arena;
   size_t arena_bytes = 0;
@@ -42,7 +41,7 @@ struct Workspace {
     if (wanted->arena_bytes > arena_bytes) {
       arena.reset();
       arena_bytes = 0;
-      arena.reset(static_cast<char*>(::operator new(wanted->arena_bytes, alignment)));
+      arena.reset(static_cast<char*>(::operator new(wanted->arena_bytes, std::align_val_t{arena_alignment})));
       arena_bytes = wanted->arena_bytes;
     }
     calls = wanted->calls;

@@ -8,13 +8,11 @@ namespace qdqtool {
 
 namespace {
 
-constexpr size_t alignment = 64;  // of everything in the arena: a cache line, and the widest vector register
 constexpr size_t max_bytes = size_t{1} << (sizeof(size_t) == 8 ? 44 : 30);  // no machine has more; keeps sums from overflowing
-constexpr size_t max_rank = 16;
 
 size_t rounded(size_t bytes) {
   if (bytes > max_bytes) throw Error("needs " + std::to_string(bytes) + " bytes of memory");
-  return std::max((bytes + alignment - 1) / alignment * alignment, alignment);
+  return std::max((bytes + arena_alignment - 1) / arena_alignment * arena_alignment, arena_alignment);
 }
 
 size_t bytes_of(const Tensor& tensor) {

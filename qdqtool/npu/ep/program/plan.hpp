@@ -7,6 +7,8 @@
 
 namespace qdqtool {
 
+constexpr size_t arena_alignment = 64;  // of everything in the arena: a cache line, and the widest vector register
+
 // Where the bytes of a value are.
 struct Place {
   enum Kind { constant, input, output, arena } kind = arena;

@@ -12,7 +12,6 @@ namespace {
 
 using protobuf::Reader;
 
-constexpr size_t max_rank = 16;
 
 // A standard domain may be written in two ways.
 std::string key_of(const std::string& domain, const std::string& op_type) {

@@ -9,6 +9,8 @@
 
 namespace qdqtool {
 
+constexpr size_t max_rank = 16;
+
 // A tensor of the program: an input, a constant, or what a node computes.
 struct Value {
   std::string name;

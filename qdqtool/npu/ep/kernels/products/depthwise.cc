@@ -13,15 +13,6 @@ namespace {
 
 constexpr double kCost = 8;  // of a multiplication here, against one in a matrix product
 
-struct Planes {
-  Axes low = {0, 0, 0}, size = {1, 1, 1};  // position of the input's first element; of one plane
-  std::vector<Axes> phases;
-  std::vector<int64_t> offsets;
-  size_t elements = 0, positions = 0,
-         width = 0;  // of all planes, with a tile behind them; of the sweep; of y, whole tiles
-  size_t parts = 1;  // of the work
-};
-
 }  // namespace
 
 namespace portable {
@@ -45,7 +36,14 @@ void depthwise(const DepthwiseTask& t) {
 
 }  // namespace portable
 
-struct Convolution::Sweep : Planes {};
+struct Convolution::Sweep {
+  Axes low = {0, 0, 0}, size = {1, 1, 1};  // position of the input's first element; of one plane
+  std::vector<Axes> phases;
+  std::vector<int64_t> offsets;
+  size_t elements = 0, positions = 0,
+         width = 0;  // of all planes, with a tile behind them; of the sweep; of y, whole tiles
+  size_t parts = 1;  // of the work
+};
 
 Convolution::Sweep Convolution::sweep_of(const Axes& output) const {
   Sweep planes;

@@ -201,4 +201,7 @@ void sum_columns(const void* panel, size_t width, size_t depth, int32_t* sums) {
 
 }  // namespace avx2
 }  // namespace qdqtool
+
+#undef QDQTOOL_OP
+#undef QDQTOOL_TARGET
 #endif

@@ -168,4 +168,7 @@ void sum_columns(bool rows_unsigned, const void* panel, size_t width, size_t dep
 
 }  // namespace avx512
 }  // namespace qdqtool
+
+#undef QDQTOOL_OP
+#undef QDQTOOL_TARGET
 #endif

@@ -12,23 +12,20 @@ namespace qdqtool {
 
 namespace {
 
-constexpr int kChunk = 16;
 // Rows whose maxima over rows are written before any is read again: a load across two fresh stores waits.
 constexpr int64_t kBatch = 8;
 
-int64_t in_chunks(int64_t count) { return (count + kChunk - 1) / kChunk * kChunk; }
-
 // Maxima over rows: all that windows reach, in whole chunks.
-int64_t column_size(const Windows& w) {
+int64_t max_column_size(const Windows& w) {
   const int64_t reached = in_chunks((w[2].out - 1) * w[2].stride + 1) + (w[2].kernel - 1) * w[2].dilation;
   return in_chunks(std::max(reached, w[2].before + w[2].in));
 }
 
 // Maxima of windows at every step, of which every stride-th is taken, and what a chunk of pairs reads behind.
-int64_t line_size(const Windows& w) { return in_chunks((w[2].out - 1) * w[2].stride + 1) + kChunk; }
+int64_t max_line_size(const Windows& w) { return in_chunks((w[2].out - 1) * w[2].stride + 1) + kChunk; }
 
 // Maxima of one part.
-int64_t part_size(const Windows& w) { return kBatch * column_size(w) + line_size(w); }
+int64_t part_size(const Windows& w) { return kBatch * max_column_size(w) + max_line_size(w); }
 
 // Chunks of a row; the last one ends where the row does and may cover some of the one before, which does no harm. Short rows
 // singly.
@@ -58,7 +55,7 @@ struct MergeRows {
     const WindowAxis width = (*windows)[2];
     std::memset(column, 0, static_cast<size_t>(width.before) * sizeof(T));
     T* const inside = column + width.before;
-    std::memset(inside + width.in, 0, static_cast<size_t>(column_size(*windows) - width.before - width.in) * sizeof(T));
+    std::memset(inside + width.in, 0, static_cast<size_t>(max_column_size(*windows) - width.before - width.in) * sizeof(T));
     for_chunks(
         width.in,
         [&](int64_t i) __attribute__((always_inline)) {
@@ -148,7 +145,7 @@ class MaxPool : public Kernel {
     if (output.count() == 0) return;
     const Windows windows = attributes_.windows(input.shape);
     const int64_t rows = output.count() / windows[2].out, count = parts(input.shape, windows);
-    const int64_t columns = column_size(windows);
+    const int64_t columns = max_column_size(windows);
     const T flip = is_signed(output_) ? static_cast<T>(T{1} << (8 * sizeof(T) - 1)) : T{0};
     const auto part = [&](int64_t index) {
       T* const column = scratch + index * part_size(windows);

@@ -10,7 +10,7 @@ namespace qdqtool {
 
 namespace {
 
-constexpr int64_t kLongest = int64_t{1} << 30;  // elements of a group: its sums stay within 64 bits
+constexpr int64_t kLongestGroup = int64_t{1} << 30;  // elements of a group: its sums stay within 64 bits
 
 // Σx and Σx² of a block, within 64 bits.
 template <class T>
@@ -90,7 +90,7 @@ class Norm : public Kernel {
     const Shape& shape = inputs[0].shape;
     qdqtool::count_of(shape);
     const Form form = form_of(shape);
-    if (form.length > kLongest) throw Error("a group of " + std::to_string(form.length) + " elements is too long");
+    if (form.length > kLongestGroup) throw Error("a group of " + std::to_string(form.length) + " elements is too long");
     const int64_t entries = groups_ ? shape[1] : form.length;
     for (const std::vector<float>* parameter : {&gains_, &shifts_}) {
       const auto size = static_cast<int64_t>(parameter->size());
@@ -107,14 +107,9 @@ class Norm : public Kernel {
     if (count == 0) return;
     const Form form = form_of(inputs[0].shape);
     with_integer(input_, [&](auto from) {
-      with_integer(outputs[0].type, [&](auto to) {
-        const auto* x = inputs[0].as<decltype(from)>();
-        auto* y = outputs[0].as<decltype(to)>();
-        for_parts(parallel, count / form.length, form.length * 4, [&](int64_t begin, int64_t end) {
-          for (int64_t group = begin; group < end; ++group) {
-            normalize(x + group * form.length, y + group * form.length, form, group);
-          }
-        });
+      const auto* x = inputs[0].as<decltype(from)>();
+      for_parts(parallel, count / form.length, form.length * 4, [&](int64_t begin, int64_t end) {
+        for (int64_t group = begin; group < end; ++group) normalize(x + group * form.length, outputs[0], form, group);
       });
     });
   }
@@ -145,8 +140,8 @@ class Norm : public Kernel {
     return {multiply_sizes(shape[1] / groups_, inner), inner};
   }
 
-  template <class T, class Y>
-  void normalize(const T* x, Y* y, const Form& form, int64_t group) const {
+  template <class T>
+  void normalize(const T* x, Tensor& y, const Form& form, int64_t group) const {
     int64_t sum = 0, squares = 0;
     const int64_t n = form.length;
     for (int64_t i = 0; i < n; i += kBlock) {
@@ -166,7 +161,7 @@ class Norm : public Kernel {
         alignas(64) float gains[kBlock], shifts[kBlock];
         const float* gain = laid(gains_, first, form.segment != 0, width, gains);
         const float* shift = laid(shifts_, first, form.segment != 0, width, shifts);
-        block(x + at + i, y + at + i, width, n, offset, factor, gain, shift);
+        block(x + at + i, y, group * n + at + i, width, n, offset, factor, gain, shift);
       }
     }
   }
@@ -186,8 +181,9 @@ class Norm : public Kernel {
     return buffer;
   }
 
-  template <class T, class Y>
-  void block(const T* x, Y* y, int64_t count, int64_t n, int64_t offset, float factor, const float* gain,
+  // `count` elements of `y` from `first` on.
+  template <class T>
+  void block(const T* x, Tensor& y, int64_t first, int64_t count, int64_t n, int64_t offset, float factor, const float* gain,
              const float* shift) const {
     alignas(64) float c[kBlock];
     constexpr int64_t most = std::numeric_limits<int32_t>::max();
@@ -199,7 +195,7 @@ class Norm : public Kernel {
     run_loop<ScaleLoop>(output_.isa, static_cast<float*>(c), count, factor, gain, shift);
     alignas(64) int32_t found[kBlock];
     output_.reals(c, found, count);
-    run_loop<NarrowLoop<Y>>(output_.isa, static_cast<const int32_t*>(found), count, y);
+    narrow(output_.isa, found, first, count, y);
   }
 
   const int64_t axis_, groups_;

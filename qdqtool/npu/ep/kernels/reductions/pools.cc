@@ -12,19 +12,16 @@ namespace qdqtool {
 
 namespace {
 
-constexpr int kChunk = 16;
 // Elements of a window: the tables of n of them, for all that may be n, have 135 thousand entries in all at most.
 constexpr int64_t kMostInTable = 32;
 
-int64_t in_chunks(int64_t count) { return (count + kChunk - 1) / kChunk * kChunk; }
-
 // Sums over rows: all that windows reach, in whole chunks.
-int64_t column_size(const Windows& w) {
+int64_t sum_column_size(const Windows& w) {
   const int64_t reached = in_chunks((w[2].out - 1) * w[2].stride + 1) + (w[2].kernel - 1) * w[2].dilation;
   return in_chunks(std::max(reached, w[2].before + w[2].in)) + kChunk;
 }
 
-int64_t line_size(const Windows& w) { return in_chunks(w[2].out); }
+int64_t sum_line_size(const Windows& w) { return in_chunks(w[2].out); }
 
 // Sums of elements in the order of unsigned integers (element ^ flip).
 template <class X>
@@ -67,7 +64,7 @@ struct SumRow {
   static QDQTOOL_INLINE void run(const InputRows<X>* rows_at, const Windows* windows, X flip, Sum* column, Sum* line) {
     const InputRows<X> rows = *rows_at;
     const WindowAxis width = (*windows)[2];
-    std::memset(column, 0, static_cast<size_t>(column_size(*windows)) * sizeof(Sum));
+    std::memset(column, 0, static_cast<size_t>(sum_column_size(*windows)) * sizeof(Sum));
     for (int64_t d = 0; d < rows.depth_count; ++d) {
       for (int64_t h = 0; h < rows.height_count; ++h) {
         merge(rows.first + d * rows.depth_step + h * rows.height_step, column + width.before, width.in, flip);
@@ -103,7 +100,7 @@ class AveragePool : public Kernel {
   size_t scratch(const std::vector<Tensor>& inputs) const override {
     const Windows windows = attributes_.windows(inputs.at(0).shape);
     const int64_t rows =
-        multiply_sizes(add_sizes(column_size(windows), line_size(windows)), parts(inputs[0].shape, windows));
+        multiply_sizes(add_sizes(sum_column_size(windows), sum_line_size(windows)), parts(inputs[0].shape, windows));
     const int64_t bytes = is_8_bit(mean_.input()) ? sizeof(int32_t) : sizeof(int64_t);
     return static_cast<size_t>(add_sizes(multiply_sizes(rows, bytes), 2 * windows[2].out * int64_t{sizeof(int32_t)}));
   }
@@ -131,7 +128,7 @@ class AveragePool : public Kernel {
     using Sum = typename SumRow<X>::Sum;
     auto* const sums = reinterpret_cast<Sum*>(counts + 2 * width.out);
     const int64_t rows = output.count() / width.out, count = parts(input.shape, windows);
-    const int64_t columns = column_size(windows), lines = line_size(windows);
+    const int64_t columns = sum_column_size(windows), lines = sum_line_size(windows);
     const X flip = is_signed(mean_.input()) ? static_cast<X>(X{1} << (8 * sizeof(X) - 1)) : X{0};
     const auto part = [&](int64_t index) {
       Sum* const column = sums + index * (columns + lines);
@@ -177,7 +174,7 @@ class AveragePool : public Kernel {
   // How many parts compute rows at the same time.
   static int64_t parts(const Shape& input, const Windows& windows) {
     const int64_t rows = input[0] * input[1] * windows[0].out * windows[1].out;
-    const int64_t kept = column_size(windows) + line_size(windows);
+    const int64_t kept = sum_column_size(windows) + sum_line_size(windows);
     return std::clamp<int64_t>(std::min(rows * windows[2].in / kElementsPerPart, (int64_t{1} << 22) / kept), 1, 64);
   }
 

@@ -2,6 +2,7 @@
 // not, are merged where they lie side by side; then either rows of the input are gathered into one number, or rows into a row.
 #include "kernels/reductions/mean.hpp"
 #include "kernels/reductions/reduced_axes.hpp"
+#include "kernels/shared/elements.hpp"
 
 namespace qdqtool {
 
@@ -73,11 +74,8 @@ class Reduction : public Kernel {
     if (outputs[0].count() == 0) return;
     const MergedAxes axes(inputs[0].shape, reduced_.of(inputs[0].shape.size()));
     with_integer(input_, [&](auto from) {
-      with_integer(outputs[0].type, [&](auto to) {
-        const auto* x = inputs[0].as<decltype(from)>();
-        auto* y = outputs[0].as<decltype(to)>();
-        axes.last_goes ? gather(x, y, axes, parallel) : gather_rows(x, y, axes, parallel);
-      });
+      const auto* x = inputs[0].as<decltype(from)>();
+      axes.last_goes ? gather(x, outputs[0], axes, parallel) : gather_rows(x, outputs[0], axes, parallel);
     });
   }
 
@@ -90,23 +88,28 @@ class Reduction : public Kernel {
   }
 
  private:
-  template <class X, class Y>
-  void gather(const X* x, Y* y, const MergedAxes& axes, const ParallelFor& parallel) const {
+  template <class X>
+  void gather(const X* x, Tensor& y, const MergedAxes& axes, const ParallelFor& parallel) const {
     const int64_t rows = qdqtool::count_of(axes.gone), count = rows * axes.length;
     for_parts(parallel, qdqtool::count_of(axes.kept), count, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const X* from = x + offset_of(axes.kept, i);
-        int64_t found = Gather::none;
-        for (int64_t row = 0; row < rows; ++row) {
-          run_loop<GatherLoop<Gather, X>>(isa_, from + offset_of(axes.gone, row), axes.length, &found);
+      for (int64_t first = begin; first < end; first += kColumns) {
+        const int64_t width = std::min(kColumns, end - first);
+        int32_t elements[kColumns];
+        for (int64_t j = 0; j < width; ++j) {
+          const X* from = x + offset_of(axes.kept, first + j);
+          int64_t found = Gather::none;
+          for (int64_t row = 0; row < rows; ++row) {
+            run_loop<GatherLoop<Gather, X>>(isa_, from + offset_of(axes.gone, row), axes.length, &found);
+          }
+          elements[j] = static_cast<int32_t>(element(found, count));
         }
-        y[i] = static_cast<Y>(element(found, count));
+        narrow(isa_, elements, first, width, y);
       }
     });
   }
 
-  template <class X, class Y>
-  void gather_rows(const X* x, Y* y, const MergedAxes& axes, const ParallelFor& parallel) const {
+  template <class X>
+  void gather_rows(const X* x, Tensor& y, const MergedAxes& axes, const ParallelFor& parallel) const {
     const int64_t rows = qdqtool::count_of(axes.gone), strips = (axes.length + kColumns - 1) / kColumns;
     for_parts(parallel, qdqtool::count_of(axes.kept) * strips, rows * kColumns, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -122,8 +125,9 @@ class Reduction : public Kernel {
           }
           for (int64_t j = 0; j < width; ++j) found[j] = Gather::join(found[j], int64_t{part[j]});
         }
-        Y* to = y + i / strips * axes.length + first;
-        for (int64_t j = 0; j < width; ++j) to[j] = static_cast<Y>(element(found[j], rows));
+        int32_t elements[kColumns];
+        for (int64_t j = 0; j < width; ++j) elements[j] = static_cast<int32_t>(element(found[j], rows));
+        narrow(isa_, elements, i / strips * axes.length + first, width, y);
       }
     });
   }

@@ -11,7 +11,7 @@ namespace qdqtool {
 namespace {
 
 constexpr int64_t kGreatest = int64_t{1} << 30;  // an exponential: of 0
-constexpr int64_t kLongest = int64_t{1} << 24;   // elements of a row: their sum is below 2^55
+constexpr int64_t kLongestRow = int64_t{1} << 24;   // elements of a row: their sum is below 2^55
 
 // What a row needs.
 struct Share {
@@ -95,8 +95,8 @@ class Softmax : public Kernel {
     const Shape& shape = inputs[0].shape;
     count_of(shape);
     const size_t axis = axis_from_start(axis_, shape.size());
-    if (shape[axis] > kLongest) {
-      throw Error("an axis of " + std::to_string(shape[axis]) + " is longer than " + std::to_string(kLongest));
+    if (shape[axis] > kLongestRow) {
+      throw Error("an axis of " + std::to_string(shape[axis]) + " is longer than " + std::to_string(kLongestRow));
     }
     return {shape};
   }
@@ -109,17 +109,14 @@ class Softmax : public Kernel {
     const size_t axis = axis_from_start(axis_, shape.size());
     const int64_t length = shape[axis], inner = count_between(shape, axis + 1, shape.size());
     with_integer(input_, [&](auto from) {
-      with_integer(outputs[0].type, [&](auto to) {
-        using X = decltype(from);
-        using Y = decltype(to);
-        for_parts(parallel, count / length, length * 4,  // an element costs as much as four that are moved
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t row = begin; row < end; ++row) {
-                      const int64_t at = row / inner * length * inner + row % inner;
-                      compute(inputs[0].as<X>() + at, outputs[0].as<Y>() + at, length, inner);
-                    }
-                  });
-      });
+      const auto* x = inputs[0].as<decltype(from)>();
+      for_parts(parallel, count / length, length * 4,  // an element costs as much as four that are moved
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t row = begin; row < end; ++row) {
+                    const int64_t at = row / inner * length * inner + row % inner;
+                    compute(x + at, outputs[0], at, length, inner);
+                  }
+                });
     });
   }
 
@@ -151,9 +148,9 @@ class Softmax : public Kernel {
     return buffer;
   }
 
-  // `length` elements, `step` apart, kBlock at a time. The exponentials of a row that is one block are read once.
-  template <class X, class Y>
-  void compute(const X* x, Y* y, int64_t length, int64_t step) const {
+  // `length` elements, `step` apart, of `y` from `at` on, kBlock at a time. The exponentials of a row that is one block are read once.
+  template <class X>
+  void compute(const X* x, Tensor& y, int64_t at, int64_t length, int64_t step) const {
     X buffer[kBlock], most = std::numeric_limits<X>::min();
     int32_t exponentials[kBlock];
     int64_t sum = 0;
@@ -172,7 +169,9 @@ class Softmax : public Kernel {
       const int64_t count = std::min<int64_t>(kBlock, length - first);
       int64_t again = 0;
       if (length > kBlock) take(first, count, &again);
-      write(&exponentials[0], count, share, sum, y + first * step, step);
+      with_integer(y.type, [&](auto to) {
+        write(&exponentials[0], count, share, sum, y.as<decltype(to)>() + at + first * step, step);
+      });
     }
   }
 

@@ -121,19 +121,20 @@ std::unique_ptr<Kernel> make_kernel(const NodeInfo& node) {
 // Elements below which a second thread costs more than it computes.
 constexpr int64_t kElementsPerPart = 32 * 1024;
 
+// A function of (begin, end) that somebody else owns. What takes one is compiled once, not for every function that it is handed.
+class RangeBody {
+ public:
+  template <class Body>
+  RangeBody(const Body& body)
+      : body_(&body), call_([](const void* of, int64_t begin, int64_t end) { (*static_cast<const Body*>(of))(begin, end); }) {}
+  void operator()(int64_t begin, int64_t end) const { call_(body_, begin, end); }
+
+ private:
+  const void* body_;
+  void (*call_)(const void*, int64_t, int64_t);
+};
+
 // body(begin, end) over [0, items) in parts, each of at least kElementsPerPart elements where an item is `elements` of them.
-template <class Body>
-void for_parts(const ParallelFor& parallel, int64_t items, int64_t elements, const Body& body) {
-  if (items <= 0) return;
-  const int64_t least = std::max<int64_t>(1, kElementsPerPart / std::max<int64_t>(1, elements));
-  const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(items / least, 256));
-  if (parts == 1) return body(int64_t{0}, items);
-  const int64_t size = items / parts, longer = items % parts;  // the first `longer` parts have one item more
-  parallel(static_cast<size_t>(parts), [&](size_t part) {
-    const auto p = static_cast<int64_t>(part);
-    const int64_t begin = p * size + std::min(p, longer);
-    body(begin, begin + size + (p < longer ? 1 : 0));
-  });
-}
+void for_parts(const ParallelFor& parallel, int64_t items, int64_t elements, const RangeBody& body);
 
 }  // namespace qdqtool

@@ -6,6 +6,10 @@
 
 namespace qdqtool {
 
+constexpr int kChunk = 16;  // elements of a row that are computed at a time
+
+inline int64_t in_chunks(int64_t count) { return (count + kChunk - 1) / kChunk * kChunk; }
+
 // One axis of an input and its windows: window i starts at i·stride - before and takes every dilation-th of `kernel` elements.
 struct WindowAxis {
   int64_t in = 1, out = 1;

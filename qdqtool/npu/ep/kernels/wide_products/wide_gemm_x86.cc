@@ -123,4 +123,7 @@ void sum_words(const int16_t* rows, size_t pitch, size_t height, const int16_t* 
 
 }  // namespace avx512
 }  // namespace qdqtool
+
+#undef QDQTOOL_OP
+#undef QDQTOOL_TARGET
 #endif

@@ -1,0 +1,1 @@
+"""Questions that cleaning passes ask of a graph."""

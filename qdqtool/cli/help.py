@@ -1,0 +1,77 @@
+"""How a command shows its help: options under headings where it has many, examples, and the page of the docs that tells more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+#: Options from which they stand under headings.
+MANY = 30
+#: Heading of options that say none: of a command's own, and of those that every command has.
+OWN, COMMON = "Options", "Every command"
+#: Command → page in ``docs`` that tells more; of ``qdq``, ``encodings`` and ``llm`` that of the group.
+PAGES = {
+    "analyze": "simulated_npu.md", "calibrate": "quantizing.md", "check": "editing_qdq.md", "compare": "comparing.md",
+    "compile": "simulated_npu.md", "convert-opset": "writing_a_pass.md", "diff": "editing_qdq.md", "demo": "quantizing.md",
+    "deploy": "simulated_npu.md", "encodings": "quantizing.md", "externalize": "editing_qdq.md",
+    "extract": "finding_what_hurts.md", "fix-shapes": "prefill_and_decode.md", "generate": "prefill_and_decode.md",
+    "inspect": "editing_qdq.md", "list": "reference/catalogue.md", "llm": "prefill_and_decode.md", "lower": "npu_program.md",
+    "match": "editing_qdq.md", "mixed-precision": "finding_what_hurts.md", "opt": "writing_a_pass.md", "qdq": "editing_qdq.md",
+    "quantize": "quantizing.md", "rename": "editing_qdq.md", "sensitivity": "finding_what_hurts.md",
+    "simplify": "reference/catalogue.md", "simulate": "simulated_npu.md", "split": "prefill_and_decode.md",
+    "view": "editing_qdq.md",
+}  # fmt: skip
+
+
+class Option(click.Option):
+    """An option that says under which heading it stands.
+
+    Args:
+        section: the heading.
+    """
+
+    def __init__(self, *args: Any, section: str = OWN, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section or OWN
+
+
+class Command(click.Command):
+    """A command of ours.
+
+    Attributes:
+        examples: command lines, without the name of the tool.
+    """
+
+    examples: tuple[str, ...] = ()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One list; of many options one for each heading, in the order in which they come up, what every command has last."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            shown = each.get_help_record(ctx) if isinstance(each, click.Option) else None
+            if shown is not None:
+                sections.setdefault(each.section if isinstance(each, Option) else COMMON, []).append(shown)
+        if sum(map(len, sections.values())) < MANY:
+            super().format_options(ctx, formatter)
+            return
+        for heading in sorted(sections, key=lambda each: each == COMMON):
+            with formatter.section(heading):
+                formatter.write_dl(sections[heading])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples as they are typed, and the page."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}qdqtool {example}\n")
+        write_page(ctx, formatter)
+
+
+def write_page(ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """The page that tells more of the command of ``ctx``; nothing of one that another package brings."""
+    words = ctx.command_path.split()
+    page = PAGES.get(words[1]) if len(words) > 1 else None
+    if page is not None:
+        formatter.write_paragraph()
+        formatter.write(f"More: docs/{page}\n")

@@ -1,0 +1,191 @@
+"""How much of a model an NPU takes: a report of each node, the shares that follow, and what keeps the rest on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from qdq_passes.graph.annotate import Placement
+from qdq_passes.npu.units.verdict import CPU
+
+#: Rules that look at what stands around an operator, so that one reason holds for many kinds of them.
+AROUND = frozenset({"batch", "inner-graph", "max-rank", "minimum-group", "region", "static-shapes", "whole-model"})
+#: What a node is in a report.
+NodeKind = Literal["compute", "pair", "steering"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReport:
+    """One node.
+
+    Args:
+        name: of the node.
+        op: operator, with its domain where that is not the standard one: ``com.acme::Op``.
+        scope: module path; may be empty.
+        placement: who runs it and why.
+        kind: ``"compute"`` for an operator that computes or moves data, ``"pair"`` for Q and DQ nodes, ``"steering"`` for what
+            works on shapes, indices and masks alone.
+        macs: multiply-accumulates in one inference.
+        core: operator of the unit that it is part of: Conv for the Relu behind it; its own for others.
+    """
+
+    name: str
+    op: str
+    scope: str
+    placement: Placement
+    kind: NodeKind
+    macs: int
+    core: str
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether it is counted when shares are."""
+        return self.kind == "compute"
+
+    @property
+    def is_npu(self) -> bool:
+        """Whether the NPU computes it."""
+        return self.placement.device != CPU
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the command's contract, and ``kind`` and ``macs``."""
+        head = {"name": self.name, "op": self.op, "scope": self.scope}
+        return {**head, **asdict(self.placement), "kind": self.kind, "macs": self.macs}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Operators that one rule keeps off the NPU, and those that the target's policy leaves to the CPU with them.
+
+    Args:
+        rule: the rule.
+        nodes: names of the operators that it declines.
+        ops: their operators, each once.
+        pulled: how many others, which the NPU takes as they are, run on the CPU because of them.
+        macs: multiply-accumulates of all of these.
+        reason: in words, of the first.
+        suggestion: what would mend the first, commands in backticks.
+    """
+
+    rule: str
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    pulled: int
+    macs: int
+    reason: str
+    suggestion: str
+
+    @property
+    def who(self) -> str:
+        """``/attn/Softmax (Softmax) and 3 more, and 80 operators connected with them``."""
+        more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
+        pulled = f"{self.pulled} operator{'' if self.pulled == 1 else 's'} connected with {'them' if more else 'it'}"
+        others = f", and {pulled}" if self.pulled else ""
+        return f"{self.nodes[0]} ({', '.join(self.ops)}){more}{others}"
+
+    @property
+    def text(self) -> str:
+        """Who, why, and what would mend it."""
+        return f"{self.who}: {self.reason}{f'; {self.suggestion}' if self.suggestion else ''}"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**asdict(self), "nodes": list(self.nodes), "ops": list(self.ops)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """How much of a model a target takes.
+
+    Args:
+        nodes: every node but Constants, those in bodies too, in the order of the file.
+    """
+
+    nodes: tuple[NodeReport, ...]
+
+    @property
+    def npu_nodes(self) -> int:
+        """Nodes on the NPU, Q and DQ included."""
+        return sum(node.is_npu for node in self.nodes)
+
+    @property
+    def compute_nodes(self) -> int:
+        """Operators that compute or move data."""
+        return sum(node.is_compute for node in self.nodes)
+
+    @property
+    def npu_compute_nodes(self) -> int:
+        """Those of them on the NPU."""
+        return sum(node.is_compute and node.is_npu for node in self.nodes)
+
+    @property
+    def npu_percent(self) -> float:
+        """Share of operators on the NPU in percent; 100 where there are none."""
+        return 100.0 * self.npu_compute_nodes / self.compute_nodes if self.compute_nodes else 100.0
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates in one inference."""
+        return sum(node.macs for node in self.nodes)
+
+    @property
+    def npu_macs(self) -> int:
+        """Those of them on the NPU."""
+        return sum(node.macs for node in self.nodes if node.is_npu)
+
+    @property
+    def npu_macs_share(self) -> float | None:
+        """Share of multiply-accumulates on the NPU, 0 to 1; None where there are none."""
+        return self.npu_macs / self.macs if self.macs else None
+
+    @property
+    def share(self) -> float:
+        """Share of the multiply-accumulates on the NPU, 0 to 1; of the operators where there are none of those."""
+        macs = self.npu_macs_share
+        return self.npu_percent / 100.0 if macs is None else macs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed(Shares):
+    """Who runs what of a model, without the advice of an analysis.
+
+    Args:
+        target: name of the target.
+        partitions: how many there are.
+        refusals: what keeps operators off the NPU, the costliest first.
+    """
+
+    target: str
+    partitions: int
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def text(self) -> str:
+        """``80 of 82 operators (97.6 %), 99.1 % of the MACs, 1 partition``."""
+        macs = "" if self.npu_macs_share is None else f", {100 * self.npu_macs_share:.1f} % of the MACs"
+        parts = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
+        return f"{self.npu_compute_nodes} of {self.compute_nodes} operators ({self.npu_percent:.1f} %){macs}, {parts}"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; keys as in the report of an analysis, ``partitions`` a number."""
+        return {
+            "target": self.target,
+            "compute_nodes": self.compute_nodes,
+            "npu_compute_nodes": self.npu_compute_nodes,
+            "npu_percent": self.npu_percent,
+            "macs": self.macs,
+            "npu_macs": self.npu_macs,
+            "npu_macs_share": self.npu_macs_share,
+            "partitions": self.partitions,
+            "refusals": [refusal.to_json() for refusal in self.refusals],
+        }
+
+
+def group_of(op: str, rule: str) -> tuple[str, str]:
+    """What operators that are declined by ``rule`` have in common: the rule, and the operator unless it is one of `AROUND`."""
+    return ("" if rule in AROUND else op, rule)
+
+
+def as_share(number: float) -> float:
+    """A share of 0 to 1: what is above 1 is in percent."""
+    return number / 100 if number > 1 else number

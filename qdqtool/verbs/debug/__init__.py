@@ -1,0 +1,1 @@
+"""Verbs that find what is wrong with a model, one a file."""

@@ -1,0 +1,319 @@
+"""What a deployment made: the figures, which bounds it misses, the report, and the files of its folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qdq_passes.graph.annotate import Placement
+from qdq_passes.numerics.agreement import worst_first
+
+from qdqtool.comparison.report import Compared, Comparison
+from qdqtool.io.files.artifacts import write_json
+from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.text_table import EXACT, TextTable, megabytes, plural
+from qdqtool.npu.analyzing import too_little
+from qdqtool.npu.report import Analysis
+from qdqtool.npu.simulated import Simulation
+from qdqtool.verbs.check import Checked
+from qdqtool.verbs.work.quantizing import Quantized
+
+#: The report as an artifact.
+KIND, VERSION = "deployment", 1
+#: The files of the folder.
+MODEL, FLOAT, SOURCE, RANGES, STATISTICS = "model.onnx", "float.onnx", "source.onnx", "ranges.json", "statistics.npz"
+PIPELINE, COMMANDS, REPORT, TEXT = "pipeline.txt", "commands.sh", "report.json", "report.txt"
+#: What is in each.
+_WHAT = {
+    MODEL: "the quantized model",
+    FLOAT: "the float model as cleaned",
+    SOURCE: "the float model as it was given",
+    RANGES: "ranges of the activations",
+    STATISTICS: "statistics of the layers' inputs",
+    PIPELINE: f"the passes that make {MODEL} of {FLOAT} and {RANGES}",
+    COMMANDS: "the commands that make all of it again",
+    REPORT: "every figure",
+    TEXT: "this summary",
+}
+#: Outputs, tensors, reasons and findings that the summary shows.
+SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What must hold.
+
+    Args:
+        npu_share: least share of the multiply-accumulates on the NPU, 0 to 1; 0 for none.
+        sqnr_db: least SQNR of every output to the float model.
+        metric: least figure of the quantized model.
+    """
+
+    npu_share: float = 0.0
+    sqnr_db: float | None = None
+    metric: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Figures of a metric, the higher the better; None where nothing differs from the float model.
+
+    Args:
+        name: of the metric.
+        floating: of the float model.
+        quantized: of the quantized one.
+    """
+
+    name: str
+    floating: float | None
+    quantized: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the summary: a line, and a table where there are rows; columns without a title make one without a head."""
+
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[object, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """A folder for an NPU, and what was found on the way.
+
+    Args:
+        folder: where it lies.
+        source: file of the float model.
+        target: name of the NPU.
+        cleaning: text of the pipeline that cleaned the float model.
+        quantized: the quantized model and the story of it.
+        checked: findings about it.
+        analysis: what the target makes of it.
+        comparison: it against the float model as cleaned.
+        judged: figures of the metric that was asked for.
+        simulation: it on the simulated NPU; None without samples for that.
+        bounds: what must hold.
+        commands: commands that do the same, into a folder ``$out``.
+        seconds: of each step.
+        files: name → bytes of the files in the folder.
+    """
+
+    folder: str
+    source: str
+    target: str
+    cleaning: str
+    quantized: Quantized
+    checked: Checked
+    analysis: Analysis
+    comparison: Comparison
+    judged: Judged | None
+    simulation: Simulation | None
+    bounds: Bounds
+    commands: tuple[str, ...]
+    seconds: Mapping[str, float]
+    files: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The bounds that do not hold, and what is wrong whatever was asked for."""
+        return tuple(self._missed())
+
+    def _missed(self) -> Iterator[str]:
+        bounds, simulation = self.bounds, self.simulation
+        if self.checked.errors:
+            first = next(f for f in self.checked.findings if f["level"] in ("error", "fatal"))
+            yield f"check: {plural(self.checked.errors, 'error')}, the first {first['rule']} at {first['where']}"
+        yield from (f"analyze: {failure}" for failure in self.analysis.failures)
+        if short := too_little(self.analysis, bounds.npu_share):
+            yield short
+        for output in self.outputs:
+            figure = output.agreement.sqnr_db
+            if bounds.sqnr_db is not None and figure is not None and figure < bounds.sqnr_db:
+                yield f"output {output.name}: SQNR {figure:.1f} dB, required are {bounds.sqnr_db:g} dB"
+        judged = self.judged
+        if (
+            judged is not None
+            and judged.quantized is not None
+            and bounds.metric is not None
+            and judged.quantized < bounds.metric
+        ):
+            yield f"{judged.name} of the quantized model is {judged.quantized:.4g}, required is {bounds.metric:g}"
+        if simulation is not None and simulation.base_is_reference and not simulation.is_exact:
+            names = [output.name for output in simulation.outputs if output.exact not in (None, 1.0)]
+            yield f"simulate: differs from the reference at {', '.join(names)}"
+
+    @property
+    def outputs(self) -> list[Compared]:
+        """The outputs, worst first."""
+        return sorted(self.comparison.outputs, key=lambda output: worst_first(output.agreement.sqnr_db))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; the keys of the report."""
+        judged = self.judged
+        return {
+            "folder": self.folder,
+            "source": self.source,
+            "target": self.target,
+            "preset": self.quantized.quantization.plan.preset.name,
+            "passed": not self.missed,
+            "missed": list(self.missed),
+            "bounds": {
+                "require_npu": self.bounds.npu_share, "min_sqnr": self.bounds.sqnr_db, "min_metric": self.bounds.metric
+            },
+            "npu_share": self.analysis.share,
+            "sqnr_db": self.comparison.min_sqnr,
+            "metric": None
+            if judged is None
+            else {"name": judged.name, "float": judged.floating, "quantized": judged.quantized},
+            "estimated_us": None if self.simulation is None else self.simulation.to_json()["estimated_us"],
+            "cleaning": self.cleaning,
+            "quantization": self.quantized.to_json(),
+            "check": self.checked.to_json(),
+            "analysis": self.analysis.to_json(),
+            "comparison": self.comparison.to_json(),
+            "simulation": None if self.simulation is None else self.simulation.to_json(),
+            "commands": list(self.commands),
+            "files": sorted(self.files),
+            "seconds": {step: round(seconds, 3) for step, seconds in self.seconds.items()},
+        }  # fmt: skip
+
+    @property
+    def sections(self) -> list[Section]:
+        """The summary."""
+        return [*self._figures(), *self._tables(), *self._end()]
+
+    @property
+    def text(self) -> str:
+        """The summary as text."""
+        parts = [
+            "\n".join([*([part.title] if part.title else []), *TextTable(part.columns, part.rows).lines])
+            for part in self.sections
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def _figures(self) -> Iterator[Section]:
+        """What it comes down to."""
+        done, found, simulation = self.quantized.quantization, self.analysis, self.simulation
+        partitions = plural(len(found.partitions), "partition")
+        share = "" if found.npu_macs_share is None else f", {100 * found.npu_macs_share:.1f} % of the MACs"
+        sizes = [megabytes(_bytes_of(self.files, name)) for name in (FLOAT, MODEL)]
+        rows = [
+            ("target", self.target),
+            ("preset", done.plan.preset.name),
+            ("size", " → ".join(sizes)),
+            (
+                "on the NPU",
+                f"{found.npu_compute_nodes} of {plural(found.compute_nodes, 'operator')}{share}, {partitions}",
+            ),
+            ("findings", _counted(self.checked.findings)),
+        ]
+        if self.judged is not None:
+            floating, quantized = (
+                EXACT if x is None else f"{x:.4g}" for x in (self.judged.floating, self.judged.quantized)
+            )
+            rows.append((self.judged.name, f"float {floating}, quantized {quantized}"))
+        if simulation is not None:
+            rows.append(("simulated", _agreement(simulation)))
+            if simulation.estimate is not None and simulation.estimate.us is not None:
+                rows.append(("estimated time", f"about {simulation.estimate.us:,.4g} µs a run; computed, not measured"))
+        yield Section(title="", columns=("", ""), rows=tuple(rows))
+
+    def _tables(self) -> Iterator[Section]:
+        """Outputs and tensors, the worst first; what is not on the NPU, and what was found."""
+        columns = ("SQNR dB", "max abs", "cosine", "exact")
+        yield Section(title="", columns=("output", *columns), rows=tuple(map(_figures_of, self.outputs[:SHOWN])))
+        worst = tuple(_figures_of(tensor) for tensor in self.comparison.tensors[:SHOWN])
+        if worst:
+            yield Section(title="", columns=("worst tensor", *columns), rows=worst)
+        reasons = [reason for reason in self.analysis.reasons() if not reason.nodes[0].is_npu]
+        if reasons:
+            rows = tuple((len(r.nodes), ", ".join(r.ops), _because(r.placement)) for r in reasons[:SHOWN])
+            yield Section(title="", columns=("nodes", "on the CPU", "because"), rows=rows)
+        levels = ("fatal", "error", "warning")
+        worse = sorted(
+            (f for f in self.checked.findings if f["level"] in levels), key=lambda f: levels.index(f["level"])
+        )
+        first = {(f["level"], f["rule"]): f for f in reversed(worse)}
+        if first:
+            rows = tuple(
+                (f["level"], f["rule"], f"{f['where']}: {f['message']}") for f in [*first.values()][::-1][:SHOWN]
+            )
+            yield Section(title="", columns=("finding", "rule", "where"), rows=rows)
+
+    def _end(self) -> Iterator[Section]:
+        """The files, and what is missed."""
+        rows = tuple(
+            (name, "" if size is None else megabytes(size), _WHAT.get(name, "weights"))
+            for name, size in sorted(self.files.items())
+        )
+        yield Section(title="", columns=("file", "size", "what it is"), rows=rows)
+        yield from (Section(title=f"failed: {text}") for text in self.missed)
+
+
+def written(found: Deployment, made: str) -> Deployment:
+    """``found`` with the files that are in the folder ``made``, where pipeline, commands and report are written too."""
+    write_whole(os.path.join(made, PIPELINE), f"{found.quantized.quantization.plan.pipeline}\n".encode())
+    write_whole(os.path.join(made, COMMANDS), _script(found).encode())
+    sizes = {entry.name: entry.stat().st_size for entry in os.scandir(made)}
+    whole = replace(found, files={**sizes, REPORT: None, TEXT: None})
+    report = {key: value for key, value in whole.to_json().items() if key != "folder"}
+    write_json(os.path.join(made, REPORT), kind=KIND, version=VERSION, payload=report)
+    write_whole(os.path.join(made, TEXT), whole.text.encode())
+    return whole
+
+
+def _script(found: Deployment) -> str:
+    """The commands as a script that makes the folder again."""
+    makes, judges = found.commands[:2], found.commands[2:]
+    replay = f'qdqtool opt "$out"/{FLOAT} -p @"$out"/{PIPELINE} --ranges "$out"/{RANGES} -o NEW.onnx'
+    lines = [
+        "#!/bin/sh",
+        f"# What `qdqtool deploy` did, command by command: `sh {COMMANDS} NEW_FOLDER`, where it was run. Without data,",
+        f"#     {replay}",
+        f"# makes {MODEL} again, byte for byte (-p @{PIPELINE}, with --statistics {STATISTICS} where that file is there).",
+        "set -eu",
+        "out=${1:?give a new folder}",
+        'mkdir "$out"',
+        *makes,
+        "failed=0",
+        *(f"{line} || failed=1" for line in judges),
+        "exit $failed",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _bytes_of(files: Mapping[str, int | None], model: str) -> int:
+    """Bytes of a model and of the data file beside it."""
+    stem = model.removesuffix("onnx")
+    return sum(size or 0 for name, size in files.items() if name.startswith(stem))
+
+
+def _counted(findings: Sequence[Mapping[str, Any]]) -> str:
+    """``1 error, 2 warnings, no notes``."""
+    counts = {level: sum(f["level"] == level for f in findings) for level in ("error", "warning", "note")}
+    counts["error"] += sum(f["level"] == "fatal" for f in findings)
+    return ", ".join(plural(count, level) for level, count in counts.items() if count) or "none"
+
+
+def _agreement(found: Simulation) -> str:
+    """How far the simulated NPU agrees with the reference, and on how much."""
+    samples = f"on {plural(found.samples, 'sample')}"
+    if not found.base:
+        return f"{found.device}, {samples}, compared with nothing"
+    if found.is_exact:
+        return f"equal to {found.base} {samples}"
+    worst = min(output.exact for output in found.outputs if output.exact is not None)
+    return f"{worst:.2%} of the worst output equal to {found.base} {samples}"
+
+
+def _figures_of(found: Compared) -> tuple[object, ...]:
+    agreement = found.agreement
+    sqnr = EXACT if agreement.sqnr_db is None else round(agreement.sqnr_db, 2)
+    return found.name, sqnr, agreement.max_abs, agreement.cosine, agreement.exact
+
+
+def _because(placement: Placement) -> str:
+    return f"{placement.reason} → {placement.suggestion}" if placement.suggestion else placement.reason

@@ -1,0 +1,70 @@
+"""What a target does with a quantized model: said where it is little, mended where single operators cost a region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.pipeline.pipeline import Hook
+
+from qdqtool.io.files.progress import Warn
+from qdqtool.npu.analyzing import placed_on
+from qdqtool.npu.shares import AROUND, Placed
+from qdqtool.quantization.calibrating import Calibrator
+from qdqtool.quantization.quantizing import Quantization, quantize_model
+from qdqtool.quantization.recovery import Recovering
+from qdqtool.targets.target import Target
+
+#: Share of the multiply-accumulates on the NPU below which a warning is given.
+ENOUGH = 0.9
+#: How often a model is quantized again: what is left float shows what stood behind it.
+ROUNDS = 3
+
+
+def fitted(
+    done: Quantization, untouched: ir.Model, chip: Target, *, hooks: Iterable[Hook] = (), warn: Warn | None = None
+) -> tuple[Quantization, Placed]:
+    """``done`` and who runs what of it; where operators that the target declines cost more than themselves, the model quantized
+    again with a float value beside each of them, by the same ranges, as long as that brings more of it onto the NPU.
+
+    Args:
+        done: the quantization.
+        untouched: the float model; it stays as it is.
+        chip: the target.
+        hooks: pipeline hooks.
+        warn: told which nodes stay float for it.
+    """
+    placed = placed_on(done.model, chip)
+    for _ in range(ROUNDS):
+        names = _costly(placed)
+        plan = done.plan.isolating(*names)
+        if placed.share >= ENOUGH or not names or plan == done.plan:
+            break
+        told: list[str] = []
+        again = quantize_model(
+            copy_model(untouched), plan, calibrator=Calibrator(done.ranges), hooks=hooks, allow_empty=True, warn=told.append,
+            recovering=Recovering(given=done.statistics),
+        )  # fmt: skip
+        better = placed_on(again.model, chip)
+        if better.share <= placed.share:
+            break
+        done, placed = again, better
+        if warn is not None:
+            for text in (text for text in told if "as it stands" in text):
+                warn(text)
+    return done, placed
+
+
+def _costly(placed: Placed) -> list[str]:
+    """Names of the operators that are declined for what they are, and cost others with them."""
+    return [
+        name for refusal in placed.refusals if refusal.pulled and refusal.rule not in AROUND for name in refusal.nodes
+    ]
+
+
+def too_little(placed: Placed | None) -> list[str]:
+    """What is said where little of the model is on the NPU: how much, the worst reason, and what would mend it."""
+    if placed is None or placed.share >= ENOUGH or not placed.refusals:
+        return []
+    return [f"only {placed.text} on {placed.target}: {placed.refusals[0].text} (all: `qdqtool analyze`)"]

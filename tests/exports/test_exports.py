@@ -1,0 +1,44 @@
+"""Exports of real architectures go to the NPU whole, and what runs there is the reference to the last bit."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+import qdqtool
+from tests.exports.exports import names
+from tests.exports.placing import TARGETS, placed
+
+ROOT = Path(__file__).parents[2]
+#: Where nothing but the target is said, at least so much of the multiply-accumulates is on the NPU.
+WHOLE = {"vitis_xint8": 0.95, "qnn_htp": 0.95}
+
+
+@pytest.mark.product(extra=2)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", names())
+def test_an_export_goes_to_the_npu(name: str, target: str, tmp_path: Path) -> None:
+    found = placed(name, target, tmp_path)
+    assert found.share >= WHOLE.get(target, 0.0)
+    assert table_of_the_docs()[name, target] == found.cell
+    if target not in WHOLE:
+        return
+    ran = qdqtool.simulate(found.output, str(found.data), target=target).to_json()
+    assert ran["compared_with"] == "the numpy reference"
+    for output, figures in ran["outputs"].items():
+        assert (figures["max_lsb"], figures["exact"]) == (0, 1.0), output
+
+
+def test_the_table_holds_every_export_and_most_of_them_whole() -> None:
+    cells = table_of_the_docs()
+    assert sorted(cells) == sorted((name, target) for name in names() for target in TARGETS)
+    for target in WHOLE:
+        assert sum(cells[name, target] == "all" for name in names()) >= 24, target
+
+
+def table_of_the_docs() -> dict[tuple[str, str], str]:
+    """(export, target) → its cell on the page."""
+    cells: dict[tuple[str, str], str] = runpy.run_path(str(ROOT / "docs" / "make_export_table.py"))["stored"]()
+    return cells

@@ -1,0 +1,171 @@
+"""`deploy`: a folder that is whole or not there, whose commands make it again, and bounds that fail without taking it away."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from qdq_passes.errors import UsageError
+
+import qdqtool
+from qdqtool.cli.main import run
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.golden_messages.refusal import refusal, told
+
+TARGET = ["--target", "vitis_xint8"]
+FEW = ["--samples", "4"]
+FILES = ["commands.sh", "float.onnx", "model.onnx", "pipeline.txt", "ranges.json", "report.json", "report.txt"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("deploy") / "out"
+    cli("deploy", DIGITS, *TARGET, "--data", CALIB, *FEW, "-o", made)
+    return made
+
+
+def report(folder: Path) -> Any:
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_the_folder(folder: Path) -> None:
+    found = report(folder)
+    assert sorted(os.listdir(folder)) == FILES == found["files"]
+    assert (found["format"], found["version"], found["passed"], found["missed"]) == ("qdqtool.deployment", 1, True, [])
+    assert (found["preset"], found["npu_share"]) == ("xint8", 1.0)
+    assert found["sqnr_db"] == found["comparison"]["min_sqnr"] > 20
+    assert found["simulation"]["samples"] == 2
+    assert all(output["exact"] == 1.0 for output in found["simulation"]["outputs"].values())
+    assert os.listdir(folder.parent) == ["out"], "nothing is left beside it"
+    summary = (folder / "report.txt").read_text()
+    assert re.search(r"on the NPU +19 of 19 operators, 100.0 % of the MACs, 1 partition", summary)
+    assert "failed" not in summary
+
+
+def test_the_commands_make_the_same_files(folder: Path, tmp_path: Path) -> None:
+    """Every line of the script, in process; the folder is where the shell would have it."""
+    lines = [line for line in (folder / "commands.sh").read_text().splitlines() if line.startswith("qdqtool ")]
+    again = tmp_path / "again"
+    for line in lines:
+        words = shlex.split(line.removesuffix(" || failed=1").replace('"$out"', str(again)))
+        assert run([*words[1:], "-q"]) == 0, line
+    assert [words.split()[1] for words in lines] == ["opt", "quantize", "check", "analyze", "compare", "simulate"]
+    for name in ("float.onnx", "model.onnx", "ranges.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_the_pipeline_replays(folder: Path, tmp_path: Path) -> None:
+    cli("opt", folder / "float.onnx", "-p", f"@{folder / 'pipeline.txt'}", "--ranges", folder / "ranges.json", "-o", tmp_path / "m.onnx")  # fmt: skip
+    assert (tmp_path / "m.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
+
+
+def test_a_missed_bound_fails_behind_a_whole_folder(tmp_path: Path) -> None:
+    bounds = ["--min-sqnr", "90", "--require-npu", "100%", "--exclude", "/head/fc", "--simulate-samples", "0"]
+    result = cli("deploy", DIGITS, *TARGET, "--data", CALIB, *FEW, "-o", tmp_path / "out", *bounds, code=1)
+    found = report(tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == FILES
+    assert found["missed"] == [line.removeprefix("failed: ") for line in result.out.splitlines() if "failed: " in line]
+    assert [re.sub(r"[\d.]+ (%|dB)", r"N \1", text) for text in found["missed"]] == [
+        "N % of the multiply-accumulates are on the NPU, required are N %", "output logits: SQNR N dB, required are N dB"
+    ]  # fmt: skip
+    assert found["simulation"] is None
+    assert "simulate" not in (tmp_path / "out" / "commands.sh").read_text()
+
+
+METRIC = """
+def shifted(outputs, feeds):
+    return float(sum((o["logits"].argmax() == f["labels"]).mean() for o, f in zip(outputs, feeds)) / len(feeds))
+"""
+
+
+def test_a_metric_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(METRIC)
+    held_out = str(Path(CALIB).with_name("test.npz"))
+    options = [
+        "--eval-data",
+        held_out,
+        "--eval-samples",
+        "40",
+        "--float-metric",
+        f"{tmp_path / 'mine.py'}:shifted",
+        "--min-metric",
+        "1.1",
+    ]
+    asked = [*TARGET, "--data", CALIB, *FEW, "-o", tmp_path / "out", "--simulate-samples", "0", *options]
+    found = cli("deploy", DIGITS, *asked, "--json", code=1).json
+    assert found["metric"]["float"] > 0.9
+    assert found["metric"]["quantized"] > 0.9
+    assert found["comparison"]["samples"] == 40
+    (missed,) = found["missed"]
+    assert missed.endswith("required is 1.1")
+
+
+def test_options_of_quantize_reach_it(tmp_path: Path) -> None:
+    options = ["--preset", "a8w8", "--method", "minmax", "--exclude", "op:Gemm", "--require-npu", "0"]
+    cli("deploy", DIGITS, *TARGET, "--data", CALIB, *FEW, *options, "-o", tmp_path / "out", "--simulate-samples", "0")
+    quantization = report(tmp_path / "out")["quantization"]
+    assert (quantization["preset"], quantization["method"], quantization["samples"]) == ("a8w8", "minmax", 4)
+    assert {e["node"] for e in quantization["excluded"] if "--exclude" in e["reason"]} == {"/head/fc"}
+
+
+def test_a_model_in_memory_lies_in_the_folder_too(tmp_path: Path) -> None:
+    with np.load(CALIB) as data:
+        feeds = [{"input": data["input"][i : i + 1]} for i in range(3)]
+    told: list[str] = []
+    done = qdqtool.deploy(
+        qdqtool.load(DIGITS), tmp_path / "out", target="vitis_xint8", data=iter(feeds), simulate_samples=1,
+        progress=lambda stage, done, total: told.append(stage),
+    )  # fmt: skip
+    assert done.missed == ()
+    assert done.comparison.samples == 3
+    assert sorted(done.files) == sorted([*FILES, "source.onnx"])
+    heads = list(dict.fromkeys(text.partition(":")[0] for text in told))
+    assert heads == [f"{i + 1}/6 {name}" for i, name in enumerate(done.seconds)]
+
+
+def test_overwrite_replaces_what_deploy_wrote_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ["deploy", DIGITS, *TARGET, "--data", CALIB, "--samples", "1", "--simulate-samples", "0", "-o", out]
+    cli(*asked)
+    told(cli(*asked, code=2).error)
+    cli(*asked, "--overwrite", "--exclude", "op:Gemm")
+    assert "op:Gemm" in (out / "commands.sh").read_text()
+    source = ["deploy", out / "float.onnx", *TARGET, "--data", CALIB, "-o", out, "--overwrite"]
+    told(cli(*source, code=2).error)
+    (out / "notes.txt").write_text("mine")
+    told(cli(*asked, "--overwrite", code=2).error)
+    assert (out / "notes.txt").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    asked = ["deploy", DIGITS, *TARGET, "--data", CALIB, "--exclude", "op:NoSuchOp", "-o", tmp_path / "new" / "out"]
+    cli(*asked, code=2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_refused_before_any_work(tmp_path: Path) -> None:
+    for options in (
+        {"data": CALIB},
+        {"target": "vitis_xint8"},
+        {"target": "vitis_xint8", "data": CALIB, "min_metric": 0.5},
+        {"target": "vitis_xint8", "data": CALIB, "integer_io": True},
+    ):
+        with refusal(UsageError):
+            qdqtool.deploy(DIGITS, tmp_path / "out", **options)  # type: ignore[arg-type]
+    with refusal(UsageError):
+        qdqtool.deploy(tmp_path, tmp_path / "out", target="vitis_xint8", data=CALIB)
+
+
+def test_a_symbolic_batch_is_bound_where_the_target_wants_it(tmp_path: Path) -> None:
+    done = qdqtool.deploy(
+        DIGITS, tmp_path / "out", target="qnn_htp", data=CALIB, samples=2, preset="qnn-a8w8", simulate_samples=0
+    )
+    assert done.cleaning.startswith('fix-shapes{shapes=["input=1x1x8x8"]},')
+    assert done.analysis.share == 1.0

@@ -1,0 +1,58 @@
+"""Operators that a target declines as they stand cost no more than themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qdqtool
+from qdqtool.runtime.session import compute
+from tests.cases.small_models import model
+
+#: A detector's head: boxes of some hundred and scores below one meet in a Concat, which a DPU does not shift for.
+HEAD = """<ir_version: 10, opset_import: ["" : 17]>
+g (float[1,2,4,4] x) => (float[1,4,4,4] y)
+<float[2,2,1,1] w = {1.0, 0.5, -0.5, 1.0}, float[2,2,1,1] v = {90.0, 80.0, 70.0, 60.0}>
+{
+  [one] a = Conv(x, w)
+  [two] b = Relu(a)
+  [boxes] c = Conv(b, v)
+  [scores] d = Conv(b, w)
+  [sigmoid] e = Sigmoid(d)
+  [join] y = Concat<axis = 1>(c, e)
+}"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    array = np.random.default_rng(3).uniform(-1, 1, (8, 2, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=array)
+    return str(tmp_path / "data.npz")
+
+
+def test_a_head_of_two_scales_leaves_the_network_on_the_npu(data: str) -> None:
+    told: list[str] = []
+    found = qdqtool.quantize(model(HEAD), data=data, target="vitis_xint8", warn=told.append)
+    assert found.placed is not None
+    assert found.placed.npu_macs_share == 1.0
+    assert [line for line in told if "join" in line] == [
+        "join: stays float: at join (Concat), which the target does not take as it stands"
+    ]
+    replayed = qdqtool.run_pipeline(
+        model(HEAD),
+        str(found.quantization.plan.pipeline),
+        inputs={"ranges": found.quantization.ranges.bound, "runtime": compute},
+    )
+    assert [n.name for n in replayed.model.graph] == [n.name for n in found.model.graph]
+
+
+def test_a_target_that_pays_for_single_nodes_is_not_asked_twice(data: str, tmp_path: Path) -> None:
+    """Where a refused node costs itself alone, nothing else is left float for it."""
+    chip = tmp_path / "chip.toml"
+    chip.write_text(
+        'extends = "vitis_xint8"\ndescription = "by node"\nversion = "1"\npolicy = "node"\n', encoding="utf-8"
+    )
+    found = qdqtool.quantize(model(HEAD), data=data, target=chip)
+    assert "declined" not in str(found.quantization.plan.pipeline)
