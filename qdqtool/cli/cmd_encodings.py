@@ -48,7 +48,7 @@ def export(out: Out, asked: ExportEncodings) -> None:
 
 
 def _show_export(done: Exported, model: str, output: str, float_model: str | os.PathLike[str] | None) -> None:
-    from qdqtool.cli.tables.saving import written
+    from qdqtool.cli.tables.saving import files_of
 
     found = done.to_json()
     say(
@@ -56,9 +56,7 @@ def _show_export(done: Exported, model: str, output: str, float_model: str | os.
     )
     if done.derived:
         say(f"{plural(len(done.derived), 'int32 bias')} left to onnxruntime, which makes them of the other scales")
-    say(f"wrote {output}")
-    if float_model is not None:
-        say(written(text(float_model), model))
+    say(f"wrote {output}" + (f" and {files_of(text(float_model), model)}" if float_model is not None else ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,7 @@ def _warn(out: Out, done: Imported) -> None:
 
 
 def _show_import(out: Out, done: Imported, model: str, output: str) -> None:
-    from qdqtool.cli.tables.saving import written
+    from qdqtool.cli.tables.saving import files_of
 
     found = done.alignment.to_json()
     counts = {
@@ -121,7 +119,7 @@ def _show_import(out: Out, done: Imported, model: str, output: str) -> None:
     _section(out, ("without an encoding", "role", "wanted by"), missing)
     if out.verbose:
         _section(out, ("inside a fused layer",), [(name,) for name in done.fused])
-    say(written(output, model))
+    say(f"wrote {files_of(output, model)}")
 
 
 def _section(out: Out, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -24,6 +24,10 @@ def _render(found: dict[str, Any]) -> None:
     say(
         f"{plural(qdq['pairs'], 'QDQ pair')} ({qdq['weights']} on weights), {qdq['coverage']:.0%} of linear layers quantized"
     )
+    kinds = {"qlinear": "QLinear operator", "integer": "integer product", "nbits": "packed product"}
+    counts = [plural(qdq[key], word) for key, word in kinds.items() if qdq[key]]
+    if counts:
+        say(", ".join(counts))
     if found["dynamic_dims"]:
         say(f"dynamic dimensions: {', '.join(found['dynamic_dims'])}")
     for line in _decoder_lines(found):

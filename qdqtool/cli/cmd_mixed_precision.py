@@ -38,7 +38,7 @@ def mixed_precision(out: Out, asked: MixedPrecisionCommand) -> int:
 
 
 def _render(payload: dict[str, Any], unit: str, model: str) -> None:
-    from qdqtool.cli.tables.saving import written
+    from qdqtool.cli.tables.saving import files_of
 
     rows = [(_mark(point, payload), *_row(point)) for point in payload["pareto"]]
     table(("", f"{payload['metric']} {unit}".strip(), "cost", "MACs in 8 bit", "crossings", "raised"), rows)
@@ -53,7 +53,7 @@ def _render(payload: dict[str, Any], unit: str, model: str) -> None:
     if not payload["chosen"]["raised"]:
         say("the plain quantization holds it: nothing is raised")
     if payload["output"]:
-        say(written(text(payload["output"]), model))
+        say(f"wrote {files_of(text(payload['output']), model)}")
     if payload["recipe"]:
         say(f"wrote {payload['recipe']}")
 

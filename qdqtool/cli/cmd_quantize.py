@@ -95,7 +95,7 @@ def _shown(asked: Quantize, job: Plan) -> str:
 
 
 def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:
-    from qdqtool.cli.tables.saving import stored_bytes, written
+    from qdqtool.cli.tables.saving import files_of, stored_bytes
 
     rows: list[tuple[str, object]] = [
         ("preset", payload["preset"]),
@@ -132,7 +132,7 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
         if len(payload["conversions"]) > NOISIEST:
             say(f"and {len(payload['conversions']) - NOISIEST} more (-v)")
     _render_tensors(payload["tensors"])
-    say(written(output, source))
+    say(f"wrote {files_of(output, source)}")
 
 
 def _why_large(done: Quantized) -> str:

@@ -12,6 +12,9 @@ from qdqtool.verbs.verb import Verb, function_of
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+#: Operators that coverage is a share of.
+LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect(Warns, Verb[dict[str, Any]]):
@@ -71,6 +74,7 @@ def describe(model: ir.Model) -> dict[str, Any]:
             "pairs": len(pairs),
             "weights": sum(p.kind != "activation" for p in pairs),
             "coverage": _coverage(nodes),
+            **_integers(nodes),
         },
         "metadata": dict(model.metadata_props),
         **({"programs": programs} if programs else {}),
@@ -124,15 +128,42 @@ def _has_tensor(node: ir.Node) -> bool:
     return attribute is not None and not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR
 
 
+def _integers(nodes: list[ir.Node]) -> dict[str, int]:
+    """How many operators compute on integers: QLinear ones and their like, integer products, MatMulNBits and its like."""
+    from qdq_passes.graph.operators.qoperators import form_of
+    from qdq_passes.integers.look.packed_weights import is_packed
+
+    return {
+        "qlinear": sum(form_of(n) is not None and not _is_product(n) for n in nodes),
+        "integer": sum(_is_product(n) for n in nodes),
+        "nbits": sum(is_packed(n) for n in nodes),
+    }
+
+
+def _is_product(node: ir.Node) -> bool:
+    """Whether ``node`` multiplies integers, at run time's scales or without any."""
+    from qdq_passes.integers.look.integer_ops import INTEGER_PRODUCTS
+    from qdq_passes.integers.look.integer_products import is_integer_product
+
+    return is_integer_product(node) or node.op_type in INTEGER_PRODUCTS
+
+
 def _coverage(nodes: list[ir.Node]) -> float:
-    """Share of the linear and convolutional nodes whose first two inputs are dequantized values, 0..1."""
+    """Share of the linear and convolutional nodes whose first two inputs are dequantized values, or that multiply integers or
+    packed weights, 0..1."""
+    from qdq_passes.graph.operators.qoperators import form_of
+    from qdq_passes.integers.look.packed_weights import is_packed
     from qdq_passes.qdq.look.pairs import is_dequantize
 
-    linear = [n for n in nodes if n.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")]
+    linear = [n for n in nodes if n.op_type in LINEAR]
+    on_integers = [
+        n for n in nodes if _is_product(n) or is_packed(n) or ((form := form_of(n)) and form.float_op in LINEAR)
+    ]
     dequantized = [
         n for n in linear if all(v is not None and (p := v.producer()) and is_dequantize(p) for v in n.inputs[:2])
     ]
-    return round(len(dequantized) / len(linear), 4) if linear else 0.0
+    whole = len(linear) + len(on_integers)
+    return round((len(dequantized) + len(on_integers)) / whole, 4) if whole else 0.0
 
 
 def _value(value: ir.Value) -> dict[str, Any]:

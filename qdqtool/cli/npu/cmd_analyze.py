@@ -74,7 +74,7 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
 
 
 def _render(found: Analysis, out: Out, model: str, output: str | None) -> None:
-    from qdqtool.cli.tables.saving import written
+    from qdqtool.cli.tables.saving import files_of
 
     say(
         f"{found.target}: {found.npu_compute_nodes} of {plural(found.compute_nodes, 'operator')} on the NPU "
@@ -96,7 +96,7 @@ def _render(found: Analysis, out: Out, model: str, output: str | None) -> None:
     _findings(found, everything=out.verbose)
     _advice(found)
     if output is not None:
-        say(written(output, model))
+        say(f"wrote {files_of(output, model)}")
     for failure in found.failures:
         say(f"failed: {failure}")
 

@@ -44,7 +44,7 @@ def _first(reason: Reason) -> str:
 
 
 def _render(out: Out, done: Lowered, source: str) -> None:
-    from qdqtool.cli.tables.saving import stored_bytes, written
+    from qdqtool.cli.tables.saving import files_of, stored_bytes
 
     whole = done.npu_nodes + done.cpu_nodes
     rows: list[tuple[str, Any]] = [
@@ -62,7 +62,7 @@ def _render(out: Out, done: Lowered, source: str) -> None:
             say(f"and {plural(len(done.reasons) - len(shown), 'more reason')} (-v)")
     if not done.npu_nodes:
         out.warn(f"nothing of the model runs on {done.target}; `qdqtool analyze` says of each node why")
-    say(written(done.files[0], source, *done.files[1:]))
+    say(f"wrote {files_of(done.files[0], source, *done.files[1:])}")
 
 
 COMMANDS = {"compile": compile, "lower": lower}

@@ -50,7 +50,7 @@ def run_edit(out: Out, asked: Edit, *, times: bool = False) -> None:
                     say(f"  {change}")
         if report.passes and not report.modified:
             say("nothing to change: the model is saved as it was")
-        say(written(saved.output, saved.source))
+        say(f"wrote {files_of(saved.output, saved.source)}")
 
     out.result(payload, render)
 
@@ -60,14 +60,14 @@ def stored_bytes(path: str) -> int:
     return sum(os.path.getsize(file) for file in [path, *_data_files(path)])
 
 
-def written(output: str, source: str, *others: str) -> str:
-    """What a command says that wrote a model: the file, its data file, ``others``; and the data file that it shares with the
+def files_of(output: str, source: str, *others: str) -> str:
+    """What a command says it wrote, of a model: the file, its data file, ``others``; and the data file that it shares with the
     model it was made of, ``source``."""
     files = data_files(output, source)
     shared, own = ([file for file, is_shared in files if is_shared == wanted] for wanted in (True, False))
     known = {os.path.realpath(file) for file in own}
     own += [file for file in others if os.path.realpath(file) not in known]
-    text = f"wrote {' and '.join([output, *own])}"
+    text = " and ".join([output, *own])
     if shared:
         text += f"; weights in {' and '.join(shared)}, shared with {source} (--copy-data writes its own)"
     return text

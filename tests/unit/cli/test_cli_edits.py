@@ -216,7 +216,8 @@ def test_insert_and_remove_are_inverse(weights: str, tmp_path: Path) -> None:
     accepted(inserted)
     assert cli("inspect", inserted, "--json").json["qdq"]["pairs"] == 33
     cli("qdq", "remove", inserted, "--all", "-o", removed)
-    assert cli("inspect", removed, "--json").json["qdq"] == {"q": 0, "dq": 0, "pairs": 0, "weights": 0, "coverage": 0.0}
+    qdq = cli("inspect", removed, "--json").json["qdq"]
+    assert set(qdq.values()) == {0}
     if weights == "qdq":
         same_outputs(DIGITS, removed, images())
         assert cli("diff", DIGITS, removed).out == "no differences\n"

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from qdqtool.cli.render import megabytes, plural, table
 from tests.cases.cli_helpers import CALIB, DIGITS, OURS, SAMPLES, cli, strict_json
+from tests.cases.integer_models import packed
+from tests.cases.quantized_files import quantized_dynamic, quantized_static
 from tests.dial import some
 from tests.golden_messages.refusal import told
 
@@ -42,7 +45,23 @@ def test_inspect(quantized: str) -> None:
         "weights": 0,
     }
     after = cli("inspect", quantized, "--json").json["qdq"]
-    assert after == {"q": 27, "dq": 27, "pairs": 27, "weights": 14, "coverage": 1.0}
+    none = {"qlinear": 0, "integer": 0, "nbits": 0}
+    assert after == {"q": 27, "dq": 27, "pairs": 27, "weights": 14, "coverage": 1.0, **none}
+
+
+def test_inspect_counts_operators_on_integers(tmp_path: Path) -> None:
+    """QLinearConv, QGemm (contrib); MatMulInteger and ConvInteger; a MatMulNBits: each is a layer that is quantized."""
+    quantized_static(tmp_path / "static.onnx")
+    quantized_dynamic(tmp_path / "dynamic.onnx")
+    ops = cli("inspect", tmp_path / "static.onnx", "--json").json
+    assert ops["qdq"]["qlinear"] == sum(n for op, n in ops["ops"].items() if "QLinear" in op or "QGemm" in op)
+    assert ops["qdq"]["coverage"] == 1
+    assert f"{ops['qdq']['qlinear']} QLinear operators" in cli("inspect", tmp_path / "static.onnx").out
+    found = cli("inspect", tmp_path / "dynamic.onnx", "--json").json
+    assert found["qdq"]["integer"] == sum(n for op, n in found["ops"].items() if "Integer" in op or "LSTM" in op) > 2
+    onnx.save(packed(32, 8)[0], tmp_path / "packed.onnx")
+    assert cli("inspect", tmp_path / "packed.onnx", "--json").json["qdq"]["nbits"] == 1
+    assert "1 packed product\n" in cli("inspect", tmp_path / "packed.onnx").out
 
 
 def test_inspect_of_everything_we_have() -> None:
