@@ -19,6 +19,7 @@ from qdq_passes.integers.look.integer_products import is_integer_product
 from qdq_passes.npu.partitions.partitions import WAYS_OUT
 from qdq_passes.npu.units.float_causes import FloatCause, float_cause, float_causes
 from qdq_passes.npu.units.units import Unit
+from qdq_passes.npu.units.verdict import CUT_BEFORE
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import encoding_of, pair_of
 from qdq_passes.refine.look.shifts import RULES
@@ -75,7 +76,7 @@ def of_operator(op: str, unit: Unit, target: str) -> str:
 def of_form(op: str, unit: Unit, target: str) -> str:
     """Of an operator that a target does not take, or not so, and that no pass replaces."""
     value = first_value(unit)
-    cut = f"; or end the model before it: `qdqtool extract --outputs {shlex.quote(value.name or '')}`" if value else ""
+    cut = f"{CUT_BEFORE}`qdqtool extract --outputs {shlex.quote(value.name or '')}`" if value else ""
     return f"no pass is known that replaces this {op}: write it with what {target} takes{cut}"
 
 

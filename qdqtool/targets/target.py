@@ -13,7 +13,7 @@ from qdq_passes.core.names import kebab_case
 from qdq_passes.graph.uses import FLOAT_TYPES
 from qdq_passes.npu.traps.rule import TrapRule
 from qdq_passes.npu.units.units import Unit
-from qdq_passes.npu.units.verdict import Boundary, Policy, Verdict, VerdictKind
+from qdq_passes.npu.units.verdict import UNQUANTIZED, Boundary, Policy, Verdict, VerdictKind
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.refine.look.shifts import ShiftLimits, Violation
@@ -229,7 +229,7 @@ class Target:
             reason = f"{facts.op} is not quantized: {facts.why_float}"
             bias_alone = all(c.operand == "bias" for c in complaints)
             mend = conversions(complaints, nearest, self.name) if bias_alone else facts.mend_float
-            return self._verdict("fallback", facts, "not-quantized", reason, mend)
+            return self._verdict("fallback", facts, UNQUANTIZED, reason, mend)
         if complaints:
             mend = conversions(complaints, nearest, self.name)
             reason = self._refusal(rule, facts, complaints)

@@ -58,6 +58,7 @@ EXCEPTIONS = {
     ("qnn_htp", "InstanceNormalization on qnn_htp: weight is int16"): "16a16w stores every weight in 16 bits, as ExecuTorch does",
     ("qnn_htp", "Pad with a constant and int16 input"): "it pads int16 in other modes, which no list of operators says",
     ("qnn_htp", "Transpose of 6 dimensions with int16 input"): "that of a DepthToSpace, which it has not for int16 either",
+    ("qnn_htp", "LayerNormalization with uint8 input and int8 gain"): "u8w8 stores gains with no zero point, as generic_int8 wants them",
     ("qnn_htp", "PRelu with uint16 input fails to compile"): "mobilequant gives it 16 bits by a rule; lists go by the preset's type",
     ("qnn_htp_v68", "with int16 weight is not supported"): "16-bit weights are refused by a case there, not by a scheme",
     ("qnn_htp", "Celu is not supported on qnn_htp"): "there is no Min and no Exp of int16 to write it with",

@@ -14,10 +14,11 @@ from qdq_passes.graph.annotate import Placement
 from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, is_standard, label, main_nodes
+from qdq_passes.npu.partitions.behind import behind_declined
 from qdq_passes.npu.partitions.partition_graph import Partition, compute_nodes, group_units, make_partitions
 from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
 from qdq_passes.npu.units.units import Unit, UnitGraph, unit_graph, units_of
-from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
+from qdq_passes.npu.units.verdict import CPU, CUT_BEFORE, NOTHING_TO_MEND, Boundary, Policy, TargetRules, Verdict
 from qdq_passes.qdq.look.pairs import pair_of
 
 #: Rule of what a target takes and the simulated NPU does not compute.
@@ -181,7 +182,15 @@ def _too_small(graph: UnitGraph, members: Sequence[Unit], settled: Mapping[Unit,
     beside = next((unit for unit in _beside(graph, set(members)) if not settled[unit].is_npu), None)
     if beside is None:
         return _fallback("minimum-group", reason, "nothing to mend: the model has no more operators for the NPU here")
-    mend = settled[beside].suggestion or settled[beside].reason
+    mend = (settled[beside].suggestion or settled[beside].reason).partition(CUT_BEFORE)[
+        0
+    ]  # there, it would still be alone
+    if mend.startswith(NOTHING_TO_MEND):
+        return _fallback(
+            "minimum-group",
+            reason,
+            f"nothing to mend at {_shown(beside)} beside it: {mend.removeprefix(NOTHING_TO_MEND)}",
+        )
     return _fallback("minimum-group", reason, f"mend {_shown(beside)} beside it, so that they run together: {mend}")
 
 
@@ -216,6 +225,8 @@ def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) 
     settled = dict(verdicts)
     if policy == "node":
         return settled
+    if policy == "region":
+        settled |= behind_declined(graph, verdicts)
     if policy == "whole-model":
         regions = [[item for item in graph.items if isinstance(item, Unit)]]
         culprits = [unit for unit in regions[0] if unit.is_compute and not verdicts[unit].is_npu]

@@ -73,6 +73,10 @@ class TargetRules(Protocol):
 
 #: The engine of what no NPU runs.
 CPU = "CPU"
+#: Rule of what is declined because it is float, where the target has it for integers alone.
+UNQUANTIZED = "not-quantized"
+#: How a suggestion begins that has none, and the way out of those that know no other.
+NOTHING_TO_MEND, CUT_BEFORE = "nothing to mend: ", "; or end the model before it: "
 
 
 @dataclass(frozen=True, kw_only=True)
