@@ -202,7 +202,7 @@ LEAST, LEAST_OF_4_BITS = 20.0, 12.0
 #: Not bit for bit, in dB. onnxruntime's dynamic quantization makes Conv and Add of a Conv with a bias, MatMul and Add of a Gemm: sums of a
 #: few hundred float32 values associate otherwise in each of some dozen layers, by 2^-24·√n each. Its QLinear operators keep no name
 #: of a Relu: one comes back also where calibration saw nothing below −s/2, as the file cuts off there, which loses what was above.
-NEARLY = {"onnxruntime dynamic": 90.0, "onnxruntime QOperator": 60.0}
+NEARLY = {"onnxruntime dynamic": 90.0, "onnxruntime QOperator": 45.0}
 #: The reference moves a position and leaves the stored integers: what they stand for is another number then, in the file already.
 MOVED = "xint8-compat, dq"
 #: Against the float model where weights are stored as floats, and int32 biases alone are rounded.
