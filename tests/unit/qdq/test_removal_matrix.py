@@ -249,7 +249,9 @@ OF_EXPORTS = (
 
 
 #: Architectures whose masks of the largest float, or of −inf, some quantizers write as infinite scales, or bound.
-MASKED = ("bert", "clip")
+MASKED = ("bert", "clip", "swin")
+#: The bound of a Clip(0, 6) that calibration did not reach cannot be told, and what a detector picks hangs on the last bits.
+BOUNDED = ("ssdlite",)
 ONLY_WEIGHTS = ("onnxruntime dynamic", "w4")
 
 
@@ -260,7 +262,8 @@ ONLY_WEIGHTS = ("onnxruntime dynamic", "w4")
         (name, writer)
         for name in exports.names()
         for writer in OF_EXPORTS
-        if not name.startswith(MASKED) or writer.startswith(ONLY_WEIGHTS)
+        if writer.startswith(ONLY_WEIGHTS)
+        or not (name.startswith(MASKED) or (name.startswith(BOUNDED) and writer.startswith("onnxruntime")))
     ],
 )
 def test_exports_come_back(name: str, writer: str, tmp_path: Path) -> None:
