@@ -25,8 +25,9 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline, run_pipeline
 import qdqtool
 from qdqtool.io.models.load import model_of
 from qdqtool.io.models.provenance import history
-from qdqtool.presets.loading import PRESETS, load_preset
-from qdqtool.runtime.session import open_session
+from qdqtool.presets import PRESETS
+from qdqtool.presets.loading import load_preset
+from qdqtool.runtime.session import RUNTIME, compute, open_session
 from qdqtool.verbs.qdq.remove import Remove
 from tests.cases.quantized_files import Samples
 from tests.cases.small_models import Array, parsed
@@ -148,7 +149,7 @@ def prepared(source: onnx.ModelProto, quantized: ir.Model) -> ir.Model:
             if each.name() in ("adjust-ranges", "annotate-encodings"):
                 break
             before.append(each)
-        Pipeline(tuple(before)).run(model)
+        Pipeline(tuple(before)).run(model, inputs={RUNTIME: compute})
     return model
 
 
