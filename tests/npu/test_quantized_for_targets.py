@@ -16,10 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["digits", "detector", "if_branch", "local_function", "mobilenet_block", "vit_block"]
 #: qnn_htp_v68 is qnn_htp without 16-bit weights.
 TARGETS = ["apple_ane", "cloud_ai100", "generic_int8", "qnn_htp", "tpu_like", "vitis_xint8"]
-#: Nothing of a model runs where one node is refused (whole-model), or where a preset of the DPU leaves one out of reach.
-NOTHING = {
-    ("if_branch", "apple_ane"), ("if_branch", "cloud_ai100"), ("detector", "vitis_xint8"), ("vit_block", "vitis_xint8"),
-}  # fmt: skip
+#: Nothing of a model runs where one node is refused (whole-model).
+NOTHING = {("if_branch", "apple_ane"), ("if_branch", "cloud_ai100")}
 #: What compute in floating point what is not quantized.
 FLOATS = ["apple_ane", "cloud_ai100", "qnn_htp", "tpu_like"]
 

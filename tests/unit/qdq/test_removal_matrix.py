@@ -25,7 +25,8 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline, run_pipeline
 import qdqtool
 from qdqtool.io.models.load import model_of
 from qdqtool.io.models.provenance import history
-from qdqtool.presets.loading import PRESETS, load_preset
+from qdqtool.presets import PRESETS
+from qdqtool.presets.loading import load_preset
 from qdqtool.runtime.session import RUNTIME, compute, open_session
 from qdqtool.verbs.qdq.remove import Remove
 from tests.cases.quantized_files import Samples
@@ -148,8 +149,7 @@ def prepared(source: onnx.ModelProto, quantized: ir.Model) -> ir.Model:
             if each.name() in ("adjust-ranges", "annotate-encodings"):
                 break
             before.append(each)
-        steps = Pipeline(tuple(before))
-        steps.run(model, inputs={RUNTIME: compute} if RUNTIME in steps.needs() else {})
+        Pipeline(tuple(before)).run(model, inputs={RUNTIME: compute})
     return model
 
 
