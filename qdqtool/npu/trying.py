@@ -61,11 +61,10 @@ def ways_tried(
         work = None
         if not opened:
             break
+    own = {node.name: node.placement.suggestion for node in nodes}
+    tried = f"; tried without success: {len(TRIED)} pipelines of passes, of folding, merging and taking operators apart"
     for refusal in opened:
-        tried = (
-            f"; tried without success: {len(TRIED)} pipelines of passes, of folding, merging and taking operators apart"
-        )
-        said |= dict.fromkeys(refusal.nodes, refusal.suggestion + tried)
+        said |= {name: own[name] + tried for name in refusal.nodes}
     return said
 
 

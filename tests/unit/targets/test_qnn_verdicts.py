@@ -289,13 +289,22 @@ def test_a_sample_that_is_quantized_for_it_stays_on_integers(sample: str, preset
     assert qdqtool.analyze(made, target="qnn_htp").verdict == "npu-int"
 
 
+@pytest.mark.parametrize(
+    ("preset", "operators"), [(None, {"Gemm", "LeakyRelu"}), ("xint8", {"Gemm", "Mul", "Relu", "Add"})]
+)
+def test_a_leaky_relu_is_quantized_as_the_target_has_it(preset: str | None, operators: set[str]) -> None:
+    """No scheme of int8 has it: it is taken apart there."""
+    sample = str(SAMPLES / "local_function.onnx")
+    found = qdqtool.analyze(
+        qdqtool.quantize(sample, data="random:1", preset=preset, target="qnn_htp").model, target="qnn_htp"
+    )
+    assert {(n.op, n.placement.verdict) for n in found.nodes if n.is_compute} == {(op, "npu-int") for op in operators}
+
+
 def test_a_leaky_relu_on_int8_is_the_one_thing_that_is_left() -> None:
-    """No scheme of int8 has it: the warning of quantizing says so, and what `analyze` suggests puts it on the NPU."""
-    warnings: list[str] = []
-    made = qdqtool.quantize(
-        str(SAMPLES / "local_function.onnx"), data="random:1", target="qnn_htp", warn=warnings.append
-    ).model
-    assert [text for text in warnings if "LeakyRelu on qnn_htp: activation is int8, not uint8 or uint16" in text]
+    """Where another tool has left it so, what `analyze` suggests puts it on the NPU."""
+    made = qdqtool.quantize(str(SAMPLES / "local_function.onnx"), data="random:1", target="qnn_htp").model
+    run_pipeline(made, "convert-encodings{dtype=int8 kinds=[activation]}")
     found = {n.op: n.placement for n in qdqtool.analyze(made, target="qnn_htp").nodes if n.is_compute}
     assert {op: placement.verdict for op, placement in found.items() if placement.verdict != "npu-int"} == {
         "LeakyRelu": "fallback"
