@@ -19,11 +19,11 @@ _former_modules.install(
 )
 
 if TYPE_CHECKING:
-    from qdq_passes.pipeline.pipeline import run_pipeline
     from qdq_passes.surgeon.bridge import from_gs, to_gs
 
     from qdqtool.io.models.load import load
     from qdqtool.io.models.save import save
+    from qdqtool.runtime.session import run_pipeline
     from qdqtool.verbs.compare import compare
     from qdqtool.verbs.deploy import deploy
     from qdqtool.verbs.encodings.convert_encodings import convert_encodings
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = {
     "from_gs": "qdq_passes.surgeon.bridge",
     "load": "qdqtool.io.models.load",
-    "run_pipeline": "qdq_passes.pipeline.pipeline",
+    "run_pipeline": "qdqtool.runtime.session",
     "save": "qdqtool.io.models.save",
     "to_gs": "qdq_passes.surgeon.bridge",
 }

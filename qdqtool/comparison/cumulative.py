@@ -18,8 +18,9 @@ from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
 from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.report import Compared, Comparison
+from qdqtool.comparison.turns import peeked, turns_of
 from qdqtool.io.feeds.feeds import Feeds
-from qdqtool.io.files.progress import Progress
+from qdqtool.io.files.progress import Progress, after
 from qdqtool.runtime.taps import Taps, float_tensors
 
 
@@ -67,8 +68,46 @@ def compare_models(
     warnings: list[str] = []
     inputs = matched("inputs", _input_names(a), _input_names(b), warnings)
     tracks = _tracks(a, b, tensors, per_slice, warnings)
-    taps_a = Taps(a, [t.in_a for t in tracks], threads=threads)
-    taps_b = Taps(b, [t.in_b for t in tracks], threads=threads)
+    first, feeds = peeked(feeds)
+    turns = turns_of([(t.in_a, t.in_b) for t in tracks], (a, b), first)
+    if len(turns) > 1 and not isinstance(feeds, Feeds):
+        feeds = list(feeds)
+    count = feeds.count if isinstance(feeds, Feeds) else len(feeds) if isinstance(feeds, Sequence) else None
+    samples, kept = 0, list[_Track]()
+    for at, turn in enumerate(turns):
+        those = [tracks[i] for i in turn]
+        opened = [
+            Taps(model, names, threads=threads)
+            for model, names in ((a, [t.in_a for t in those]), (b, [t.in_b for t in those]))
+        ]
+        ticks = progress if len(turns) == 1 or count is None else after(at * count, progress, len(turns) * count)
+        samples = _run(opened[0], opened[1], inputs, those, feeds, warnings, ticks)
+        kept += those
+    if not samples:
+        raise UsageError("there is no sample to compare on", hint="--data gives the samples")
+    inside = [_compared(t) for t in kept if not t.is_output]
+    return Comparison(
+        outputs=tuple(_compared(t) for t in kept if t.is_output),
+        tensors=tuple(sorted(inside, key=lambda c: (worst_first(c.agreement.sqnr_db), c.name))),
+        samples=samples,
+        warnings=tuple(warnings),
+    )
+
+
+def _run(
+    taps_a: Taps,
+    taps_b: Taps,
+    inputs: Mapping[str, str],
+    tracks: list[_Track],
+    feeds: Iterable[Mapping[str, Array]],
+    warnings: list[str],
+    progress: Progress | None,
+) -> int:
+    """Take all samples into ``tracks``, of which those that cannot be compared go; how many there were.
+
+    Raises:
+        ModelError: an output cannot be compared.
+    """
     total = feeds.count if isinstance(feeds, Feeds) else None
     samples = 0
     for feed in feeds:
@@ -87,15 +126,7 @@ def compare_models(
             progress(samples, total)
     taps_a.session.close()
     taps_b.session.close()
-    if not samples:
-        raise UsageError("there is no sample to compare on", hint="--data gives the samples")
-    inside = [_compared(t) for t in tracks if not t.is_output]
-    return Comparison(
-        outputs=tuple(_compared(t) for t in tracks if t.is_output),
-        tensors=tuple(sorted(inside, key=lambda c: (worst_first(c.agreement.sqnr_db), c.name))),
-        samples=samples,
-        warnings=tuple(warnings),
-    )
+    return samples
 
 
 def _tracks(

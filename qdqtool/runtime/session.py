@@ -17,6 +17,8 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, SetupError, UsageError
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report
+from qdq_passes.pipeline.pipeline import run_pipeline as run_passes
 
 from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
@@ -246,3 +248,20 @@ def compute(model: ir.Model, feeds: Sequence[Mapping[str, Array]]) -> list[dict[
     """The outputs of ``model`` for each of ``feeds``, by name, in onnxruntime without optimization."""
     session = open_session(model)
     return [dict(session.run(feed)) for feed in feeds]
+
+
+def run_pipeline(
+    model: ir.Model,
+    pipeline: str | Pipeline,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    hooks: Iterable[Hook] = (),
+    copy: bool = False,
+) -> Report:
+    """`qdq_passes.run_pipeline` with onnxruntime bound to ``@runtime``, so that a recorded pipeline needs its ranges alone.
+
+    Raises:
+        UsageError: a named input is missing.
+        QdqError: a pass or hook refused; ``where`` names the pass.
+    """
+    return run_passes(model, pipeline, inputs={RUNTIME: compute, **(inputs or {})}, hooks=hooks, copy=copy)

@@ -22,7 +22,7 @@ class Placed:
         output: the quantized model.
         data: its samples (.npz).
         share: of the multiply-accumulates on the NPU, 0 to 1.
-        left: names of the operators that stay on the CPU, QuantizeLinear and DequantizeLinear left out.
+        left: names of the operators that stay on the CPU; pairs, and what works on shapes, indices and masks alone, are none of them.
     """
 
     output: Path
@@ -44,9 +44,5 @@ def placed(name: str, target: str, folder: Path) -> Placed:
     model, data = write(name, folder, SAMPLES)
     qdqtool.quantize(model, data=str(data), target=target, output=output)
     found = qdqtool.analyze(output, target=target, trials=False).to_json()
-    left = tuple(
-        node["name"]
-        for node in found["nodes"]
-        if node["device"] == "CPU" and node["op"] not in ("QuantizeLinear", "DequantizeLinear")
-    )
+    left = tuple(node["name"] for node in found["nodes"] if node["device"] == "CPU" and node["kind"] == "compute")
     return Placed(output, data, found["npu_macs_share"] or 0.0, left)

@@ -98,6 +98,7 @@ def test_a_language_model_with_its_mask_left_float(tmp_path: Path) -> None:
         "--overwrite",
         "-o",
         tmp_path / "q.onnx",
+        "--no-bound-masks",
     )
     done = cli(*command)
     assert done.json["sqnr_db"] < 8

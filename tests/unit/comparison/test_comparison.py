@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.comparison.cumulative import compare_models
+from qdqtool.comparison.turns import turns_of
 from qdqtool.io.feeds.feeds import input_specs, open_feeds
+from qdqtool.runtime.taps import Taps
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal
 
@@ -177,3 +180,38 @@ def test_a_mask_of_a_hundred_hides() -> None:
     a, b = model(text.format(low="-100")), model(text.format(low="-16"))
     (found,) = compare_models(a, b, [{"x": np.array([[1, 2], [3, 4]], np.float32)}]).tensors
     assert found.agreement.is_exact
+
+
+def test_what_does_not_fit_into_memory_is_compared_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same figures, from feeds that can be read once, with few values held at a time."""
+    whole = compare_models(model(FLOAT), model(QUANTIZED), feeds(), per_slice=1).to_json()
+    held: list[list[str]] = []
+
+    class Counted(Taps):
+        def __init__(self, given: ir.Model, tensors: Iterable[str], **options: Any) -> None:
+            super().__init__(given, tensors, **options)
+            held.append([*self.names])
+
+    monkeypatch.setattr("qdqtool.comparison.turns.HELD", 1)
+    monkeypatch.setattr("qdqtool.comparison.cumulative.Taps", Counted)
+    ticks: list[tuple[int, int | None]] = []
+    found = compare_models(
+        model(FLOAT), model(QUANTIZED), iter(feeds()), per_slice=1, progress=lambda *at: ticks.append(at)
+    )
+    assert found.to_json() == whole
+    assert held == [["y"], ["y"], ["h"], ["d"]]
+    assert ticks == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"), [(["N", 4], [range(2), range(2, 3)]), ([1, 4], [range(3)]), ([None, 4], [range(3)])]
+)
+def test_symbolic_sizes_are_those_of_the_samples(
+    shape: list[Any], wanted: list[range], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = model("g (float[N,4] x) => (float[N,4] c) { a = Relu(x)  b = Neg(a)  c = Neg(b) }")
+    for value in [v for node in graph.graph for v in node.outputs]:
+        value.shape = ir.Shape(shape)
+    monkeypatch.setattr("qdqtool.comparison.turns.HELD", 4 * 4 * 8 * 2 * 2)
+    names = [(name, name) for name in "abc"]
+    assert turns_of(names, (graph, graph), {"x": np.zeros((8, 4), np.float32)}) == wanted

@@ -22,7 +22,7 @@ from qdqtool.io.models.save import serialize
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.recovery import Recovery
 from qdqtool.quantization import recovery
-from qdqtool.runtime.session import open_session
+from qdqtool.runtime.session import RUNTIME, compute, open_session
 from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import cli
 from tests.golden_messages.refusal import refusal
@@ -214,7 +214,7 @@ def test_smoothing_keeps_the_float_model_to_the_bit() -> None:
     done = qdqtool.quantize(VIT, preset="a8w8", data={"input": data}, smooth=0.5)
     statistics = done.quantization.statistics
     assert statistics is not None
-    Planned(preset="a8w8").plan().prepare.run(plain)
+    Planned(preset="a8w8").plan().prepare.run(plain, inputs={RUNTIME: compute})
     (prepared,) = open_session(plain).run({"input": data}).values()
     report = run_pipeline(plain, "smooth-activations{statistics=@statistics}", inputs={"statistics": statistics.layers})
     edited = {c.where for c in report.changes if c.kind == "edit"}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import qdqtool
-from qdqtool.runtime.session import compute
 from tests.cases.small_models import model
 
 #: A detector's head: boxes of some hundred and scores below one meet in a Concat, which a DPU does not shift for.
@@ -41,9 +40,7 @@ def test_a_head_of_two_scales_leaves_the_network_on_the_npu(data: str) -> None:
         "join: stays float: at join (Concat), which the target does not take as it stands"
     ]
     replayed = qdqtool.run_pipeline(
-        model(HEAD),
-        str(found.quantization.plan.pipeline),
-        inputs={"ranges": found.quantization.ranges.bound, "runtime": compute},
+        model(HEAD), str(found.quantization.plan.pipeline), inputs={"ranges": found.quantization.ranges.bound}
     )
     assert [n.name for n in replayed.model.graph] == [n.name for n in found.model.graph]
 

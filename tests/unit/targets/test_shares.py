@@ -69,8 +69,10 @@ def test_what_is_placed_is_what_an_analysis_places(tmp_path: Path) -> None:
     """`placed_on` asks less, on the model itself where all is known of it, and finds the same; the model stays as it is."""
     given, chip = model(CONV), load_target(target_file(tmp_path, 'policy = "region"'))
     before = ir.to_proto(given).SerializeToString(deterministic=True)
-    placed = placed_on(given, chip)
-    whole = qdqtool.analyze(given, target=target_file(tmp_path, 'policy = "region"'), trials=False)
+    placed, whole = (
+        placed_on(given, chip),
+        qdqtool.analyze(given, target=target_file(tmp_path, 'policy = "region"'), trials=False),
+    )
     assert ir.to_proto(given).SerializeToString(deterministic=True) == before
     assert (placed.nodes, placed.refusals, placed.partitions) == (whole.nodes, whole.refusals, len(whole.partitions))
     prepared = run_pipeline(model(CONV), "give-names,infer-shapes", copy=True).model
