@@ -48,12 +48,14 @@ def _fit(array: NDArray[Any], value: ir.Value) -> NDArray[Any]:
     return array[0] if value.shape is not None and array.ndim > len(value.shape) else array
 
 
+@pytest.mark.product(cover=(), extra=6)
 @each_export
 def test_no_more_nodes_than_onnxslim(name: str) -> None:
     model, _ = simplified(name)
     assert len(model.graph) <= ONNXSLIM[name]
 
 
+@pytest.mark.product(cover=(), extra=6)
 @each_export
 def test_the_same_outputs(name: str) -> None:
     model, _ = simplified(name)
@@ -66,6 +68,7 @@ def test_the_same_outputs(name: str) -> None:
         np.testing.assert_allclose(new, old, rtol=0, atol=BOUND * float(np.abs(old).max(initial=0)))
 
 
+@pytest.mark.product(cover=(), extra=6)
 @each_export
 def test_nothing_hangs_on_static_shapes(name: str) -> None:
     """What makes shapes is gone, but where detections are counted or the batch is symbolic."""
