@@ -127,11 +127,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "fold-constants": (Row("fold-constants{what=all}"),),
     "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq", runs=True),),
     "isolate-operators": (
-        Row(
-            f"infer-shapes,isolate-operators{{taken=[{','.join(QUANTIZED_OPS)}]}},{_ANNOTATE},"
-            "insert-qdq{domain=com.microsoft}",
-            runs=True,
-        ),
+        Row(f"isolate-operators{{taken=[{','.join(QUANTIZED_OPS)}]}},{_ANNOTATE},insert-qdq", runs=True),
     ),
     "split-operators": (Row(f"split-operators{{operators=[{','.join(FORMS)}]}}", runs=True),),
     "insert-qdq": (Row(f"{_ANNOTATE},insert-qdq", runs=True), Row(f"{_ANNOTATE},insert-qdq{{weights=dq}}", runs=True)),
