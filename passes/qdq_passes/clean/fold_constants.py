@@ -17,7 +17,8 @@ from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
 from qdq_passes.graph.evaluate.rare import Compute
 from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, Scope, StaticWalk, walk
 from qdq_passes.graph.operators.qdq_ops import is_quantization, opset_at
-from qdq_passes.graph.uses import FLOAT_TYPES, GraphLike, all_graph_likes, all_nodes, is_constant, is_standard
+from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.uses import FLOAT_TYPES, GraphLike, all_graph_likes, all_nodes, input_at, is_constant, is_standard
 
 #: Operators of sequences, whose length onnxscript's folder finds.
 _SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence")
@@ -205,10 +206,21 @@ def _fold_sequences(model: ir.Model) -> None:
         optimizer.fold_constants(model, onnx_shape_inference=False, should_fold=lambda _: False)
 
 
+def _is_split_unknown(node: ir.Node) -> bool:
+    """Whether ``node`` splits into pieces of a size that is computed: onnxscript's folder fails there."""
+    split = input_at(node, 1)
+    return (
+        is_standard(node, "SplitToSequence")
+        and split is not None
+        and not is_constant(split)
+        and static_sizes(split) == []
+    )
+
+
 @contextmanager
 def _shielded(model: ir.Model) -> Iterator[None]:
     """Hide operators from onnxscript's folder behind a domain that is not imported: it passes those by."""
-    hidden = [(node, node.domain) for node in all_nodes(model) if is_standard(node, *_SHIELDED)]
+    hidden = [(n, n.domain) for n in all_nodes(model) if is_standard(n, *_SHIELDED) or _is_split_unknown(n)]
     for node, _ in hidden:
         node.domain = _SHIELD
     try:

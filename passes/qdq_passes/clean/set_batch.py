@@ -17,7 +17,7 @@ from qdq_passes.graph.edit import Namer, own_initializer, set_constant
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.sizes import static_sizes
-from qdq_passes.graph.uses import constant_array, input_at, is_constant, is_standard, label, main_nodes
+from qdq_passes.graph.uses import constant_array, input_at, integer_of, is_constant, is_standard, label, main_nodes
 
 #: What reads where a result goes to in an input of integers.
 _SHAPED = ("Reshape", "Expand")
@@ -104,7 +104,7 @@ def _edits(model: ir.Model, spots: Mapping[ir.Value, Spot], samples: int, size: 
             yield from _shape(node, 1, spot, samples, size)
         elif is_standard(node, "Resize") and (target := constant_array(input_at(node, 3))) is not None and target.size:
             yield (node, 3), _scaled(target, spot.axis, samples, size)
-        if is_qdq(node) or is_standard(node, "Reshape"):
+        if is_standard(node, "Reshape") or (is_qdq(node) and not integer_of(node, "block_size", 0)):
             continue
         for index, value in enumerate(node.inputs):
             if value is None or value in spots or (is_standard(node, *_SHAPED) and index == 1):

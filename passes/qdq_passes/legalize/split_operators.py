@@ -41,7 +41,7 @@ class SplitOperators(Pass):
     Graph: ``x → Mish → y`` → ``r = Sigmoid(−x); y = x·((1 − r²)/(1 + r²))``; ``x → Elu → y`` → ``t = Tanh(min(x, 0)/2);
     y = Relu(x) + 2α·t/(1 − t)``; ``x → GroupNormalization → y`` → ``x → Reshape → InstanceNormalization → Reshape → Mul → Add
     → y``.
-    Requires: sizes, for reductions, normalizations and moves.
+    Requires: sizes, for reductions, normalizations and moves; finite numbers: of -inf alone a MaxPool makes the lowest float.
     Keeps: inputs, outputs and their names; numerics within the bound, moves bit-exact.
     Skips: parameters that are computed, sizes that are not known; reductions and normalizations of other axes; nodes that are
     quantized as one with others; bfloat16, of which the bound does not hold; opsets below 13.
@@ -117,5 +117,7 @@ def _written(
         raise Declined(f"is of opset {site.opset}; run convert-opset")
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         raise Declined("has attributes of its function")
+    if any(0 in (inferred.sizes(value) or ()) for value in node.inputs if value is not None):
+        raise Declined("is of nothing")
     found = form.write(Given(node, site, inferred, dtype))
     return found if isinstance(found, Written) else Written(node, found), site.nodes
