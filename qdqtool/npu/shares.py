@@ -144,6 +144,17 @@ class Shares:
         macs = self.npu_macs_share
         return self.npu_percent / 100.0 if macs is None else macs
 
+    def shares_to_json(self) -> dict[str, Any]:
+        """The shares JSON-ready, in the words of the command's contract."""
+        return {
+            "compute_nodes": self.compute_nodes,
+            "npu_compute_nodes": self.npu_compute_nodes,
+            "npu_percent": self.npu_percent,
+            "macs": self.macs,
+            "npu_macs": self.npu_macs,
+            "npu_macs_share": self.npu_macs_share,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Placed(Shares):
@@ -170,12 +181,7 @@ class Placed(Shares):
         """JSON-ready; keys as in the report of an analysis, ``partitions`` a number."""
         return {
             "target": self.target,
-            "compute_nodes": self.compute_nodes,
-            "npu_compute_nodes": self.npu_compute_nodes,
-            "npu_percent": self.npu_percent,
-            "macs": self.macs,
-            "npu_macs": self.npu_macs,
-            "npu_macs_share": self.npu_macs_share,
+            **self.shares_to_json(),
             "partitions": self.partitions,
             "refusals": [refusal.to_json() for refusal in self.refusals],
         }
