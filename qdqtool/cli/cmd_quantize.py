@@ -10,13 +10,15 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
-from qdqtool.cli.render import Out, megabytes, plural, say, table
+from qdqtool.cli.render import Out, listed, megabytes, plural, say, table
 from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import WRITTEN, option
 from qdqtool.verbs.quantize import Quantize
 
-#: Tensors shown in the summary.
+#: Tensors, and converted nodes, shown in the summary.
 NOISIEST = 5
+#: Rows shown of its other tables.
+LISTED = 12
 
 if TYPE_CHECKING:
     from qdqtool.quantization.plan import Plan
@@ -68,7 +70,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
 
         out.result(payload, lambda: render_folder(payload, model, output))
         return
-    out.result(payload, lambda: _render(payload, done, model, output))
+    out.result(payload, lambda: _render(payload, done, model, output, out.verbose))
 
 
 def _show_pipeline(out: Out, asked: Quantize) -> None:
@@ -94,7 +96,8 @@ def _shown(asked: Quantize, job: Plan) -> str:
     return str(job.whole if is_calibrated else job.pipeline)
 
 
-def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) -> None:
+def _render(payload: dict[str, Any], done: Quantized, source: str, output: str, everything: bool) -> None:
+    """The summary; of its tables with ``everything`` every row."""
     from qdqtool.cli.tables.saving import files_of, stored_bytes
 
     rows: list[tuple[str, object]] = [
@@ -117,20 +120,11 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str) 
     rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}{_why_large(done)}"))
     rows.append(("seconds", f"{payload['seconds']:.1f}"))
     table(("", ""), rows)
-    if payload["excluded"]:
-        say()
-        table(("excluded node", "reason"), [(e["node"], e["reason"]) for e in payload["excluded"]])
-    if payload["refused"]:
-        say()
-        table(("value that stays float", "reason"), [(r["tensor"], r["reason"]) for r in payload["refused"]])
-    if payload["kept"]:
-        say()
-        table(("pair at an excluded node", "reason"), [(k["tensor"], k["reason"]) for k in payload["kept"]])
-    if payload["conversions"]:
-        say()
-        table(("converted node", "how"), [(c["node"], c["reason"]) for c in payload["conversions"][:NOISIEST]])
-        if len(payload["conversions"]) > NOISIEST:
-            say(f"and {len(payload['conversions']) - NOISIEST} more (-v)")
+    most = None if everything else LISTED
+    listed(("excluded node", "reason"), [(e["node"], e["reason"]) for e in payload["excluded"]], most)
+    listed(("value that stays float", "reason"), [(r["tensor"], r["reason"]) for r in payload["refused"]], most)
+    listed(("pair at an excluded node", "reason"), [(k["tensor"], k["reason"]) for k in payload["kept"]], most)
+    listed(("converted node", "how"), [(c["node"], c["reason"]) for c in payload["conversions"]], most and NOISIEST)
     _render_tensors(payload["tensors"])
     say(f"wrote {files_of(output, source)}")
 

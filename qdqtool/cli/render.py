@@ -111,6 +111,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         say(line)
 
 
+def listed(columns: Sequence[str], rows: Sequence[Sequence[object]], most: int | None = None) -> None:
+    """A table behind an empty line, of at most ``most`` rows, and how many more there are; nothing where there are none."""
+    if not rows:
+        return
+    say()
+    table(columns, rows[:most])
+    if most is not None and len(rows) > most:
+        say(f"and {len(rows) - most} more (-v)")
+
+
 def _rich_table(made: TextTable) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

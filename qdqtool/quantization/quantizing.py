@@ -16,7 +16,7 @@ from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
-from qdq_passes.graph.uses import all_values, has_body, main_nodes, op_type_of
+from qdq_passes.graph.uses import all_values, has_body, label, main_nodes, op_type_of
 from qdq_passes.numerics.override import parse_overrides
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
@@ -158,7 +158,7 @@ def quantize_model(
     ranges = calibrator.found
     pass_on(huge_ranges(model, plan, ranges, names), warn)
     masked = set(names) - set(unbounded(model, plan.materialise, ranges.bound, names))
-    excluded = _excluded(model, plan.annotate, demands)
+    excluded = _excluded(model, plan, demands, prepared.passes)
     constants = constants_of(model)
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
     materialised = plan.materialise.run(model, inputs=inputs, hooks=hooks)
@@ -169,7 +169,7 @@ def quantize_model(
         ranges=ranges,
         quantized_nodes=len({name for v in demands.nodes if (demand := DEMAND.get(v)) for name in demand.nodes}),
         excluded=excluded,
-        refused=_refused(plan, demands, passes, materialised),
+        refused=_refused(plan, demands, materialised),
         kept=tuple((c.where, c.because) for p in passes for c in p.changes if ", kept for " in c.because),
         pairs=len(qdq_pairs(model)),
         mac_shares=mac_shares(model),
@@ -187,22 +187,25 @@ def _stores(annotate: AnnotateEncodings, demands: Demands) -> bool:
     return annotate.activations == "none" and any(demands.role(value) != "bias" for value in demands.nodes)
 
 
-def _excluded(model: ir.Model, annotate: AnnotateEncodings, demands: Demands) -> tuple[tuple[str, str], ...]:
-    """(node, reason) of the nodes that demand nothing."""
-    by_user = annotate.excluded(model)
-    wanted = select_nodes(model, annotate.only) - by_user
-    reasons = ((node, _why_excluded(node, by_user, wanted, annotate, demands)) for node in main_nodes(model))
-    return tuple((node.name or node.op_type, reason) for node, reason in reasons if reason)
-
-
-def _refused(
-    plan: Plan, demands: Demands, passes: Sequence[PassReport], materialised: Report
+def _excluded(
+    model: ir.Model, plan: Plan, demands: Demands, prepared: Sequence[PassReport]
 ) -> tuple[tuple[str, str], ...]:
+    """(node, reason) of the nodes that demand nothing, behind the reports ``prepared``."""
+    by_user = plan.annotate.excluded(model)
+    wanted = select_nodes(model, plan.annotate.only) - by_user
+    isolated = dict(_isolated(plan, prepared))
+    reasons = (
+        (label(node), _why_excluded(node, by_user, wanted, plan.annotate, demands)) for node in main_nodes(model)
+    )
+    return tuple((name, isolated.get(name, reason)) for name, reason in reasons if reason)
+
+
+def _refused(plan: Plan, demands: Demands, materialised: Report) -> tuple[tuple[str, str], ...]:
     """(value, reason) of the values that stay float though a quantized node touches them."""
     refused = [(value.name or "", reason) for value, reason in demands.refused.items()]
     floats = {
         c.where: c.because.removeprefix(STAYS_FLOAT)
-        for p in passes
+        for p in materialised.passes
         for c in p.changes
         if c.because.startswith(STAYS_FLOAT)
     }
@@ -261,13 +264,13 @@ def prepare(
         empty.append(text)
     plan = plan.without(empty) if empty else plan
     marking = plan.precision.run(model, hooks=hooks)
-    pass_on(grouped(_isolated(plan, marking)), warn)
+    pass_on(grouped(_isolated(plan, marking.passes)), warn)
     return plan, Report(model, (*report.passes, *marking.passes))
 
 
-def _isolated(plan: Plan, report: Report) -> list[tuple[str, str]]:
-    """(node, reason) of what stays float around operators that a target lacks."""
-    ran = zip(plan.precision.passes, report.passes, strict=True)
+def _isolated(plan: Plan, prepared: Sequence[PassReport]) -> list[tuple[str, str]]:
+    """(node, reason) of what stays float around operators that a target lacks; ``prepared`` ends with the passes of precision."""
+    ran = zip(plan.precision.passes, prepared[len(prepared) - len(plan.precision.passes) :], strict=True)
     return [(c.where, c.because) for p, done in ran if isinstance(p, IsolateOperators) for c in done.changes]
 
 

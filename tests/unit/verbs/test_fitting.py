@@ -39,6 +39,11 @@ def test_a_head_of_two_scales_leaves_the_network_on_the_npu(data: str) -> None:
     assert [line for line in told if "join" in line] == [
         "join: stays float: at join (Concat), which the target does not take as it stands"
     ]
+    report = found.to_json()
+    assert [e["reason"] for e in report["excluded"] if e["node"] == "join"] == [
+        "stays float: at join (Concat), which the target does not take as it stands"
+    ]
+    assert "join" not in [r["tensor"] for r in report["refused"]], "a node is no value"
     replayed = qdqtool.run_pipeline(
         model(HEAD), str(found.quantization.plan.pipeline), inputs={"ranges": found.quantization.ranges.bound}
     )
