@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -58,9 +58,14 @@ def _width(policy: AnnotateEncodings) -> dict[str, int]:
     return {"bits": bits} if bits < 16 else {}
 
 
-def with_finite_masks(prepare: Pipeline, materialise: Pipeline) -> Pipeline:
-    """``prepare`` with the passes that leave nothing infinite of the masks that ``materialise`` bounds."""
-    if not any(isinstance(step, BoundAttentionMask) for step in materialise.passes):
+def with_finite_masks(
+    prepare: Pipeline, materialise: Pipeline, options: PlanOptions, taken: Collection[str]
+) -> Pipeline:
+    """``prepare`` with the passes that leave nothing infinite of masks, where ``materialise`` bounds them, or where a target that
+    computes the operators ``taken`` has no test for NaN."""
+    is_bounding = any(isinstance(step, BoundAttentionMask) for step in materialise.passes)
+    is_guarded = bool(taken) and "IsNaN" not in taken and options.bound_masks
+    if not is_bounding and not is_guarded:
         return prepare
     return prepare + Pipeline((make_pass("finite-masks", {}), make_pass("remove-nan-guards", {})))
 

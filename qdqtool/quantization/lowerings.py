@@ -14,20 +14,21 @@ from qdq_passes.pipeline.text import make_pass
 
 
 class Lowering(NamedTuple):
-    """A pass that writes ``op`` with the operators ``pieces``."""
+    """A pass that writes ``op`` with the operators ``pieces``; where it writes ``some`` alone, forms may write the others."""
 
     op: str
     pass_name: str
     pieces: tuple[str, ...]
+    some: bool = False
 
 
-#: Passes of their own; what they do not do, the forms of `split-operators` may.
+#: Passes of their own; of other operators the forms of `split-operators`.
 LOWERINGS = (
     Lowering("Attention", "decompose-attention", ("Add", "MatMul", "Mul", "Softmax")),
     Lowering("Einsum", "decompose-einsum", ("MatMul", "Reshape", "Transpose")),
     Lowering("GatherND", "gather-nd-to-gather", ("Gather", "Reshape")),
     Lowering("HardSwish", "split-hard-swish", ("HardSigmoid", "Mul")),
-    Lowering("Pow", "pow-to-mul", ("Mul",)),
+    Lowering("Pow", "pow-to-mul", ("Mul",), some=True),
     Lowering("ReduceMean", "reduce-mean-to-global-pool", ("GlobalAveragePool",)),
     Lowering("RotaryEmbedding", "decompose-rotary-embedding", ("Add", "Concat", "Mul", "Slice", "Sub")),
     Lowering("Split", "split-to-slice", ("Slice",)),
@@ -50,6 +51,7 @@ class Fusion(NamedTuple):
 FUSIONS = (
     Fusion("fuse-gelu", "Gelu", ("Add", "Div", "Erf", "Mul")),
     Fusion("fuse-hard-swish", "HardSwish", ("HardSigmoid", "Mul")),
+    Fusion("fuse-l2-norm", "LpNormalization", ("Clip", "Div", "Expand", "Mul", "ReduceL2", "ReduceSum", "Sqrt")),
     Fusion("fuse-layer-norm", "LayerNormalization", ()),
     Fusion("fuse-rms-norm", "RMSNormalization", ()),
     Fusion("fuse-silu", "Swish", ("Mul", "Sigmoid")),
@@ -81,7 +83,7 @@ def lowerings(taken: Collection[str]) -> Pipeline:
     pieces are."""
     found = set(taken)
     rows = [row for row in LOWERINGS if row.op not in found and found.issuperset(row.pieces)]
-    done = found | {row.op for row in rows}
+    done = found | {row.op for row in rows if not row.some}
     forms = [form.name for form in FORMS.values() if form.op not in done and found.issuperset(form.pieces)]
     passes = [make_pass(row.pass_name, {}) for row in rows]
     if forms:

@@ -216,7 +216,7 @@ def plan(
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
     materialise = with_decoder_passes(materialise, options)
-    prepare = with_finite_masks(prepare, materialise)
+    prepare = with_finite_masks(prepare, materialise, options, ops)
     prepare, materialise = with_precision(laid, options, prepare, materialise)
     recovery = options.over(laid.recovery)
     used = options.method or laid.method

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 import qdqtool
-from tests.exports.exports import names
+from qdqtool.targets.loading import load_target
+from tests.exports.exports import names, write
 from tests.exports.placing import TARGETS, placed
 
 ROOT = Path(__file__).parents[2]
 #: Where nothing but the target is said, at least so much of the multiply-accumulates is on the NPU.
 WHOLE = {"vitis_xint8": 0.95, "qnn_htp": 0.95}
+#: dB that an output may lose by what a target asks for beyond its preset.
+MOST_LOST = 1.0
 
 
 @pytest.mark.product(extra=2)
@@ -29,6 +32,21 @@ def test_an_export_goes_to_the_npu(name: str, target: str, tmp_path: Path) -> No
     assert ran["compared_with"] == "the numpy reference"
     for output, figures in ran["outputs"].items():
         assert (figures["max_lsb"], figures["exact"]) == (0, 1.0), output
+
+
+@pytest.mark.product(cover=("target",))
+@pytest.mark.parametrize("target", WHOLE)
+@pytest.mark.parametrize("name", names())
+def test_what_a_target_asks_for_costs_less_than_a_decibel(name: str, target: str, tmp_path: Path) -> None:
+    """Beside the same preset for no target; of all samples, as noise of fewer is worth a decibel by itself."""
+    model, data = write(name, tmp_path)
+    found = {}
+    for way in ({"target": target}, {"preset": load_target(target).legalization.preset}):
+        done = qdqtool.quantize(model, data=str(data), warn=lambda text: None, **way)
+        outputs = qdqtool.compare(model, done.model, data=str(data)).to_json()["outputs"]
+        found[next(iter(way))] = [figures["sqnr_db"] for figures in outputs.values()]
+    for fitted, plain in zip(found["target"], found["preset"], strict=True):
+        assert fitted is None or (plain is not None and fitted >= plain - MOST_LOST), found
 
 
 def test_the_table_holds_every_export_and_most_of_them_whole() -> None:

@@ -30,13 +30,14 @@ FORMS = {form.name: form for form in (*FUNCTIONS, *TENSORS)}
 class SplitOperators(Pass):
     """Write operators that an NPU lacks with those that it has; each form is an identity of arithmetic, not an approximation.
 
-    Functions: ``Abs``, ``Celu``, ``Clip``, ``Elu``, ``Gelu``, ``HardSigmoid``, ``HardSwish``, ``LeakyRelu``, ``Mish``, ``Neg``,
-    ``PRelu``, ``Reciprocal``, ``Selu``, ``Sigmoid``, ``Softplus``, ``Softsign``, ``Swish``, ``Tanh``. Of two forms one is named
-    by what it is made of: ``Elu:Exp``, ``Elu:Tanh``; ``Softplus:Sigmoid`` is that of Softplus and Tanh, as exporters write Mish.
-    Sums: ``Div`` (by a constant), ``Max`` and ``Min`` (of more than two), ``Mean``, ``ReduceMax``, ``ReduceSum``, ``Softmax``,
-    ``Sub``, ``Sum``. Normalizations: ``BatchNormalization``, ``GroupNormalization``, ``InstanceNormalization``,
-    ``LayerNormalization``, ``RMSNormalization``. Pools: ``GlobalAveragePool``, ``GlobalMaxPool``. Moves: ``DepthToSpace``,
-    ``Expand``, ``Flatten``, ``SpaceToDepth``, ``Squeeze``, ``Tile``, ``Unsqueeze``.
+    Functions: ``Abs``, ``Celu``, ``Clip``, ``Elu``, ``Gelu``, ``HardSigmoid``, ``HardSwish``, ``LeakyRelu``, ``Mish``,
+    ``Neg``, ``PRelu``, ``Pow``, ``Reciprocal``, ``Selu``, ``Sigmoid``, ``Softplus``, ``Softsign``, ``Swish``, ``Tanh``. Of
+    two forms one is named by what it is made of: ``Elu:Exp``, ``Elu:Tanh``; ``Softplus:Sigmoid`` is that of Softplus and
+    Tanh, as exporters write Mish. Sums: ``Div`` (by a constant), ``Max`` and ``Min`` (of more than two), ``Mean``,
+    ``ReduceMax``, ``ReduceSum``, ``Softmax``, ``Sub``, ``Sum``. Normalizations: ``BatchNormalization``,
+    ``GroupNormalization``, ``InstanceNormalization``, ``LayerNormalization``, ``RMSNormalization``. Pools:
+    ``GlobalAveragePool``, ``GlobalMaxPool``. Moves: ``DepthToSpace``, ``Expand``, ``Flatten``, ``SpaceToDepth``, ``Squeeze``,
+    ``Tile``, ``Unsqueeze``.
 
     Graph: ``x → Mish → y`` → ``r = Sigmoid(−x); y = x·((1 − r²)/(1 + r²))``; ``x → Elu → y`` → ``t = Tanh(min(x, 0)/2);
     y = Relu(x) + 2α·t/(1 − t)``; ``x → GroupNormalization → y`` → ``x → Reshape → InstanceNormalization → Reshape → Mul → Add

@@ -217,8 +217,9 @@ class Deployment:
             rows.append((self.judged.name, f"float {floating}, quantized {quantized}"))
         if simulation is not None:
             rows.append(("simulated", _agreement(simulation)))
-            if simulation.estimate is not None and simulation.estimate.us is not None:
-                rows.append(("estimated time", f"about {simulation.estimate.us:,.4g} µs a run; computed, not measured"))
+            us = None if simulation.estimate is None or simulation.is_cpu_alone else simulation.estimate.us
+            if us is not None:
+                rows.append(("estimated time", f"about {us:,.4g} µs a run; computed, not measured"))
         yield Section(title="", columns=("", ""), rows=tuple(rows))
 
     def _tables(self) -> Iterator[Section]:
@@ -303,6 +304,8 @@ def _agreement(found: Simulation) -> str:
     samples = f"on {plural(found.samples, 'sample')}"
     if not found.base:
         return f"{found.device}, {samples}, compared with nothing"
+    if found.is_cpu_alone:
+        return f"nothing: the CPU was compared with itself {samples}"
     if found.is_exact:
         return f"equal to {found.base} {samples}"
     worst = min(output.exact for output in found.outputs if output.exact is not None)

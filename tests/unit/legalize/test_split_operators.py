@@ -36,6 +36,7 @@ OTHERS = {
     "Max": (17, "float[6] a, float[6,1] b", "", "y = Max(x, a, b)"),
     "Min": (17, "float[6] a, float[6,1] b", "", "y = Min(x, a, b)"),
     "Mean": (17, "float[6] a, float[6,1] b", "", "y = Mean(x, a, b)"),
+    "Pow": (17, "", "float e = {-1.5}", "a = Mul(x, x) y = Pow(a, e)"),
     "PRelu": (17, "", "float[4,1,1] s = {0.1, -0.5, 2, 0}", "y = PRelu(x, s)"),
     "RMSNormalization": (23, "", "float[6] g = {1, 2, 3, 4, 5, 6}", "y = RMSNormalization(x, g)"),
     "ReduceMax": (18, "", "int64[2] a = {2, 3}", "y = ReduceMax<keepdims = 0>(x, a)"),

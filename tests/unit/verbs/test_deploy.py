@@ -16,6 +16,7 @@ from qdq_passes.errors import UsageError
 import qdqtool
 from qdqtool.cli.main import run
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal, told
 
 TARGET = ["--target", "vitis_xint8"]
@@ -76,6 +77,19 @@ def test_a_missed_bound_fails_behind_a_whole_folder(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found["simulation"] is None
     assert "simulate" not in (tmp_path / "out" / "commands.sh").read_text()
+
+
+def test_a_model_that_stays_on_the_cpu_is_equal_to_nothing(tmp_path: Path) -> None:
+    """One operator that the target lacks costs a target of whole models all of them: no figure of the simulation is one of the NPU."""
+    source, array = tmp_path / "source.onnx", np.zeros((2, 8), np.float32)
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[1,8] x) => (float[1,8] y) <float[8,8] w = {%s}>
+    { a = MatMul(x, w) y = Acos(a) }"""
+    qdqtool.save(model(text % ", ".join(["0.1"] * 64)), source)
+    done = qdqtool.deploy(source, tmp_path / "out", target="apple_ane", data={"x": array})
+    summary = (tmp_path / "out" / "report.txt").read_text()
+    assert done.analysis.share == 0
+    assert "nothing: the CPU was compared with itself on 2 samples" in summary
+    assert "estimated time" not in summary
 
 
 METRIC = """

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 
 import onnx_ir as ir
 
 from qdq_passes.graph.operators.activations import BOUNDS, clip_bound
 from qdq_passes.graph.uses import is_standard, readers, text_of
 from qdq_passes.legalize.edit.forms import Declined, Form, Given, Written
+
+#: Twice the exponents of Pow that are a few products: ±1/2, ±1 (but x itself), ±3/2, ±2, ±5/2, ±3.
+_HALVES = frozenset({*range(-6, 7)} - {0, 2})
 
 
 def _neg(at: Given) -> ir.Value:
@@ -22,6 +26,17 @@ def _abs(at: Given) -> ir.Value:
 
 def _reciprocal(at: Given) -> ir.Value:
     return at.site("Div", at.number(1.0), at.x)
+
+
+def _pow(at: Given) -> ir.Value:
+    """x^(n/2): a product of x and √x, or 1 over it."""
+    exponent = at.constant(1, "exponent")
+    halves = 2 * float(exponent.ravel()[0]) if exponent.size == 1 and exponent.ndim <= at.rank() else 0.0
+    if halves not in _HALVES:
+        raise Declined(f"its exponent is {exponent.ravel().tolist()[:3]}")
+    factors = [at.x] * int(abs(halves) // 2) + [at.site("Sqrt", at.x)] * int(abs(halves) % 2)
+    product = reduce(lambda a, b: at.site("Mul", a, b), factors)
+    return product if halves > 0 else at.site("Div", at.number(1.0), product)
 
 
 def _sigmoid_by_tanh(at: Given) -> ir.Value:
@@ -167,6 +182,7 @@ FUNCTIONS = (
     Form("LeakyRelu", ("Add", "Mul", "Relu"), _leaky_relu),
     Form("Mish", ("Add", "Div", "Mul", "Sigmoid", "Sub"), _mish),
     Form("Neg", ("Mul",), _neg),
+    Form("Pow", ("Div", "Mul", "Sqrt"), _pow),
     Form("PRelu", ("Add", "Mul", "Relu"), _prelu),
     Form("Reciprocal", ("Div",), _reciprocal),
     Form("Selu", ("Add", "Exp", "Min", "Mul", "Relu"), _elu(1.0507010, 1.6732632, 1.0, by_tanh=False), "Exp"),
