@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 import qdqtool
@@ -15,7 +16,7 @@ from tests.exports.placing import TARGETS, placed
 ROOT = Path(__file__).parents[2]
 #: Where nothing but the target is said, at least so much of the multiply-accumulates is on the NPU.
 WHOLE = {"vitis_xint8": 0.95, "qnn_htp": 0.95}
-#: dB that an output may lose by what a target asks for beyond its preset.
+#: dB that values may lose by what a target asks for beyond its preset.
 MOST_LOST = 1.0
 
 
@@ -38,15 +39,22 @@ def test_an_export_goes_to_the_npu(name: str, target: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("target", WHOLE)
 @pytest.mark.parametrize("name", names())
 def test_what_a_target_asks_for_costs_less_than_a_decibel(name: str, target: str, tmp_path: Path) -> None:
-    """Beside the same preset for no target; of all samples, as noise of fewer is worth a decibel by itself."""
+    """Beside the same preset for no target, on all samples and in the mean over the values that both have: which way a gate of a
+    channel rounds moves a single output by more than a decibel either way, a value that is cut off moves all behind it."""
     model, data = write(name, tmp_path)
-    found = {}
-    for way in ({"target": target}, {"preset": load_target(target).legalization.preset}):
-        done = qdqtool.quantize(model, data=str(data), warn=lambda text: None, **way)
-        outputs = qdqtool.compare(model, done.model, data=str(data)).to_json()["outputs"]
-        found[next(iter(way))] = [figures["sqnr_db"] for figures in outputs.values()]
-    for fitted, plain in zip(found["target"], found["preset"], strict=True):
-        assert fitted is None or (plain is not None and fitted >= plain - MOST_LOST), found
+    fitted, plain = (
+        figures(model, qdqtool.quantize(model, data=str(data), warn=lambda text: None, **way).model, data)
+        for way in ({"target": target}, {"preset": load_target(target).legalization.preset})
+    )
+    lost = [sqnr - fitted[value] for value, sqnr in plain.items() if value in fitted]
+    assert len(lost) > 20
+    assert sum(lost) / len(lost) < MOST_LOST
+
+
+def figures(model: Path, quantized: ir.Model, data: Path) -> dict[str, float]:
+    """Value → SQNR in dB, of those that differ at all."""
+    found = qdqtool.compare(model, quantized, data=str(data)).to_json()
+    return {f["name"]: f["sqnr_db"] for f in found["tensors"] if f["sqnr_db"] is not None}
 
 
 def test_the_table_holds_every_export_and_most_of_them_whole() -> None:
