@@ -56,6 +56,7 @@ class PlanOptions(Recovery, DecoderOptions):
     embeddings: bool = option(False, "Quantize the tables that Gather looks rows up in too.")
     fuse_layers: bool = option(True, "Fold BatchNormalization, keep fused groups free of pairs.")
     keep_sigmoid: bool = option(False, "Leave Sigmoid as it is, not the DPU's HardSigmoid.")
+    bind_batch: bool = option(True, "A symbolic batch is made 1 where the target takes static shapes alone.")
     keep_functions: bool = option(False, "Do not inline local functions; such a node counts as one operator.")
     extra_options: Mapping[str, object] | None = option(
         None,

@@ -27,6 +27,7 @@ from qdqtool.calibrate.observer import METHODS, Option, option_names
 from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
+from qdqtool.quantization.batches import bound
 from qdqtool.quantization.decoder_passes import (
     float_head,
     head_annotators,
@@ -215,6 +216,7 @@ def plan(
         prepare = fused_for(prepare, ops) + lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
+        prepare = bound(prepare, legalization) if options.bind_batch else prepare
     materialise = with_decoder_passes(materialise, options)
     prepare = with_finite_masks(prepare, materialise, options, ops)
     prepare, materialise = with_precision(laid, options, prepare, materialise)

@@ -29,6 +29,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.quantization.annotating import opset_of_overrides
+from qdqtool.quantization.batches import bindings
 from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
 from qdqtool.quantization.decoder_passes import unbounded
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
@@ -264,7 +265,7 @@ def prepare(
         empty.append(text)
     plan = plan.without(empty) if empty else plan
     marking = plan.precision.run(model, hooks=hooks)
-    pass_on(grouped(_isolated(plan, marking.passes)), warn)
+    pass_on([*bindings(report.passes), *grouped(_isolated(plan, marking.passes))], warn)
     return plan, Report(model, (*report.passes, *marking.passes))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from qdq_passes.core.registry import PASSES
 from qdq_passes.core.toml_registry import SUFFIX, TomlFile
@@ -13,6 +14,9 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.presets import PRESETS
 from qdqtool.targets.toml_values import operators_of
+
+#: Where a symbolic batch is bound.
+Binds = Literal["never", "where-needed", "always"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,7 @@ class Legalization:
         after: passes on the pairs, behind those of the preset.
         sharing: operator types whose output has the encoding of their input; as the preset says where empty.
         isolates: whether operators that it lacks are left float with what ties them to integers, as one would cost its region.
+        binds: whether a symbolic batch is made 1: nowhere, where shapes hang on it, or wherever there is one.
     """
 
     preset: str = ""
@@ -34,6 +39,7 @@ class Legalization:
     after: Pipeline = field(default_factory=Pipeline)
     sharing: tuple[str, ...] = ()
     isolates: bool = False
+    binds: Binds = "never"
 
 
 def legalization_of(root: TomlTable, file: TomlFile, base: Legalization) -> Legalization:

@@ -65,6 +65,7 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
     base = _base(root, file, above) if "extends" in root.data else _NOTHING
     sha256 = file.sha256 if base is _NOTHING else hashlib.sha256(f"{file.sha256}{base.sha256}".encode()).hexdigest()
     policy = cast(Policy, root.choice("policy", get_args(Policy))) if "policy" in root.data else base.policy
+    limits = limits_of(root, base.limits)
     return Target(
         name=file.name,
         description=root.text("description"),
@@ -84,11 +85,13 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
         if "boundary" in root.data
         else base.boundary,
         minimum_group=integer(root, "minimum_group", base.minimum_group, least=1),
-        limits=limits_of(root, base.limits),
+        limits=limits,
         engines=engines_of(root, base.engines),
         memory=memory_of(root, base.memory),
         cost=cost_of(root, base.cost),
-        legalization=dataclasses.replace(legalization_of(root, file, base.legalization), isolates=policy == "region"),
+        legalization=dataclasses.replace(
+            legalization_of(root, file, base.legalization), isolates=policy == "region", binds=limits.binds
+        ),
         arrange=cast(Arrange, root.choice("arrange", get_args(Arrange))) if "arrange" in root.data else base.arrange,
     )
 

@@ -20,13 +20,16 @@ from qdq_passes.refine.look.shifts import ShiftLimits, Violation
 
 from qdqtool.targets import remedies
 from qdqtool.targets.cost import Cost, Memory
-from qdqtool.targets.legalization import Legalization
+from qdqtool.targets.legalization import Binds, Legalization
 from qdqtool.targets.reach import out_of_reach
 from qdqtool.targets.rules import Case, Complaint, Engine, Operand, OpRule, Scheme, UnmetDemand, conversions
 from qdqtool.targets.unit_facts import UnitFacts
 
 #: Dimensions that may be symbolic.
 Symbolic = Literal["none", "bound-batch", "batch", "any"]
+_BINDS: dict[Symbolic, Binds] = {
+    "none": "always", "bound-batch": "where-needed", "batch": "where-needed", "any": "never"
+}  # fmt: skip
 
 #: What of a language model the NPU is given.
 Arrange = Literal["whole", "linear"]
@@ -49,6 +52,11 @@ class Limits:
     batch: int | None = None
     max_rank: int | None = None
     symbolic: Symbolic = "none"
+
+    @property
+    def binds(self) -> Binds:
+        """Where quantizing for it makes a symbolic batch static."""
+        return _BINDS[self.symbolic]
 
     def exceeded(self, facts: UnitFacts) -> tuple[str, str, str] | None:
         """(rule, reason, suggestion) of the first limit that a unit exceeds."""

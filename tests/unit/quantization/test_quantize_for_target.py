@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from qdq_passes.errors import ModelError
 from qdq_passes.qdq.look.pairs import qdq_pairs
@@ -21,6 +22,7 @@ from tests.golden_messages.refusal import refusal
 DEMO = files("qdqtool") / "_demo"
 TARGET = """description = "a chip"
 version = "1"
+limits = {{symbolic = "any"}}
 [quantize]
 {}
 [[op]]
@@ -174,3 +176,31 @@ def test_an_operator_that_there_is_not_is_told(tmp_path: Path, line: str) -> Non
         load_target(file)
     file.write_text(TARGET.format('sharing = ["com.acme::FancyConv"]'))
     assert load_target(file).legalization.sharing == ("com.acme::FancyConv",)
+
+
+@pytest.mark.parametrize(("bind_batch", "batch"), [(True, 1), (False, "N")])
+def test_a_batch_on_which_shapes_hang_is_bound(tmp_path: Path, bind_batch: bool, batch: int | str) -> None:
+    """And said, once; what the chip's compiler binds by itself stays."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N,4,6] x) => (float[N,6,4] y) <int64[1] start = {0}, int64[1] one = {1}, int64[2] rest = {6, 4}, float[4,4] w>
+    {
+      [turn] t = Transpose<perm = [0, 2, 1]>(x)
+      [product] p = MatMul(t, w)
+      [relu] r = Relu(p)
+      [shape] s = Shape(r)
+      [batch] b = Slice(s, start, one)
+      [wanted] d = Concat<axis = 0>(b, rest)
+      [same] y = Reshape(r, d)
+    }"""
+    rng = np.random.default_rng(0)
+    model = ir.from_onnx_text(text, initializers=[ir.tensor(rng.normal(size=(4, 4)).astype(np.float32), name="w")])
+    np.savez(tmp_path / "x.npz", x=rng.normal(size=(2, 4, 6)).astype(np.float32))
+    told: list[str] = []
+    output = tmp_path / "int8.onnx"
+    qdqtool.quantize(
+        model, output, target="vitis_xint8", data=str(tmp_path / "x.npz"), bind_batch=bind_batch, warn=told.append
+    )
+    assert str(qdqtool.load(output).graph.inputs[0].shape[0]) == str(batch)
+    assert [text for text in told if "is bound to 1" in text] == [
+        "x: its batch N is bound to 1: the target computes with static shapes; --no-bind-batch leaves it symbolic"
+    ] * bind_batch
