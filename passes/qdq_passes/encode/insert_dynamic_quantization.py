@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.encode.look.demands import CONTROL_INPUTS
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, insert_after, make_node, new_constant
+from qdq_passes.graph.operators.kinds import CONTROL_INPUTS
 from qdq_passes.graph.operators.qdq_ops import OPSET_OF_BFLOAT16, has_pair, is_dequantize, opset_at
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import FLOAT_TYPES, all_values, dtype_of, input_at, is_constant, is_standard, readers

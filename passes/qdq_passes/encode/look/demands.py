@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.channels import BIAS_INPUT
+from qdq_passes.graph.operators.kinds import CONTROL_INPUTS
 from qdq_passes.graph.operators.qdq_ops import OPSET_OF_HALF, has_pair, is_dequantize, is_qdq
 from qdq_passes.graph.operators.reductions import averaged_sizes
 from qdq_passes.graph.uses import (
@@ -88,14 +89,6 @@ QUANTIZED_OPS = (
     "RMSNormalization", "ReduceMean", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Softmax", "SpaceToDepth", "Split",
     "Squeeze", "Sub", "Swish", "Tanh", "Transpose", "Unsqueeze", "Where",
 )  # fmt: skip
-
-#: Inputs that steer an operator and are never quantized: bounds, scales, conditions, sizes; and the four parameters of a
-#: BatchNormalization, as one 8-bit scale rounds small variances to 0 (measured: −7 dB on variances of 1e-3 to 12).
-CONTROL_INPUTS = {
-    "BatchNormalization": {1, 2, 3, 4},
-    "Clip": {1, 2}, "Resize": {1, 2, 3}, "Upsample": {1}, "Where": {0}, "Dropout": {1, 2}, "Pad": {1, 3}, "Slice": {1, 2, 3, 4},
-    "Reshape": {1}, "Squeeze": {1}, "Unsqueeze": {1}, "Gather": {1}, "ReduceMean": {1}, "Split": {1}, "Expand": {1}, "Tile": {1},
-}  # fmt: skip
 
 #: Inputs that `CONTROL_INPUTS` keeps float and the reference quantizes as weights all the same.
 BATCH_NORM_PARAMETERS = frozenset({1, 2, 3, 4})

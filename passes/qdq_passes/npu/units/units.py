@@ -13,9 +13,10 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from qdq_passes.encode.look.demands import CONTROL_INPUTS, scalings
+from qdq_passes.encode.look.demands import scalings
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, BOUNDS, PRODUCERS, clip_bound
 from qdq_passes.graph.operators.channels import BIAS_INPUT
+from qdq_passes.graph.operators.kinds import CONTROL_INPUTS
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import (
     FLOAT_TYPES,

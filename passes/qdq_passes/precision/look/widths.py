@@ -12,8 +12,8 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from qdq_passes.encode.look.demands import CONTROL_INPUTS
 from qdq_passes.graph.convex import DisjointSets
+from qdq_passes.graph.operators.kinds import CONTROL_INPUTS
 from qdq_passes.graph.operators.macs import MULTIPLYING, macs_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize_dequantize
 from qdq_passes.graph.uses import (

@@ -25,8 +25,9 @@ from qdq_passes.graph.edit import (
     put_first,
     set_constant,
 )
+from qdq_passes.graph.operators.kinds import steers
 from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_quantize
-from qdq_passes.graph.uses import constant_array, dtype_of, is_standard, readers
+from qdq_passes.graph.uses import constant_array, dtype_of, is_constant, is_standard, readers
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.edit.integers import integers_of
 from qdq_passes.qdq.edit.streamed import blocked_weight, streamed_integers, streamed_scales, streamed_zeros
@@ -94,7 +95,8 @@ def insert_pairs(
         namer: names of this run.
         domain: domain of the operators.
         dedicated: a pair per reader (and one for the graph output) instead of one for all; they share scale and zero point.
-        uses: the readers that get the pair; all of them, and the graph output, by default.
+        uses: the readers that get the pair; by default the graph output and all of them, but for those that a constant steers
+            while others compute with it: the bound of a Clip is no data.
         given: scale and zero point, which say ``encoding``, of another pair to share; new ones by default.
     """
     base = value.name or "value"
@@ -102,7 +104,7 @@ def insert_pairs(
     if domain:
         model.opset_imports.setdefault(domain, 1)
     near, is_output = neighbour(value), uses is None and can_hand_over(value)
-    behind = [(use.node, use.idx) for use in value.uses()] if uses is None else list(uses)
+    behind = _behind(value) if uses is None else list(uses)
     groups = _by_reader(behind) if dedicated else [behind]
     if dedicated and (is_output or not groups):
         groups.insert(0, [])
@@ -146,7 +148,7 @@ def store_integers(
         assert array is not None
         integers = ir.tensor(integers_of(value, array, encoding, narrow=narrow), dtype=encoding.dtype)
     stored = new_constant(graph, namer, f"{base}_quantized", integers, near)
-    behind = [(use.node, use.idx) for use in value.uses()]
+    behind = _behind(value)
     groups = _by_reader(behind) if dedicated and behind else [behind]
     changes, made = [], []
     for group in groups:
@@ -160,6 +162,12 @@ def store_integers(
     put_first(graph, made)
     drop_unread([value])
     return changes
+
+
+def _behind(value: ir.Value) -> list[Use]:
+    """The uses of ``value`` that read its pair; of a constant that is data somewhere, those as data."""
+    uses = [(use.node, use.idx) for use in value.uses()]
+    return [use for use in uses if not (is_constant(value) and steers(*use))] or uses
 
 
 def _by_reader(uses: Iterable[Use]) -> list[list[Use]]:
