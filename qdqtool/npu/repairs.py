@@ -16,7 +16,7 @@ import onnx_ir as ir
 from qdq_passes.graph.uses import op_type_of, reach, values_read
 from qdq_passes.npu.partitions.partitions import Partitioning, partitions
 from qdq_passes.npu.units.units import Unit, unit_graph
-from qdq_passes.npu.units.verdict import CPU, Boundary, Policy, TargetRules, Verdict
+from qdq_passes.npu.units.verdict import CPU, NOTHING_TO_MEND, Boundary, Policy, TargetRules, Verdict
 
 from qdqtool.npu.figures import after, counts, inner_operators
 from qdqtool.npu.report import After, Cut, Repair
@@ -63,7 +63,7 @@ def repairs(setting: Setting) -> tuple[Repair, ...]:
     verdicts = setting.verdicts
     groups: dict[tuple[str, str], list[Unit]] = {}
     for unit in setting.found.units:
-        if counts(unit) and not verdicts[unit].is_npu:
+        if counts(unit) and not verdicts[unit].is_npu and not verdicts[unit].suggestion.startswith(NOTHING_TO_MEND):
             groups.setdefault(group_of(op_type_of(unit.core), verdicts[unit].rule), []).append(unit)
     assumed, chosen, now = dict(verdicts), list[Repair](), after(setting.found)
     mended = _mended(verdicts.values())

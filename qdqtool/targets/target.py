@@ -10,10 +10,11 @@ from typing import Literal
 
 import onnx_ir as ir
 from qdq_passes.core.names import kebab_case
+from qdq_passes.graph.annotate import LEFT_FLOAT
 from qdq_passes.graph.uses import FLOAT_TYPES
 from qdq_passes.npu.traps.rule import TrapRule
 from qdq_passes.npu.units.units import Unit
-from qdq_passes.npu.units.verdict import UNQUANTIZED, Boundary, Policy, Verdict, VerdictKind
+from qdq_passes.npu.units.verdict import NOTHING_TO_MEND, UNQUANTIZED, Boundary, Policy, Verdict, VerdictKind
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.refine.look.shifts import ShiftLimits, Violation
@@ -237,6 +238,10 @@ class Target:
             reason = f"{facts.op} is not quantized: {facts.why_float}"
             bias_alone = all(c.operand == "bias" for c in complaints)
             mend = conversions(complaints, nearest, self.name) if bias_alone else facts.mend_float
+            left = facts.unit.core.metadata_props.get(LEFT_FLOAT) if self.policy == "region" else None
+            if left is not None and not bias_alone:
+                reason = f"{facts.op} was left float when the model was quantized: {left}"
+                mend = f"{NOTHING_TO_MEND}with pairs around it, what it is connected with would stay on the CPU with it"
             return self._verdict("fallback", facts, UNQUANTIZED, reason, mend)
         if complaints:
             mend = conversions(complaints, nearest, self.name)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.graph.annotate import PART, PRECISION, Precision
+from qdq_passes.graph.annotate import LEFT_FLOAT, PART, PRECISION, Precision
 from qdq_passes.graph.operators.macs import macs_in
 from qdq_passes.graph.uses import Reach, has_body, is_constant, label, main_nodes, may_be_float, op_type_of, reach
 
@@ -24,7 +24,8 @@ class IsolateOperators(Pass):
     there; of a preprocessing all before it; where either would cost more than ``share`` of the multiply-accumulates, what reads
     it, or what writes its inputs where that costs less.
 
-    Graph: unchanged; nodes gain the annotation ``precision``, which `annotate-encodings` heeds.
+    Graph: unchanged; nodes gain the annotation ``precision``, which `annotate-encodings` heeds, and a note of why in their
+    metadata, which `analyze` reads.
     Requires: shapes (infer-shapes), for the multiply-accumulates.
     Keeps: everything; numerics bit-exact.
     Skips: operators of ``taken``, parts of an operator that is quantized as one, what reads or writes a value that nobody wants
@@ -100,4 +101,5 @@ def _leave(nodes: Iterable[ir.Node], because: str) -> Iterator[Change]:
     for node in nodes:
         if PRECISION.get(node) is None and any(may_be_float(value) for value in node.outputs):
             PRECISION.set(node, Precision("float"))
+            node.metadata_props[LEFT_FLOAT] = because
             yield Change("annotate", label(node), f"stays float: {because}")

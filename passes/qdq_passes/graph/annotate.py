@@ -21,6 +21,9 @@ from qdq_passes.numerics.histogram import Histogram
 
 T = TypeVar("T")
 
+#: In ``metadata_props`` of a node, also of files: beside what quantizing for a target left it float.
+LEFT_FLOAT = "qdqtool.left_float"
+
 
 class Annotatable(Protocol):
     """What carries annotations: `ir.Value`, `ir.Node`, `ir.Graph`, `ir.Model`."""

@@ -181,8 +181,9 @@ def test_an_operator_that_there_is_not_is_told(tmp_path: Path, line: str) -> Non
 @pytest.mark.parametrize(("bind_batch", "batch"), [(True, 1), (False, "N")])
 def test_a_batch_on_which_shapes_hang_is_bound(tmp_path: Path, bind_batch: bool, batch: int | str) -> None:
     """And said, once; what the chip's compiler binds by itself stays."""
-    text = """<ir_version: 10, opset_import: ["" : 21]>
-    g (float[N,4,6] x) => (float[N,6,4] y) <int64[1] start = {0}, int64[1] one = {1}, int64[2] rest = {6, 4}, float[4,4] w>
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[N,2,3] x) => (float[N,2,3] y) <int64[1] start = {0}, int64[1] one = {1}, int64[2] rest = {2, 3},
+                                            float[2,2] w = {0.5, 1.0, -1.0, 0.25}>
     {
       [turn] t = Transpose<perm = [0, 2, 1]>(x)
       [product] p = MatMul(t, w)
@@ -191,10 +192,8 @@ def test_a_batch_on_which_shapes_hang_is_bound(tmp_path: Path, bind_batch: bool,
       [batch] b = Slice(s, start, one)
       [wanted] d = Concat<axis = 0>(b, rest)
       [same] y = Reshape(r, d)
-    }"""
-    rng = np.random.default_rng(0)
-    model = ir.from_onnx_text(text, initializers=[ir.tensor(rng.normal(size=(4, 4)).astype(np.float32), name="w")])
-    np.savez(tmp_path / "x.npz", x=rng.normal(size=(2, 4, 6)).astype(np.float32))
+    }""")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32))
     told: list[str] = []
     output = tmp_path / "int8.onnx"
     qdqtool.quantize(
@@ -204,3 +203,25 @@ def test_a_batch_on_which_shapes_hang_is_bound(tmp_path: Path, bind_batch: bool,
     assert [text for text in told if "is bound to 1" in text] == [
         "x: its batch N is bound to 1: the target computes with static shapes; --no-bind-batch leaves it symbolic"
     ] * bind_batch
+
+
+def test_what_was_left_float_is_told_so(tmp_path: Path) -> None:
+    """Not to be quantized for the target, as it was."""
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[1,1,8,8] x) => (float[1,1,1,1] y) <float[1,1,1,1] w = {0.5}, float[1,1,1,1] v = {1.5}>
+    {
+      [conv] c = Conv(x, w)
+      [relu] r = Relu(c)
+      [pool] p = GlobalAveragePool(r)
+      [sqrt] s = Sqrt(p)
+      [last] y = Conv(s, v)
+    }""")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(2, 1, 8, 8)).astype(np.float32))
+    output = tmp_path / "int8.onnx"
+    qdqtool.quantize(model, output, target="vitis_xint8", data=str(tmp_path / "x.npz"))
+    found = {node.name: node.placement for node in qdqtool.analyze(output, target="vitis_xint8").nodes}
+    assert found["sqrt"].suggestion.startswith("no pass is known that replaces this Sqrt")
+    assert found["last"].reason == (
+        "Conv was left float when the model was quantized: behind sqrt (Sqrt), which the target does not take"
+    )
+    assert found["last"].suggestion.startswith("nothing to mend: ")
