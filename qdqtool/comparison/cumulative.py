@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.numerics.agreement import Accumulator, worst_first
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
@@ -23,11 +24,14 @@ from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress, after
 from qdqtool.runtime.taps import Taps, float_tensors
 
+#: How a warning begins of a tensor that is left out.
+_LEFT_OUT = "not compared: "
+
 
 @dataclass
 class _Track:
     """One tensor followed through the samples: its name in the report, and what is read for it in A and in B; whether a mask may
-    hide keys in it."""
+    hide keys in it; whether its values say how many there are of them, as of the boxes that a detector keeps."""
 
     name: str
     in_a: str
@@ -36,6 +40,7 @@ class _Track:
     encoding: Encoding | None
     axis: int | None
     may_hide: bool = False
+    may_vary: bool = False
     total: Accumulator = field(default_factory=Accumulator)
     sliced: Accumulator | None = None
 
@@ -49,6 +54,7 @@ def compare_models(
     tensors: Sequence[str] | None = None,
     threads: int = 1,
     progress: Progress | None = None,
+    outputs_matter: bool = True,
 ) -> Comparison:
     """Compare ``b`` (the quantized model) with ``a`` (the reference) on the same feeds; neither is changed.
 
@@ -60,10 +66,13 @@ def compare_models(
         tensors: names of tensors inside to compare; default: every float tensor that both have; empty: outputs only.
         threads: threads inside an operator.
         progress: called after each sample.
+        outputs_matter: whether a comparison of no output is an error.
 
     Raises:
         UsageError: the models do not have as many inputs or outputs, a tensor is not in both, or there is no sample.
-        ModelError: outputs of the two have different shapes.
+        ModelError: outputs of the two have different shapes, and those are static.
+            Where the values say how many there are, as of boxes that a detector keeps, such an output is left out with a
+            warning, unless ``outputs_matter`` and it is all that there is.
     """
     warnings: list[str] = []
     inputs = matched("inputs", _input_names(a), _input_names(b), warnings)
@@ -85,6 +94,11 @@ def compare_models(
         kept += those
     if not samples:
         raise UsageError("there is no sample to compare on", hint="--data gives the samples")
+    if outputs_matter and not any(t.is_output for t in kept) and any(t.is_output for t in tracks):
+        raise ModelError(
+            f"no output can be compared: {'; '.join(w.removeprefix(_LEFT_OUT) for w in warnings if w.startswith(_LEFT_OUT))}",
+            hint="compare with a metric of your own, or outputs before those: `qdqtool extract --outputs NAME`",
+        )
     inside = [_compared(t) for t in kept if not t.is_output]
     return Comparison(
         outputs=tuple(_compared(t) for t in kept if t.is_output),
@@ -106,7 +120,7 @@ def _run(
     """Take all samples into ``tracks``, of which those that cannot be compared go; how many there were.
 
     Raises:
-        ModelError: an output cannot be compared.
+        ModelError: an output of static shape cannot be compared.
     """
     total = feeds.count if isinstance(feeds, Feeds) else None
     samples = 0
@@ -117,9 +131,9 @@ def _run(
             try:
                 _add(track, values_a[track.in_a], values_b[track.in_b], warnings)
             except ModelError as error:
-                if track.is_output:
+                if track.is_output and not track.may_vary:
                     raise
-                warnings.append(f"not compared: {error}")
+                warnings.append(f"{_LEFT_OUT}{error}")
                 tracks.remove(track)
         samples += 1
         if progress is not None:
@@ -135,7 +149,11 @@ def _tracks(
     pairs_a, pairs_b = activation_pairs(a), activation_pairs(b)
     encodings = {name: pair.encoding for name, pair in pairs_b.items()}
     outputs = matched("outputs", _names(a.graph.outputs), _names(b.graph.outputs), warnings)
-    tracks = [_Track(x, x, y, True, encodings.get(y), axis) for x, y in outputs.items()]
+    varying = {value.name for value in (*a.graph.outputs, *b.graph.outputs) if static_sizes(value) is None}
+    tracks = [
+        _Track(x, x, y, True, encodings.get(y), axis, may_vary=not varying.isdisjoint((x, y)))
+        for x, y in outputs.items()
+    ]
     if tensors is not None and not tensors:
         return tracks
     in_b = set(float_tensors(b)) | set(pairs_b)

@@ -278,7 +278,8 @@ def _compared(
 ) -> tuple[Comparison, Judged | None]:
     """Both models on ``feeds``: tensor by tensor, and by the metric where there is one."""
     metric, plain = job.metric, [_inputs(floats, feed) for feed in feeds]
-    comparison = compare_models(floats, model, plain, progress=stage(tick, "comparing", len(feeds)))
+    ticks = stage(tick, "comparing", len(feeds))
+    comparison = compare_models(floats, model, plain, progress=ticks, outputs_matter=False)
     pass_on(comparison.warnings, job.asked.warn)
     if metric is None:
         return comparison, None

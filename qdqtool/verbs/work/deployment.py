@@ -133,6 +133,8 @@ class Deployment:
             figure = output.agreement.sqnr_db
             if bounds.sqnr_db is not None and figure is not None and figure < bounds.sqnr_db:
                 yield f"output {output.name}: SQNR {figure:.1f} dB, required are {bounds.sqnr_db:g} dB"
+        if bounds.sqnr_db is not None and not self.outputs:
+            yield f"compare: no output could be compared, required are {bounds.sqnr_db:g} dB"
         judged = self.judged
         if (
             judged is not None

@@ -114,6 +114,23 @@ def test_an_inner_tensor_of_another_shape_is_left_out_with_a_warning() -> None:
     assert found.warnings == ("not compared: tensor 'h': shape [1, 2] in A, [2, 1] in B",)
 
 
+def test_outputs_of_which_the_values_say_how_many_are_left_out_with_a_warning() -> None:
+    kept = "g (float[4] x) => (int64[1,M] z, float[4] y) {{ y = {}(x)  z = NonZero(y) }}"
+    a, b = model(kept.format("Relu")), model(kept.format("Neg"))
+    found = compare_models(a, b, [{"x": np.float32([1, 2, 3, -4])}], tensors=[])
+    assert [output.name for output in found.outputs] == ["y"]
+    assert found.warnings == ("not compared: output 'z': shape [1, 3] in A, [1, 4] in B",)
+
+
+def test_where_nothing_is_left_to_compare_that_is_an_error() -> None:
+    kept = "g (float[4] x) => (int64[1,M] z) {{ y = {}(x)  z = NonZero(y) }}"
+    a, b = model(kept.format("Relu")), model(kept.format("Neg"))
+    samples = [{"x": np.float32([1, 2, 3, -4])}]
+    with refusal(ModelError):
+        compare_models(a, b, samples)
+    assert compare_models(a, b, samples, outputs_matter=False).outputs == ()
+
+
 def test_slices_of_an_axis_whose_length_changes_are_left_out() -> None:
     found = compare_models(model(FLOAT), model(QUANTIZED), [{"x": X}, {"x": X[:1]}], per_slice=0, tensors=[])
     assert found.outputs[0].slices == ()
