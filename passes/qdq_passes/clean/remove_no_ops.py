@@ -4,7 +4,7 @@ No-ops: nodes whose output is one of their inputs, element for element."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,21 +13,24 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, bypass, drop_unread, take_over
 from qdq_passes.graph.operators.qdq_ops import opset_at
+from qdq_passes.graph.sizes import rank_of, static_sizes
 from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integers_of, is_constant, is_standard
 
 
 @dataclass(frozen=True)
 class RemoveNoOps(Pass):
-    """Remove what changes nothing: x·1, x/1, x+0 and x−0 with a constant of one element; movement that moves nothing.
+    """Remove what changes nothing: x·1, x/1, x+0 and x−0 with a constant that is so throughout; movement that moves nothing.
 
     Movement is Expand, Reshape, Flatten, Tile, Slice, Pad, Split in one and Transpose to the shape and order it has, Cast to the
     type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
 
     Graph: ``x → Relu → t → Mul(1) → u → Conv → y`` → ``x → Relu → t → Conv → y``; in bodies and functions too.
-    Requires: for a constant with dimensions, the number of those of x, and for movement static shapes (infer-shapes).
+    Requires: for a constant with dimensions, the number of those of x, for one of several elements and for movement static shapes
+    (infer-shapes).
     Keeps: inputs, outputs and their names; numerics: equal numbers, though x+0 turns −0 into +0 and its removal does not.
-    Skips: a constant that adds dimensions; a node that joins a graph input, an initializer or an outer value to a graph output,
-    or two graph outputs: it is what makes the second name. With ``identities``, a Dropout that may train or whose mask is read.
+    Skips: a constant that adds dimensions or may broadcast x; a node that joins a graph input, an initializer or an outer
+    value to a graph output, or two graph outputs: it is what makes the second name. With ``identities``, a Dropout that may
+    train or whose mask is read.
 
     Args:
         names: whose output name stays: the producer's, or that of the removed node (of several, of the last).
@@ -89,7 +92,7 @@ SHAPING = ("Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Tile")
 def passed_on(model: ir.Model, node: ir.Node) -> tuple[ir.Value | None, str]:
     """The input that ``node`` passes on, or None and why it does not (nothing where it is no candidate at all).
 
-    Candidates are Identity, Dropout, and x·1, x/1, x+0, x−0 with a constant of one element.
+    Candidates are Identity, Dropout, and x·1, x/1, x+0, x−0 with a constant that is 1, or 0, throughout.
     """
     first = node.inputs[0] if node.inputs else None
     if is_standard(node, "Identity"):
@@ -102,7 +105,7 @@ def passed_on(model: ir.Model, node: ir.Node) -> tuple[ir.Value | None, str]:
     neutral, places = NEUTRAL[node.op_type]
     for place in places:
         constant, x = constant_array(node.inputs[place]), node.inputs[1 - place]
-        if constant is None or x is None or constant.size != 1 or constant.reshape(()) != neutral:
+        if constant is None or x is None or not constant.size or not bool((constant == neutral).all()):
             continue
         if place == 0 and "broadcast" in node.attributes:  # before opset 7 the second input is broadcast to the first
             continue
@@ -110,19 +113,34 @@ def passed_on(model: ir.Model, node: ir.Node) -> tuple[ir.Value | None, str]:
             return None, "the number of dimensions of its input is not known (infer-shapes)"
         if x.shape is not None and constant.ndim > len(x.shape):
             return None, "its constant has more dimensions than its input"
+        if not _is_broadcast(constant.shape, x):
+            return None, "its input may be broadcast to its constant"
         return x, ""
     return None, ""
+
+
+def _is_broadcast(shape: Sequence[int], x: ir.Value) -> bool:
+    """Whether a constant of ``shape``, which has no more dimensions than ``x``, has no larger ones either."""
+    if all(size == 1 for size in shape):
+        return True
+    dims = x.shape.dims[len(x.shape) - len(shape) :] if x.shape is not None else ()
+    return all(size in (1, dim) for size, dim in zip(shape, dims, strict=True))
 
 
 def unmoved(node: ir.Node) -> ir.Value | None:
     """The input that ``node``, which moves, joins, chooses or casts, passes on as it is by its shapes, types and constants.
 
     Concat, Max, Min, Mean and Sum of one value; Cast to the type it has; Expand, Reshape, Flatten, Tile, Slice (forwards), Pad
-    (by nothing), Split (in one) and Transpose (in order) to the same static shape; Where with one answer and no broadcast.
+    (by nothing) and Transpose (in order) to the same static shape; Split in one; Where with one answer and no broadcast; the
+    Unsqueeze behind a Gather of the only element of a vector.
     """
     first, output = node.inputs[0] if node.inputs else None, node.outputs[0]
-    if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "Transpose", "Where"):
+    if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "Transpose", "Unsqueeze", "Where"):
         return None
+    if is_standard(node, "Split"):
+        return first if len(node.outputs) == 1 else None
+    if is_standard(node, "Unsqueeze"):
+        return _only_element(first)
     if is_standard(node, *JOINING):
         return first if len(node.inputs) == 1 else None
     if is_standard(node, "Cast"):
@@ -137,6 +155,16 @@ def unmoved(node: ir.Node) -> ir.Value | None:
         is_one = answers is not None and chosen is not None and bool((answers == answers.reshape(-1)[0]).all())
         return chosen if is_one and chosen is not None and _same_shape(chosen, output) else None
     return first if _same_shape(first, output) and _keeps_places(node) else None
+
+
+def _only_element(value: ir.Value) -> ir.Value | None:
+    """The vector of one element whose element ``value`` is, taken out by a constant index; None where it is none."""
+    gather = value.producer()
+    if gather is None or not is_standard(gather, "Gather") or rank_of(value) not in (0, None):
+        return None
+    index = constant_array(gather.inputs[1])
+    is_vector = static_sizes(gather.inputs[0]) == [1]
+    return gather.inputs[0] if is_vector and index is not None and index.ndim == 0 else None
 
 
 def _same_shape(a: ir.Value, b: ir.Value) -> bool:

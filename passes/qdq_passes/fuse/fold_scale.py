@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass
+from qdq_passes.fuse.edit.gains import fold_gains
 from qdq_passes.fuse.edit.layers import fold_channel_constants
 from qdq_passes.graph.operators.layers import Layer
 from qdq_passes.numerics.arrays import Array
@@ -23,11 +24,13 @@ class FoldScale(Pass):
 
     Graph: ``x → Conv(w, b) → t → Mul(k) → y`` → ``x → Conv(w', b') → y``. The new initializers are ``y_weight`` and ``y_bias``;
     the Conv keeps its name, the output keeps the Mul's.
+    With ``linear`` also of the last axis into ``x → MatMul(w) → [Add(b)] → t → Mul(k) → y`` and into a Gemm.
     Requires: weights and k are constants.
     Keeps: inputs, outputs and their names; numerics within the bound.
     Skips: t has other readers or is a graph output; k of another shape; k not finite; weights not float32 or float64.
 
     Args:
+        linear: fold the gain of a linear layer too, as of a layer scale; it spreads the ranges of the columns of its weight.
         reference: fold what XINT8 of AMD Quark 0.13 folds: k as the second factor, no single element, no ConvTranspose with
             groups; the Conv is called like its former output.
     """
@@ -40,10 +43,13 @@ class FoldScale(Pass):
         "cancellation",
     )
     reference: bool = False
+    linear: bool = False
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Layer by layer; a chain of Muls folds from the front."""
         yield from fold_channel_constants(model, "Mul", _scaled, reference=self.reference)
+        if self.linear:
+            yield from fold_gains(model)
 
 
 def _scaled(layer: Layer, factor: Array) -> tuple[Array, Array | None] | str:

@@ -111,21 +111,30 @@ class Opt(Editing, Samples, Findings, Edit):
         return NumericCheck(feeds, samples=self.samples or CHECKED)
 
 
+#: What is folded into the weights of layers, a chain of two twice.
+_INTO_LAYERS = "fold-batch-norm,fold-scale{linear=true},fold-shift,fold-scale{linear=true},fold-shift,fold-pad"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Simplify(PipelineEditing, Edit):
-    """Fold constants, drop what is unused, double or does nothing, merge what moves; Q and DQ stay, outputs stay within 2^-16."""
+    """Fold constants, gains and pads, drop what is unused, double or does nothing, merge what moves; Q and DQ stay.
+
+    Outputs stay within 2^-14 of the largest of them.
+    """
 
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
     fold_floats: bool = option(
-        True, "Fold float arithmetic that runtimes round differently too; without it outputs stay bit for bit the same."
+        True,
+        "Fold float arithmetic that runtimes round differently, and into weights; without it outputs stay bit for bit the same.",
     )
 
     def pipeline(self) -> str:
         """The passes."""
         fold = "fold-constants{what=all compute=@runtime}" if self.fold_floats else "fold-constants"
+        layers = f"{_INTO_LAYERS}," if self.fold_floats else ""
         return (
             f"infer-shapes,lift-constants,{fold},infer-shapes,remove-no-ops{{identities=true}},merge-duplicates,merge-reshapes,"
-            "merge-slices,merge-concats,remove-unused,sort,infer-shapes"
+            f"merge-slices,merge-concats,{layers}remove-unused,sort,infer-shapes"
         )
 
 
