@@ -154,6 +154,12 @@ def of_batch(most: int) -> str:
     return f"take {most} at a time: `qdqtool opt -p {fewer}`, {met}; or export it with {most}"
 
 
+def of_rank(most: int) -> str:
+    """Of more dimensions than a target takes."""
+    fewer = shlex.quote("limit-rank" if most == 5 else f"limit-rank{{rank={max(most, 4)}}}")
+    return f"move it with fewer: `qdqtool opt -p {fewer}` on the float model; or merge dimensions where the model is exported"
+
+
 def of_tail(unit: Unit, behind: str, target: str) -> str:
     """Of an operator that is computed in the same step behind another, and is not taken."""
     return f"{pair_before_tail(unit)}, so that only the {behind} runs on the CPU; or write it with what {target} takes"

@@ -71,11 +71,7 @@ class Limits:
         for tensor in (*tensors, *(t for t in facts.inputs if t.constant)):
             if self.max_rank is not None and tensor.rank is not None and tensor.rank > self.max_rank:
                 reason = f"{tensor.label} has {tensor.rank} dimensions, more than {self.max_rank}"
-                return (
-                    "max-rank",
-                    reason,
-                    "no pass is known that mends it: merge dimensions where the model is exported",
-                )
+                return "max-rank", reason, remedies.of_rank(self.max_rank)
         for tensor in facts.inputs:
             if self.batch is not None and tensor.batch > self.batch and tensor.kind in ("activation", "float"):
                 reason = f"its input {tensor.label} has a batch of {tensor.batch}, more than {self.batch}"

@@ -239,7 +239,8 @@ def test_a_target_is_the_rules_of_the_passes(acme: Target) -> None:
                 engine="CPU",
                 rule="max-rank",
                 reason="xd has 5 dimensions, more than 4",
-                suggestion="no pass is known that mends it: merge dimensions where the model is exported",
+                suggestion="move it with fewer: `qdqtool opt -p 'limit-rank{rank=4}'` on the float model; or merge dimensions where the "
+                "model is exported",
             ),
         ),
         (
