@@ -33,6 +33,8 @@ _BY_ROW = (
 )  # fmt: skip
 #: Those of them that have an axis.
 _LAST_AXIS = ("LayerNormalization", "RMSNormalization", "Softmax")
+#: First opset whose Slice takes its bounds as inputs, and whose constants may be integers.
+_OPSET = 10
 #: Most blocks of axes that move by themselves: the search for steps grows with them.
 _MOST_BLOCKS = 9
 
@@ -45,7 +47,7 @@ class LimitRank(Pass):
     Transpose → Reshape``, each of five dimensions at most: axes of size 1 are left out, neighbours that stay together are one, an
     order that needs more comes in steps. Concat, Gather and Split along an axis take the axes before and behind it as one;
     what is computed element by element, along the last axis, or of matrices is computed of rows, or of one run of matrices.
-    Requires: static shapes (infer-shapes); constant indices.
+    Requires: opset 10; static shapes (infer-shapes); constant indices.
     Keeps: inputs, outputs and their names; numerics bit-exact (elements only move).
     Skips: other operators of so many dimensions; shapes that are not static.
 
@@ -75,7 +77,8 @@ class LimitRank(Pass):
             if not data or any(found is None or 0 in found for found in sizes):
                 yield skip(node, "its shapes are not static, or empty")
                 continue
-            made = self._moved(node, build.at(node))
+            at = build.at(node)
+            made = self._moved(node, at) if at.opset >= _OPSET else f"needs opset {_OPSET}"
             if isinstance(made, str):
                 yield skip(node, made)
                 continue
