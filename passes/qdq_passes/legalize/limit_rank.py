@@ -25,11 +25,13 @@ from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 #: Operators whose output holds the elements of their input in the same order.
 _REGROUPED = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 #: Operators along one axis.
-_ALONG = ("Concat", "Gather", "Split")
-#: Operators that compute element by element, of the first input or of two of one shape, or along the last axis.
+_ALONG = ("Concat", "Gather", "Slice", "Split")
+#: Operators of two tensors, element by element.
+_PAIRED = ("Add", "Div", "Mul", "Sub")
+#: Operators that compute element by element, along the last axis, or of matrices.
 _BY_ROW = (
-    "Add", "Clip", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "MatMul",
-    "Mul", "Neg", "RMSNormalization", "Relu", "Sigmoid", "Softmax", "Sqrt", "Sub", "Tanh",
+    "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "MatMul",
+    "Neg", "RMSNormalization", "Relu", "Sigmoid", "Softmax", "Sqrt", "Tanh",
 )  # fmt: skip
 #: Those of them that have an axis.
 _LAST_AXIS = ("LayerNormalization", "RMSNormalization", "Softmax")
@@ -68,7 +70,7 @@ class LimitRank(Pass):
         """Operator by operator; then a Reshape behind a Reshape is one."""
         build = Builder(model)
         changed = False
-        for node in nodes_of_types(model, self.select, *_REGROUPED, *_ALONG, *_BY_ROW, "Transpose"):
+        for node in nodes_of_types(model, self.select, *_REGROUPED, *_ALONG, *_BY_ROW, *_PAIRED, "Transpose"):
             data = [value for value in node.inputs if value is not None and constant_array(value) is None]
             ranks = [len(value.shape) for value in (*data, *node.outputs) if value.shape is not None]
             if max(ranks, default=0) <= self.rank:
@@ -107,6 +109,8 @@ class LimitRank(Pass):
                 value = at.transpose(value, *perm)
                 value.shape = ir.Shape([shape[axis] for axis in perm])
             return [_shaped(at, value, after[0])]
+        if is_standard(node, *_PAIRED):
+            return _paired(node, at, after[0], self.rank)
         return _along(node, at, before, after) if is_standard(node, *_ALONG) else _by_row(node, at, before, after)
 
 
@@ -154,14 +158,21 @@ def _moves(blocks: Sequence[list[int]], rank: int) -> Iterator[tuple[list[list[i
 
 
 def _along(node: ir.Node, at: Site, before: list[int], after: list[list[int]]) -> list[ir.Value] | str:
-    """Of Concat, Gather and Split, with the axes before and behind theirs as one each."""
-    axis = integer_of(node, "axis", 0) % len(before)
+    """Of Concat, Gather, Slice and Split, with the axes before and behind theirs as one each."""
+    cut = _one_slice(node, before) if is_standard(node, "Slice") else None
+    if cut is None and is_standard(node, "Slice"):
+        return "it cuts along several axes, backwards, or where is computed"
+    axis = cut[0] if cut is not None else integer_of(node, "axis", 0) % len(before)
     outer, inner = math.prod(before[:axis]), math.prod(before[axis + 1 :])
 
     def flat(value: ir.Value | None) -> ir.Value:
         assert value is not None
         return _shaped(at, value, [outer, _sizes(value)[axis], inner])
 
+    if cut is not None:
+        part = at.slice(flat(node.inputs[0]), 1, *cut[1:])
+        part.shape = ir.Shape([outer, after[0][axis], inner])
+        return [_shaped(at, part, after[0])]
     if is_standard(node, "Gather"):
         indices = constant_array(node.inputs[1])
         if indices is None:
@@ -186,6 +197,19 @@ def _along(node: ir.Node, at: Site, before: list[int], after: list[list[int]]) -
     return parts
 
 
+def _one_slice(node: ir.Node, sizes: list[int]) -> tuple[int, int, int, int] | None:
+    """(axis, start, end, step) of a Slice that cuts along one axis, forwards, by constants."""
+    given = [constant_array(value) for value in node.inputs[1:]]
+    if len(given) < 3 or any(array is None or array.size != 1 for array in given):
+        return None
+    start, end, axis, *steps = (int(array.reshape(-1)[0]) for array in given if array is not None)
+    step, size = steps[0] if steps else 1, sizes[axis]
+    if step < 1:
+        return None
+    start, end = (min(max(place + size if place < 0 else place, 0), size) for place in (start, end))
+    return axis % len(sizes), start, end, step
+
+
 def _by_row(node: ir.Node, at: Site, before: list[int], after: list[list[int]]) -> list[ir.Value] | str:
     """Of operators whose rows, or matrices, are computed alike."""
     first, rest, rank = node.inputs[0], list(node.inputs[1:]), len(before)
@@ -194,18 +218,13 @@ def _by_row(node: ir.Node, at: Site, before: list[int], after: list[list[int]]) 
         return "it computes along another axis than the last"
     if len(after) != 1 or len(before) != len(after[0]) or before[:-last] != after[0][:-last]:
         return "its first input is broadcast, or it has more outputs"
-    if rest and rest[0] is not None and is_standard(node, "Add", "Div", "MatMul", "Mul", "Sub"):
+    if last == 2 and rest[0] is not None:
         sizes = static_sizes(rest[0])
-        if (
-            sizes is not None
-            and len(sizes) == rank
-            and sizes[:-last] == before[:-last]
-            and (last == 2 or sizes == before)
-        ):
-            rest[0] = _shaped(at, rest[0], [math.prod(sizes[:-last]), *sizes[-last:]])
-        elif sizes is None or len(sizes) > last:
+        if sizes is not None and len(sizes) == rank and sizes[:-2] == before[:-2]:
+            rest[0] = _shaped(at, rest[0], [math.prod(sizes[:-2]), *sizes[-2:]])
+        elif sizes is None or len(sizes) != 2:
             return "its second input is broadcast"
-        elif last == 2:
+        else:
             last = 1  # rows times one matrix
     assert first is not None
     inner = after[0][-last:]
@@ -216,6 +235,41 @@ def _by_row(node: ir.Node, at: Site, before: list[int], after: list[list[int]]) 
         producer.attributes[name] = ir.AttrInt64("axis", -1) if name == "axis" else attribute
     made.shape = ir.Shape([math.prod(after[0][:-last]), *inner])
     return [_shaped(at, made, after[0])]
+
+
+def _paired(node: ir.Node, at: Site, out: list[int], rank: int) -> list[ir.Value] | str:
+    """Of two tensors, with neighbours that both have, or that one of them repeats, as one axis."""
+    pair = [value for value in node.inputs if value is not None]
+    padded = []
+    for value in pair:
+        sizes = static_sizes(value)
+        if sizes is None:
+            return "its shapes are not static, or empty"
+        padded.append([1] * (len(out) - len(sizes)) + sizes)
+    groups: list[list[int]] = []
+    kinds: list[tuple[bool, ...]] = []
+    for axis, size in enumerate(out):
+        if size == 1:
+            continue
+        kind = tuple(sizes[axis] == size for sizes in padded)
+        if kinds and kinds[-1] == kind:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+            kinds.append(kind)
+    if len(groups) > rank:
+        return f"it repeats along {len(groups)} runs of axes"
+    shapes = [[math.prod(sizes[axis] for axis in group) for group in groups] or [1] for sizes in padded]
+    made = at(node.op_type, *(_regrouped(at, value, shape) for value, shape in zip(pair, shapes, strict=True)))
+    made.shape = ir.Shape([math.prod(out[axis] for axis in group) for group in groups] or [1])
+    return [_shaped(at, made, out)]
+
+
+def _regrouped(at: Site, value: ir.Value, shape: list[int]) -> ir.Value:
+    array = constant_array(value)
+    if array is None or value.dtype is None:
+        return _shaped(at, value, shape)
+    return at.constant(array.reshape(shape), value.dtype, "regrouped")
 
 
 def _shaped(at: Site, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
