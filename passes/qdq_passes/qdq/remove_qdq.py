@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from qdq_passes.graph.edit import (
     replace_value,
 )
 from qdq_passes.graph.operators.qdq_ops import OPERATORS
-from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.graph.uses import all_graphs, constant_array, dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.display import forget_tensors
@@ -45,7 +45,8 @@ class RemoveQdq(Pass):
     halves at the ends of the graph go too: ``x → DQ → A`` → ``x → A``.
     Requires: constant scales and zero points on stored integers.
     Keeps: names of inputs and outputs, and but for ``float-io`` their types; activations are no longer rounded. Weights of a pair
-    on the float weight are those before rounding, and before narrow-weights, unless ``round_weights``.
+    on the float weight are those before rounding, and before narrow-weights, unless ``round_weights``; masks are those before
+    bound-attention-mask.
     Skips: pairs that ``select`` does not name; a DequantizeLinear of computed integers, or of an input with a default; a
     QuantizeLinear whose integers feed an integer operator.
 
@@ -74,6 +75,7 @@ class RemoveQdq(Pass):
         for half in half_pairs(model):
             if self.select.is_all or half.node in nodes or not values.isdisjoint(half.node.outputs):
                 yield from self._remove_half(half, model.graph, namer)
+        yield from self._restored(model, nodes, namer)
         yield from drop_unused_domains(model, set(OPERATORS) - {"", "ai.onnx"})
 
     def _remove(self, pair: Pair, namer: Namer, made: Made) -> Iterator[Change]:
@@ -87,9 +89,17 @@ class RemoveQdq(Pass):
             yield from remove(pair.q, "remove-qdq")
         if floats is not None:
             _forget(floats, parameters)
-            if not any(is_quantize(use.node) for use in floats.uses()) and restore_floats(floats):
+            if not any(is_quantize(use.node) for use in floats.uses()) and restore_floats(floats, namer):
                 yield Change("edit", pair.tensor, "the values from before narrow-weights")
         yield from drop_unread(parameters)
+
+    def _restored(self, model: ir.Model, nodes: Set[ir.Node], namer: Namer) -> Iterator[Change]:
+        """Masks that were bounded for the sake of pairs are as they were."""
+        for value in [v for graph in all_graphs(model) for v in graph.initializers.values()]:
+            readers = [use.node for use in value.uses()]
+            is_hit = self.select.is_all or not nodes.isdisjoint(readers)
+            if is_hit and not any(map(is_quantize, readers)) and restore_floats(value, namer):
+                yield Change("edit", value.name or "", "the values from before bound-attention-mask")
 
     def _remove_half(self, half: Half, main: ir.Graph, namer: Namer) -> Iterator[Change]:
         """An integer end of the graph becomes float; halves that feed or follow integer operators stay."""
