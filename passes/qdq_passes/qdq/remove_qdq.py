@@ -27,7 +27,7 @@ from qdq_passes.graph.uses import all_graphs, constant_array, dtype_of
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.display import forget_tensors
-from qdq_passes.qdq.edit.float_values import restore_floats
+from qdq_passes.qdq.edit.float_values import made_in, restore_floats
 from qdq_passes.qdq.edit.integers import remember_integers
 from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of, half_pairs, is_named, is_quantize, qdq_pairs
 from qdq_passes.select.selectors import ALL, Selector, select
@@ -46,7 +46,7 @@ class RemoveQdq(Pass):
     Requires: constant scales and zero points on stored integers.
     Keeps: names of inputs and outputs, and but for ``float-io`` their types; activations are no longer rounded. Weights of a pair
     on the float weight are those before rounding, and before narrow-weights, unless ``round_weights``; masks are those before
-    bound-attention-mask.
+    bound-attention-mask. Stored integers whose scale refine-positions moved without them stand for what they did before.
     Skips: pairs that ``select`` does not name; a DequantizeLinear of computed integers, or of an input with a default; a
     QuantizeLinear whose integers feed an integer operator.
 
@@ -152,12 +152,13 @@ def _dequantized(pair: Pair, namer: Namer, made: Made) -> ir.Value:
     key = (pair.stored, encoding, dtype)
     if key not in made or made[key].graph is not (pair.stored.graph or graph_of(pair.dq)):
         integers = array if pair.q is None else quantize(array, encoding)
+        made_with = encoding if pair.q is not None else made_in(pair.stored, encoding)
         graph = pair.stored.graph or graph_of(pair.dq)
         _free_name(pair, namer)
-        data = dequantize(integers, encoding, dtype)
+        data = dequantize(integers, made_with, dtype)
         made[key] = new_constant(graph, namer, pair.tensor or "weight", data, [pair.dq])
         if made[key].const_value is not None:
-            remember_integers(made[key], integers, encoding)
+            remember_integers(made[key], integers, made_with)
     return made[key]
 
 

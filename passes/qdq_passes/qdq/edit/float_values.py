@@ -1,11 +1,13 @@
 """Float values that a constant had before a pass changed them for an integer grid, as narrow-weights and bound-attention-mask do.
 
 So that removing the pairs gives the constant as it was, they are kept in the metadata of the float tensor: which elements, and
-their bytes; of a mask, one number and the one that it stands for. They count as long as the tensor holds what that pass left."""
+their bytes; of a mask, one number and the one that it stands for. They count as long as the tensor holds what that pass left.
+Likewise the scale of stored integers, where refine-positions moves it without them."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 from typing import Any
@@ -14,9 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.errors import ModelError
+from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.graph.edit import Namer, set_constant
+from qdq_passes.numerics.encoding import Encoding
 
+#: In ``metadata_props`` of stored integers whose scale moved without them: the scales that they were made with, and those now.
+SCALES = "qdqtool.scales"
 #: In ``metadata_props`` of an initializer: flat indices, int64, or the number that all changed elements and no other have now
 #: (``now``); and bytes of the values, or of the one value; little endian in base64; and the SHA-256 of the data they belong to.
 KEY = "qdqtool.floats"
@@ -77,6 +82,31 @@ def restore_floats(value: ir.Value, namer: Namer) -> bool:
         namer.release(value.name or "")
         value.name = namer.fresh(note["name"])
     return True
+
+
+def remember_scale(stored: ir.Value, before: Encoding, now: Encoding) -> None:
+    """Note that the integers ``stored`` in ``before`` are read in ``now`` from here on, and stand for something else."""
+    note = {"now": list(now.scale), "was": list(made_in(stored, before).scale)}
+    stored.metadata_props[SCALES] = json.dumps(note, sort_keys=True)
+
+
+def made_in(stored: ir.Value, encoding: Encoding) -> Encoding:
+    """What the integers ``stored`` were made in, if they are read in ``encoding`` because a scale moved without them.
+
+    Raises:
+        ModelError: the note is broken.
+    """
+    text = stored.metadata_props.get(SCALES)
+    if text is None:
+        return encoding
+    try:
+        note = json.loads(text)
+        is_about = tuple(note["now"]) == encoding.scale
+        return dataclasses.replace(encoding, scale=tuple(map(float, note["was"]))) if is_about else encoding
+    except (ValueError, KeyError, TypeError, QdqError) as error:
+        raise ModelError(
+            f"its metadata {SCALES} is broken: {error}", where=stored.name, hint="remove that entry"
+        ) from error
 
 
 def _text(array: npt.NDArray[Any]) -> str:
