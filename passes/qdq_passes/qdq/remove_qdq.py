@@ -24,6 +24,7 @@ from qdq_passes.graph.edit import (
 )
 from qdq_passes.graph.operators.qdq_ops import OPERATORS
 from qdq_passes.graph.uses import all_graphs, constant_array, dtype_of
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.display import forget_tensors
@@ -155,11 +156,18 @@ def _dequantized(pair: Pair, namer: Namer, made: Made) -> ir.Value:
         made_with = encoding if pair.q is not None else made_in(pair.stored, encoding)
         graph = pair.stored.graph or graph_of(pair.dq)
         _free_name(pair, namer)
-        data = dequantize(integers, made_with, dtype)
+        data = _values(integers, made_with, dtype, pair)
         made[key] = new_constant(graph, namer, pair.tensor or "weight", data, [pair.dq])
         if made[key].const_value is not None:
             remember_integers(made[key], integers, made_with)
     return made[key]
+
+
+def _values(integers: Array, encoding: Encoding, dtype: np.dtype[Any], pair: Pair) -> Array:
+    try:
+        return dequantize(integers, encoding, dtype)
+    except ModelError as error:
+        raise ModelError(error.message, where=pair.dq.name, hint=error.hint) from error
 
 
 def _converted(pair: Pair, namer: Namer) -> ir.Value | None:
