@@ -7,6 +7,7 @@ floats it loses nothing."""
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -112,7 +113,9 @@ class Writer:
             feeds = [
                 {name: array[i : i + 1] for name, array in data.items()} for i in range(len(next(iter(data.values()))))
             ]
-            quantize_static(source, path, Samples(feeds), calibrate_method=CalibrationMethod.MinMax, **options)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of its own, where a mask is −inf
+                quantize_static(source, path, Samples(feeds), calibrate_method=CalibrationMethod.MinMax, **options)
         return path
 
 
