@@ -135,6 +135,7 @@ def _run(
                     raise
                 warnings.append(f"{_LEFT_OUT}{error}")
                 tracks.remove(track)
+        del values_a, values_b  # before the next are there
         samples += 1
         if progress is not None:
             progress(samples, total)

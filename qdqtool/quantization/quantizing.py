@@ -313,6 +313,10 @@ def wrong(model: ir.Model, text: str, *, values: bool = False) -> UsageError | N
     return UsageError(f"selector {text!r} names values that no node writes", hint=hint)
 
 
+#: The way out where a reason has none of its own.
+_OTHER_PRESETS = "the preset takes nothing else of this model; `qdqtool list presets` has others"
+
+
 def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: Demands) -> UsageError:
     if demands.refused:
         value, reason = next(iter(demands.refused.items()))
@@ -322,7 +326,7 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
                 where=value.name,
                 hint="the rules of the preset, or extra options, leave nothing",
             )
-        hint = "`qdqtool convert-opset` raises it" if "needs opset" in reason else None
+        hint = "`qdqtool convert-opset` raises it" if "needs opset" in reason else _OTHER_PRESETS
         return UsageError(f"nothing to quantize: {reason}", where=value.name, hint=hint)
     if pairs := len(qdq_pairs(model)):
         hint = f"it has {pairs} QDQ pairs already; take them out with `qdqtool qdq remove --all`"
@@ -336,7 +340,8 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
     elif idle := [(node, why) for node, why in demands.idle.items() if node.op_type in annotate.ops]:
         where, reason = idle[0]
         more = f" ({len(idle) - 1} more like it)" if len(idle) > 1 else ""
-        hint = "`qdqtool opt MODEL -p fold-constants -o FILE` first" if "fold-constants" in reason else None
+        is_computed = "fold-constants" in reason
+        hint = "`qdqtool opt MODEL -p fold-constants -o FILE` first" if is_computed else _OTHER_PRESETS
         return UsageError(f"nothing to quantize: {reason}{more}", where=where.name, hint=hint)
     else:
         found = sorted({node.op_type for node in main_nodes(model)})

@@ -48,7 +48,7 @@ def is_at_least(finding: Finding, minimum: Level) -> bool:
 
 
 #: Rules that name the first of several places, which edits elsewhere may shift.
-FIRST_OF_MANY = frozenset({"topological-order"})
+FIRST_OF_MANY = frozenset({"opset-imports", "topological-order"})
 
 
 def new_errors(before: Iterable[Finding], after: Iterable[Finding]) -> list[Finding]:

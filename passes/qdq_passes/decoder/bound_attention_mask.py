@@ -34,6 +34,7 @@ from qdq_passes.graph.annotate import OBSERVED, Observed
 from qdq_passes.graph.edit import Namer, drop_unread, new_constant
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.uses import constant_array, integer_of, is_constant
+from qdq_passes.qdq.edit.float_values import remember_floats, remembered_floats
 
 #: Keys of an attention where its shape does not tell.
 _KEYS = 1 << 12
@@ -47,7 +48,7 @@ class BoundAttentionMask(Pass):
     below any that is seen at a few tens already: see the bound above.
 
     Graph: unchanged, but for constants: ``Where(hidden, -1e9, 0)`` that makes a mask gets -64 or so, as does a constant mask,
-        and the factor of ``(1 - seen)·-10000``.
+        and the factor of ``(1 - seen)·-10000``; what they were is kept in the metadata of the constant, for remove-qdq.
     Masks and masked scores gain the annotation ``observed``: [B, 0] and [a - t, b]. A mask that the host makes (annotation
     ``decoder``) is to hold B from then on; an encoding of it takes -1e9 for B as well.
     Requires: ranges of the scores before and behind the mask. Each query whose result is read sees a key.
@@ -166,8 +167,8 @@ def _lifted(model: ir.Model, node: ir.Node, index: int, bound: float, namer: Nam
     data = np.where(array <= max(HUGE, bound), bound, array).astype(array.dtype)
     if np.array_equal(data, array):
         return
-    node.replace_input_with(
-        index, new_constant(node.graph or model.graph, namer, f"{value.name}_bounded", data, [node])
-    )
+    held = new_constant(node.graph or model.graph, namer, f"{value.name}_bounded", data, [node])
+    remember_floats(held, remembered_floats(value, array), name=value.name)
+    node.replace_input_with(index, held)
     drop_unread([value])
     yield Change("edit", node.name or "", f"{bound:g} hides, not {float(array.min()):g}")

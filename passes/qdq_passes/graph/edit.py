@@ -40,6 +40,10 @@ class Namer:
         self._used.add(name)
         return name
 
+    def is_free(self, name: str) -> bool:
+        """Whether nothing bears ``name``."""
+        return name not in self._used
+
     def release(self, name: str) -> None:
         """``name`` is free again: what bore it was renamed."""
         self._used.discard(name)

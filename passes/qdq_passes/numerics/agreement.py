@@ -116,18 +116,12 @@ class Accumulator:
         if x.shape != y.shape:
             raise ModelError(f"shape {list(x.shape)} on one side, {list(y.shape)} on the other")
         xs, ys = _slices(x, self.axis), _slices(y, self.axis)
-        equal = _equal(xs, ys)
+        scale = self.scale if self.scale is None or self.scale.size == 1 else np.broadcast_to(self.scale, x.shape)
+        scales = _slices(scale, self.axis) if scale is not None and scale.size > 1 else None
         sums = np.zeros((len(_ROWS), len(xs)))
-        sums[_COUNT] = xs.shape[1]
-        sums[_EQUAL] = equal.sum(1)
-        if x.dtype.kind not in "OSU":
-            with np.errstate(over="ignore", invalid="ignore"):
-                difference = _add_numbers(xs, ys, equal, sums)
-                if difference.size:
-                    self._max_abs = max(self._max_abs, float(difference.max()))
-                if difference.size and self.scale is not None:
-                    scale = _slices(np.broadcast_to(self.scale, x.shape), self.axis)
-                    self._lsb = max(self._lsb, float(np.divide(difference, scale).max()))
+        wide = max(1, _AT_ONCE // max(1, len(xs)))
+        for part in (slice(begin, begin + wide) for begin in range(0, max(1, xs.shape[1]), wide)):
+            sums += self._add_part(xs[:, part], ys[:, part], None if scales is None else scales[:, part])
         if self._sums.shape[1] == 0:
             self._sums = np.zeros_like(sums)
         if self._sums.shape != sums.shape:
@@ -136,6 +130,22 @@ class Accumulator:
             )
         with np.errstate(over="ignore", invalid="ignore"):
             self._sums += sums
+
+    def _add_part(self, x: Array, y: Array, scale: Array | None) -> Sums:
+        """The sums of some columns, and their largest differences; ``scale`` where elements have scales of their own."""
+        equal, sums = _equal(x, y), np.zeros((len(_ROWS), len(x)))
+        sums[_COUNT] = x.shape[1]
+        sums[_EQUAL] = equal.sum(1)
+        if x.dtype.kind in "OSU":
+            return sums
+        with np.errstate(over="ignore", invalid="ignore"):
+            difference = _add_numbers(x, y, equal, sums)
+            if difference.size:
+                self._max_abs = max(self._max_abs, float(difference.max()))
+            if difference.size and self.scale is not None:
+                lsb = difference.max() / self.scale if scale is None else np.divide(difference, scale)
+                self._lsb = max(self._lsb, float(lsb.max()))
+        return sums
 
     def result(self) -> Agreement:
         """The figures of everything added so far."""
@@ -172,6 +182,8 @@ def per_slice(x: Array, y: Array, axis: int) -> list[SliceAgreement]:
     return accumulator.per_slice()
 
 
+#: Elements that are compared at once: copies in float64 of all would be many times what the tensors hold.
+_AT_ONCE = 1 << 20
 _ROWS = _COUNT, _EQUAL, _BROKEN, _XX, _YY, _XY, _NOISE = range(7)
 
 

@@ -29,9 +29,16 @@ _SPACE = re.compile(r"\s*")
 class PipelineSyntaxError(UsageError):
     """A pipeline text that cannot be read. The message ends with the text and a caret under the place."""
 
-    def __init__(self, message: str, text: str, column: int, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, text: str, column: int, *, where: str | None = None, hint: str | None = None
+    ) -> None:
         self.text, self.column = text, column
-        super().__init__(message, hint=hint)
+        super().__init__(message, where=where, hint=hint)
+
+    @classmethod
+    def at(cls, column: int, text: str, error: UsageError) -> PipelineSyntaxError:
+        """``error``, of what stands at ``column`` of ``text``."""
+        return cls(error.message, text, column, where=error.where, hint=error.hint)
 
     def __str__(self) -> str:
         start = max(0, self.column - 60)
@@ -131,7 +138,7 @@ class _Parser:
         try:
             cls = PASSES.load(name, among=self.known)
         except UsageError as error:
-            raise PipelineSyntaxError(error.message, self.text, start, hint=error.hint) from None
+            raise PipelineSyntaxError.at(start, self.text, error) from None
         values: dict[str, Any] = {}
         if self._peek() == "{":
             self.at += 1
@@ -142,7 +149,7 @@ class _Parser:
         try:
             return _construct(cls, values)
         except UsageError as error:
-            raise PipelineSyntaxError(error.message, self.text, start, hint=error.hint) from None
+            raise PipelineSyntaxError.at(start, self.text, error) from None
 
     def _option(self, cls: type[Pass]) -> tuple[str, Any]:
         start = self.at
@@ -159,7 +166,7 @@ class _Parser:
         try:
             return attribute, from_text(cls, attribute, raw)
         except UsageError as error:
-            raise PipelineSyntaxError(error.message, self.text, value_start, hint=error.hint) from None
+            raise PipelineSyntaxError.at(value_start, self.text, error) from None
 
     def _value(self) -> Any:
         self._skip_space()

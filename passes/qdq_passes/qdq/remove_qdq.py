@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,11 +23,12 @@ from qdq_passes.graph.edit import (
     replace_value,
 )
 from qdq_passes.graph.operators.qdq_ops import OPERATORS
-from qdq_passes.graph.uses import constant_array, dtype_of
+from qdq_passes.graph.uses import all_graphs, constant_array, dtype_of
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.display import forget_tensors
-from qdq_passes.qdq.edit.float_values import restore_floats
+from qdq_passes.qdq.edit.float_values import made_in, restore_floats
 from qdq_passes.qdq.edit.integers import remember_integers
 from qdq_passes.qdq.look.pairs import Half, Pair, encoding_of, half_pairs, is_named, is_quantize, qdq_pairs
 from qdq_passes.select.selectors import ALL, Selector, select
@@ -45,7 +46,8 @@ class RemoveQdq(Pass):
     halves at the ends of the graph go too: ``x → DQ → A`` → ``x → A``.
     Requires: constant scales and zero points on stored integers.
     Keeps: names of inputs and outputs, and but for ``float-io`` their types; activations are no longer rounded. Weights of a pair
-    on the float weight are those before rounding, and before narrow-weights, unless ``round_weights``.
+    on the float weight are those before rounding, and before narrow-weights, unless ``round_weights``; masks are those before
+    bound-attention-mask. Stored integers whose scale refine-positions moved without them stand for what they did before.
     Skips: pairs that ``select`` does not name; a DequantizeLinear of computed integers, or of an input with a default; a
     QuantizeLinear whose integers feed an integer operator.
 
@@ -74,6 +76,7 @@ class RemoveQdq(Pass):
         for half in half_pairs(model):
             if self.select.is_all or half.node in nodes or not values.isdisjoint(half.node.outputs):
                 yield from self._remove_half(half, model.graph, namer)
+        yield from self._restored(model, nodes, namer)
         yield from drop_unused_domains(model, set(OPERATORS) - {"", "ai.onnx"})
 
     def _remove(self, pair: Pair, namer: Namer, made: Made) -> Iterator[Change]:
@@ -87,9 +90,17 @@ class RemoveQdq(Pass):
             yield from remove(pair.q, "remove-qdq")
         if floats is not None:
             _forget(floats, parameters)
-            if not any(is_quantize(use.node) for use in floats.uses()) and restore_floats(floats):
+            if not any(is_quantize(use.node) for use in floats.uses()) and restore_floats(floats, namer):
                 yield Change("edit", pair.tensor, "the values from before narrow-weights")
         yield from drop_unread(parameters)
+
+    def _restored(self, model: ir.Model, nodes: Set[ir.Node], namer: Namer) -> Iterator[Change]:
+        """Masks that were bounded for the sake of pairs are as they were."""
+        for value in [v for graph in all_graphs(model) for v in graph.initializers.values()]:
+            readers = [use.node for use in value.uses()]
+            is_hit = self.select.is_all or not nodes.isdisjoint(readers)
+            if is_hit and not any(map(is_quantize, readers)) and restore_floats(value, namer):
+                yield Change("edit", value.name or "", "the values from before bound-attention-mask")
 
     def _remove_half(self, half: Half, main: ir.Graph, namer: Namer) -> Iterator[Change]:
         """An integer end of the graph becomes float; halves that feed or follow integer operators stay."""
@@ -142,13 +153,21 @@ def _dequantized(pair: Pair, namer: Namer, made: Made) -> ir.Value:
     key = (pair.stored, encoding, dtype)
     if key not in made or made[key].graph is not (pair.stored.graph or graph_of(pair.dq)):
         integers = array if pair.q is None else quantize(array, encoding)
+        made_with = encoding if pair.q is not None else made_in(pair.stored, encoding)
         graph = pair.stored.graph or graph_of(pair.dq)
         _free_name(pair, namer)
-        data = dequantize(integers, encoding, dtype)
+        data = _values(integers, made_with, dtype, pair)
         made[key] = new_constant(graph, namer, pair.tensor or "weight", data, [pair.dq])
         if made[key].const_value is not None:
-            remember_integers(made[key], integers, encoding)
+            remember_integers(made[key], integers, made_with)
     return made[key]
+
+
+def _values(integers: Array, encoding: Encoding, dtype: np.dtype[Any], pair: Pair) -> Array:
+    try:
+        return dequantize(integers, encoding, dtype)
+    except ModelError as error:
+        raise ModelError(error.message, where=pair.dq.name, hint=error.hint) from error
 
 
 def _converted(pair: Pair, namer: Namer) -> ir.Value | None:

@@ -7,7 +7,8 @@ likewise, a Clip(a, b) too, and where calibration saw values at both, the range 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,11 +16,14 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 from qdq_passes.graph.edit import Namer
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.edit.clips import put_activation
 from qdq_passes.qdq.look.pairs import encoding_of, half_pairs, is_named, qdq_pairs
-from qdq_passes.qdq.look.value_ranges import begins_at_zero, whole_bounds
+from qdq_passes.qdq.look.value_ranges import Interval, begins_at_zero, whole_bounds
 from qdq_passes.select.selectors import ALL, Selector, select
 
+_NUMBERS = re.compile(r"_?[0-9]+")
 #: Names that torch.onnx.export(dynamo=True) gives what is none of the module's operators.
 _NUMBERED = re.compile(r"(val|getitem)(_[0-9]+)?")
 
@@ -33,6 +37,8 @@ class RestoreRelu(Pass):
     likewise.
     Requires: constant scales and zero points.
     Keeps: names of inputs and outputs; numerics bit-exact, as the Q saturates at 0, or at a and b, anyway.
+    Bounds that calibration did not reach are those of most values of the same name but for its numbers: ``hardtanh_4`` ends at
+    0.93, most of the other ``hardtanh`` at 6.
     Skips: values that are never below 0 (behind a Relu, a Sigmoid, another such pair, sums and products of such…), or by less
     than half a step (behind a Gelu); inputs of the graph, which were just calibrated on numbers that are not; encodings that
     reach below 0; values that bear the name which exporters give what their node writes, ``N_output_0`` of ``N``, where that of
@@ -53,23 +59,66 @@ class RestoreRelu(Pass):
         """One Relu per value, for all its pairs."""
         hit = select(model, self.select)
         nodes, values = set(hit.nodes), set(hit.values)
-        namer, made = Namer(model), dict[ir.Value, ir.Value]()
-        for pair in qdq_pairs(model):
-            if not (self.select.is_all or is_named(pair, nodes, values)) or pair.q is None or pair.q is pair.dq:
-                continue
-            if pair.stored is None:
-                yield from self._restored(model, pair.q, namer, made)
+        pairs = [pair for pair in qdq_pairs(model) if self.select.is_all or is_named(pair, nodes, values)]
+        quantizers = [pair.q for pair in pairs if pair.q is not None and pair.q is not pair.dq and pair.stored is None]
         for half in half_pairs(model):
             if half.is_q and (self.select.is_all or half.node in nodes or half.node.inputs[0] in values):
-                yield from self._restored(model, half.node, namer, made)
+                quantizers.append(half.node)
+        namer, made = Namer(model), dict[ir.Value, ir.Value]()
+        usual = _usual([clip for q in quantizers if (clip := self._clip(q)) is not None]) if self.by_name else {}
+        for q in quantizers:
+            clip, source = self._clip(q), q.inputs[0]
+            if clip is not None:
+                yield put_activation(model, q, namer, made, clip.bounds or clip.within(usual.get(clip.stem)))
+            elif source in made:
+                yield put_activation(model, q, namer, made)
 
-    def _restored(self, model: ir.Model, q: ir.Node, namer: Namer, made: dict[ir.Value, ir.Value]) -> Iterator[Change]:
+    def _clip(self, q: ir.Node) -> _Clip | None:
+        """What ``q`` cuts off that is to be cut off without it; None for nothing."""
         source, encoding = q.inputs[0], encoding_of(q)
         if encoding is None or source is None or (self.by_name and _is_named_after_its_node(source)):
-            return
+            return None
         bounds = whole_bounds(source, encoding)
-        if source in made or bounds is not None or begins_at_zero(source, encoding):
-            yield put_activation(model, q, namer, made, bounds)
+        if bounds is None and not begins_at_zero(source, encoding):
+            return None
+        return _Clip(source.name or "", encoding, bounds)
+
+
+@dataclass(frozen=True)
+class _Clip:
+    """What a QuantizeLinear cuts off.
+
+    Args:
+        name: of the float value.
+        encoding: of its integers.
+        bounds: the whole numbers at which its range ends; None where it begins at 0 alone.
+    """
+
+    name: str
+    encoding: Encoding
+    bounds: Interval | None
+
+    @property
+    def stem(self) -> str:
+        """The last part of the name without its numbers."""
+        return _NUMBERS.sub("", self.name.rpartition("/")[2])
+
+    def within(self, bounds: Interval | None) -> Interval | None:
+        """``bounds`` if the range ends there or before."""
+        return bounds if bounds is not None and real_range(self.encoding)[1].max() <= bounds[1] else None
+
+
+def _usual(found: Sequence[_Clip]) -> dict[str, Interval]:
+    """Stem of names → the bounds from 0 on of more than half of the values of such names."""
+    by_stem: dict[str, list[Interval | None]] = {}
+    for clip in found:
+        by_stem.setdefault(clip.stem, []).append(clip.bounds)
+    most = {stem: Counter(bounds).most_common(1)[0] for stem, bounds in by_stem.items() if stem}
+    return {
+        stem: bounds
+        for stem, (bounds, count) in most.items()
+        if bounds is not None and bounds[0] == 0 and 2 * count > len(by_stem[stem])
+    }
 
 
 def _is_named_after_its_node(value: ir.Value) -> bool:

@@ -162,7 +162,7 @@ def devices_of(
         ("schedule", schedule, get_args(Policy)),
     ):
         if given is not None and given not in known:
-            raise UsageError(f"{option} is {given!r}", hint=f"{', '.join(known)}")
+            raise UsageError(f"{option} cannot be {given!r}", hint=f"it is {' or '.join(known)}")
     if names_plain(*names.values()):
         if target is not None or arrange is not None or schedule is not None:
             raise UsageError("target, arrangement and schedule are of a device", hint="give --device npusim")

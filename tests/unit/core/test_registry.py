@@ -168,6 +168,16 @@ def test_a_broken_table_is_named(folder: Path) -> None:
         PASSES.load("quiet-names")
 
 
+def test_a_broken_file_is_named_in_a_pipeline(folder: Path) -> None:
+    file = write(folder, "quiet_names")
+    file.write_text("import no_such_module\n")
+    add_path(folder)
+    with pytest.raises(UsageError, match=r"quiet_names\.py: cannot be imported: ModuleNotFoundError") as error:
+        parse_pipeline("infer-shapes,quiet-names{a=1}")
+    assert str(error.value).endswith("^")
+    assert error.value.where == str(file)
+
+
 def test_no_such_folder(folder: Path) -> None:
     with refusal(UsageError):
         add_path(folder / "missing")

@@ -129,3 +129,19 @@ def test_figures_are_json_numbers_whatever_the_floats(x: Array, y: Array) -> Non
     found = agreement(x, y, scale=0.5)
     json.dumps(found.to_json(), allow_nan=False)
     assert (found.sqnr_db is None) == found.is_exact
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("scale", [None, 0.25, [[0.5, 1.0, 2.0]]])
+def test_tensors_are_compared_in_parts(axis: int | None, scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.array([[1, NAN, 3], [-INF, 5, 6]], np.float32)
+    y = np.array([[1, NAN, 3.5], [-9, 5.25, 6]], np.float32)
+
+    def found() -> Any:
+        accumulator = Accumulator(axis=axis, scale=None if scale is None else np.array(scale))
+        accumulator.add(x, y)
+        return accumulator.result(), accumulator.per_slice()
+
+    whole = found()
+    monkeypatch.setattr("qdq_passes.numerics.agreement._AT_ONCE", 2)
+    assert found() == whole

@@ -264,6 +264,15 @@ def test_new_errors_compares_rule_and_place() -> None:
     assert new_errors([old], [new, other, Finding("note", "x", "n", "m", "h")]) == [other]
 
 
+def test_a_domain_that_was_never_imported_is_no_new_error() -> None:
+    before, after = (
+        verify(model(f"g (float[2] x) => (float[2] y) {{ {nodes} }}"), minimum="error")
+        for nodes in ("[a] t = com.own.Op(x) [b] y = com.own.Op(t)", "[a] t = Relu(x) [b] y = com.own.Op(t)")
+    )
+    assert [f.where for f in before + after] == ["a", "b"]
+    assert new_errors(before, after) == []
+
+
 def test_json_form() -> None:
     finding = Finding("note", "known-operators", "n", "m", "h")
     assert finding.to_json() == {"level": "note", "rule": "known-operators", "where": "n", "message": "m", "hint": "h"}

@@ -73,6 +73,8 @@ def begins_at_zero(source: ir.Value | None, encoding: Encoding) -> bool:
     producer = source.producer() if source is not None else None
     if producer is None or has_body(producer) or not is_integer_type(encoding.dtype):
         return False
+    if not all(map(math.isfinite, encoding.scale)):  # of a mask of −inf
+        return False
     if not bool(np.all(real_range(encoding)[0] == 0)):
         return False
     return proven_range(source)[0] < -max(encoding.scale) / 2

@@ -25,6 +25,7 @@ from qdq_passes.numerics.price import Level, price_in_words, sqnr_of_data, sqnr_
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.numerics.reencode import real_range, requantized
 from qdq_passes.qdq.edit.biases import follow_biases
+from qdq_passes.qdq.edit.float_values import remember_scale
 from qdq_passes.qdq.edit.pairs import Use, write_constant
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, pair_of, pair_with
 from qdq_passes.refine.look.position_groups import tensor_of
@@ -51,6 +52,8 @@ def write_positions(model: ir.Model, positions: Positions, stored: Stored) -> It
     namer, coupled = Namer(model), positions.coupled
     if stored == "requantize":
         _requantize(moves, namer)
+    else:
+        _remember(moves)
     for move in moves:
         uses: dict[ir.Value, list[Use]] = {}
         for node in move.nodes:
@@ -72,15 +75,29 @@ def _requantize(moves: Sequence[Move], namer: Namer) -> None:
     """Integers of the values that the stored ones stand for; DQ nodes of one tensor that move alike keep sharing it."""
     groups: dict[tuple[ir.Value, Encoding, Encoding], list[Use]] = {}
     for move in moves:
-        for node in move.nodes:
-            pair, old = pair_of(node) if is_dequantize(node) else None, encoding_of(node)
-            if pair is not None and pair.q is None and pair.stored is not None and old is not None:
-                new = dataclasses.replace(old, scale=(pow2.scale_of(move.new),))
-                groups.setdefault((pair.stored, old, new), []).append((node, 0))
+        for pair, old, new in _stored_constants(move):
+            assert pair.stored is not None
+            groups.setdefault((pair.stored, old, new), []).append((pair.dq, 0))
     for (value, old, new), uses in groups.items():
         integers = constant_array(value)
         assert integers is not None
         write_constant(value, ir.tensor(requantized(integers, old, new), dtype=new.dtype), uses, namer)
+
+
+def _remember(moves: Sequence[Move]) -> None:
+    """Note on stored integers what scale they were made with, for remove-qdq."""
+    for move in moves:
+        for pair, old, new in _stored_constants(move):
+            assert pair.stored is not None
+            remember_scale(pair.stored, old, new)
+
+
+def _stored_constants(move: Move) -> Iterator[tuple[Pair, Encoding, Encoding]]:
+    """The stored integers that ``move`` is about, with their encodings in the file and as planned."""
+    for node in move.nodes:
+        pair, old = pair_of(node) if is_dequantize(node) else None, encoding_of(node)
+        if pair is not None and pair.q is None and pair.stored is not None and old is not None:
+            yield pair, old, dataclasses.replace(old, scale=(pow2.scale_of(move.new),))
 
 
 class MovePrices:
