@@ -36,8 +36,8 @@ class SplitOperators(Pass):
     Tanh, as exporters write Mish. Sums: ``Div`` (by a constant), ``Max`` and ``Min`` (of more than two), ``Mean``,
     ``ReduceMax``, ``ReduceSum``, ``Softmax``, ``Sub``, ``Sum``. Normalizations: ``BatchNormalization``,
     ``GroupNormalization``, ``InstanceNormalization``, ``LayerNormalization``, ``RMSNormalization``. Pools:
-    ``GlobalAveragePool``, ``GlobalMaxPool``. Moves: ``DepthToSpace``, ``Expand``, ``Flatten``, ``SpaceToDepth``, ``Squeeze``,
-    ``Tile``, ``Unsqueeze``.
+    ``GlobalAveragePool``, ``GlobalMaxPool``. Moves: ``DepthToSpace``, ``Expand``, ``Flatten``, ``GatherElements`` (at
+    constant places), ``SpaceToDepth``, ``Squeeze``, ``Tile``, ``Unsqueeze``.
 
     Graph: ``x → Mish → y`` → ``r = Sigmoid(−x); y = x·((1 − r²)/(1 + r²))``; ``x → Elu → y`` → ``t = Tanh(min(x, 0)/2);
     y = Relu(x) + 2α·t/(1 − t)``; ``x → GroupNormalization → y`` → ``x → Reshape → InstanceNormalization → Reshape → Mul → Add

@@ -154,6 +154,25 @@ def _rms_norm(at: Given) -> ir.Value:
     return at.site.slice(y, -1, 0, gain.size)
 
 
+def _gather_elements(at: Given) -> ir.Value:
+    """Elements at constant indices: along the axes on which they are the same for all x is rows, of the rest one axis to look in."""
+    index, sizes = at.constant(1, "indices").astype(np.int64), at.sizes()
+    axis = at.integer_of("axis", 0) % len(sizes)
+    index = np.where(index < 0, index + sizes[axis], index)
+    if index.shape != tuple(index.shape[axis] if a == axis else size for a, size in enumerate(sizes)):
+        raise Declined("takes elements of a part of its input")
+    places = list(np.indices(index.shape))
+    places[axis] = index
+    rows = 0
+    while rows < axis and (index == index[:1]).all():
+        index, places, rows = index[0], [place[0] for place in places], rows + 1
+    inner = sizes[rows:]
+    flat = np.ravel_multi_index(places[rows:], inner) if inner else index
+    table = at.site.reshape(at.x, [math.prod(sizes[:rows]), math.prod(inner)])
+    found = at.site("Gather", table, at.site.constant(flat, word="places"), axis=1)
+    return at.site.reshape(found, [*sizes[:rows], *index.shape])
+
+
 def _softmax(at: Given) -> ir.Value:
     """e^(x − max x) over its sum."""
     axis = at.integer_of("axis", -1 if at.site.opset >= 13 else 1)
@@ -231,6 +250,7 @@ TENSORS = (
     Form("Div", ("Mul",), _quotient),
     Form("Expand", ("Concat",), _expand, any_type=True),
     Form("Flatten", ("Reshape",), _reshape, any_type=True),
+    Form("GatherElements", ("Gather", "Reshape"), _gather_elements),
     Form("GlobalAveragePool", ("ReduceMean",), _global_average_pool),
     Form("GlobalMaxPool", ("MaxPool",), _global_max_pool),
     Form("GroupNormalization", ("Add", "InstanceNormalization", "Mul", "Reshape"), _group_norm),
