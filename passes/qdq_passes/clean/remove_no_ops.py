@@ -24,7 +24,8 @@ class RemoveNoOps(Pass):
     type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
 
     Graph: ``x → Relu → t → Mul(1) → u → Conv → y`` → ``x → Relu → t → Conv → y``; in bodies and functions too.
-    Requires: for a constant with dimensions, the number of those of x, and for movement static shapes (infer-shapes).
+    Requires: for a constant with dimensions, the number of those of x, and for movement shapes, where symbolic sizes of one name
+    are equal (infer-shapes).
     Keeps: inputs, outputs and their names; numerics: equal numbers, though x+0 turns −0 into +0 and its removal does not.
     Skips: a constant that adds dimensions; a node that joins a graph input, an initializer or an outer value to a graph output,
     or two graph outputs: it is what makes the second name. With ``identities``, a Dropout that may train or whose mask is read.
@@ -118,7 +119,7 @@ def unmoved(node: ir.Node) -> ir.Value | None:
     """The input that ``node``, which moves, joins, chooses or casts, passes on as it is by its shapes, types and constants.
 
     Concat, Max, Min, Mean and Sum of one value; Cast to the type it has; Expand, Reshape, Flatten, Tile, Slice (forwards), Pad
-    (by nothing), Split (in one) and Transpose (in order) to the same static shape; Where with one answer and no broadcast.
+    (by nothing), Split (in one) and Transpose (in order) to the same shape; Where with one answer and no broadcast.
     """
     first, output = node.inputs[0] if node.inputs else None, node.outputs[0]
     if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "Transpose", "Where"):
@@ -140,11 +141,11 @@ def unmoved(node: ir.Node) -> ir.Value | None:
 
 
 def _same_shape(a: ir.Value, b: ir.Value) -> bool:
-    """Whether both have one static shape."""
+    """Whether both have one shape, sizes of one name being equal."""
     shapes = [
         v.shape if v.shape is not None else v.const_value.shape if v.const_value is not None else None for v in (a, b)
     ]
-    sizes = [None if shape is None else [d if isinstance(d, int) else None for d in shape] for shape in shapes]
+    sizes = [None if shape is None else [d if isinstance(d, int) else d.value for d in shape] for shape in shapes]
     return sizes[0] is not None and sizes[0] == sizes[1] and None not in sizes[0]
 
 
