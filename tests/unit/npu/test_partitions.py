@@ -206,6 +206,16 @@ def test_a_float_node_bounds_a_region_and_costs_a_whole_model() -> None:
     assert rules(placed(model(FLOAT_BETWEEN), not_softplus, "whole-model"))[3] == "relu: whole-model"
 
 
+def test_a_mask_that_becomes_floats_costs_no_region() -> None:
+    text = """g (float[1,4] x, bool[1,4] m) => (float[1,4] y) <float s = {0.5}, int8 z = {0}> {
+      [cast] f = Cast<to: int = 1>(m) [qf] fq = QuantizeLinear(f, s, z) [df] k = DequantizeLinear(fq, s, z)
+      [qx] xq = QuantizeLinear(x, s, z) [dx] a = DequantizeLinear(xq, s, z)
+      [mul] g = Mul(a, k) [qg] gq = QuantizeLinear(g, s, z) [dg] y = DequantizeLinear(gq, s, z)
+    }"""
+    found = placed(model(text), lambda unit: unit.core.op_type != "Cast", "region")
+    assert rules(found) == ["cast: declines", "mul: takes"]
+
+
 def test_shapes_do_not_cost_a_whole_model() -> None:
     text = """g (float[1,4] x) => (float[1,4] y, int64[2] n) <float s = {0.5}, int8 z = {0}> {
       [qx] xq = QuantizeLinear(x, s, z) [dx] a = DequantizeLinear(xq, s, z) [shape] n = Shape(x)

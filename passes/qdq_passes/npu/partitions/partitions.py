@@ -243,8 +243,13 @@ def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) 
 
 
 def _regions(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> list[list[Unit]]:
-    """Connected sets of units that are quantized, or run on the NPU all the same; others bound them."""
-    units = {i: u for i, u in enumerate(graph.items) if isinstance(u, Unit) and (u.is_quantized or verdicts[u].is_npu)}
+    """Connected sets of units that are quantized, or run on the NPU all the same; others bound them, as does what makes floats of
+    masks and indices: a conversion of inputs."""
+    units = {
+        i: u
+        for i, u in enumerate(graph.items)
+        if isinstance(u, Unit) and (verdicts[u].is_npu or (u.is_quantized and u.is_compute))
+    }
     sets = DisjointSets(units)
     for item in units:
         for other in graph.before[item]:
