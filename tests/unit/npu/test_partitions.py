@@ -224,6 +224,17 @@ def test_shapes_do_not_cost_a_whole_model() -> None:
     assert rules(placed(model(text), policy="whole-model")) == ["shape: declines", "relu: takes"]
 
 
+def test_indices_that_the_cpu_makes_begin_no_group() -> None:
+    text = """g (int64[1,4] i) => (float[1,4,2] y) <float s = {0.5}, int8 z = {0}, int8[8,2] t = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, int64 one = {1}> {
+      [sign] j = Sign(i) [add] k = Add(j, one) [again] l = Sign(k) [dt] table = DequantizeLinear(t, s, z)
+      [rows] a = Gather(table, k) [qa] aq = QuantizeLinear(a, s, z) [da] b = DequantizeLinear(aq, s, z)
+      [others] c = Gather(table, l) [qc] cq = QuantizeLinear(c, s, z) [dc] d = DequantizeLinear(cq, s, z)
+      [sum] e = Add(b, d) [qe] eq = QuantizeLinear(e, s, z) [de] y = DequantizeLinear(eq, s, z)
+    }"""
+    found = placed(model(text), lambda unit: unit.core.op_type != "Sign", minimum_group=2)
+    assert [p.compute_nodes for p in found.partitions] == [3]
+
+
 def test_small_groups_stay_on_the_cpu() -> None:
     found = placed(model(chain("Relu", "Softplus", "Tanh", "Relu")), not_softplus, minimum_group=2)
     assert names(found) == [["dq1", "Tanh2", "q2", "dq2", "Relu3", "q3"]]
