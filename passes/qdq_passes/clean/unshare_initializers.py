@@ -22,11 +22,17 @@ class UnshareInitializers(Pass):
     Requires: nothing.
     Keeps: inputs, outputs and their names; numerics bit-exact.
     Skips: initializers that are graph inputs or outputs; those larger than ``max-bytes``.
+
+    Args:
+        select: the initializers.
+        max_bytes: of the largest that is copied.
+        types: operator types whose nodes alone get copies, of what others read too: gains, which NPUs want of a type of their own.
     """
 
     keeps: ClassVar[Keeps] = EXACT
     select: Selector = ALL
     max_bytes: int = 2**20
+    types: tuple[str, ...] = ()
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Copy for every reader after the first."""
@@ -34,7 +40,7 @@ class UnshareInitializers(Pass):
         namer = Namer(model)
         for graph in all_graphs(model):
             for value in list(graph.initializers.values()):
-                uses = readers(value)
+                uses = self._served(readers(value))
                 if value not in wanted or len(uses) < 2 or value.const_value is None:
                     continue
                 if value.is_graph_input() or value.is_graph_output():
@@ -45,3 +51,10 @@ class UnshareInitializers(Pass):
                     for node, index in uses[1:]:
                         copy = own_initializer(node, index, namer)
                         yield Change("insert", copy.name or "", f"own copy of {value.name} for {node.name}")
+
+    def _served(self, uses: list[tuple[ir.Node, int]]) -> list[tuple[ir.Node, int]]:
+        """The readers: the first keeps the initializer, the others get a copy; with ``types`` those of other types keep it."""
+        others = [use for use in uses if use[0].op_type not in self.types]
+        if not self.types or not others:
+            return [] if self.types else uses
+        return [others[0], *(use for use in uses if use[0].op_type in self.types)]

@@ -62,6 +62,11 @@ def test_a_fusion_is_as_a_target_takes_it(taken: tuple[str, ...], wanted: str) -
     assert str(fused_for(parse_pipeline("fuse-gelu"), taken)) == wanted
 
 
+def test_a_norm_about_0_is_written_with_the_norm_that_there_is() -> None:
+    found = fused_for(parse_pipeline("fuse-rms-norm"), ("Concat", "LayerNormalization", "Mul", "Slice"))
+    assert str(found) == "fuse-rms-norm{raise-opset=true layer-norm=true}"
+
+
 def test_no_model_is_brought_to_an_opset_that_npus_do_not_know() -> None:
     found = fused_for(
         parse_pipeline("fuse-silu,fuse-rms-norm,fuse-layer-norm"), ("Mul", "RMSNormalization", "Sigmoid", "Swish")

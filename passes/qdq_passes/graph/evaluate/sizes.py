@@ -87,7 +87,9 @@ def _elementwise(node: ir.Node, given: list[Parts]) -> Parts | Array | None:
         places = np.broadcast_arrays(*[np.arange(len(part.sizes)).reshape(part.shape) for part in given])
     except ValueError:
         return None
-    rows = zip(*([part.sizes[int(i)] for i in at.reshape(-1)] for part, at in zip(given, places, strict=True)), strict=True)
+    rows = zip(
+        *([part.sizes[int(i)] for i in at.reshape(-1)] for part, at in zip(given, places, strict=True)), strict=True
+    )
     shape = places[0].shape
     if node.op_type == "Equal":
         answers = [_equal(a, b) for a, b in rows]

@@ -46,7 +46,9 @@ def _infer_symbolic(model: ir.Model) -> None:
     walked = walk(model, {}, scope=Scope(declared=True))
     for value, proto in walked.types.items():
         if value.producer() is not None and proto.tensor_type.HasField("shape"):
-            found = ir.Value(type=ir.TensorType(ir.DataType(proto.tensor_type.elem_type)), shape=ir.Shape(walked.sizes(value) or ()))
+            found = ir.Value(
+                type=ir.TensorType(ir.DataType(proto.tensor_type.elem_type)), shape=ir.Shape(walked.sizes(value) or ())
+            )
             _merge(value, found)
 
 
