@@ -49,7 +49,7 @@ class FoldConstants(Pass):
     """Compute what depends on constants and static shapes only, and store the result.
 
     Graph: ``Add(2, 3) → shape → Reshape`` → ``5 → shape → Reshape``. Shape and Size of a static shape are constants too, and so
-    is a static size that is picked of a dynamic shape; a Reshape is told a computed shape by numbers where one size at most is not
+    is a static size that is picked of a dynamic shape; a Reshape is told a computed shape by numbers where all sizes but one are
     known; an If whose condition is constant becomes its branch. In one walk: what is computed gives the shapes of what comes
     after. In bodies and functions too.
     Requires: nothing. Q/DQ nodes are never folded: they carry the quantization.

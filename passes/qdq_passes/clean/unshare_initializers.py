@@ -26,7 +26,8 @@ class UnshareInitializers(Pass):
     Args:
         select: the initializers.
         max_bytes: of the largest that is copied.
-        types: operator types whose nodes alone get copies, of what others read too: gains, which NPUs want of a type of their own.
+        types: operator types whose nodes alone get copies, of what others read too: gains, which NPUs want in a type of their
+            own.
     """
 
     keeps: ClassVar[Keeps] = EXACT

@@ -4,7 +4,6 @@ A size is a number, an expression in symbolic sizes (``batch``, ``16*batch``), o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -155,7 +155,7 @@ def _rms_norm(at: Given) -> ir.Value:
 
 
 def _gather_elements(at: Given) -> ir.Value:
-    """Elements at constant indices: along the axes on which they are the same for all x is rows, of the rest one axis to look in."""
+    """Elements at constant places: rows of a table, along the axes on which the places are the same for all; the rest is one axis."""
     index, sizes = at.constant(1, "indices").astype(np.int64), at.sizes()
     axis = at.integer_of("axis", 0) % len(sizes)
     index = np.where(index < 0, index + sizes[axis], index)
