@@ -13,7 +13,8 @@ from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, has_body, is_constant, 
 #: Operators that compute element by element, or move elements.
 _PLAIN = (
     "Abs", "Add", "Cast", "Ceil", "Clip", "Concat", "Div", "Exp", "Expand", "Floor", "Identity", "Log", "Max", "Min", "Mod",
-    "Mul", "Neg", "Pow", "Reciprocal", "Reshape", "Round", "Sign", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
+    "Mul", "Neg", "Pow", "Reciprocal", "Reshape", "Round", "Sign", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+    "Where",
 )  # fmt: skip
 
 

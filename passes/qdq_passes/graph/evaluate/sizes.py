@@ -130,6 +130,11 @@ def divided(a: Size, b: Size) -> Size:
     return simplified(f"({a})//({b})")
 
 
+def is_made_up(name: str) -> bool:
+    """Whether ``name`` is one that onnx's inference gives to a size that it knows nothing of."""
+    return name.startswith("unk__")
+
+
 def simplified(text: str) -> Size:
     """The expression ``text`` in its shortest form: a number where the symbols cancel."""
     if text.isidentifier():

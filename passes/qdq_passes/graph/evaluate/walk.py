@@ -16,7 +16,16 @@ from onnx import defs
 
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.rare import LARGEST_INPUT, RANDOM, Compute, RareEvaluator
-from qdq_passes.graph.evaluate.sizes import Parts, Size, expanded, flattened, partly_known, reshaped, simplified
+from qdq_passes.graph.evaluate.sizes import (
+    Parts,
+    Size,
+    expanded,
+    flattened,
+    is_made_up,
+    partly_known,
+    reshaped,
+    simplified,
+)
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.uses import (
@@ -364,7 +373,7 @@ def _size(dim: object) -> Size:
     if isinstance(dim, int):
         return int(dim)
     name = dim if isinstance(dim, str) else getattr(dim, "value", None)
-    return simplified(name) if isinstance(name, str) and name else None
+    return simplified(name) if isinstance(name, str) and name and not is_made_up(name) else None
 
 
 def _declared(value: ir.Value) -> onnx.TypeProto | None:

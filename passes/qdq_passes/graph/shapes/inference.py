@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.evaluate.sizes import is_made_up
 from qdq_passes.graph.evaluate.walk import Scope, walk
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
@@ -253,4 +254,4 @@ def _better(mine: int | ir.SymbolicDim, theirs: int | ir.SymbolicDim) -> int | i
     """The more precise of two sizes: a number before a name, a name before nothing; what is known before what is found."""
     if isinstance(mine, int):
         return mine
-    return theirs if isinstance(theirs, int) or mine.value is None else mine
+    return theirs if isinstance(theirs, int) or mine.value is None or is_made_up(mine.value) else mine
