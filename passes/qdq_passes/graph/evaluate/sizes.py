@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import onnx_ir as ir
@@ -135,6 +136,7 @@ def is_made_up(name: str) -> bool:
     return name.startswith("unk__")
 
 
+@lru_cache(maxsize=4096)
 def simplified(text: str) -> Size:
     """The expression ``text`` in its shortest form: a number where the symbols cancel."""
     if text.isidentifier():
