@@ -14,7 +14,7 @@ import onnx_ir as ir
 from qdq_passes.graph.build import OPSET_OF_MEAN_AXES
 from qdq_passes.graph.operators.layers import DEFAULT_EPSILON, normalizes_by_input
 from qdq_passes.graph.operators.reductions import written_axes
-from qdq_passes.graph.uses import constant_array, integer_of, is_standard, only_reader, text_of
+from qdq_passes.graph.uses import constant_array, integer_of, integers_of, is_standard, only_reader, text_of
 from qdq_passes.legalize.edit.forms import Declined, Form, Given, Written
 
 #: First opset whose GroupNormalization has a scale for each channel; one for each group before.
@@ -205,6 +205,21 @@ def _expand(at: Given) -> ir.Value:
     return _copies(at, [want if size == 1 else 1 for size, want in zip(sizes, wanted, strict=True)])
 
 
+def _blocks(at: Given) -> ir.Value:
+    """Blocks that lie side by side, put together to an image."""
+    height, width = (int(size) for size in at.constant(1, "image's size"))
+    high, wide = (int(size) for size in at.constant(2, "block's size"))
+    strides, pads, dilations = (integers_of(at.node, name) for name in ("strides", "pads", "dilations"))
+    if strides != [high, wide] or height % high or width % wide or any(pads) or any(d != 1 for d in dilations):
+        raise Declined("adds blocks that overlap, or leaves gaps")
+    channels = at.inferred.sizes(at.x, [1])
+    if channels is None:
+        raise Declined("its channels are not known; run infer-shapes first")
+    rows, columns = height // high, width // wide
+    result = [-1, channels[0] // (high * wide), height, width]
+    return at.moved(at.x, [-1, high, wide, rows, columns], [0, 3, 1, 4, 2], result)
+
+
 def _token(at: Given) -> Written:
     """A constant that is put before or behind others for each sample: zeros there, to which it is added."""
     reader = only_reader(at.node.outputs[0])
@@ -276,6 +291,7 @@ def _quotient(at: Given) -> ir.Value:
 
 TENSORS = (
     Form("BatchNormalization", ("Add", "Mul"), _batch_norm),
+    Form("Col2Im", ("Reshape", "Transpose"), _blocks, any_type=True),
     Form("DepthToSpace", ("Reshape", "Transpose"), _depth_to_space, any_type=True),
     Form("Div", ("Mul",), _quotient),
     Form("Expand", ("Concat",), _expand, any_type=True),
