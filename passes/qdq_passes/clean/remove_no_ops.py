@@ -34,6 +34,7 @@ class RemoveNoOps(Pass):
         names: whose output name stays: the producer's, or that of the removed node (of several, of the last).
         identities: remove Identity and Dropout in the same walk, as remove-identity does.
         movement: remove movement that moves nothing as well.
+        tensors: constants of several elements count too, where they all are neutral: a bias of zeros, a gain of ones.
     """
 
     keeps: ClassVar[Keeps] = Keeps(
@@ -45,6 +46,7 @@ class RemoveNoOps(Pass):
     names: Literal["producer", "removed"] = "producer"
     identities: bool = False
     movement: bool = True
+    tensors: bool = False
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """In the order of the graph."""
@@ -56,7 +58,7 @@ class RemoveNoOps(Pass):
                 continue
             reason = ""
             if source is None:
-                source, reason = passed_on(model, node)
+                source, reason = passed_on(model, node, tensors=self.tensors)
             reason = reason or (_why_not(node, source) if source is not None else "")
             if reason:
                 yield skip(node, reason)
@@ -87,10 +89,10 @@ JOINING = ("Concat", "Max", "Mean", "Min", "Sum")
 SHAPING = ("Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Tile")
 
 
-def passed_on(model: ir.Model, node: ir.Node) -> tuple[ir.Value | None, str]:
+def passed_on(model: ir.Model, node: ir.Node, *, tensors: bool = False) -> tuple[ir.Value | None, str]:
     """The input that ``node`` passes on, or None and why it does not (nothing where it is no candidate at all).
 
-    Candidates are Identity, Dropout, and x·1, x/1, x+0, x−0 with a constant of one element.
+    Candidates are Identity, Dropout, and x·1, x/1, x+0, x−0 with a constant of one element, or with ``tensors`` of several.
     """
     first = node.inputs[0] if node.inputs else None
     if is_standard(node, "Identity"):
@@ -103,7 +105,9 @@ def passed_on(model: ir.Model, node: ir.Node) -> tuple[ir.Value | None, str]:
     neutral, places = NEUTRAL[node.op_type]
     for place in places:
         constant, x = constant_array(node.inputs[place]), node.inputs[1 - place]
-        if constant is None or x is None or constant.size != 1 or constant.reshape(()) != neutral:
+        if constant is None or x is None or not constant.size or (constant.size > 1 and not tensors):
+            continue
+        if not (constant == neutral).all() or (constant.size > 1 and not _is_within(constant.shape, x)):
             continue
         if place == 0 and "broadcast" in node.attributes:  # before opset 7 the second input is broadcast to the first
             continue
@@ -113,6 +117,12 @@ def passed_on(model: ir.Model, node: ir.Node) -> tuple[ir.Value | None, str]:
             return None, "its constant has more dimensions than its input"
         return x, ""
     return None, ""
+
+
+def _is_within(sizes: tuple[int, ...], x: ir.Value) -> bool:
+    """Whether a constant of ``sizes`` adds no elements to ``x``."""
+    own = list(x.shape)[-len(sizes) :] if x.shape is not None else []
+    return len(own) == len(sizes) and all(size in (1, mine) for size, mine in zip(sizes, own, strict=True))
 
 
 def unmoved(node: ir.Node) -> ir.Value | None:

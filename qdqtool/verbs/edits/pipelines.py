@@ -124,8 +124,8 @@ class Simplify(PipelineEditing, Edit):
         """The passes."""
         fold = "fold-constants{what=all compute=@runtime}" if self.fold_floats else "fold-constants"
         return (
-            f"infer-shapes,lift-constants,{fold},infer-shapes,remove-no-ops{{identities=true}},merge-duplicates,merge-reshapes,"
-            "merge-slices,merge-concats,remove-unused,sort,infer-shapes"
+            f"infer-shapes,lift-constants,{fold},infer-shapes,remove-no-ops{{identities=true tensors=true}},merge-duplicates,"
+            "merge-reshapes,merge-slices,merge-concats,remove-unused,sort,infer-shapes"
         )
 
 
