@@ -113,12 +113,13 @@ def _ends(model: ir.Model) -> list[ir.Value]:
 
 
 def _is_as_precise(now: ir.Shape | None, was: ir.Shape) -> bool:
-    """Whether ``now`` says all that ``was`` says, with numbers in place of symbolic sizes or not."""
+    """Whether ``now`` says all that ``was`` says; it may have numbers in place of symbolic sizes, names in place of none."""
     return (
         now is not None
         and len(now) == len(was)
         and all(
-            str(mine) == str(theirs) or (isinstance(mine, int) and isinstance(theirs, ir.SymbolicDim))
+            str(mine) == str(theirs)
+            or (isinstance(theirs, ir.SymbolicDim) and (isinstance(mine, int) or theirs.value is None))
             for mine, theirs in zip(now, was, strict=True)
         )
     )

@@ -20,8 +20,8 @@ from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integers_
 class RemoveNoOps(Pass):
     """Remove what changes nothing: x·1, x/1, x+0 and x−0 with a constant of one element; movement that moves nothing.
 
-    Movement is Expand, Reshape, Flatten, Tile, Slice, Pad, Split in one and Transpose to the shape and order it has, Cast to the
-    type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
+    Movement is Expand, Reshape, Flatten, Tile, Slice, Pad, Split in one and Transpose to the shape and order it has, Cast and
+    CastLike to the type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
 
     Graph: ``x → Relu → t → Mul(1) → u → Conv → y`` → ``x → Relu → t → Conv → y``; in bodies and functions too.
     Requires: for a constant with dimensions, the number of those of x, and for movement shapes, where symbolic sizes of one name
@@ -128,12 +128,15 @@ def _is_within(sizes: tuple[int, ...], x: ir.Value) -> bool:
 def unmoved(node: ir.Node) -> ir.Value | None:
     """The input that ``node``, which moves, joins, chooses or casts, passes on as it is by its shapes, types and constants.
 
-    Concat, Max, Min, Mean and Sum of one value; Cast to the type it has; Expand, Reshape, Flatten, Tile, Slice (forwards), Pad
-    (by nothing), Split (in one) and Transpose (in order) to the same shape; Where with one answer and no broadcast.
+    Concat, Max, Min, Mean and Sum of one value; Cast and CastLike to the type it has; Expand, Reshape, Flatten, Tile, Slice
+    (forwards), Pad (by nothing), Split (in one) and Transpose (in order) to the same shape; Where with one answer and no broadcast.
     """
     first, output = node.inputs[0] if node.inputs else None, node.outputs[0]
-    if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "Transpose", "Where"):
+    if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "CastLike", "Transpose", "Where"):
         return None
+    if is_standard(node, "CastLike"):
+        wanted = dtype_of(node.inputs[1]) if node.inputs[1] is not None else None
+        return first if wanted is not None and dtype_of(first) == wanted else None
     if is_standard(node, *JOINING):
         return first if len(node.inputs) == 1 else None
     if is_standard(node, "Cast"):
