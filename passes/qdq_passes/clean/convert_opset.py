@@ -60,8 +60,8 @@ class ConvertOpset(Pass):
             raise self._refusal(before, model, "the converter changes its inputs or outputs")
         old = {node.name: node for node in all_nodes(model)}
         _put_back(model, copy)
-        for was, now in zip(_ends(model), _ends(copy), strict=True):
-            now.shape = was.shape if was.shape is not None else now.shape
+        for declared, end in zip(_ends(model), _ends(copy), strict=True):
+            end.shape = declared.shape if declared.shape is not None else end.shape
         model.graph = copy.graph
         model.functions.clear()
         model.functions.update(copy.functions)

@@ -129,7 +129,8 @@ def unmoved(node: ir.Node) -> ir.Value | None:
     """The input that ``node``, which moves, joins, chooses or casts, passes on as it is by its shapes, types and constants.
 
     Concat, Max, Min, Mean and Sum of one value; Cast and CastLike to the type it has; Expand, Reshape, Flatten, Tile, Slice
-    (forwards), Pad (by nothing), Split (in one) and Transpose (in order) to the same shape; Where with one answer and no broadcast.
+    (forwards), Pad (by nothing), Split (in one) and Transpose (in order) to the same shape; Where with one answer and no
+    broadcast.
     """
     first, output = node.inputs[0] if node.inputs else None, node.outputs[0]
     if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "CastLike", "Transpose", "Where"):

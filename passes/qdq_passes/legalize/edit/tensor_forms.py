@@ -161,13 +161,13 @@ def _gather_elements(at: Given) -> ir.Value:
     index = np.where(index < 0, index + sizes[axis], index)
     if index.shape != tuple(index.shape[axis] if a == axis else size for a, size in enumerate(sizes)):
         raise Declined("takes elements of a part of its input")
-    places = list(np.indices(index.shape))
+    places: list[npt.NDArray[np.int64]] = [*np.indices(index.shape, np.int64)]
     places[axis] = index
     rows = 0
     while rows < axis and (index == index[:1]).all():
         index, places, rows = index[0], [place[0] for place in places], rows + 1
     inner = sizes[rows:]
-    flat = np.ravel_multi_index(places[rows:], inner) if inner else index
+    flat = np.ravel_multi_index(tuple(places[rows:]), inner)
     table = at.site.reshape(at.x, [math.prod(sizes[:rows]), math.prod(inner)])
     found = at.site("Gather", table, at.site.constant(flat, word="places"), axis=1)
     return at.site.reshape(found, [*sizes[:rows], *index.shape])
@@ -232,7 +232,7 @@ def _token(at: Given) -> Written:
     axis = integer_of(reader, "axis", 0) % wanted
     sizes = at.inferred.sizes(reader.outputs[0], [axis])
     own = at.inferred.sizes(at.node.outputs[0], [axis])
-    rest = [value for value in reader.inputs if value is not at.node.outputs[0]]
+    rest = [value for value in reader.inputs if value is not None and value is not at.node.outputs[0]]
     is_first = reader.inputs[0] is at.node.outputs[0]
     if sizes is None or own != [token.shape[axis]] or len(rest) != len(reader.inputs) - 1:
         raise Declined("is joined along the axis that grows")

@@ -15,7 +15,7 @@ from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, is_standard, label, main_nodes
 from qdq_passes.npu.partitions.behind import behind_declined
-from qdq_passes.npu.partitions.partition_graph import Partition, compute_nodes, group_units, make_partitions
+from qdq_passes.npu.partitions.partition_graph import Partition, compute_nodes, group_units, make_partitions, with_data
 from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
 from qdq_passes.npu.units.units import Unit, UnitGraph, unit_graph, units_of
 from qdq_passes.npu.units.verdict import CPU, CUT_BEFORE, NOTHING_TO_MEND, Boundary, Policy, TargetRules, Verdict
@@ -115,7 +115,7 @@ def partitions(
     for unit, why in (lacking or {}).items():
         if settled[unit].is_npu:
             settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why)
-    taken = _with_data(graph, {u for u, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU})
+    taken = with_data(graph, {u for u, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU})
     groups = []
     for members in group_units(graph, taken, join_siblings=join_siblings):
         if compute_nodes(members) >= max(minimum_group, 1):
@@ -218,17 +218,6 @@ def _beside(graph: UnitGraph, members: Collection[Unit]) -> Iterator[Unit]:
 def _shown(unit: Unit) -> str:
     name, op_type = unit.core.name, unit.core.op_type
     return f"{name} ({op_type})" if name else op_type
-
-
-def _with_data(graph: UnitGraph, taken: Collection[Unit]) -> set[Unit]:
-    """``taken`` without what works on shapes, indices and masks that the CPU makes: it would begin a group of no operator that
-    computes, which the others wait for."""
-    found: set[Unit] = set()
-    for item, before in zip(graph.items, graph.before, strict=True):
-        read = [graph.items[number] for number in before]
-        if item in taken and isinstance(item, Unit) and (item.is_compute or all(other in found for other in read)):
-            found.add(item)
-    return found
 
 
 def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) -> dict[Unit, Verdict]:
