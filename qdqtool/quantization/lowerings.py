@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from qdq_passes.core.base import Pass
 from qdq_passes.fuse.edit.fusion import SINCE, FusionPass
+from qdq_passes.fuse.fuse_rms_norm import FuseRmsNorm
 from qdq_passes.legalize.split_operators import FORMS
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
@@ -75,6 +76,8 @@ def _fused(fusion: Pass, row: Fusion | None, taken: Collection[str]) -> Pass | N
     is_reached = row.op in taken and SINCE[row.op] <= NEWEST
     if row.pieces and not is_reached and set(row.pieces) <= set(taken):
         return None
+    if isinstance(fusion, FuseRmsNorm) and row.op not in taken and set(FORMS[row.op].pieces) <= set(taken):
+        return replace(fusion, layer_norm=True, raise_opset=True)
     return replace(fusion, raise_opset=is_reached)
 
 

@@ -60,6 +60,8 @@ class ConvertOpset(Pass):
             raise self._refusal(before, model, "the converter changes its inputs or outputs")
         old = {node.name: node for node in all_nodes(model)}
         _put_back(model, copy)
+        for declared, end in zip(_ends(model), _ends(copy), strict=True):
+            end.shape = declared.shape if declared.shape is not None else end.shape
         model.graph = copy.graph
         model.functions.clear()
         model.functions.update(copy.functions)
@@ -94,13 +96,32 @@ class ConvertOpset(Pass):
 
 
 def _keeps_ends(old: ir.Model, new: ir.Model) -> bool:
-    """Whether inputs and outputs have the names, types and shapes that they had, as far as those were known."""
-    before, after = ([*model.graph.inputs, *model.graph.outputs] for model in (old, new))
+    """Whether inputs and outputs have the names, types and shapes that they had, as far as those were known.
+
+    onnx's converter infers shapes as it goes: it may know the number that a symbolic size of an output stands for."""
+    before, after = _ends(old), _ends(new)
     return len(before) == len(after) and all(
         was.name == now.name
         and (was.type is None or was.type == now.type)
-        and (was.shape is None or str(was.shape) == str(now.shape))
+        and (was.shape is None or _is_as_precise(now.shape, was.shape))
         for was, now in zip(before, after, strict=True)
+    )
+
+
+def _ends(model: ir.Model) -> list[ir.Value]:
+    return [*model.graph.inputs, *model.graph.outputs]
+
+
+def _is_as_precise(now: ir.Shape | None, was: ir.Shape) -> bool:
+    """Whether ``now`` says all that ``was`` says; it may have numbers in place of symbolic sizes, names in place of none."""
+    return (
+        now is not None
+        and len(now) == len(was)
+        and all(
+            str(mine) == str(theirs)
+            or (isinstance(theirs, ir.SymbolicDim) and (isinstance(mine, int) or theirs.value is None))
+            for mine, theirs in zip(now, was, strict=True)
+        )
     )
 
 

@@ -12,13 +12,24 @@ import onnx_ir as ir
 
 from qdq_passes.clean.edit.wrap import changes_of, quiet
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
+from qdq_passes.graph.build import Builder, drop_chains
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.evaluate.apply import fold_walked, open_branches
 from qdq_passes.graph.evaluate.rare import Compute
 from qdq_passes.graph.evaluate.walk import LARGEST_RESULT, Scope, StaticWalk, walk
 from qdq_passes.graph.operators.qdq_ops import is_quantization, opset_at
 from qdq_passes.graph.sizes import static_sizes
-from qdq_passes.graph.uses import FLOAT_TYPES, GraphLike, all_graph_likes, all_nodes, input_at, is_constant, is_standard
+from qdq_passes.graph.uses import (
+    FLOAT_TYPES,
+    GraphLike,
+    all_graph_likes,
+    all_nodes,
+    input_at,
+    integer_of,
+    is_constant,
+    is_standard,
+    label,
+)
 
 #: Operators of sequences, whose length onnxscript's folder finds.
 _SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence")
@@ -38,8 +49,9 @@ class FoldConstants(Pass):
     """Compute what depends on constants and static shapes only, and store the result.
 
     Graph: ``Add(2, 3) → shape → Reshape`` → ``5 → shape → Reshape``. Shape and Size of a static shape are constants too, and so
-    is a static size that is picked of a dynamic shape; an If whose condition is constant becomes its branch. In one walk: what
-    is computed gives the shapes of what comes after. In bodies and functions too.
+    is a static size that is picked of a dynamic shape; a Reshape is told a computed shape by numbers where all sizes but one are
+    known; an If whose condition is constant becomes its branch. In one walk: what is computed gives the shapes of what comes
+    after. In bodies and functions too.
     Requires: nothing. Q/DQ nodes are never folded: they carry the quantization.
     Keeps: inputs, outputs and their names; ``what=exact`` bit-exact (integers, booleans, movement, and of floats what IEEE 754
     rounds correctly: sums, differences, products, quotients, square roots; a runtime may sum the product with a stored weight in
@@ -104,7 +116,9 @@ class FoldConstants(Pass):
         for node in walked.nodes:
             if node not in walked.computed | scope.barred and _reads_constants_only(node, walked):
                 yield skip(node, self._why_not(node, walked))
+        shapes = list(_shapes_with_one_gap(walked))
         yield from fold_walked(model, walked, graph)
+        yield from _told(model, shapes)
 
     def _why_not(self, node: ir.Node, walked: StaticWalk) -> str:
         count = max((np.prod(walked.shape(value) or [1], dtype=np.float64) for value in node.outputs), default=0)
@@ -114,6 +128,33 @@ class FoldConstants(Pass):
         if self.what == "exact" and floats:
             return "its inputs are constant, but runtimes may round it differently (what=all folds it)"
         return "its inputs are constant, but its result cannot be foretold"
+
+
+def _shapes_with_one_gap(walked: StaticWalk) -> Iterator[tuple[ir.Node, list[int]]]:
+    """Reshapes whose computed shape can be said by numbers: 0 where a size is copied, −1 for the one that is left."""
+    for node in walked.nodes:
+        target = input_at(node, 1)
+        if target not in walked.parts or not is_standard(node, "Reshape") or integer_of(node, "allowzero", 0):
+            continue
+        sizes = walked.sizes(node.inputs[0]) if node.inputs[0] is not None else None
+        wanted = [
+            0 if isinstance(size, str) and sizes is not None and size == dict(enumerate(sizes)).get(axis) else size
+            for axis, size in enumerate(walked.parts[target].sizes)
+        ]
+        gaps = [axis for axis, size in enumerate(wanted) if not isinstance(size, int) or size == -1]
+        is_copied = [size for axis, size in enumerate(walked.parts[target].sizes) if size == 0]
+        if len(gaps) < 2 and not is_copied:
+            yield node, [size if isinstance(size, int) else -1 for size in wanted]
+
+
+def _told(model: ir.Model, shapes: list[tuple[ir.Node, list[int]]]) -> Iterator[Change]:
+    """Let each node read its shape as a constant."""
+    builder = Builder(model)
+    for node, sizes in shapes:
+        old = node.inputs[1]
+        node.replace_input_with(1, builder.at(node).constant(sizes, word="shape"))
+        yield Change("edit", label(node), f"its shape is {sizes}")
+        yield from drop_chains([old])
 
 
 def _inexpressible(model: ir.Model, graph: GraphLike, walked: StaticWalk) -> set[ir.Node]:

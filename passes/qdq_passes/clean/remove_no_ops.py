@@ -21,12 +21,12 @@ from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integers_
 class RemoveNoOps(Pass):
     """Remove what changes nothing: x·1, x/1, x+0 and x−0 with a constant that is so throughout; movement that moves nothing.
 
-    Movement is Expand, Reshape, Flatten, Tile, Slice, Pad, Split in one and Transpose to the shape and order it has, Cast to the
-    type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
+    Movement is Expand, Reshape, Flatten, Tile, Slice, Pad, Split in one and Transpose to the shape and order it has, Cast and
+    CastLike to the type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
 
     Graph: ``x → Relu → t → Mul(1) → u → Conv → y`` → ``x → Relu → t → Conv → y``; in bodies and functions too.
-    Requires: for a constant with dimensions, the number of those of x, for one of several elements and for movement static shapes
-    (infer-shapes).
+    Requires: for a constant with dimensions, the number of those of x, for one of several elements and for movement shapes, where
+    symbolic sizes of one name are equal (infer-shapes).
     Keeps: inputs, outputs and their names; numerics: equal numbers, though x+0 turns −0 into +0 and its removal does not.
     Skips: a constant that adds dimensions or may broadcast x; a node that joins a graph input, an initializer or an outer
     value to a graph output, or two graph outputs: it is what makes the second name. With ``identities``, a Dropout that may
@@ -130,13 +130,18 @@ def _is_broadcast(shape: Sequence[int], x: ir.Value) -> bool:
 def unmoved(node: ir.Node) -> ir.Value | None:
     """The input that ``node``, which moves, joins, chooses or casts, passes on as it is by its shapes, types and constants.
 
-    Concat, Max, Min, Mean and Sum of one value; Cast to the type it has; Expand, Reshape, Flatten, Tile, Slice (forwards), Pad
-    (by nothing) and Transpose (in order) to the same static shape; Split in one; Where with one answer and no broadcast; the
-    Unsqueeze behind a Gather of the only element of a vector.
+    Concat, Max, Min, Mean and Sum of one value; Cast and CastLike to the type it has; Expand, Reshape, Flatten, Tile, Slice
+    (forwards), Pad (by nothing) and Transpose (in order) to the same shape; Split in one; Where with one answer and no broadcast;
+    the Unsqueeze behind a Gather of the only element of a vector.
     """
     first, output = node.inputs[0] if node.inputs else None, node.outputs[0]
-    if first is None or not is_standard(node, *JOINING, *SHAPING, "Cast", "Transpose", "Unsqueeze", "Where"):
+    if first is None or not is_standard(
+        node, *JOINING, *SHAPING, "Cast", "CastLike", "Transpose", "Unsqueeze", "Where"
+    ):
         return None
+    if is_standard(node, "CastLike"):
+        wanted = dtype_of(node.inputs[1]) if node.inputs[1] is not None else None
+        return first if wanted is not None and dtype_of(first) == wanted else None
     if is_standard(node, "Split"):
         return first if len(node.outputs) == 1 else None
     if is_standard(node, "Unsqueeze"):
@@ -168,11 +173,11 @@ def _only_element(value: ir.Value) -> ir.Value | None:
 
 
 def _same_shape(a: ir.Value, b: ir.Value) -> bool:
-    """Whether both have one static shape."""
+    """Whether both have one shape, sizes of one name being equal."""
     shapes = [
         v.shape if v.shape is not None else v.const_value.shape if v.const_value is not None else None for v in (a, b)
     ]
-    sizes = [None if shape is None else [d if isinstance(d, int) else None for d in shape] for shape in shapes]
+    sizes = [None if shape is None else [d if isinstance(d, int) else d.value for d in shape] for shape in shapes]
     return sizes[0] is not None and sizes[0] == sizes[1] and None not in sizes[0]
 
 

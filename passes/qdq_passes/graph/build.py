@@ -75,6 +75,12 @@ class Site:
         self.nodes.append(node)
         return node.outputs[0]
 
+    def before(self, anchor: ir.Node) -> Site:
+        """The same, right before ``anchor``."""
+        other = Site(self._builder, anchor, self._base, self._olds)
+        other.nodes = self.nodes
+        return other
+
     def constant(self, data: Any, dtype: ir.DataType = ir.DataType.INT64, word: str | None = None) -> ir.Value:
         """``data`` as a constant of ``dtype``, called ``<base>_<word>``; shared with other places of the graph."""
         array = np.asarray(data).astype(dtype.numpy())

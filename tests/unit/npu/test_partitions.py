@@ -206,12 +206,33 @@ def test_a_float_node_bounds_a_region_and_costs_a_whole_model() -> None:
     assert rules(placed(model(FLOAT_BETWEEN), not_softplus, "whole-model"))[3] == "relu: whole-model"
 
 
+def test_a_mask_that_becomes_floats_costs_no_region() -> None:
+    text = """g (float[1,4] x, bool[1,4] m) => (float[1,4] y) <float s = {0.5}, int8 z = {0}> {
+      [cast] f = Cast<to: int = 1>(m) [qf] fq = QuantizeLinear(f, s, z) [df] k = DequantizeLinear(fq, s, z)
+      [qx] xq = QuantizeLinear(x, s, z) [dx] a = DequantizeLinear(xq, s, z)
+      [mul] g = Mul(a, k) [qg] gq = QuantizeLinear(g, s, z) [dg] y = DequantizeLinear(gq, s, z)
+    }"""
+    found = placed(model(text), lambda unit: unit.core.op_type != "Cast", "region")
+    assert rules(found) == ["cast: declines", "mul: takes"]
+
+
 def test_shapes_do_not_cost_a_whole_model() -> None:
     text = """g (float[1,4] x) => (float[1,4] y, int64[2] n) <float s = {0.5}, int8 z = {0}> {
       [qx] xq = QuantizeLinear(x, s, z) [dx] a = DequantizeLinear(xq, s, z) [shape] n = Shape(x)
       [relu] g = Relu(a) [qg] gq = QuantizeLinear(g, s, z) [dg] y = DequantizeLinear(gq, s, z)
     }"""
     assert rules(placed(model(text), policy="whole-model")) == ["shape: declines", "relu: takes"]
+
+
+def test_indices_that_the_cpu_makes_begin_no_group() -> None:
+    text = """g (int64[1,4] i) => (float[1,4,2] y) <float s = {0.5}, int8 z = {0}, int8[8,2] t = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, int64 one = {1}> {
+      [sign] j = Sign(i) [add] k = Add(j, one) [again] l = Sign(k) [dt] table = DequantizeLinear(t, s, z)
+      [rows] a = Gather(table, k) [qa] aq = QuantizeLinear(a, s, z) [da] b = DequantizeLinear(aq, s, z)
+      [others] c = Gather(table, l) [qc] cq = QuantizeLinear(c, s, z) [dc] d = DequantizeLinear(cq, s, z)
+      [sum] e = Add(b, d) [qe] eq = QuantizeLinear(e, s, z) [de] y = DequantizeLinear(eq, s, z)
+    }"""
+    found = placed(model(text), lambda unit: unit.core.op_type != "Sign", minimum_group=2)
+    assert [p.compute_nodes for p in found.partitions] == [3]
 
 
 def test_small_groups_stay_on_the_cpu() -> None:

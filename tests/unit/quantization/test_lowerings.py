@@ -70,6 +70,11 @@ def test_the_length_of_a_vector_stays_in_pieces_where_only_those_are_taken() -> 
     )
 
 
+def test_a_norm_about_0_is_written_with_the_norm_that_there_is() -> None:
+    found = fused_for(parse_pipeline("fuse-rms-norm"), ("Concat", "LayerNormalization", "Mul", "Slice"))
+    assert str(found) == "fuse-rms-norm{raise-opset=true layer-norm=true}"
+
+
 def test_no_model_is_brought_to_an_opset_that_npus_do_not_know() -> None:
     found = fused_for(
         parse_pipeline("fuse-silu,fuse-rms-norm,fuse-layer-norm"), ("Mul", "RMSNormalization", "Sigmoid", "Swish")

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from qdq_passes.errors import ModelError
@@ -17,6 +18,7 @@ from qdqtool.quantization.plan import plan
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target, target_names
 from qdqtool.verbs.planned import Planned
+from tests.cases.small_models import parsed
 from tests.golden_messages.refusal import refusal
 
 DEMO = files("qdqtool") / "_demo"
@@ -44,6 +46,34 @@ def test_every_compute_node_stays_on_integers(digits: Path) -> None:
     computing = [n for n in report["nodes"] if n["op"] not in ("QuantizeLinear", "DequantizeLinear")]
     assert len(computing) == 18
     assert {n["verdict"] for n in computing} == {"npu-int"}
+
+
+def test_a_gain_that_a_factor_shares_has_the_type_of_gains(tmp_path: Path) -> None:
+    """Gains and the scales of layers are both drawn as ones: the file holds them once."""
+    text = """g (float[2,8] x) => (float[2,8] y) <float[8] ones = {1,1,1,1,1,1,1,1}> {
+      [norm] a = LayerNormalization(x, ones) [factor] y = Mul(a, ones)
+    }"""
+    onnx.save(parsed(text), tmp_path / "shared.onnx")
+    qdqtool.quantize(tmp_path / "shared.onnx", data="random:2", target="qnn_htp", output=tmp_path / "out.onnx")
+    report = qdqtool.analyze(tmp_path / "out.onnx", target="qnn_htp").to_json()
+    assert [n["verdict"] for n in report["nodes"] if n["kind"] == "compute"] == ["npu-int", "npu-int"]
+
+
+def test_floats_that_are_indices_are_not_quantized(tmp_path: Path) -> None:
+    """T5's buckets of distances: the logarithm of 0 has no range, and wants none."""
+    text = """g (int64[1,4] i) => (float[1,4,2] y)
+    <float[8,2] table = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}, float two = {2}, int64 zero = {0}> {
+      [far] d = Sub(i, i) [float] f = Cast<to: int = 1>(d) [log] l = Log(f) [half] h = Div(l, two) [index] j = Cast<to: int = 7>(h)
+      [least] k = Max(j, zero) [rows] y = Gather(table, k)
+    }"""
+    onnx.save(parsed(text), tmp_path / "buckets.onnx")
+    np.savez(tmp_path / "data.npz", i=np.zeros((2, 4), np.int64))
+    made = qdqtool.quantize(
+        tmp_path / "buckets.onnx", data=str(tmp_path / "data.npz"), target="vitis_xint8", output=tmp_path / "out.onnx"
+    )
+    assert [pair.tensor for pair in qdq_pairs(made.model)] == ["table", "y"]
+    report = qdqtool.analyze(tmp_path / "out.onnx", target="vitis_xint8").to_json()
+    assert [n["name"] for n in report["nodes"] if n["kind"] == "compute"] == ["rows"]
 
 
 def test_biases_are_int32_at_the_product_of_the_scales(digits: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes.graph.indices import index_nodes
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.operators.kinds import CONTROL_INPUTS
@@ -22,6 +23,7 @@ from qdq_passes.graph.uses import (
     UNKNOWN_TYPE,
     constant_array,
     dtype_of,
+    in_order,
     is_constant,
     is_standard,
     label,
@@ -239,8 +241,12 @@ def demands_of(
     demands, opset = Demands(), model.opset_imports.get("", 1)
     withheld: dict[ir.Value, str] = {}
     member_of = {node: group for group in groups for node in group.nodes}
+    indices = index_nodes(in_order(model.graph))
     for node in main_nodes(model):
         group = member_of.get(node)
+        if node in indices:
+            demands.idle |= {node: "computes indices alone"} if node in wanted and node.op_type in ops else {}
+            continue
         if group is not None and not wanted.issuperset(group.nodes):
             if node in wanted:
                 demands.idle[node] = f"is part of one {group.operator}, not all of which is wanted"

@@ -116,7 +116,7 @@ def fuse(
         raise_opset: convert the model first where a match lacks nothing but the opset of its operator.
     """
     if raise_opset and into != "group":
-        yield from _raised(model, roots, find, into)
+        yield from raised(model, roots, find, into)
     namer: Namer | None = None
     for part in graph_likes(model):
         for node in [node for node in part.all_nodes() if node.op_type in roots]:
@@ -141,10 +141,10 @@ def fuse(
                 yield Change("annotate", mark_group(found.nodes, found.operator, found.weight, found.bias), because)
 
 
-def _raised(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> Iterator[Change]:
+def raised(model: ir.Model, roots: Collection[str], find: Finder, into: Into) -> Iterator[Change]:
     """Convert ``model`` to the oldest opset that has the operators of all matches that lack nothing else."""
     found = (find(node) for node in main_nodes(model) if node.op_type in roots and PART.get(node) is None)
-    wanted = [(m.nodes[-1], SINCE[m.operator]) for m in found if isinstance(m, Match) and not _why_not_as_it_is(m)]
+    wanted = [(m.nodes[-1], SINCE[m.operator]) for m in found if isinstance(m, Match) and not why_not_as_it_is(m)]
     opset = model.opset_imports.get("", 1)
     version = max((since for _, since in wanted), default=opset)
     if version <= opset:
@@ -164,10 +164,10 @@ def _why_no_operator(match: Match, opset: int, into: Into) -> str:
         return f"{match.operator} needs opset {since}, the model has {opset}"
     if opset > last and into == "auto":
         return f"onnxruntime runs no {match.operator} of an opset above {last}, the model has {opset}"
-    return _why_not_as_it_is(match)
+    return why_not_as_it_is(match)
 
 
-def _why_not_as_it_is(match: Match) -> str:
+def why_not_as_it_is(match: Match) -> str:
     """Why the operator cannot take the nodes' place whatever the opset, in words; empty when it can."""
     return match.differs or _why_not_removable(match)
 

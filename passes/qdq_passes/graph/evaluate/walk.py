@@ -16,7 +16,16 @@ from onnx import defs
 
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.rare import LARGEST_INPUT, RANDOM, Compute, RareEvaluator
-from qdq_passes.graph.evaluate.sizes import Parts, partly_known
+from qdq_passes.graph.evaluate.sizes import (
+    Parts,
+    Size,
+    expanded,
+    flattened,
+    is_made_up,
+    partly_known,
+    reshaped,
+    simplified,
+)
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.uses import (
@@ -34,6 +43,8 @@ from qdq_passes.numerics.arrays import Array
 LARGEST_RESULT = 1 << 24
 #: Bytes of a constant up to which shape inference may look at it: shapes, axes, bounds.
 SHOWN_BYTES = 1024
+#: Operators the sizes of whose output are those that they are told, or products of those that they have.
+_OF_SIZES = ("ConstantOfShape", "Expand", "Flatten", "Range", "Reshape")
 #: Operators whose result may be larger than what its operands broadcast to.
 _REPEATING = frozenset({"Expand", "OneHot", "Pad", "Resize", "Tile", "Upsample"})
 
@@ -69,20 +80,29 @@ class StaticWalk:
         arrays: constants that nodes which are not computed read.
         computed: nodes all of whose outputs are constants.
         nodes: the nodes of the graph, producers first.
+        parts: values that hold sizes of which some are not known.
     """
 
     types: dict[ir.Value, onnx.TypeProto] = field(default_factory=dict)
     arrays: dict[ir.Value, Array] = field(default_factory=dict)
     computed: set[ir.Node] = field(default_factory=set)
     nodes: list[ir.Node] = field(default_factory=list)
+    parts: dict[ir.Value, Parts] = field(default_factory=dict)
 
-    def shape(self, value: ir.Value) -> list[int] | None:
-        """Sizes of ``value``; None unless all are known."""
+    def sizes(self, value: ir.Value) -> list[Size] | None:
+        """Sizes of ``value`` as far as known; None where not even their number is."""
         proto = self.types.get(value)
         if proto is None or not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
             return None
-        dims = proto.tensor_type.shape.dim
-        return [dim.dim_value for dim in dims] if all(dim.HasField("dim_value") for dim in dims) else None
+        return [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in proto.tensor_type.shape.dim
+        ]
+
+    def shape(self, value: ir.Value) -> list[int] | None:
+        """Sizes of ``value``; None unless all are known."""
+        sizes = self.sizes(value)
+        numbers = None if sizes is None else [size for size in sizes if isinstance(size, int)]
+        return numbers if sizes is not None and numbers is not None and len(numbers) == len(sizes) else None
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         """Element type of ``value``; None where unknown or no tensor."""
@@ -123,7 +143,6 @@ class _Walker:
         self._schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
         self._rare = RareEvaluator(self._versions, scope.compute, rounds=scope.rounding)
         self._reads = {node: list(dict.fromkeys(values_read(node))) for node in self.found.nodes}
-        self._parts: dict[ir.Value, Parts] = {}
         self._left: dict[ir.Value, int] = {}
         for values in self._reads.values():
             for value in values:
@@ -222,13 +241,11 @@ class _Walker:
         """What ``node`` picks of a shape of which not all sizes are known, where it picks known ones."""
         if not self.scope.declared or len(node.outputs) != 1 or node in self.scope.barred:
             return None
-        parts = partly_known(node, self._parts, self.found.arrays)
-        if parts is None:
+        found = partly_known(node, self.found.parts, self.found.arrays)
+        if isinstance(found, Parts):
+            self.found.parts[node.outputs[0]] = found
             return None
-        if None not in parts.sizes:
-            return [np.array(parts.sizes, np.int64).reshape(parts.shape)]
-        self._parts[node.outputs[0]] = parts
-        return None
+        return None if found is None else [found]
 
     def _shape_of(self, node: ir.Node) -> list[Array] | None:
         source = node.inputs[0] if node.inputs else None
@@ -244,15 +261,15 @@ class _Walker:
 
     def _partial_shape(self, node: ir.Node, source: ir.Value) -> list[Array] | None:
         """The sizes that ``node``, a Shape, gives of ``source``, where those are known; noted down where some are."""
-        proto = self.found.types.get(source)
-        if proto is None or not proto.tensor_type.HasField("shape"):
+        dims = self.found.sizes(source)
+        if dims is None:
             return None
-        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in proto.tensor_type.shape.dim]
         first, last = (node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end"))
         dims = dims[first:last]
-        if None not in dims:
-            return [np.array(dims, np.int64)]
-        self._parts[node.outputs[0]] = Parts(list(dims), (len(dims),))
+        numbers = [size for size in dims if isinstance(size, int)]
+        if len(numbers) == len(dims):
+            return [np.array(numbers, np.int64)]
+        self.found.parts[node.outputs[0]] = Parts(dims, (len(dims),))
         return None
 
     def _fits(self, node: ir.Node) -> bool:
@@ -301,7 +318,41 @@ class _Walker:
             return
         for value in node.outputs:
             if value.name in found and self.found.shape(value) is None:
-                self.found.types[value] = found[value.name]
+                self.found.types[value] = _joined(self.found.types.get(value), found[value.name])
+        self._infer_symbolic(node)
+
+    def _infer_symbolic(self, node: ir.Node) -> None:
+        """Sizes of the output of ``node`` that hang on symbolic ones, which onnx does not compute."""
+        if not is_standard(node, *_OF_SIZES) or self.found.shape(node.outputs[0]) is not None:
+            return
+        source, output = node.inputs[0], node.outputs[0]
+        dtype = self.found.dtype(output)
+        if source is None or dtype is None or not self.scope.declared:
+            return
+        sizes, target = self.found.sizes(source), self._held(source if len(node.inputs) < 2 else node.inputs[1])
+        found: list[Size] | None = None
+        if node.op_type == "Flatten":
+            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+            found = None if sizes is None else flattened(sizes, axis % len(sizes) if axis < 0 else axis)
+        elif target is None:
+            return
+        elif node.op_type == "Reshape":
+            zero = node.attributes.get("allowzero")
+            found = reshaped(sizes, target, allow_zero=zero is not None and bool(zero.as_int()))
+        elif node.op_type == "Range":
+            start, step = self._held(source), self._held(node.inputs[2])
+            found = target if (start, step) == ([0], [1]) and dtype == ir.DataType.INT64 else None
+        else:
+            found = target if node.op_type == "ConstantOfShape" else None if sizes is None else expanded(sizes, target)
+        if found is not None:
+            self.found.types[output] = _joined(self.found.types.get(output), _type(dtype, found))
+
+    def _held(self, value: ir.Value | None) -> list[Size] | None:
+        """The sizes that ``value`` holds, where it holds sizes or small constants."""
+        if value in self.found.parts:
+            return list(self.found.parts[value].sizes)
+        array = None if value is None else self.found.arrays.get(value)
+        return None if array is None or array.size > LARGEST_INPUT else [int(i) for i in array.reshape(-1)]
 
     def _schema(self, node: ir.Node) -> defs.OpSchema | None:
         key = (node.domain, node.op_type)
@@ -313,8 +364,16 @@ class _Walker:
 
 
 def _type(dtype: ir.DataType, dims: Sequence[object] | None) -> onnx.TypeProto:
-    known = None if dims is None else [d if isinstance(d, int) else getattr(d, "value", None) for d in dims]
+    known = None if dims is None else [_size(d) for d in dims]
     return onnx.helper.make_tensor_type_proto(int(dtype), known)
+
+
+def _size(dim: object) -> Size:
+    """A dimension as it is written: a number, a name or an expression, in its shortest form."""
+    if isinstance(dim, int):
+        return int(dim)
+    name = dim if isinstance(dim, str) else getattr(dim, "value", None)
+    return simplified(name) if isinstance(name, str) and name and not is_made_up(name) else None
 
 
 def _declared(value: ir.Value) -> onnx.TypeProto | None:
@@ -322,3 +381,15 @@ def _declared(value: ir.Value) -> onnx.TypeProto | None:
     if not isinstance(value.type, ir.TensorType):
         return None
     return _type(value.type.dtype, list(value.shape) if value.shape is not None else None)
+
+
+def _joined(known: onnx.TypeProto | None, found: onnx.TypeProto) -> onnx.TypeProto:
+    """``found`` with what ``known`` says more precisely: a number before a name, a name before nothing."""
+    if known is None or not known.tensor_type.HasField("shape") or not found.tensor_type.HasField("shape"):
+        return found
+    before, after = known.tensor_type.shape.dim, found.tensor_type.shape.dim
+    if len(before) == len(after):
+        for mine, theirs in zip(before, after, strict=True):
+            if mine.HasField("dim_value") or (mine.dim_param and not theirs.HasField("dim_value")):
+                theirs.CopyFrom(mine)
+    return found

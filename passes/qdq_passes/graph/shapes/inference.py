@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.evaluate.sizes import is_made_up
+from qdq_passes.graph.evaluate.walk import Scope, walk
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of
@@ -29,11 +31,26 @@ def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
     Raises:
         ModelError: onnx refuses the graph altogether, or its nodes are out of order.
     """
+    _infer_symbolic(model)
     for mine, theirs in zip(model.graphs(), _inferred(model, data_propagation=data_propagation).graphs(), strict=True):
         known = _by_name(theirs)
         for name, value in _by_name(mine).items():
             if name in known:
                 _merge(value, known[name])
+
+
+def _infer_symbolic(model: ir.Model) -> None:
+    """Sizes that hang on symbolic ones of the inputs of the main graph, by name, where onnx would give up."""
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    if all(isinstance(dim, int) for value in inputs for dim in value.shape or ()):
+        return
+    walked = walk(model, {}, scope=Scope(declared=True))
+    for value, proto in walked.types.items():
+        if value.producer() is not None and proto.tensor_type.HasField("shape"):
+            found = ir.Value(
+                type=ir.TensorType(ir.DataType(proto.tensor_type.elem_type)), shape=ir.Shape(walked.sizes(value) or ())
+            )
+            _merge(value, found)
 
 
 def element_types(model: ir.Model, values: Iterable[ir.Value]) -> dict[ir.Value, ir.DataType | None]:
@@ -237,4 +254,4 @@ def _better(mine: int | ir.SymbolicDim, theirs: int | ir.SymbolicDim) -> int | i
     """The more precise of two sizes: a number before a name, a name before nothing; what is known before what is found."""
     if isinstance(mine, int):
         return mine
-    return theirs if isinstance(theirs, int) or mine.value is None else mine
+    return theirs if isinstance(theirs, int) or mine.value is None or is_made_up(mine.value) else mine

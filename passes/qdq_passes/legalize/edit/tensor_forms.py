@@ -14,8 +14,8 @@ import onnx_ir as ir
 from qdq_passes.graph.build import OPSET_OF_MEAN_AXES
 from qdq_passes.graph.operators.layers import DEFAULT_EPSILON, normalizes_by_input
 from qdq_passes.graph.operators.reductions import written_axes
-from qdq_passes.graph.uses import text_of
-from qdq_passes.legalize.edit.forms import Declined, Form, Given
+from qdq_passes.graph.uses import constant_array, integer_of, integers_of, is_standard, only_reader, text_of
+from qdq_passes.legalize.edit.forms import Declined, Form, Given, Written
 
 #: First opset whose GroupNormalization has a scale for each channel; one for each group before.
 OPSET_OF_CHANNEL_SCALES = 21
@@ -154,6 +154,25 @@ def _rms_norm(at: Given) -> ir.Value:
     return at.site.slice(y, -1, 0, gain.size)
 
 
+def _gather_elements(at: Given) -> ir.Value:
+    """Elements at constant places: rows of a table, along the axes on which the places are the same; the rest is one axis."""
+    index, sizes = at.constant(1, "indices").astype(np.int64), at.sizes()
+    axis = at.integer_of("axis", 0) % len(sizes)
+    index = np.where(index < 0, index + sizes[axis], index)
+    if index.shape != tuple(index.shape[axis] if a == axis else size for a, size in enumerate(sizes)):
+        raise Declined("takes elements of a part of its input")
+    places: list[npt.NDArray[np.int64]] = [*np.indices(index.shape, np.int64)]
+    places[axis] = index
+    rows = 0
+    while rows < axis and (index == index[:1]).all():
+        index, places, rows = index[0], [place[0] for place in places], rows + 1
+    inner = sizes[rows:]
+    flat = np.ravel_multi_index(tuple(places[rows:]), inner)
+    table = at.site.reshape(at.x, [math.prod(sizes[:rows]), math.prod(inner)])
+    found = at.site("Gather", table, at.site.constant(flat, word="places"), axis=1)
+    return at.site.reshape(found, [*sizes[:rows], *index.shape])
+
+
 def _softmax(at: Given) -> ir.Value:
     """e^(x − max x) over its sum."""
     axis = at.integer_of("axis", -1 if at.site.opset >= 13 else 1)
@@ -184,6 +203,51 @@ def _expand(at: Given) -> ir.Value:
         raise Declined("adds axes")
     wanted = [1] * (len(sizes) - len(given)) + given
     return _copies(at, [want if size == 1 else 1 for size, want in zip(sizes, wanted, strict=True)])
+
+
+def _blocks(at: Given) -> ir.Value:
+    """Blocks that lie side by side, put together to an image."""
+    height, width = (int(size) for size in at.constant(1, "image's size"))
+    high, wide = (int(size) for size in at.constant(2, "block's size"))
+    strides, pads, dilations = (integers_of(at.node, name) for name in ("strides", "pads", "dilations"))
+    if strides != [high, wide] or height % high or width % wide or any(pads) or any(d != 1 for d in dilations):
+        raise Declined("adds blocks that overlap, or leaves gaps")
+    channels = at.inferred.sizes(at.x, [1])
+    if channels is None:
+        raise Declined("its channels are not known; run infer-shapes first")
+    rows, columns = height // high, width // wide
+    result = [-1, channels[0] // (high * wide), height, width]
+    return at.moved(at.x, [-1, high, wide, rows, columns], [0, 3, 1, 4, 2], result)
+
+
+def _token(at: Given) -> Written:
+    """A constant that is put before or behind others for each sample: zeros there, to which it is added."""
+    reader = only_reader(at.node.outputs[0])
+    if reader is None or not is_standard(reader, "Concat"):
+        raise Declined("is read by other than one Concat")
+    token, wanted = constant_array(at.x), at.inferred.rank(reader.outputs[0])
+    if token is None or wanted is None or token.ndim > wanted:
+        raise Declined("is of no constant")
+    token = token.reshape([1] * (wanted - token.ndim) + list(token.shape))
+    axis = integer_of(reader, "axis", 0) % wanted
+    sizes = at.inferred.sizes(reader.outputs[0], [axis])
+    own = at.inferred.sizes(at.node.outputs[0], [axis])
+    rest = [value for value in reader.inputs if value is not None and value is not at.node.outputs[0]]
+    is_first = reader.inputs[0] is at.node.outputs[0]
+    if sizes is None or own != [token.shape[axis]] or len(rest) != len(reader.inputs) - 1:
+        raise Declined("is joined along the axis that grows")
+    if not rest or not (is_first or reader.inputs[-1] is at.node.outputs[0]):
+        raise Declined("is neither first nor last of what its Concat joins")
+    site = at.site.before(reader)
+    pads, room = [0] * (2 * wanted), sizes[0] - own[0]
+    others = rest[0] if len(rest) == 1 else site("Concat", *rest, axis=axis)
+    if others.shape is None and reader.outputs[0].shape is not None:
+        others.shape = ir.Shape([room if a == axis else size for a, size in enumerate(reader.outputs[0].shape)])
+    pads[axis + (0 if is_first else wanted)] = own[0]
+    width = [(0, 0)] * wanted
+    width[axis] = (0, room) if is_first else (room, 0)
+    padded = site("Pad", others, site.constant(pads), name="Room")
+    return Written(reader, site("Add", padded, at.array(np.pad(token, width), "token")))
 
 
 def _tile(at: Given) -> ir.Value:
@@ -227,10 +291,13 @@ def _quotient(at: Given) -> ir.Value:
 
 TENSORS = (
     Form("BatchNormalization", ("Add", "Mul"), _batch_norm),
+    Form("Col2Im", ("Reshape", "Transpose"), _blocks, any_type=True),
     Form("DepthToSpace", ("Reshape", "Transpose"), _depth_to_space, any_type=True),
     Form("Div", ("Mul",), _quotient),
     Form("Expand", ("Concat",), _expand, any_type=True),
+    Form("Expand", ("Add", "Pad"), _token, by="Pad"),
     Form("Flatten", ("Reshape",), _reshape, any_type=True),
+    Form("GatherElements", ("Gather", "Reshape"), _gather_elements),
     Form("GlobalAveragePool", ("ReduceMean",), _global_average_pool),
     Form("GlobalMaxPool", ("MaxPool",), _global_max_pool),
     Form("GroupNormalization", ("Add", "InstanceNormalization", "Mul", "Reshape"), _group_norm),

@@ -111,6 +111,17 @@ def group_units(graph: UnitGraph, taken: Collection[Unit], *, join_siblings: boo
     return [tuple(units) for units in members.values()]
 
 
+def with_data(graph: UnitGraph, taken: Collection[Unit]) -> set[Unit]:
+    """``taken`` without what works on shapes, indices and masks that the CPU makes: it would begin a group of no operator that
+    computes, which the others wait for."""
+    found: set[Unit] = set()
+    for item, before in zip(graph.items, graph.before, strict=True):
+        read = [graph.items[number] for number in before]
+        if item in taken and isinstance(item, Unit) and (item.is_compute or all(other in found for other in read)):
+            found.add(item)
+    return found
+
+
 def make_partitions(
     nodes: Iterable[ir.Node],
     graph: UnitGraph,

@@ -15,7 +15,7 @@ from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import bodies_of, dtype_of, has_body, is_standard, label, main_nodes
 from qdq_passes.npu.partitions.behind import behind_declined
-from qdq_passes.npu.partitions.partition_graph import Partition, compute_nodes, group_units, make_partitions
+from qdq_passes.npu.partitions.partition_graph import Partition, compute_nodes, group_units, make_partitions, with_data
 from qdq_passes.npu.program.operators import why_not_computable, why_not_moved
 from qdq_passes.npu.units.units import Unit, UnitGraph, unit_graph, units_of
 from qdq_passes.npu.units.verdict import CPU, CUT_BEFORE, NOTHING_TO_MEND, Boundary, Policy, TargetRules, Verdict
@@ -115,7 +115,7 @@ def partitions(
     for unit, why in (lacking or {}).items():
         if settled[unit].is_npu:
             settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why)
-    taken = {unit for unit, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU}
+    taken = with_data(graph, {u for u, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU})
     groups = []
     for members in group_units(graph, taken, join_siblings=join_siblings):
         if compute_nodes(members) >= max(minimum_group, 1):
@@ -243,8 +243,13 @@ def _settle(graph: UnitGraph, verdicts: Mapping[Unit, Verdict], policy: Policy) 
 
 
 def _regions(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> list[list[Unit]]:
-    """Connected sets of units that are quantized, or run on the NPU all the same; others bound them."""
-    units = {i: u for i, u in enumerate(graph.items) if isinstance(u, Unit) and (u.is_quantized or verdicts[u].is_npu)}
+    """Connected sets of units that are quantized, or run on the NPU all the same; others bound them, as does what makes floats of
+    masks and indices: a conversion of inputs."""
+    units = {
+        i: u
+        for i, u in enumerate(graph.items)
+        if isinstance(u, Unit) and (verdicts[u].is_npu or (u.is_quantized and u.is_compute))
+    }
     sets = DisjointSets(units)
     for item in units:
         for other in graph.before[item]:

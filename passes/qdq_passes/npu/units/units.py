@@ -14,6 +14,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from qdq_passes.encode.look.demands import scalings
+from qdq_passes.graph.indices import index_nodes
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, BOUNDS, PRODUCERS, clip_bound
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.operators.kinds import CONTROL_INPUTS
@@ -159,7 +160,9 @@ def units_of(model: ir.Model) -> list[Unit]:
     batches = batch_sizes(model.graph)
     units: list[Unit] = []
     tails: set[ir.Node] = set()
-    for node in in_order(model.graph):
+    nodes = in_order(model.graph)
+    indices = index_nodes(nodes)
+    for node in nodes:
         if node in tails or is_dequantize(node) or is_standard(node, "Constant"):
             continue
         if is_quantize(node):
@@ -170,6 +173,8 @@ def units_of(model: ir.Model) -> list[Unit]:
         tails.update(tail)
         last = tail[-1] if tail else node
         operands = operands_of(node, encodings, batches)
+        if node in indices:
+            operands = tuple(replace(operand, kind="control") for operand in operands)
         units.append(Unit(core=node, tail=tail, operands=operands, results=_results(last, encodings)))
     return units
 
