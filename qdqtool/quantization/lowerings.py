@@ -52,7 +52,7 @@ class Fusion(NamedTuple):
 FUSIONS = (
     Fusion("fuse-gelu", "Gelu", ("Add", "Div", "Erf", "Mul")),
     Fusion("fuse-hard-swish", "HardSwish", ("HardSigmoid", "Mul")),
-    Fusion("fuse-l2-norm", "LpNormalization", ("Clip", "Div", "Expand", "Mul", "ReduceL2", "ReduceSum", "Sqrt")),
+    Fusion("fuse-l2-norm", "LpNormalization", ("Clip", "Div", "Expand", "ReduceL2")),
     Fusion("fuse-layer-norm", "LayerNormalization", ()),
     Fusion("fuse-rms-norm", "RMSNormalization", ()),
     Fusion("fuse-silu", "Swish", ("Mul", "Sigmoid")),

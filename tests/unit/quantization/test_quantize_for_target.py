@@ -49,9 +49,9 @@ def test_every_compute_node_stays_on_integers(digits: Path) -> None:
 
 
 def test_a_gain_that_a_factor_shares_has_the_type_of_gains(tmp_path: Path) -> None:
-    """Gains and the scales of layers are both drawn as ones: the file holds them once."""
-    text = """g (float[2,8] x) => (float[2,8] y) <float[8] ones = {1,1,1,1,1,1,1,1}> {
-      [norm] a = LayerNormalization(x, ones) [factor] y = Mul(a, ones)
+    """A file of equal numbers holds them once."""
+    text = """g (float[2,8] x) => (float[2,8] y) <float[8] twos = {2,2,2,2,2,2,2,2}> {
+      [norm] a = LayerNormalization(x, twos) [factor] y = Mul(a, twos)
     }"""
     onnx.save(parsed(text), tmp_path / "shared.onnx")
     qdqtool.quantize(tmp_path / "shared.onnx", data="random:2", target="qnn_htp", output=tmp_path / "out.onnx")
@@ -212,16 +212,17 @@ def test_an_operator_that_there_is_not_is_told(tmp_path: Path, line: str) -> Non
 def test_a_batch_on_which_shapes_hang_is_bound(tmp_path: Path, bind_batch: bool, batch: int | str) -> None:
     """And said, once; what the chip's compiler binds by itself stays."""
     model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 21]>
-    g (float[N,2,3] x) => (float[N,2,3] y) <int64[1] start = {0}, int64[1] one = {1}, int64[2] rest = {2, 3},
-                                            float[2,2] w = {0.5, 1.0, -1.0, 0.25}>
+    g (float[N,2,3] x) => (float[N,4,2] y) <int64[1] start = {0}, int64[1] one = {1}, int64[2] rest = {1, 1},
+                                            float[2,2] w = {0.5, 1.0, -1.0, 0.25}, float[1,1,2] token = {0.5, 2.0}>
     {
       [turn] t = Transpose<perm = [0, 2, 1]>(x)
       [product] p = MatMul(t, w)
       [relu] r = Relu(p)
       [shape] s = Shape(r)
       [batch] b = Slice(s, start, one)
-      [wanted] d = Concat<axis = 0>(b, rest)
-      [same] y = Reshape(r, d)
+      [times] d = Concat<axis = 0>(b, rest)
+      [tokens] c = Tile(token, d)
+      [join] y = Concat<axis = 1>(c, r)
     }""")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(2, 2, 3)).astype(np.float32))
     told: list[str] = []
