@@ -62,14 +62,6 @@ def test_a_fusion_is_as_a_target_takes_it(taken: tuple[str, ...], wanted: str) -
     assert str(fused_for(parse_pipeline("fuse-gelu"), taken)) == wanted
 
 
-def test_the_length_of_a_vector_stays_in_pieces_where_only_those_are_taken() -> None:
-    pieces = ("Clip", "Div", "Expand", "ReduceL2")
-    assert str(fused_for(parse_pipeline("fuse-l2-norm"), pieces)) == ""
-    assert (
-        str(fused_for(parse_pipeline("fuse-l2-norm"), (*pieces, "LpNormalization"))) == "fuse-l2-norm{raise-opset=true}"
-    )
-
-
 def test_no_model_is_brought_to_an_opset_that_npus_do_not_know() -> None:
     found = fused_for(
         parse_pipeline("fuse-silu,fuse-rms-norm,fuse-layer-norm"), ("Mul", "RMSNormalization", "Sigmoid", "Swish")
