@@ -62,6 +62,13 @@ def test_a_fusion_is_as_a_target_takes_it(taken: tuple[str, ...], wanted: str) -
     assert str(fused_for(parse_pipeline("fuse-gelu"), taken)) == wanted
 
 
+def test_the_length_of_a_vector_stays_in_pieces_where_only_those_are_taken() -> None:
+    pieces = ("Clip", "Div", "Expand", "ReduceL2")
+    whole = fused_for(parse_pipeline("fuse-l2-norm"), (*pieces, "LpNormalization"))
+    assert str(fused_for(parse_pipeline("fuse-l2-norm"), pieces)) == ""
+    assert str(whole) == "fuse-l2-norm{raise-opset=true}"
+
+
 def test_a_norm_about_0_is_written_with_the_norm_that_there_is() -> None:
     found = fused_for(parse_pipeline("fuse-rms-norm"), ("Concat", "LayerNormalization", "Mul", "Slice"))
     assert str(found) == "fuse-rms-norm{raise-opset=true layer-norm=true}"
