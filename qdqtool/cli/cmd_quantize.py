@@ -117,7 +117,7 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str, 
         rows += [("not taken", refusal.who) for refusal in done.placed.refusals if refusal.pulled]
     if payload["moves"]:
         rows.append(("positions moved", f"{len(payload['moves'])}, so that the chip can shift between them (-v)"))
-    rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}{_why_large(done)}"))
+    rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}{done.why_large}"))
     rows.append(("seconds", f"{payload['seconds']:.1f}"))
     table(("", ""), rows)
     most = None if everything else LISTED
@@ -127,15 +127,6 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str, 
     listed(("converted node", "how"), [(c["node"], c["reason"]) for c in payload["conversions"]], most and NOISIEST)
     _render_tensors(payload["tensors"])
     say(f"wrote {files_of(output, source)}")
-
-
-def _why_large(done: Quantized) -> str:
-    """Why the file is no smaller than the float model, where it is not."""
-    if not done.quantization.plan.keeps_float_weights:
-        return ""
-    return (
-        ": weights stay float behind their pairs, where the chip's compiler rounds them; --weights dq stores integers"
-    )
 
 
 def _shares(shares: dict[str, float], crossings: int) -> str:

@@ -10,6 +10,8 @@ import click
 MANY = 30
 #: Heading of options that say none: of a command's own, and of those that every command has.
 OWN, COMMON = "Options", "Every command"
+#: The page of the tool itself.
+START = "index.md"
 #: Command → page in ``docs`` that tells more; of ``qdq``, ``encodings`` and ``llm`` that of the group.
 PAGES = {
     "analyze": "simulated_npu.md", "calibrate": "quantizing.md", "check": "editing_qdq.md", "compare": "comparing.md",
@@ -71,7 +73,7 @@ class Command(click.Command):
 def write_page(ctx: click.Context, formatter: click.HelpFormatter) -> None:
     """The page that tells more of the command of ``ctx``; nothing of one that another package brings."""
     words = ctx.command_path.split()
-    page = PAGES.get(words[1]) if len(words) > 1 else None
+    page = PAGES.get(words[1]) if len(words) > 1 else START
     if page is not None:
         formatter.write_paragraph()
         formatter.write(f"More: docs/{page}\n")

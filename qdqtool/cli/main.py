@@ -70,6 +70,10 @@ class CommandFolder(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(sorted(rows.items()))
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The page of the docs."""
+        write_page(ctx, formatter)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, sorted."""
         return sorted({*self._entries(), *self.commands})
@@ -100,10 +104,6 @@ class SubCommands(CommandFolder):
     def __init__(self, *args: Any, verbs: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.registry = CommandRegistry(self.name or "", (), verbs=verbs)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The page of the docs."""
-        write_page(ctx, formatter)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called ``cmd_name``; a usage error with the names there are when there is none."""

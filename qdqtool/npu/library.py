@@ -33,5 +33,6 @@ def library_path() -> Path:
             return path
     raise SetupError(
         f"the library of the simulated NPU, {NAME}, was not built when qdqtool was installed",
-        hint="install a C++17 compiler (g++ 9 or newer) and CMake 3.20, then qdqtool again (pip install --force-reinstall)",
+        hint="install a C++17 compiler (g++ 9 or newer) and CMake 3.20, then qdqtool again "
+        "(pip install --force-reinstall --no-cache-dir)",
     )

@@ -78,10 +78,18 @@ class Refusal:
     @property
     def who(self) -> str:
         """``/attn/Softmax (Softmax) and 3 more, and 80 operators connected with them``."""
+        return f"{self.nodes[0]} ({', '.join(self.ops)}){self._others}"
+
+    @property
+    def what(self) -> str:
+        """``Softmax and 3 more, and 80 operators connected with them``: where the first node is named already."""
+        return f"{', '.join(self.ops)}{self._others}"
+
+    @property
+    def _others(self) -> str:
         more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
         pulled = f"{self.pulled} operator{'' if self.pulled == 1 else 's'} connected with {'them' if more else 'it'}"
-        others = f", and {pulled}" if self.pulled else ""
-        return f"{self.nodes[0]} ({', '.join(self.ops)}){more}{others}"
+        return more + (f", and {pulled}" if self.pulled else "")
 
     @property
     def text(self) -> str:

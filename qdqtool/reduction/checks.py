@@ -19,6 +19,8 @@ from qdqtool.reduction.prober import Prober, end
 #: Stands for the file of the part in a command; and the variables of its environment that name it and its feed.
 PLACE = "{}"
 MODEL_VARIABLE, FEEDS_VARIABLE = "QDQTOOL_MODEL", "QDQTOOL_FEEDS"
+#: Characters of what a command said last that are shown.
+MOST_SAID = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +71,17 @@ class CommandCheck:
         except re.error as error:
             raise UsageError(f"is no regular expression ({error})", where=f"--fail-text {self.text}") from error
 
+    @property
+    def warnings(self) -> list[str]:
+        """That the command may not look at the part at all."""
+        if PLACE in self.command or MODEL_VARIABLE in self.command:
+            return []
+        return [
+            f"--check does not say where the file of the part goes ({PLACE}, or ${MODEL_VARIABLE}): does the command read it?"
+        ]
+
     def __call__(self, candidate: Candidate) -> str | None:
-        """The exit status, where it counts.
+        """The exit status, where it counts, and what was said last.
 
         Raises:
             TimeoutError: it takes too long.
@@ -88,7 +99,10 @@ class CommandCheck:
             finally:
                 end(process)
         counts = process.returncode in self.codes if self.codes else process.returncode != 0
-        return f"exit status {process.returncode}" if counts and re.search(self.text, said) else None
+        if not counts or not re.search(self.text, said):
+            return None
+        last = "".join(said.strip().splitlines()[-1:])[:MOST_SAID]
+        return f"exit status {process.returncode}{': ' if last else ''}{last}"
 
 
 @dataclass(kw_only=True)

@@ -29,10 +29,10 @@ def smallest(units: Sequence[T], fails: Fails[T], above: Callable[[Sequence[T]],
         above: of a part, its last unit and those that this needs: what a prefix is cut down to where that fails, too.
     """
     kept = list(units)
-    kept = kept[: _least(len(kept), lambda count: fails(kept[:count]))]
+    kept = kept[: least(len(kept), lambda count: fails(kept[:count]))]
     needed = above(kept)
     kept = needed if fails(needed) else kept
-    kept = kept[len(kept) - _least(len(kept), lambda count: fails(kept[len(kept) - count :])) :]
+    kept = kept[len(kept) - least(len(kept), lambda count: fails(kept[len(kept) - count :])) :]
     chunks = 2
     while len(kept) >= 2:
         parts = _split(kept, chunks)
@@ -51,7 +51,7 @@ def smallest(units: Sequence[T], fails: Fails[T], above: Callable[[Sequence[T]],
     return kept
 
 
-def _least(count: int, fails: Callable[[int], bool]) -> int:
+def least(count: int, fails: Callable[[int], bool]) -> int:
     """The least number of 1 to ``count`` that fails, where all greater ones do; ``count`` does."""
     low, high = 0, count
     while high - low > 1:

@@ -241,8 +241,9 @@ def _span(bounds: tuple[int, int]) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def conversions(complaints: Iterable[Complaint], scheme: Scheme, target: str) -> str:
-    """Of encodings that ``scheme``, the nearest, does not take: the commands that bring them there."""
+def conversions(complaints: Iterable[Complaint], scheme: Scheme, target: str, *, shifts: bool) -> str:
+    """Of encodings that ``scheme``, the nearest, does not take: the commands that bring them there, and with ``shifts`` between
+    positions these to where ``target`` shifts, else the region around an operator that it does not shift would be lost next."""
     found = list(complaints)
     if any(c.what == "refused" for c in found):
         return f"no pass is known that mends it here; {anew(target)}"
@@ -254,7 +255,7 @@ def conversions(complaints: Iterable[Complaint], scheme: Scheme, target: str) ->
     if bias:
         commands = [*commands[:-1], (commands[-1] if commands else "qdqtool qdq convert") + bias]
     if any(c.what == "scale" for c in found):
-        commands.append("qdqtool qdq set --all --round-pow2")
+        commands += ["qdqtool qdq set --all --round-pow2", *(["qdqtool opt -p refine-positions"] if shifts else [])]
     steps = ", then ".join(f"`{command}`" for command in commands)
     return f"convert the encodings: {steps}; or {anew(target)}" if steps else anew(target)
 

@@ -233,14 +233,14 @@ class Target:
         if complaints and not facts.quantized and not takes_floats:
             reason = f"{facts.op} is not quantized: {facts.why_float}"
             bias_alone = all(c.operand == "bias" for c in complaints)
-            mend = conversions(complaints, nearest, self.name) if bias_alone else facts.mend_float
+            mend = self._conversions(complaints, nearest) if bias_alone else facts.mend_float
             left = facts.unit.core.metadata_props.get(LEFT_FLOAT) if self.policy == "region" else None
             if left is not None and not bias_alone:
                 reason = f"{facts.op} was left float when the model was quantized: {left}"
                 mend = f"{NOTHING_TO_MEND}with pairs around it, what it is connected with would stay on the CPU with it"
             return self._verdict("fallback", facts, UNQUANTIZED, reason, mend)
         if complaints:
-            mend = conversions(complaints, nearest, self.name)
+            mend = self._conversions(complaints, nearest)
             reason = self._refusal(rule, facts, complaints)
             return self._verdict(rule.otherwise, facts, f"{word}-types", reason, self._way_out(rule, facts, mend))
         behind = next((op for op in facts.tail if not self._schemes(op)), None)
@@ -268,8 +268,11 @@ class Target:
         else:
             complaints, nearest = min(integer, key=lambda pair: len(pair[0]))
             reason = f"{facts.op} with {_input_words(facts)} is computed in floating point"
-            mend = conversions(complaints, nearest, self.name)
+            mend = self._conversions(complaints, nearest)
         return self._verdict("npu-float", facts, f"{word}-float", reason, self._way_out(rule, facts, mend))
+
+    def _conversions(self, complaints: list[Complaint], nearest: Scheme) -> str:
+        return conversions(complaints, nearest, self.name, shifts=self.shifts is not None)
 
     def _way_out(self, rule: OpRule, facts: UnitFacts, otherwise: str) -> str:
         """What the target file says, else what holds on any target."""

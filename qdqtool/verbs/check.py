@@ -152,7 +152,7 @@ def _placement(graph: ir.Model, chip: Target) -> list[dict[str, Any]]:
     return [
         _finding(
             "warning" if refusal.macs or refusal.pulled else "note", PLACEMENT, refusal.nodes[0],
-            f"{refusal.who} on the CPU: {refusal.reason}; {placed.target} takes {placed.text}", refusal.suggestion,
+            f"{refusal.what} on the CPU: {refusal.reason}; {placed.target} takes {placed.text}", refusal.suggestion,
         )
         for refusal in placed.refusals
     ]  # fmt: skip

@@ -45,7 +45,8 @@ def built(folder: str, *options: str) -> Path:
     if shutil.which("cmake") is None:
         pytest.skip("missing: cmake")
     place = BUILDS / folder
-    for command in (["-S", str(SOURCES), "-B", str(place), *options], ["--build", str(place), "--parallel", "4"]):
+    told = [*options, "-DQDQTOOL_WARNINGS=ON"]
+    for command in (["-S", str(SOURCES), "-B", str(place), *told], ["--build", str(place), "--parallel", "4"]):
         done = subprocess.run(["cmake", *command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
         assert "warning:" not in done.stderr + done.stdout, (

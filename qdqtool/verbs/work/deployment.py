@@ -205,7 +205,7 @@ class Deployment:
         rows = [
             ("target", self.target),
             ("preset", done.plan.preset.name),
-            ("size", " → ".join(sizes)),
+            ("size", " → ".join(sizes) + self.quantized.why_large),
             (
                 "on the NPU",
                 f"{found.npu_compute_nodes} of {plural(found.compute_nodes, 'operator')}{share}, {partitions}",

@@ -72,6 +72,13 @@ class Quantized:
         inputs = {RANGES: done.ranges.sha256} | ({STATISTICS: done.statistics.sha256} if done.statistics else {})
         return provenance_of(str(done.plan.pipeline), self.source_sha256, inputs)
 
+    @property
+    def why_large(self) -> str:
+        """Why the file is no smaller than the float model, where it is not: behind the sizes."""
+        if not self.quantization.plan.keeps_float_weights:
+            return ""
+        return ": weights stay float behind their pairs, where the chip's compiler rounds them; --weights dq stores integers"
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; the keys of the command's contract. ``sqnr_db`` is null when exact, absent without data."""
         data = self.quantization.to_json()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
-from qdq_passes.graph.uses import main_nodes, values_read
+from qdq_passes.graph.uses import constant_array, main_nodes, values_read
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
@@ -25,7 +25,7 @@ from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.reduction.checks import Candidate, Check, CommandCheck, CrashCheck, SqnrCheck
 from qdqtool.reduction.parts import Parts, Unit
 from qdqtool.reduction.prober import Prober
-from qdqtool.reduction.smallest import smallest
+from qdqtool.reduction.smallest import least, smallest
 
 if TYPE_CHECKING:
     from qdqtool.verbs.debug.reduce import Reduce
@@ -141,7 +141,9 @@ def _check(asked: Reduce, prober: Prober) -> Check:
     """What failing means."""
     if asked.check is not None:
         codes, text = tuple(asked.fail_codes), asked.fail_text or ""
-        return CommandCheck(timeout=asked.timeout, command=asked.check, codes=codes, text=text)
+        check = CommandCheck(timeout=asked.timeout, command=asked.check, codes=codes, text=text)
+        pass_on(check.warnings, asked.warn)
+        return check
     if asked.min_sqnr is not None:
         return SqnrCheck(prober=prober, least=asked.min_sqnr)
     return CrashCheck(prober=prober, optimize=asked.optimize)
@@ -157,7 +159,7 @@ def _floats(asked: Reduce, work: ir.Model) -> ir.Model | None:
 
 
 def _values(asked: Reduce, prober: Prober, model: ir.Model, folder: str) -> dict[str, Array]:
-    """Name → value in ``model`` on the first sample, its inputs alone where it does not run; nothing without data.
+    """Name → value in ``model`` on the first sample, up to where it does not run; nothing without data.
 
     Raises:
         UsageError: it does not run, and is what is compared with.
@@ -168,18 +170,47 @@ def _values(asked: Reduce, prober: Prober, model: ir.Model, folder: str) -> dict
     feeds = open_feeds(data, input_specs(model), seed=asked.seed, image=asked.image)
     feed = next(iter(feeds))
     pass_on(feeds.warnings if asked.data is not None else (), asked.warn)
-    path, given, into = (os.path.join(folder, name) for name in ("whole.onnx", "whole.npz", "values.npz"))
-    save(model, path)
-    write_npz(given, feed)
-    names = [value.name for node in main_nodes(model) for value in node.outputs if value.name]
-    found = prober.ask("record", model=path, feeds=given, names=[*names, *feed], into=into)
-    if "failure" not in found:
-        with np.load(into) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    if asked.min_sqnr is not None:
+    found, values = _recorded(prober, model, feed, folder)
+    if values is None and asked.min_sqnr is not None:
         hint = "`qdqtool check` says more; --float names another"
-        raise UsageError(f"the float model does not run: {found['message']}", hint=hint)
-    return feed
+        raise UsageError(f"the float model does not run: {found}", hint=hint)
+    return _before_the_fault(prober, model, feed, folder) if values is None else values
+
+
+def _recorded(
+    prober: Prober, model: ir.Model, feed: Mapping[str, Array], folder: str
+) -> tuple[str, dict[str, Array] | None]:
+    """Name → value of ``feed`` and of what ``model`` computes from it; None where it does not run, and why."""
+    path, given, into = (os.path.join(folder, name) for name in ("whole.onnx", "whole.npz", "values.npz"))
+    save(model, path, overwrite=True)
+    write_npz(given, feed)
+    computed = [value for node in main_nodes(model) for value in node.outputs if value.name]
+    constants = {value.name or "": array for value in computed if (array := constant_array(value)) is not None}
+    names = [value.name for value in computed if value.name not in constants]
+    found = prober.ask("record", model=path, feeds=given, names=[*names, *feed], into=into)
+    if "failure" in found:
+        return found["message"], None
+    with np.load(into) as arrays:
+        return "", {**constants, **{name: arrays[name] for name in arrays.files}}
+
+
+def _before_the_fault(prober: Prober, model: ir.Model, feed: dict[str, Array], folder: str) -> dict[str, Array]:
+    """Name → value of the longest beginning of ``model`` that runs, which parts behind it are fed with."""
+    parts, best = Parts(model), feed
+
+    def fails(count: int) -> bool:
+        nonlocal best
+        try:
+            part = parts.part(parts.units[:count])
+            inputs = {value.name: feed[value.name] for value in part.graph.inputs if value.name in feed}
+            values = _recorded(prober, part, inputs, folder)[1]
+        except (QdqError, TimeoutError):
+            return True
+        best = best if values is None or len(values) < len(best) else {**feed, **values}
+        return values is None
+
+    least(len(parts.units), fails)
+    return best
 
 
 @dataclass(frozen=True, kw_only=True)

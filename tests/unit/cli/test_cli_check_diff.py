@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,7 @@ def test_traps_of_every_backend_and_of_a_target(tmp_path: Path) -> None:
         ]  # Gemm and Softmax have no pair between
         assert (payload["errors"], payload["target"]) == (0, "chip")
     shown = cli("check", model, "--target", tmp_path / "targets" / "chip.toml").out
+    assert re.search(r"placement +gemm: Gemm on the CPU: ", shown)
     assert "warning  softmax-symmetric-output  soft: writes int8 with zero point 0" in shown
     general = cli("check", model, "--json", "--target", "generic_int8").json["findings"]
     assert [f for f in general if f["rule"] != "placement"] == [found]

@@ -46,6 +46,7 @@ def test_the_folder(folder: Path) -> None:
     assert os.listdir(folder.parent) == ["out"], "nothing is left beside it"
     summary = (folder / "report.txt").read_text()
     assert re.search(r"on the NPU +19 of 19 operators, 100.0 % of the MACs, 1 partition", summary)
+    assert re.search(r"size +[\d.]+ KiB → [\d.]+ KiB: weights stay float behind their pairs", summary)
     assert "failed" not in summary
 
 

@@ -90,11 +90,11 @@ def test_the_status_and_the_text_that_count(tmp_path: Path) -> None:
     model = str(tmp_path / "m.onnx")
     shout = f"{shlex.quote(sys.executable)} -c \"print('Aua'); raise SystemExit(3)\""
     fails = {
-        (): "exit status 3", (3,): "exit status 3", (4,): None
+        (): "exit status 3: Aua", (3,): "exit status 3: Aua", (4,): None
     }  # fmt: skip
     for codes, wanted in fails.items():
         assert CommandCheck(command=shout, timeout=60, codes=codes)(Candidate(model=model)) == wanted
-    assert CommandCheck(command=shout, timeout=60, text="A.a")(Candidate(model=model)) == "exit status 3"
+    assert CommandCheck(command=shout, timeout=60, text="A.a")(Candidate(model=model)) == "exit status 3: Aua"
     assert CommandCheck(command=shout, timeout=60, text="Oh")(Candidate(model=model)) is None
     with pytest.raises(TimeoutError):
         CommandCheck(command="sleep 60", timeout=0.05)(Candidate(model=model))
@@ -145,12 +145,10 @@ RUNS = """g (float[1,4] x) => (float[1,4] y) {
 
 
 def test_what_does_not_run(tmp_path: Path) -> None:
-    """The indices are known nowhere, as the model does not run: what they come from stays."""
+    """What comes before the fault runs: it is cut off there, with the indices that it computes; so are Constants."""
     model = write(tmp_path / "m.onnx", RUNS)
     cli("debug", "reduce", model, "--crashes", "-o", tmp_path / "r.onnx")
-    ops = [node.op_type for node in onnx.load(tmp_path / "r.onnx").graph.node]
-    assert "GatherElements" in ops
-    assert "Neg" not in ops
+    assert [node.op_type for node in onnx.load(tmp_path / "r.onnx").graph.node] == ["GatherElements"]
     session = open_session(str(tmp_path / "r.onnx"))
     with np.load(tmp_path / "r.npz") as feed, pytest.raises(Exception, match="GatherElements"):
         session.run(dict(feed))
@@ -201,3 +199,13 @@ def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
         assert prober.ask("run", model=str(tmp_path / "m.onnx"), feeds=str(tmp_path / "f.npz")) == {}
     with Prober(0.01) as slow, pytest.raises(TimeoutError):
         slow.ask("run", model=str(tmp_path / "m.onnx"), feeds=str(tmp_path / "f.npz"))
+
+
+def test_a_command_that_is_not_told_the_file(int8: str, tmp_path: Path) -> None:
+    """It fails whatever the part is: a warning says so, and the failure what it says itself."""
+    asked = ["debug", "reduce", int8, "--check", "echo no such file; false", "-o", tmp_path / "r.onnx"]
+    done = cli(*asked)
+    assert "does not say where the file of the part goes" in done.err
+    assert "exit status 1: no such file" in done.out
+    quiet = cli(*asked[:4], "test ! $QDQTOOL_MODEL", "-o", tmp_path / "other.onnx")
+    assert "does not say" not in quiet.err

@@ -117,7 +117,7 @@ class Elementwise : public Kernel {
 };
 
 // y = condition ? a : b.
-class Where : public FloatKernel {
+class FloatWhere : public FloatKernel {
  public:
   using FloatKernel::FloatKernel;
 
@@ -256,9 +256,9 @@ class Function : public Unary<Function> {
 };
 
 // y = table[the 16 bits of x].
-class Lookup : public Unary<Lookup> {
+class FloatLookup : public Unary<FloatLookup> {
  public:
-  explicit Lookup(const NodeInfo& node) : Unary(node) {
+  explicit FloatLookup(const NodeInfo& node) : Unary(node) {
     check_inputs(node.inputs, 2, 2);
     const Tensor& table = node.inputs[1];
     check_type(table.type, precision_ == Precision::float16 ? DataType::float16 : DataType::bfloat16, "the table");
@@ -306,10 +306,10 @@ class Cast : public FloatKernel {
 
 const Operator float_elementwise{"FloatElementwise", {2, 2}, floating({{"function", type_string}}), shapes::broadcast,
                                  make_kernel<Elementwise>};
-const Operator float_where{"FloatWhere", {3, 3}, floating({}), shapes::broadcast, make_kernel<Where>};
+const Operator float_where{"FloatWhere", {3, 3}, floating({}), shapes::broadcast, make_kernel<FloatWhere>};
 const Operator float_function{"FloatFunction", {1, 1}, floating({{"function", type_string}, {"alpha", type_float},
                               {"beta", type_float}}), shapes::as_input, make_kernel<Function>};
-const Operator float_lookup{"FloatLookup", {2, 2}, floating({}), shapes::as_input, make_kernel<Lookup>};
+const Operator float_lookup{"FloatLookup", {2, 2}, floating({}), shapes::as_input, make_kernel<FloatLookup>};
 const Operator float_cast{"FloatCast", {1, 1}, floating({}), shapes::as_input, make_kernel<Cast>};
 
 }  // namespace qdqtool

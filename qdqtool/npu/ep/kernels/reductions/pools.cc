@@ -108,15 +108,12 @@ class AveragePool : public Kernel {
   void run(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs, void* scratch,
            const ParallelFor& parallel) const override {
     if (outputs[0].count() == 0) return;
-    with_integer(outputs[0].type, [&](auto element) {
-      using Y = decltype(element);
-      if (is_8_bit(mean_.input())) return run<uint8_t, Y>(inputs[0], outputs[0], scratch, parallel);
-      run<uint16_t, Y>(inputs[0], outputs[0], scratch, parallel);
-    });
+    if (is_8_bit(mean_.input())) return run<uint8_t>(inputs[0], outputs[0], scratch, parallel);
+    run<uint16_t>(inputs[0], outputs[0], scratch, parallel);
   }
 
  private:
-  template <class X, class Y>
+  template <class X>
   void run(const Tensor& input, Tensor& output, void* scratch, const ParallelFor& parallel) const {
     const Windows windows = attributes_.windows(input.shape);
     const WindowAxis &depth = windows[0], &height = windows[1], &width = windows[2];
@@ -139,7 +136,10 @@ class AveragePool : public Kernel {
         const int64_t inside = taken.depth_count * taken.height_count;
         const int64_t counted =
             counts_padding_ ? depth.padded(at.depth).count() * height.padded(at.height).count() : inside;
-        divide(column + columns, counts, inside, counted, width.out, output.as<Y>() + row * width.out);
+        with_integer(output.type, [&](auto element) {
+          auto* const y = output.as<decltype(element)>() + row * width.out;
+          divide(column + columns, counts, inside, counted, width.out, y);
+        });
       }
     };
     if (count == 1) return part(0);

@@ -30,7 +30,8 @@ struct Lesser {
 
 template <class Gather, class T>
 struct GatherLoop {
-  static QDQTOOL_INLINE void run(const T* __restrict x, int64_t count, int64_t* __restrict into) {
+  static QDQTOOL_INLINE void run(const void* elements, int64_t count, int64_t* __restrict into) {
+    const T* __restrict x = static_cast<const T*>(elements);
     int64_t found = *into, i = 0;
     for (; i + kColumns <= count; i += kColumns) {
       int32_t part = Gather::none;
@@ -44,7 +45,8 @@ struct GatherLoop {
 
 template <class Gather, class T>
 struct GatherRowsLoop {
-  static QDQTOOL_INLINE void run(const T* __restrict x, int64_t count, int32_t* __restrict into) {
+  static QDQTOOL_INLINE void run(const void* elements, int64_t count, int32_t* __restrict into) {
+    const T* __restrict x = static_cast<const T*>(elements);
     if (count == kColumns) {
       for (int j = 0; j < kColumns; ++j) into[j] = Gather::join(into[j], static_cast<int32_t>(x[j]));
     } else {
@@ -53,11 +55,36 @@ struct GatherRowsLoop {
   }
 };
 
-// A reduction: element() makes an output of what is gathered.
+// Columns of parts into those of all.
 template <class Gather>
+void join_parts(const int32_t* part, int64_t count, int64_t* into) {
+  for (int64_t j = 0; j < count; ++j) into[j] = Gather::join(into[j], int64_t{part[j]});
+}
+
+// How elements of a type are gathered.
+struct Gathering {
+  int32_t none = 0;
+  void (*row)(const void* elements, int64_t count, int64_t* into) = nullptr;
+  void (*rows)(const void* elements, int64_t count, int32_t* into) = nullptr;
+  void (*parts)(const int32_t* part, int64_t count, int64_t* into) = nullptr;
+};
+
+template <class Gather>
+Gathering gathering_of(DataType type, Isa isa) {
+  Gathering found{Gather::none, nullptr, nullptr, join_parts<Gather>};
+  with_integer(type, [&](auto element) {
+    using T = decltype(element);
+    found.row = loop_of<GatherLoop<Gather, T>, const void*, int64_t, int64_t*>(isa);
+    found.rows = loop_of<GatherRowsLoop<Gather, T>, const void*, int64_t, int32_t*>(isa);
+  });
+  return found;
+}
+
+// A reduction: element() makes an output of what is gathered.
 class Reduction : public Kernel {
  public:
-  Reduction(const NodeInfo& node, DataType input) : isa_(choose_isa(node.isa)), reduced_(node), input_(input) {}
+  Reduction(const NodeInfo& node, DataType input, Gathering (*gathering)(DataType, Isa))
+      : isa_(choose_isa(node.isa)), reduced_(node), input_(input), gathering_(gathering(input, isa_)) {}
 
   std::vector<Shape> infer(const std::vector<Tensor>& inputs) const final {
     check_inputs(inputs, 1, 1);
@@ -73,10 +100,7 @@ class Reduction : public Kernel {
            const ParallelFor& parallel) const final {
     if (outputs[0].count() == 0) return;
     const MergedAxes axes(inputs[0].shape, reduced_.of(inputs[0].shape.size()));
-    with_integer(input_, [&](auto from) {
-      const auto* x = inputs[0].as<decltype(from)>();
-      axes.last_goes ? gather(x, outputs[0], axes, parallel) : gather_rows(x, outputs[0], axes, parallel);
-    });
+    axes.last_goes ? gather(inputs[0], outputs[0], axes, parallel) : gather_rows(inputs[0], outputs[0], axes, parallel);
   }
 
  protected:
@@ -88,18 +112,17 @@ class Reduction : public Kernel {
   }
 
  private:
-  template <class X>
-  void gather(const X* x, Tensor& y, const MergedAxes& axes, const ParallelFor& parallel) const {
+  void gather(const Tensor& x, Tensor& y, const MergedAxes& axes, const ParallelFor& parallel) const {
     const int64_t rows = qdqtool::count_of(axes.gone), count = rows * axes.length;
     for_parts(parallel, qdqtool::count_of(axes.kept), count, [&](int64_t begin, int64_t end) {
       for (int64_t first = begin; first < end; first += kColumns) {
         const int64_t width = std::min(kColumns, end - first);
         int32_t elements[kColumns];
         for (int64_t j = 0; j < width; ++j) {
-          const X* from = x + offset_of(axes.kept, first + j);
-          int64_t found = Gather::none;
+          const int64_t start = offset_of(axes.kept, first + j);
+          int64_t found = gathering_.none;
           for (int64_t row = 0; row < rows; ++row) {
-            run_loop<GatherLoop<Gather, X>>(isa_, from + offset_of(axes.gone, row), axes.length, &found);
+            gathering_.row(at(x, start + offset_of(axes.gone, row)), axes.length, &found);
           }
           elements[j] = static_cast<int32_t>(element(found, count));
         }
@@ -108,22 +131,21 @@ class Reduction : public Kernel {
     });
   }
 
-  template <class X>
-  void gather_rows(const X* x, Tensor& y, const MergedAxes& axes, const ParallelFor& parallel) const {
+  void gather_rows(const Tensor& x, Tensor& y, const MergedAxes& axes, const ParallelFor& parallel) const {
     const int64_t rows = qdqtool::count_of(axes.gone), strips = (axes.length + kColumns - 1) / kColumns;
     for_parts(parallel, qdqtool::count_of(axes.kept) * strips, rows * kColumns, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t first = i % strips * kColumns, width = std::min(kColumns, axes.length - first);
-        const X* from = x + offset_of(axes.kept, i / strips) + first;
+        const int64_t start = offset_of(axes.kept, i / strips) + first;
         int64_t found[kColumns];
-        std::fill(found, found + width, Gather::none);
+        std::fill(found, found + width, gathering_.none);
         for (int64_t row = 0; row < rows;) {
           int32_t part[kColumns];
-          std::fill(part, part + width, Gather::none);
+          std::fill(part, part + width, gathering_.none);
           for (const int64_t last = std::min(rows, row + kRows); row < last; ++row) {
-            run_loop<GatherRowsLoop<Gather, X>>(isa_, from + offset_of(axes.gone, row), width, static_cast<int32_t*>(part));
+            gathering_.rows(at(x, start + offset_of(axes.gone, row)), width, part);
           }
-          for (int64_t j = 0; j < width; ++j) found[j] = Gather::join(found[j], int64_t{part[j]});
+          gathering_.parts(part, width, found);
         }
         int32_t elements[kColumns];
         for (int64_t j = 0; j < width; ++j) elements[j] = static_cast<int32_t>(element(found[j], rows));
@@ -132,14 +154,19 @@ class Reduction : public Kernel {
     });
   }
 
+  const void* at(const Tensor& x, int64_t element) const {
+    return static_cast<const uint8_t*>(x.data) + element * static_cast<int64_t>(size_of(input_));
+  }
+
   const Isa isa_;
   const Reduced reduced_;
   const DataType input_;
+  const Gathering gathering_;
 };
 
 // A mean, or a sum: the mean of one.
 template <bool divides>
-class Sum : public Reduction<Adding> {
+class Sum : public Reduction {
  public:
   explicit Sum(const NodeInfo& node) : Sum(node, Mean(node)) {}
 
@@ -152,15 +179,15 @@ class Sum : public Reduction<Adding> {
   }
 
  private:
-  Sum(const NodeInfo& node, const Mean& mean) : Reduction<Adding>(node, mean.input()), mean_(mean) {}
+  Sum(const NodeInfo& node, const Mean& mean) : Reduction(node, mean.input(), gathering_of<Adding>), mean_(mean) {}
 
   const Mean mean_;
 };
 
 template <class Gather>
-class Extreme : public Reduction<Gather> {
+class Extreme : public Reduction {
  public:
-  explicit Extreme(const NodeInfo& node) : Reduction<Gather>(node, checked(node)) {}
+  explicit Extreme(const NodeInfo& node) : Reduction(node, checked(node), gathering_of<Gather>) {}
 
  protected:
   int64_t element(int64_t gathered, int64_t) const override { return gathered; }

@@ -29,6 +29,22 @@ void run_loop(Isa isa, Args... args) {
   Loop::run(args...);
 }
 
+template <class Loop, class... Args>
+void run_plainly(Args... args) {
+  Loop::run(args...);
+}
+
+// The function that run_loop<Loop> calls, for what is chosen once and called where the type is no longer known.
+template <class Loop, class... Args>
+auto loop_of(Isa isa) -> void (*)(Args...) {
+#if QDQTOOL_X86
+  if (isa != Isa::portable) return run_avx2<Loop, Args...>;
+#else
+  (void)isa;
+#endif
+  return run_plainly<Loop, Args...>;
+}
+
 // The byte of an int8 read as uint8 with its order kept: byte ^ flip is the value minus the type's minimum.
 inline uint8_t flip_of(DataType type) { return type == DataType::int8 ? 0x80 : 0; }
 

@@ -1,0 +1,99 @@
+"""`deploy` of every export, beside the four commands that it saves: `quantize`, `analyze`, `compare`, and `simulate` of two samples.
+
+As processes, and as functions of one process, where nothing is gained by starting once; all of them run onnxruntime with the threads
+that the tool gives it. What runs of an export is run in turn; the bound is of the sums over all exports of a target.
+
+    python -m tests.bench.deploying inside MODEL DATA TARGET FOLDER    prints both wall times of the functions"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.bench.measure import PYTHON, QDQTOOL, Result, run
+
+TARGETS = ("vitis_xint8", "qnn_htp")
+#: Wall time of `deploy` over that of the four, summed over the exports.
+TIMES = 1.5
+SAMPLES = 2
+
+
+def results() -> list[Result]:
+    """For each target: the worst export and the sum, as processes and inside of one."""
+    from tests.exports import exports
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for target in TARGETS:
+            outside, inside = {}, {}
+            for name in exports.names():
+                model, data = (os.fspath(path) for path in exports.write(name, Path(folder)))
+                place = tempfile.mkdtemp(dir=folder)
+                outside[name] = _processes(model, data, target, place)
+                inside[name] = _functions(model, data, target, tempfile.mkdtemp(dir=folder))
+            found += [*_told(target, "processes", outside), *_told(target, "functions", inside)]
+    return found
+
+
+def _told(target: str, kind: str, times: dict[str, tuple[float, float]]) -> list[Result]:
+    sums = tuple(sum(each) for each in zip(*times.values(), strict=True))
+    worst = max(times, key=lambda name: times[name][0] / times[name][1])
+    rows = {f"all {len(times)} exports": (sums, TIMES), f"the worst, {worst}": (times[worst], None)}
+    return [
+        Result(
+            f"deploy for {target}, {kind}, {what}", a / b, "×", bound, f"{a:.1f} s against {b:.1f} s of four commands"
+        )
+        for what, ((a, b), bound) in rows.items()
+    ]
+
+
+def _processes(model: str, data: str, target: str, folder: str) -> tuple[float, float]:
+    """Wall seconds of `deploy` and of the four, from the start of each process."""
+    wanted, quantized = ["--target", target, "-q"], f"{folder}/quantized.onnx"
+    four: Sequence[Sequence[str]] = (
+        ["quantize", model, *wanted, "--data", data, "-o", quantized],
+        ["analyze", quantized, *wanted],
+        ["compare", model, quantized, "--data", data, "-q"],
+        ["simulate", quantized, *wanted, "--data", data, "--samples", str(SAMPLES)],
+    )
+    whole = run([QDQTOOL, "deploy", model, *wanted, "--data", data, "-o", f"{folder}/deployed"]).wall
+    return whole, sum(run([QDQTOOL, *words]).wall for words in four)
+
+
+def _functions(model: str, data: str, target: str, folder: str) -> tuple[float, float]:
+    """Wall seconds of the functions, in a process of their own."""
+    words = [PYTHON, "-m", "tests.bench.deploying", "inside", model, data, target, folder]
+    whole, four = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+    return float(whole), float(four)
+
+
+def _inside(model: str, data: str, target: str, folder: str) -> None:
+    import qdqtool
+
+    quantized = f"{folder}/quantized.onnx"
+    four: Sequence[Callable[[], object]] = (
+        lambda: qdqtool.quantize(model, quantized, target=target, data=data),
+        lambda: qdqtool.analyze(quantized, target=target),
+        lambda: qdqtool.compare(model, quantized, data=data),
+        lambda: qdqtool.simulate(quantized, data, target=target, samples=SAMPLES),
+    )
+    qdqtool.deploy(model, f"{folder}/warm", target=target, data=data)  # what is imported and compiled once
+    print(
+        _seconds(lambda: qdqtool.deploy(model, f"{folder}/deployed", target=target, data=data)),
+        sum(map(_seconds, four)),
+    )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    _inside(*sys.argv[2:])
