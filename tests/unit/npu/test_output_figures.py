@@ -59,6 +59,15 @@ def test_shapes_that_differ_are_an_error_that_names_the_output() -> None:
         figures.add({"npu": np.zeros((1, 2), np.float32), "base": np.zeros((2, 2), np.float32)})
 
 
+def test_shapes_that_differ_from_those_of_the_float_model_are_left_out() -> None:
+    """Its values differ, and may say how many there are."""
+    figures = Figures(output_of(DEQUANTIZED))
+    few, all_of_them = np.zeros((1, 2), np.float32), np.zeros((2, 2), np.float32)
+    figures.add({"npu": few, "base": few, "float": all_of_them})
+    figures.add({"npu": few, "base": few, "float": few})
+    assert set(figures.result().against) == {"npu/base"}
+
+
 def test_without_samples_that_agree_nothing_is_claimed() -> None:
     found = Figures(output_of(DEQUANTIZED)).result()
     assert (found.max_lsb, found.exact, found.to_json()["sqnr_db"]) == (None, None, {})
