@@ -158,7 +158,7 @@ def prepared(source: onnx.ModelProto, quantized: ir.Model) -> ir.Model:
 
 def with_weights_of(model: ir.Model, other: ir.Model) -> dict[str, float]:
     """Put the initializers of ``other`` in the place of those of ``model`` of the same name; of those that differ, how far, in
-    dB: infinite of numbers and biases, whose step s_x·s_w is that of the sum they are added to."""
+    dB: infinite of masks, numbers and biases, whose step s_x·s_w is that of the sum they are added to."""
     found = {name: value for graph in all_graphs(other) for name, value in graph.initializers.items()}
     changed: dict[str, float] = {}
     for graph in all_graphs(model):
@@ -171,7 +171,8 @@ def with_weights_of(model: ir.Model, other: ir.Model) -> dict[str, float]:
                 new = ir.tensor(known_array(found[f"{name}_Transposed"]).T)
             if old is None or new is None or old.dtype != new.dtype or old.tobytes() == new.tobytes():
                 continue
-            changed[name] = sqnr([old.numpy()], [new.numpy()]) if len(old.shape) > 1 else math.inf
+            is_weight = len(old.shape) > 1 and f"{name}_bounded" not in found
+            changed[name] = sqnr([old.numpy()], [new.numpy()]) if is_weight else math.inf
             value.const_value = new
     return changed
 
