@@ -13,6 +13,7 @@ from qdq_passes.fuse.fuse_conv_activation import FuseConvActivation
 from qdq_passes.legalize.clip_to_relu import ClipToRelu
 from qdq_passes.pipeline.text import make_pass
 from qdq_passes.refine.refine_positions import STEPS, RefinePositions
+from qdq_passes.refine.saturate_hard_sigmoid import SaturateHardSigmoid
 
 from qdqtool.foreign.options import Said, under
 from qdqtool.presets.preset import Preset
@@ -31,7 +32,7 @@ DPU = (
 )  # fmt: skip
 #: Steps of refine-positions that exist for scales that are no powers of two.
 ALIGNING = tuple(step for step in STEPS if step.startswith("align-"))
-AFTER = (*DPU, *STEPS, "refine-positions", "narrow-weights", "fold-weight-qdq")
+AFTER = (*DPU, "saturate-hard-sigmoid", *STEPS, "refine-positions", "narrow-weights", "fold-weight-qdq")
 
 
 def passes_before(preset: Preset, said: Said) -> tuple[Pass, ...]:
@@ -142,6 +143,8 @@ def _refined(passes: Sequence[Pass], said: Said) -> tuple[Pass, ...]:
         name = step.name()
         if name in STEPS and (limits is False or asked.get(name) is False):
             continue
+        if isinstance(step, SaturateHardSigmoid) and (limits is False or asked.get("adjust-hard-sigmoid") is False):
+            continue
         if name in STEPS and getattr(step, "scales", "pow2") == "any":
             steps.add(name)
         elif step is not refine:
@@ -177,4 +180,4 @@ def _needs_powers(step: Pass) -> bool:
     """Whether it is about powers of two, or about the unit that needs them."""
     if step.name() in STEPS:
         return getattr(step, "scales", "pow2") != "any"
-    return step.name() in DPU or isinstance(step, RefinePositions | NarrowWeights)
+    return step.name() in DPU or isinstance(step, SaturateHardSigmoid | RefinePositions | NarrowWeights)

@@ -32,9 +32,7 @@ def index_nodes(nodes: Sequence[ir.Node]) -> set[ir.Node]:
     found: set[ir.Node] = set()
     for node in reversed(nodes):
         if made.isdisjoint(node.outputs):
-            floats = [value for value in node.inputs if value is not None and may_be_float(value)]
-            ends = bool(floats) and all(value in made or is_constant(value) for value in floats)
-            ends = ends and not any(may_be_float(value) for value in node.outputs)
+            ends = _is_end(node, made) and not any(may_be_float(value) for value in node.outputs)
         else:
             ends = all(_is_followed(value, found) for value in node.outputs)
         if ends and not has_body(node):
@@ -49,6 +47,15 @@ def _is_of_integers(node: ir.Node, made: set[ir.Value]) -> bool:
     if is_standard(node, "Cast") and not floats:
         return bool(computed) and dtype_of(node.outputs[0]) in FLOAT_TYPES
     return bool(floats) and made.issuperset(floats)
+
+
+def _is_end(node: ir.Node, made: set[ir.Value]) -> bool:
+    """Whether all floats that ``node`` reads are ``made``, or all that it reads is constant: integers beside scales are data."""
+    read = [value for value in node.inputs if value is not None]
+    floats = [value for value in read if may_be_float(value)]
+    if all(is_constant(value) for value in floats):
+        return bool(floats) and all(is_constant(value) for value in read)
+    return all(value in made or is_constant(value) for value in floats)
 
 
 def _is_followed(value: ir.Value, found: set[ir.Node]) -> bool:

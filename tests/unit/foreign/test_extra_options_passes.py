@@ -50,6 +50,8 @@ def difference(preset: str, options: dict[str, Any]) -> tuple[list[str], list[st
 
 
 REFINE = "refine-positions{ranges=@ranges}"
+#: What xint8 has before it for the sake of adjust-hard-sigmoid.
+SATURATE = "saturate-hard-sigmoid"
 FUSE = "fuse-conv-activation"
 #: (preset, options, passes that go, passes that come)
 SWITCHED: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
@@ -63,15 +65,15 @@ SWITCHED: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("xint8", {"ConvertAvgPoolToDPUVersion": False}, DPU_PASSES[3:4], []),
     ("vint8", {"ConvertReduceMeanToDPUVersion": True}, [], DPU_PASSES[4:]),
     ("xint8-compat", {"ConvertClipToDPUVersion": True}, [], ["round-clip-bounds{ranges=@ranges}"]),
-    ("xint8", {"NPULimitationCheck": False}, [REFINE], []),
-    ("xint8", {"NPULimitationCheck": False, "AlignPool": True, "MaxLoopNum": 2}, [REFINE], []),
+    ("xint8", {"NPULimitationCheck": False}, [SATURATE, REFINE], []),
+    ("xint8", {"NPULimitationCheck": False, "AlignPool": True, "MaxLoopNum": 2}, [SATURATE, REFINE], []),
     ("xint8", {"AlignConcat": False}, [REFINE], [refined(steps_without("align-concat"))]),
     ("xint8", {"AlignPool": False}, [REFINE], [refined(steps_without("align-pool"))]),
     ("xint8", {"AlignPad": False}, [REFINE], [refined(steps_without("align-pad"))]),
     ("xint8", {"AdjustShiftRead": False}, [REFINE], [refined(steps_without("adjust-shift-read"))]),
     ("xint8", {"AdjustShiftWrite": False}, [REFINE], [refined(steps_without("adjust-shift-write"))]),
     ("xint8", {"AdjustShiftCut": False, "AdjustShiftBias": 0}, [REFINE], [refined(steps_without("adjust-shift-cut", "adjust-shift-bias"))]),
-    ("xint8", {"AdjustHardSigmoid": False}, [REFINE], [refined(steps_without("adjust-hard-sigmoid"))]),
+    ("xint8", {"AdjustHardSigmoid": False}, [SATURATE, REFINE], [refined(steps_without("adjust-hard-sigmoid"))]),
     ("xint8", {"AdjustShiftSwish": "false"}, [REFINE], [refined(steps_without("adjust-swish"))]),
     ("xint8", {"MaxLoopNum": "3"}, [REFINE], ["refine-positions{loops=3 ranges=@ranges}"]),
     (
@@ -116,7 +118,7 @@ SWITCHED: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("xint8-compat", {"AddQDQPairToWeight": True}, ["insert-qdq{weights=dq narrow=true}"], ["insert-qdq{narrow=true}"]),
     (
         "xint8", {"NPULimitationCheck": False, "SimulateDPU": False, "AddQDQPairToWeight": False},
-        [*DPU_PASSES, REFINE], [],
+        [*DPU_PASSES, SATURATE, REFINE], [],
     ),
 ]  # fmt: skip
 

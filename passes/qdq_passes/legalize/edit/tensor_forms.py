@@ -295,7 +295,7 @@ TENSORS = (
     Form("DepthToSpace", ("Reshape", "Transpose"), _depth_to_space, any_type=True),
     Form("Div", ("Mul",), _quotient),
     Form("Expand", ("Concat",), _expand, any_type=True),
-    Form("Expand", ("Add", "Pad"), _token, by="Pad"),
+    Form("Expand", ("Add", "Concat", "Pad"), _token, by="Pad"),
     Form("Flatten", ("Reshape",), _reshape, any_type=True),
     Form("GatherElements", ("Gather", "Reshape"), _gather_elements),
     Form("GlobalAveragePool", ("ReduceMean",), _global_average_pool),

@@ -115,7 +115,9 @@ def partitions(
     for unit, why in (lacking or {}).items():
         if settled[unit].is_npu:
             settled[unit] = replace(settled[unit], engine=CPU, rule=NOT_SIMULATED, reason=why)
-    taken = with_data(graph, {u for u, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU})
+    offered = {unit for unit, verdict in settled.items() if verdict.is_npu and verdict.engine != CPU}
+    taken = with_data(graph, offered)
+    settled |= {unit: _too_small(graph, (unit,), settled, minimum_group) for unit in offered - taken}
     groups = []
     for members in group_units(graph, taken, join_siblings=join_siblings):
         if compute_nodes(members) >= max(minimum_group, 1):
