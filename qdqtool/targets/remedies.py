@@ -156,7 +156,9 @@ def of_batch(most: int) -> str:
 
 def of_rank(most: int) -> str:
     """Of more dimensions than a target takes."""
-    fewer = shlex.quote("limit-rank" if most == 5 else f"limit-rank{{rank={max(most, 4)}}}")
+    if most < 4:  # as few as `limit-rank` moves with
+        return "no pass is known that mends it: merge dimensions where the model is exported"
+    fewer = shlex.quote("limit-rank" if most == 5 else f"limit-rank{{rank={most}}}")
     return f"move it with fewer: `qdqtool opt -p {fewer}` on the float model; or merge dimensions where the model is exported"
 
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from qdq_passes.clean.edit.wrap import changes_of
 from qdq_passes.clean.fix_shapes import FixShapes
 from qdq_passes.core.base import Change, Keeps, Pass, skip
+from qdq_passes.errors import UsageError
 from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.uses import all_nodes, is_standard
 
@@ -38,12 +39,20 @@ class BindBatch(Pass):
     size: int = 1
     always: bool = False
 
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UsageError(f"size={self.size}", where=self.name(), hint="give a number above 0")
+
     def run(self, model: ir.Model) -> Iterator[Change]:
         """See whether the batch is all that is symbolic, and whether that matters; then bind it."""
         inputs = [value for value in model.graph.inputs if not value.is_initializer() and value.shape is not None]
         free = [value for value in inputs if value.shape and not isinstance(value.shape[0], int)]
         if not free:
             yield skip("model", "no input begins with a symbolic dimension")
+            return
+        several = sorted({str(value.shape[0]) for value in free if (value.shape[0].value or "").isidentifier()})  # type: ignore[index,union-attr]
+        if len(several) > 1:
+            yield skip("model", f"inputs begin with {' and '.join(several)}: fix-shapes binds what it is told")
             return
         other = next((value for value in inputs if _symbolic_behind(value)), None)
         if other is not None:
@@ -58,7 +67,7 @@ class BindBatch(Pass):
                 return
         for value in free:
             yield Change(BOUND, value.name or "", f"its batch {value.shape[0]} is bound to {self.size}")  # type: ignore[index]
-        named = {str(dim): None for value in free if (dim := value.shape[0]).value is not None}  # type: ignore[index,union-attr]
+        named = several or sorted({str(value.shape[0]) for value in free if value.shape[0].value is not None})  # type: ignore[index,union-attr]
         unnamed = [value for value in free if value.shape[0].value is None]  # type: ignore[index,union-attr]
         shapes = (f"{v.name}={'x'.join(map(str, (self.size, *v.shape.dims[1:])))}" for v in unnamed)  # type: ignore[union-attr]
         dims = tuple(f"{name}={self.size}" for name in named)

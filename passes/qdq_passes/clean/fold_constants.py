@@ -142,8 +142,11 @@ def _shapes_with_one_gap(walked: StaticWalk) -> Iterator[tuple[ir.Node, list[int
             for axis, size in enumerate(walked.parts[target].sizes)
         ]
         gaps = [axis for axis, size in enumerate(wanted) if not isinstance(size, int) or size == -1]
-        is_copied = [size for axis, size in enumerate(walked.parts[target].sizes) if size == 0]
-        if len(gaps) < 2 and not is_copied:
+        zeros = [size for axis, size in enumerate(walked.parts[target].sizes) if size == 0]
+        is_new = any(not isinstance(wanted[axis], int) for axis in gaps)
+        if (
+            len(gaps) < 2 and not zeros and not (is_new and 0 in wanted)
+        ):  # of nothing −1 cannot be told beside a copied 0
             yield node, [size if isinstance(size, int) else -1 for size in wanted]
 
 

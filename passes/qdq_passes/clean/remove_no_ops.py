@@ -145,7 +145,8 @@ def unmoved(node: ir.Node) -> ir.Value | None:
     if is_standard(node, "Split"):
         return first if len(node.outputs) == 1 else None
     if is_standard(node, "Unsqueeze"):
-        return _only_element(first)
+        axes = constant_array(node.inputs[1]) if len(node.inputs) > 1 else integers_of(node, "axes")
+        return _only_element(first) if axes is not None and len(axes) == 1 else None
     if is_standard(node, *JOINING):
         return first if len(node.inputs) == 1 else None
     if is_standard(node, "Cast"):
@@ -189,7 +190,7 @@ def _keeps_places(node: ir.Node) -> bool:
     if is_standard(node, "Pad"):
         pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
         return pads is not None and not pads.any()
-    return not is_standard(node, "Split") or len(node.outputs) == 1
+    return True
 
 
 def _why_it_trains(model: ir.Model, dropout: ir.Node) -> str | None:

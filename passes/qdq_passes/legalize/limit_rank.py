@@ -18,7 +18,7 @@ from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.build import Builder, Site, take_place
 from qdq_passes.graph.edit import bypass, drop_unread, remove
-from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.sizes import rank_of, static_sizes
 from qdq_passes.graph.uses import all_nodes, constant_array, integer_of, integers_of, is_standard
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
 
@@ -37,6 +37,8 @@ _BY_ROW = (
 _LAST_AXIS = ("LayerNormalization", "RMSNormalization", "Softmax")
 #: First opset whose Slice takes its bounds as inputs, and whose constants may be integers.
 _OPSET = 10
+#: First opset of which a Softmax computes along the last axis by default.
+_OPSET_OF_LAST = 13
 #: Most blocks of axes that move by themselves: the search for steps grows with them.
 _MOST_BLOCKS = 9
 
@@ -214,8 +216,11 @@ def _by_row(node: ir.Node, at: Site, before: list[int], after: list[list[int]]) 
     """Of operators whose rows, or matrices, are computed alike."""
     first, rest, rank = node.inputs[0], list(node.inputs[1:]), len(before)
     last = 2 if is_standard(node, "MatMul") else 1
-    if is_standard(node, *_LAST_AXIS) and integer_of(node, "axis", -1) not in (-1, rank - 1):
+    default = 1 if is_standard(node, "Softmax") and at.opset < _OPSET_OF_LAST else -1
+    if is_standard(node, *_LAST_AXIS) and integer_of(node, "axis", default) not in (-1, rank - 1):
         return "it computes along another axis than the last"
+    if is_standard(node, *_LAST_AXIS) and any(value is not None and rank_of(value) not in (0, 1) for value in rest):
+        return "its gain or shift has axes of its own"
     if len(after) != 1 or len(before) != len(after[0]) or before[:-last] != after[0][:-last]:
         return "its first input is broadcast, or it has more outputs"
     if last == 2 and rest[0] is not None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.annotate import LEFT_FLOAT
 from qdq_passes.graph.edit import (
     Namer,
     bypass,
@@ -23,7 +24,7 @@ from qdq_passes.graph.edit import (
     replace_value,
 )
 from qdq_passes.graph.operators.qdq_ops import OPERATORS
-from qdq_passes.graph.uses import all_graphs, constant_array, dtype_of
+from qdq_passes.graph.uses import all_graphs, all_nodes, constant_array, dtype_of
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.quantize import dequantize, quantize
@@ -69,6 +70,8 @@ class RemoveQdq(Pass):
         hit = select(model, self.select)
         nodes, values = set(hit.nodes), set(hit.values)
         namer = Namer(model)
+        for node in all_nodes(model) if self.select.is_all else ():
+            node.metadata_props.pop(LEFT_FLOAT, None)
         made: Made = {}
         for pair in [p for p in qdq_pairs(model) if self.select.is_all or is_named(p, nodes, values)]:
             if not (self.keep_weights and pair.kind != "activation"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -66,10 +66,15 @@ class RestoreRelu(Pass):
                 quantizers.append(half.node)
         namer, made = Namer(model), dict[ir.Value, ir.Value]()
         usual = _usual([clip for q in quantizers if (clip := self._clip(q)) is not None]) if self.by_name else {}
+        ends: dict[ir.Value | None, set[Interval | None]] = {}
+        for q in quantizers:
+            clip = self._clip(q)
+            ends.setdefault(q.inputs[0], set()).add(None if clip is None else clip.ends(usual))
         for q in quantizers:
             clip, source = self._clip(q), q.inputs[0]
             if clip is not None:
-                yield put_activation(model, q, namer, made, clip.bounds or clip.within(usual.get(clip.stem)))
+                shared = ends[source]
+                yield put_activation(model, q, namer, made, next(iter(shared)) if len(shared) == 1 else None)
             elif source in made:
                 yield put_activation(model, q, namer, made)
 
@@ -102,6 +107,10 @@ class _Clip:
     def stem(self) -> str:
         """The last part of the name without its numbers."""
         return _NUMBERS.sub("", self.name.rpartition("/")[2])
+
+    def ends(self, usual: Mapping[str, Interval]) -> Interval | None:
+        """Where it cuts off, the range itself or ``usual`` bounds of the name beyond it; None where at 0 alone."""
+        return self.bounds or self.within(usual.get(self.stem))
 
     def within(self, bounds: Interval | None) -> Interval | None:
         """``bounds`` if the range ends there or before."""

@@ -15,7 +15,7 @@ from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
-from qdq_passes.numerics.encoding import Encoding, integer_format
+from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 from qdq_passes.qdq.edit.pairs import insert_pairs
 from qdq_passes.qdq.look.pairs import encoding_of
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types
@@ -60,10 +60,10 @@ def _finer(value: ir.Value) -> Encoding | None:
     node = value.producer()
     encoding = encoding_of(node) if node is not None and is_dequantize(node) else None
     position = None if encoding is None or encoding.shape or any(encoding.zero_point) else encoding.position
-    if encoding is None or position is None or position[0] >= 0:
+    if encoding is None or position is None or position[0] >= 0 or not is_integer_type(encoding.dtype):
         return None
-    signed, bits = integer_format(encoding.dtype)[:2]
-    return Encoding(dtype=encoding.dtype, scale=(2.0 ** (3 - bits),), zero_point=(0,)) if signed else None
+    signed, bits = integer_format(encoding.dtype)
+    return Encoding.per_tensor(encoding.dtype, 2.0 ** (3 - bits)) if signed and bits > 2 else None
 
 
 def _domain_of(value: ir.Value) -> str:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant, take_over
+from qdq_passes.graph.sizes import rank_of
 from qdq_passes.graph.uses import all_nodes, constant_array, integer_of, is_standard, label, only_reader
 from qdq_passes.numerics.arrays import Array
 
@@ -21,7 +22,7 @@ def fold_gains(model: ir.Model) -> Iterator[Change]:
     namer = Namer(model)
     for node in [node for node in all_nodes(model) if is_standard(node, "Mul")]:
         for data, factor in (tuple(node.inputs), tuple(node.inputs)[::-1]):
-            gain = _along_last(factor)
+            gain = _along_last(factor, data)
             if gain is None or data is None:
                 continue
             edits = _edits(data, node, gain)
@@ -43,7 +44,7 @@ def _edits(data: ir.Value, node: ir.Node, gain: Array) -> list[_Edit] | str:
     value, reader = data, node
     producer = value.producer()
     if producer is not None and is_standard(producer, "Add"):
-        place = next((i for i in (0, 1) if _along_last(producer.inputs[i]) is not None), None)
+        place = next((i for i in (0, 1) if _along_last(producer.inputs[i], producer.inputs[1 - i]) is not None), None)
         inner = producer.inputs[1 - place] if place is not None else None
         if place is None or inner is None or inner.producer() is None:
             return []
@@ -72,9 +73,12 @@ def _edits(data: ir.Value, node: ir.Node, gain: Array) -> list[_Edit] | str:
     return [*found, (producer, 1, np.asarray(weight * columns))]
 
 
-def _along_last(value: ir.Value | None) -> Array | None:
-    """The elements of a real constant that has several along its last axis alone; None of any other value."""
-    array = constant_array(value)
+def _along_last(value: ir.Value | None, data: ir.Value | None) -> Array | None:
+    """The elements of a real constant that has several along its last axis alone, and adds no axes to ``data``; None of any other
+    value."""
+    array, rank = constant_array(value), rank_of(data) if data is not None else None
+    if array is not None and array.ndim > (1 if rank is None else rank):
+        return None
     if array is None or array.dtype not in (np.float32, np.float64) or array.size not in (1, *array.shape[-1:]):
         return None
     return array.reshape(-1)

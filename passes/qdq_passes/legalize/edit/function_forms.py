@@ -34,7 +34,7 @@ def _pow(at: Given) -> ir.Value:
     halves = 2 * float(exponent.ravel()[0]) if exponent.size == 1 and exponent.ndim <= at.rank() else 0.0
     if halves not in _HALVES:
         raise Declined(f"its exponent is {exponent.ravel().tolist()[:3]}")
-    factors = [at.x] * int(abs(halves) // 2) + [at.site("Sqrt", at.x)] * int(abs(halves) % 2)
+    factors = [at.x] * int(abs(halves) // 2) + ([at.site("Sqrt", at.x)] if abs(halves) % 2 else [])
     product = reduce(lambda a, b: at.site("Mul", a, b), factors)
     return product if halves > 0 else at.site("Div", at.number(1.0), product)
 

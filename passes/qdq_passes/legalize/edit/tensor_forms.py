@@ -207,8 +207,10 @@ def _expand(at: Given) -> ir.Value:
 
 def _blocks(at: Given) -> ir.Value:
     """Blocks that lie side by side, put together to an image."""
-    height, width = (int(size) for size in at.constant(1, "image's size"))
-    high, wide = (int(size) for size in at.constant(2, "block's size"))
+    image, block = at.constant(1, "image's size"), at.constant(2, "block's size")
+    if image.size != 2 or block.size != 2:
+        raise Declined("has other than two axes of an image")
+    (height, width), (high, wide) = (tuple(int(size) for size in sizes) for sizes in (image, block))
     strides, pads, dilations = (integers_of(at.node, name) for name in ("strides", "pads", "dilations"))
     if strides != [high, wide] or height % high or width % wide or any(pads) or any(d != 1 for d in dilations):
         raise Declined("adds blocks that overlap, or leaves gaps")
