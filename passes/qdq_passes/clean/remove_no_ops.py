@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
@@ -146,7 +147,7 @@ def unmoved(node: ir.Node) -> ir.Value | None:
         return first if len(node.outputs) == 1 else None
     if is_standard(node, "Unsqueeze"):
         axes = constant_array(node.inputs[1]) if len(node.inputs) > 1 else integers_of(node, "axes")
-        return _only_element(first) if axes is not None and len(axes) == 1 else None
+        return _only_element(first) if axes is not None and np.size(axes) == 1 else None
     if is_standard(node, *JOINING):
         return first if len(node.inputs) == 1 else None
     if is_standard(node, "Cast"):
