@@ -185,13 +185,15 @@ def _verifier(graph: ir.Model) -> list[dict[str, Any]]:
 def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
     """onnx.checker. What it rejects only for an operator of onnxruntime, our verifier has noted; onnxruntime decides about it."""
     import onnx.checker
+    from qdq_passes.graph.shapes.guards import GUARDS, guarding
     from qdq_passes.graph.uses import all_nodes
 
     from qdqtool.io.models.parse import read_model
 
     is_text = os.path.splitext(path)[1].lower() in (".onnxtxt", ".json", ".textproto", ".prototxt", ".pbtxt")
     try:
-        onnx.checker.check_model(read_model(path) if is_text else path, full_check=True)
+        with guarding(GUARDS):
+            onnx.checker.check_model(read_model(path) if is_text else path, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, OSError) as error:
         text = " ".join(str(error).split())
         noted = {f["where"] for f in _verifier(graph) if (f["level"], f["rule"]) == ("note", "known-operators")}

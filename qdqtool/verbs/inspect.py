@@ -88,8 +88,8 @@ def _decoder(model: ir.Model) -> dict[str, Any]:
     from qdq_passes.errors import UnsupportedError
     from qdq_passes.pipeline.pipeline import run_pipeline
 
-    opened = run_pipeline(model, "inline-functions", copy=True).model if model.functions else model
     try:
+        opened = run_pipeline(model, "inline-functions", copy=True).model if model.functions else model
         io = decoder_io(opened)
     except UnsupportedError:
         return {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tests.extra import (
     benches,
     browser,
+    fuzz,
     genai,
     interpreters,
     new_onnxruntime,
@@ -55,6 +56,7 @@ PARTS = {
     "simulated NPU": Part(run=npu.run, seconds=240, sources=LIBRARY),
     "wheel": Part(run=lambda _: wheel.run(), seconds=110),
     "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=60),
+    "fuzz": Part(run=lambda _: fuzz.run(), seconds=900),
     "browser": Part(run=lambda _: browser.run(), seconds=45),
     "site": Part(
         run=lambda _: site.run(), seconds=40, sources=("docs/", "mkdocs.yml", "pyproject.toml", "tests/extra/")

@@ -11,6 +11,7 @@ from onnx_ir.passes import common
 
 from qdq_passes.clean.edit.wrap import changes_of, remove_unused_functions
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
+from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.nesting import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
 from qdq_passes.graph.uses import all_nodes
 
@@ -36,7 +37,19 @@ class InlineFunctions(Pass):
             yield from changes_of(model, _inline_all, "inlined")
 
 
+def _refuse_other_opsets(model: ir.Model) -> None:
+    """onnx_ir converts no nodes between operator sets."""
+    for function in model.functions.values():
+        for domain, version in function.opset_imports.items():
+            outer = model.opset_imports.get(domain, version)
+            if outer != version:
+                message = f"is written for opset {version} of domain {domain!r}, the model for {outer}"
+                hint = "functions of another opset cannot be inlined: export the model again"
+                raise UnsupportedError(message, where=f"function {function.domain}::{function.name}", hint=hint)
+
+
 def _inline_all(model: ir.Model) -> None:
+    _refuse_other_opsets(model)
     while innermost := [f for f in model.functions.values() if not _calls(model, f)]:
         names = {f.identifier() for f in innermost}
         if not any(node.op_identifier() in names for node in all_nodes(model)):

@@ -8,6 +8,9 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from qdq_passes.core.names import CONTRADICTION
+from qdq_passes.errors import ModelError, QdqError, VerifyError
+
 Level = Literal["fatal", "error", "warning", "note"]
 #: From bad to harmless. *fatal*: no file can hold it; *error*: a runtime refuses it, or computes something else.
 LEVELS: tuple[Level, ...] = ("fatal", "error", "warning", "note")
@@ -56,6 +59,19 @@ def new_errors(before: Iterable[Finding], after: Iterable[Finding]) -> list[Find
     by rule alone."""
     known = {_key(f) for f in before}
     return [f for f in after if is_at_least(f, "error") and _key(f) not in known]
+
+
+def broken_by(finding: Finding, before: Iterable[Finding], model: ir.Model, who: str) -> QdqError:
+    """What to raise for ``finding``, an error that ``model`` did not have ``before``: it is a fault of ``who`` changed the model,
+    unless that had other errors or did not fit together, which may have hidden it."""
+    first = next((f"{f.where}: {f.message}; {f.hint}" for f in before if is_at_least(f, "error")), None)
+    first = first or model.meta.get(CONTRADICTION)
+    if not first:
+        return VerifyError(
+            f"{who} broke the model: {finding.message}", where=finding.where, hint=f"rule {finding.rule}"
+        )
+    message = f"{finding.message} [{finding.rule}], which shows after {who}; the model came with errors"
+    return ModelError(message, where=finding.where, hint=f"first of them, {first}")
 
 
 def _key(finding: Finding) -> tuple[str, str]:

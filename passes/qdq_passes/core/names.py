@@ -9,6 +9,8 @@ from qdq_passes.errors import UsageError
 
 #: Key in ``node.meta`` of a node that has no name in its file: the name it bears in memory was invented at load.
 UNNAMED = "qdqtool.unnamed"
+#: Key in ``model.meta`` of a model that onnx finds contradictions in when it is loaded: the first, in its words.
+CONTRADICTION = "qdqtool.contradiction"
 
 
 def kebab_case(class_name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Pass, is_modified
-from qdq_passes.errors import VerifyError
+from qdq_passes.core.findings import broken_by
 from qdq_passes.pipeline.pipeline import StopPipeline
 from qdq_passes.pipeline.text import format_pass
 from qdq_passes.verification.rules import Finding, new_errors, verify
@@ -43,9 +43,7 @@ class VerifyEach(QuietHook):
         if not is_modified(list(changes)):
             return
         for finding in new_errors(self.known or [], verify(model, minimum="error")):
-            raise VerifyError(
-                f"pass {format_pass(pass_)} broke the model: {finding.message}", where=finding.where, hint=finding.rule
-            )
+            raise broken_by(finding, self.known or [], model, f"pass {format_pass(pass_)}")
 
 
 @dataclass

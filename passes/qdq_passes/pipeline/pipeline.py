@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Named, Pass, is_modified
-from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.core.names import CONTRADICTION
+from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.text import format_pass, parse_passes
 
@@ -197,7 +198,10 @@ def _run_one(pass_: Pass, bound: Pass, model: ir.Model, hooks: Sequence[Hook]) -
         if isinstance(error, QdqError):
             error.add_note(f"in pass {text}")
             raise
-        raise PassError(f"failed with {type(error).__name__}: {error}{_raised_in(pass_, error)}", where=text) from error
+        message = f"failed with {type(error).__name__}: {error}{_raised_in(pass_, error)}"
+        if contradiction := model.meta.get(CONTRADICTION):
+            raise ModelError(message, where=text, hint=f"the model does not fit together: {contradiction}") from error
+        raise PassError(message, where=text) from error
     return report
 
 

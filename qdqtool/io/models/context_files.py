@@ -38,7 +38,11 @@ def payload_bytes(node: ir.Node, source: str | None) -> bytes:
         return value if isinstance(value, bytes) else value.encode()
     if source is None:
         raise ModelError(f"names the file {value!r} beside a model that lies in no file", where=where)
-    handle = open_data(os.path.dirname(source), value if isinstance(value, str) else value.decode(), where)
+    if isinstance(value, bytes):
+        raise ModelError(
+            f"names a file by what is no text: {value[:40]!r}", where=where, hint="compile the model again"
+        )
+    handle = open_data(os.path.dirname(source), value, where)
     with os.fdopen(handle, "rb") as file:
         return file.read()
 

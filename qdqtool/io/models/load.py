@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-from qdq_passes.core.names import UNNAMED
+from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
 
+from qdqtool.io.models.consistency import contradiction_in
 from qdqtool.io.models.parse import check_model, read_model
+from qdqtool.io.models.tidy import tidy
 
 #: (place of the node in the main graph, name of the attribute, its bytes).
 Payload = tuple[int, str, bytes]
@@ -213,7 +215,9 @@ def model_of(proto: onnx.ModelProto, folder: str | None = None, *, source: str |
 
 def _model_of(proto: onnx.ModelProto, folder: str | None, source: str | None, *, is_shared: bool) -> ir.Model:
     """`model_of`; a protobuf that nobody else holds (``is_shared``) is let go of, its large weights become arrays."""
+    tidy(proto)
     tensors = check_model(proto, folder)
+    contradiction = contradiction_in(proto)
     weights: dict[str, Weight] = {}
     if not is_shared:
         proto, weights = _taken_out(proto)
@@ -231,6 +235,8 @@ def _model_of(proto: onnx.ModelProto, folder: str | None, source: str | None, *,
                 slot.tensor.base_dir = folder
     if source is not None:
         model.meta[SOURCE] = source
+    if contradiction:
+        model.meta[CONTRADICTION] = contradiction
     _plain_domains(model)
     _remember_declared(proto, model)
     _read_annotations(model)

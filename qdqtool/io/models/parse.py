@@ -12,7 +12,9 @@ import onnx
 from qdq_passes.errors import ModelError, UnsupportedError
 
 from qdqtool.io.files.read import read_bytes
+from qdqtool.io.models.operands import check_operands
 from qdqtool.io.models.proto_tensors import DAMAGED, TensorRules
+from qdqtool.io.models.signatures import Signatures, function_signature
 
 #: The protobuf library reads no message of 2 GiB or more.
 PROTOBUF_LIMIT = 2**31 - 1
@@ -101,13 +103,15 @@ def check_model(model: onnx.ModelProto, folder: str | None) -> TensorRules:
     """
     tensors = TensorRules(folder)
     _check_header(model)
-    _Scope(model.graph, [], tensors).check()
+    own = {(_text(f.domain), _text(f.name), _text(f.overload)): function_signature(f) for f in model.functions}
+    signatures = Signatures(_versions(model.opset_import), own)
+    _Scope(model.graph, [], tensors, signatures).check()
     calls: dict[tuple[str, str, str], set[tuple[str, str, str]]] = {}
     for function in model.functions:
         key = (_text(function.domain), _text(function.name), _text(function.overload))
         if key in calls:
             raise ModelError("defined twice", where=f"function {key[0]}::{key[1]}", hint="keep one of them")
-        scope = _Scope(function, [], tensors)
+        scope = _Scope(function, [], tensors, Signatures(_versions(function.opset_import), own))
         scope.check()
         calls[key] = scope.calls
     check_call_order(calls)
@@ -121,17 +125,22 @@ def _check_header(model: onnx.ModelProto) -> None:
         raise ModelError("imports no operator set", hint="the file may be cut off: fetch or export it again")
     if len(model.training_info):
         raise UnsupportedError("holds training information", hint="export it for inference")
-    for imports in [model.opset_import, *(f.opset_import for f in model.functions)]:
-        versions: dict[str, int] = {}
-        for opset in imports:
-            domain = "" if opset.domain == "ai.onnx" else _text(opset.domain)
-            if opset.version < 1:
-                raise ModelError(f"imports version {opset.version} of domain {domain!r}", hint=DAMAGED)
-            if versions.setdefault(domain, opset.version) != opset.version:
-                raise ModelError(
-                    f"imports versions {versions[domain]} and {opset.version} of domain {domain!r}",
-                    hint="keep the one the operators are written for",
-                )
+    _versions(model.opset_import)
+
+
+def _versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Domain → version; ``ai.onnx`` is the default domain."""
+    versions: dict[str, int] = {}
+    for opset in imports:
+        domain = "" if opset.domain == "ai.onnx" else _text(opset.domain)
+        if opset.version < 1:
+            raise ModelError(f"imports version {opset.version} of domain {domain!r}", hint=DAMAGED)
+        if versions.setdefault(domain, opset.version) != opset.version:
+            raise ModelError(
+                f"imports versions {versions[domain]} and {opset.version} of domain {domain!r}",
+                hint="keep the one the operators are written for",
+            )
+    return versions
 
 
 def _text(text: str | bytes) -> str:
@@ -145,14 +154,21 @@ class _Scope:
     """One graph or function: what it defines, and what it reads from around it."""
 
     def __init__(
-        self, graph: onnx.GraphProto | onnx.FunctionProto, outer: list[set[str]], tensors: TensorRules
+        self,
+        graph: onnx.GraphProto | onnx.FunctionProto,
+        outer: list[set[str]],
+        tensors: TensorRules,
+        signatures: Signatures,
     ) -> None:
         self.graph = graph
         self.outer = outer
         self.tensors = tensors
+        self.signatures = signatures
         self.name = _text(graph.name) or "main"
         #: Everything defined in this scope.
         self.defined: set[str] = set()
+        #: Sizes of its initializers.
+        self.weights: dict[str, list[int]] = {}
         #: Names read from the scopes around this one.
         self.captured: set[str] = set()
         #: Operators used, bodies included, as function identifiers.
@@ -192,6 +208,7 @@ class _Scope:
         for tensor in graph.initializer:
             self._define(tensor.name, initializers, "initializer")
             self.tensors.check(tensor, f"tensor {tensor.name!r}")
+            self.weights[tensor.name] = list(tensor.dims)
         self.defined |= initializers
         for info in graph.value_info:
             self._check_value(info)
@@ -220,6 +237,8 @@ class _Scope:
         reads = [name for name in node.input if name]
         if len(node.attribute):
             reads += self._check_attributes(node.attribute, where)
+        self.signatures.check(node, where)
+        check_operands(node, self.weights.get, where)
         own = []
         for name in reads:
             if name in self.defined:
@@ -254,7 +273,7 @@ class _Scope:
                 if kind == A.TENSORS and tensor.data_location == onnx.TensorProto.EXTERNAL:
                     raise UnsupportedError(f"external data in the list {name!r}", where=where, hint="store it inside")
             for body in [attribute.g] if kind == A.GRAPH else attribute.graphs:
-                scope = _Scope(body, [*self.outer, self.defined], self.tensors)
+                scope = _Scope(body, [*self.outer, self.defined], self.tensors, self.signatures)
                 scope.check()
                 captured |= scope.captured
                 self.calls |= scope.calls

@@ -25,6 +25,9 @@ FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data"
 KNOWN = frozenset(t.value for t in ir.DataType) - {T.UNDEFINED}
 #: Data types that a typed field holds packed, as the raw bytes are: several elements in a byte, a byte an entry.
 PACKED_BITS = (2, 4)
+#: Dimensions, and elements beside those of sizes of 0, that an array of numpy has at most.
+MAX_RANK, MAX_SIZE = 64, 1 << 56
+TOO_LARGE = f"no array has more than {MAX_RANK} dimensions, or so many elements: export the model again"
 DAMAGED = "the file is damaged: fetch or export it again"
 
 
@@ -48,6 +51,8 @@ class TensorRules:
             raise ModelError(f"the tensor has {what}", where=where, hint=DAMAGED)
         if any(d < 0 for d in tensor.dims):
             raise ModelError(f"the tensor has the shape {list(tensor.dims)[:8]}", where=where, hint=DAMAGED)
+        if len(tensor.dims) > MAX_RANK or math.prod(d or 1 for d in tensor.dims) >= MAX_SIZE:
+            raise ModelError(f"the tensor has the shape {list(tensor.dims)[:8]}", where=where, hint=TOO_LARGE)
         if tensor.HasField("segment"):
             raise UnsupportedError("the tensor is cut into segments", where=where, hint="save it in one piece")
         elements = math.prod(tensor.dims)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
-from qdq_passes.core.findings import Finding
-from qdq_passes.errors import UsageError, VerifyError
+from qdq_passes.core.findings import Finding, broken_by
+from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.integers.look.integer_ops import quantized_defaults
 from qdq_passes.pipeline.pipeline import run_pipeline
@@ -78,9 +78,7 @@ def refuse_errors(model: ir.Model, known: Sequence[Finding], *, allow_findings: 
     """
     errors = verify(model, minimum="error")
     for finding in new_errors(known, errors):
-        raise VerifyError(
-            f"the pipeline broke the model: {finding.message}", where=finding.where, hint=f"rule {finding.rule}"
-        )
+        raise broken_by(finding, known, model, "the pipeline")
     if errors and not allow_findings:
         first = errors[0]
         more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""

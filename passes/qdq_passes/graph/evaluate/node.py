@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
+from qdq_passes.graph.shapes.guards import guarded_schema
 from qdq_passes.graph.uses import values_read
 from qdq_passes.numerics.arrays import Array
 
@@ -96,7 +97,7 @@ class NodeEvaluator:
             for value in inputs
             if value in arrays and arrays[value].size <= SHOWN
         }
-        schema = onnx.defs.get_schema(node.op_type, self.opset)
+        schema = guarded_schema(onnx.defs.get_schema(node.op_type, self.opset))
         try:
             found = onnx.shape_inference.infer_node_outputs(
                 schema, self._proto(node), types, data, opset_imports=[onnx.helper.make_opsetid("", self.opset)]

@@ -28,6 +28,7 @@ from qdq_passes.graph.evaluate.sizes import (
 )
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
+from qdq_passes.graph.shapes.guards import guarded_schema
 from qdq_passes.graph.uses import (
     GraphLike,
     constant_array,
@@ -359,7 +360,7 @@ class _Walker:
         if key not in self._schemas:
             version = self._versions.get(node.domain, 1)
             known = defs.has(node.op_type, domain=node.domain, max_inclusive_version=version)
-            self._schemas[key] = defs.get_schema(node.op_type, version, node.domain) if known else None
+            self._schemas[key] = guarded_schema(defs.get_schema(node.op_type, version, node.domain)) if known else None
         return self._schemas[key]
 
 

@@ -36,7 +36,7 @@ def macs_of(node: ir.Node) -> int | None:
     if not is_standard(node, *MULTIPLYING):
         return 0
     a, b, y = (_dims(value) for value in (*node.inputs[:2], node.outputs[0]))
-    if a is None or b is None or y is None:
+    if not a or not b or y is None:  # scalars, which none of them takes, among them
         return None
     if node.op_type == "Conv":
         return math.prod(y) * math.prod(b[1:])

@@ -35,6 +35,7 @@ from qdq_passes.graph.shapes.contrib_call import (
     quotient,
     total,
 )
+from qdq_passes.graph.shapes.guards import guarding
 
 
 def group_query_attention(call: Call) -> Sequence[Spec | None]:
@@ -327,14 +328,16 @@ def _function(rule: Rule) -> Callable[[Any], None]:
 
 @contextmanager
 def known_to_onnx(operators: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """Let onnx's inference know those of ``operators`` (domain, type) that it has no schema of, for the time of the body.
+    """Let onnx's inference know those of ``operators`` (domain, type) that it has no schema of, and keep from it what ends the
+    process (`guards`), for the time of the body.
 
     One body at a time runs in a process.
     """
-    with _lock:
+    operators = dict.fromkeys(operators)
+    with _lock, guarding(op_type for domain, op_type in operators if domain in ("", "ai.onnx")):
         registered: list[defs.OpSchema] = []
         try:
-            for domain, op_type in dict.fromkeys(operators):
+            for domain, op_type in operators:
                 schema = _schema(domain, op_type)
                 if schema is not None and not _is_registered(schema):
                     defs.register_schema(schema)

@@ -1,0 +1,61 @@
+"""Shape functions of onnx that end the process on what a file may say, kept from it: they infer nothing then.
+
+onnx 1.23 aborts on a Slice of a negative size, an assertion of its standard library; a Pad of negative pads makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+from onnx import defs
+
+Guard = Callable[[Any], bool]
+
+
+def _has_negative_size(context: Any) -> bool:
+    kind = context.get_input_type(0)
+    return kind is not None and any(dim.dim_value < 0 for dim in kind.tensor_type.shape.dim)
+
+
+#: Operator → whether its function must not see what a context holds.
+GUARDS: dict[str, Guard] = {"Slice": _has_negative_size}
+
+
+@cache
+def guarded(op_type: str, since: int) -> defs.OpSchema:
+    """The schema of the operator, of the version that began with opset ``since``, with its function behind its guard."""
+    schema, refuses = defs.get_schema(op_type, since), GUARDS[op_type]
+    infer = schema.get_type_and_shape_inference_function()
+
+    def infer_guarded(context: Any) -> None:
+        if not refuses(context):
+            infer(context)
+
+    schema.set_type_and_shape_inference_function(infer_guarded)
+    return schema
+
+
+def guarded_schema(schema: defs.OpSchema) -> defs.OpSchema:
+    """``schema``, or what stands for it behind a guard."""
+    return guarded(schema.name, schema.since_version) if not schema.domain and schema.name in GUARDS else schema
+
+
+@contextmanager
+def guarding(operators: Iterable[str]) -> Iterator[None]:
+    """Let onnx infer those of ``operators`` (of its own domain) that need a guard behind it, for the time of the body."""
+    with ExitStack() as stack:
+        for op_type in GUARDS.keys() & set(operators):
+            most = defs.onnx_opset_version()
+            while defs.has(op_type, most):
+                original = defs.get_schema(op_type, most)
+                _replace(original, guarded(op_type, original.since_version))
+                stack.callback(_replace, original, original)
+                most = original.since_version - 1
+        yield
+
+
+def _replace(known: defs.OpSchema, schema: defs.OpSchema) -> None:
+    defs.deregister_schema(known.name, known.since_version, known.domain)
+    defs.register_schema(schema)

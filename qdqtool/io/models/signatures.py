@@ -1,0 +1,172 @@
+"""Nodes against the signatures of their operators: kinds of attributes, numbers of inputs and outputs.
+
+onnxruntime refuses a file in which one is otherwise, and onnx's shape functions in C++ count on it; passes may then read what the
+specification has. Signatures of ONNX are those of the installed onnx, of the version that the model imports; those of
+``com.microsoft`` stand in ``contributed.json``."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+import onnx
+from qdq_passes.errors import ModelError
+
+from qdqtool.io.models.proto_tensors import KNOWN
+
+A = onnx.AttributeProto
+MICROSOFT = "com.microsoft"
+_KINDS = {
+    "f": A.FLOAT,
+    "i": A.INT,
+    "s": A.STRING,
+    "t": A.TENSOR,
+    "g": A.GRAPH,
+    "F": A.FLOATS,
+    "I": A.INTS,
+    "S": A.STRINGS,
+}
+#: What a person calls them.
+_WORDS = {
+    A.FLOAT: "a number", A.INT: "an integer", A.STRING: "a text", A.TENSOR: "a tensor", A.GRAPH: "a graph",
+    A.FLOATS: "numbers", A.INTS: "integers", A.STRINGS: "texts", A.TENSORS: "tensors", A.GRAPHS: "graphs",
+    A.TYPE_PROTO: "a type", A.TYPE_PROTOS: "types", A.SPARSE_TENSOR: "a sparse tensor", A.SPARSE_TENSORS: "sparse tensors",
+}  # fmt: skip
+_LATEST = 2**31 - 1
+#: Attributes that must be positive wherever they stand: onnx divides by them.
+POSITIVE = frozenset({"blocksize", "dilations", "group", "kernel_shape", "num_outputs", "strides"})
+#: Attributes that say a data type, by number.
+TYPES = frozenset({"dtype", "output_datatype", "output_dtype", "to"})
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What an operator takes.
+
+    Args:
+        inputs: the least number of inputs and the greatest.
+        outputs: likewise.
+        kinds: attribute → its kind; those of other versions of the operator are among them.
+        needed: attributes that it must have.
+    """
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    kinds: Mapping[str, int]
+    needed: tuple[str, ...]
+
+    def check(self, node: onnx.NodeProto, where: str) -> None:
+        """Raise `ModelError` for the first thing of ``node`` that is not as the operator wants it."""
+        for attribute in node.attribute:
+            self._check_attribute(attribute, node.op_type, where)
+        missing = [name for name in self.needed if all(name != a.name for a in node.attribute)]
+        if missing:
+            raise ModelError(f"it has no attribute {missing[0]!r}", where=where, hint=f"{node.op_type} needs one")
+        for what, values, (least, most) in (("input", node.input, self.inputs), ("output", node.output, self.outputs)):
+            if not least <= len(values) <= most:
+                wanted = f"{least}" if least == most else f"{least} to {most}" if most < _LATEST else f"{least} or more"
+                message = (
+                    f"it has {len(values)} {what}{'s' if len(values) != 1 else ''}, where {node.op_type} has {wanted}"
+                )
+                raise ModelError(message, where=where, hint="export the model again")
+
+    def _check_attribute(self, attribute: onnx.AttributeProto, op_type: str, where: str) -> None:
+        name, kind = attribute.name, attribute.type
+        wanted = self.kinds.get(name, kind)
+        problem = ""
+        if kind != wanted:
+            problem = f"is {_WORDS.get(kind, 'nothing')}, where {op_type} takes {_WORDS[wanted]}"
+        elif attribute.ref_attr_name:
+            return
+        elif kind == A.INT and name in TYPES and attribute.i not in (KNOWN if name == "to" else KNOWN | {0}):
+            problem = f"is {attribute.i}, which is no data type"
+        elif name == "batch_dims" and attribute.i < 0:  # onnx reads before its arrays
+            problem = f"is {attribute.i}, and must not be negative"
+        elif kind in (A.INT, A.INTS) and name in POSITIVE:
+            values = [attribute.i] if kind == A.INT else list(attribute.ints)
+            problem = f"is {values[:8]}, and must be positive" if any(value < 1 for value in values) else ""
+        if problem:
+            raise ModelError(f"its attribute {name!r} {problem}", where=where, hint="export the model again")
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """The signatures that hold in a model or function.
+
+    Args:
+        versions: of the operator sets that it imports.
+        own: those of the local functions, by domain, name and overload.
+    """
+
+    versions: Mapping[str, int]
+    own: Mapping[tuple[str, str, str], Signature]
+
+    def check(self, node: onnx.NodeProto, where: str) -> None:
+        """`Signature.check` of ``node``; what nobody knows passes."""
+        signature = self._signature(node)
+        if signature is not None:
+            signature.check(node, where)
+
+    def _signature(self, node: onnx.NodeProto) -> Signature | None:
+        own = self.own.get((node.domain, node.op_type, node.overload))
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if own is not None or (domain not in self.versions and domain != MICROSOFT):
+            return own
+        return (
+            _contributed().get(node.op_type)
+            if domain == MICROSOFT
+            else _known(node.op_type, domain, self.versions[domain])
+        )
+
+
+def function_signature(function: onnx.FunctionProto) -> Signature:
+    """The signature of a local function: further inputs and outputs than it has are none."""
+    return Signature((0, len(function.input)), (0, len(function.output)), {}, tuple(function.attribute))
+
+
+@functools.cache
+def _known(op_type: str, domain: str, version: int) -> Signature | None:
+    version = min(version, _LATEST)
+    schema = next(_versions(op_type, domain, version), None)
+    if schema is None:
+        return None
+    is_newer = (
+        not domain and version > onnx.defs.onnx_opset_version()
+    )  # than the installed onnx: it may take more by now
+    most = (_LATEST, _LATEST) if is_newer else (schema.max_input, schema.max_output)
+    kinds = {
+        name: _number(a)
+        for each in reversed([*_versions(op_type, domain, _LATEST)])
+        for name, a in each.attributes.items()
+    }
+    kinds |= {name: _number(a) for name, a in schema.attributes.items()}
+    needed = tuple(name for name, a in schema.attributes.items() if a.required)
+    return Signature((schema.min_input, most[0]), (schema.min_output, most[1]), kinds, needed)
+
+
+def _versions(op_type: str, domain: str, most: int) -> Iterator[onnx.defs.OpSchema]:
+    """The schemas of an operator, the newest first."""
+    while onnx.defs.has(op_type, most, domain):
+        schema = onnx.defs.get_schema(op_type, most, domain)
+        yield schema
+        most = schema.since_version - 1
+
+
+def _number(attribute: onnx.defs.OpSchema.Attribute) -> int:
+    return A.AttributeType.Value(attribute.type.name)
+
+
+@functools.cache
+def _contributed() -> dict[str, Signature]:
+    """Signatures of onnxruntime's operators; later versions may take more inputs and outputs than are known here."""
+    rows = json.loads((files(__package__) / "contributed.json").read_text(encoding="utf-8"))
+    return {
+        name: Signature(
+            (row["least"][0], _LATEST), (row["least"][1], _LATEST),
+            {key: _KINDS[kind] for key, kind in row["kinds"].items()}, tuple(row["needed"]),
+        )
+        for name, row in rows.items()
+    }  # fmt: skip
