@@ -1,8 +1,7 @@
 """What a file declares against what onnx infers from its inputs: shapes that its graph contradicts give way, sizes below zero are
 refused, and what else does not fit is noted, for a pass that fails on it.
 
-onnx gets a copy without large weights, of which it needs the sizes alone, without local functions, which it would expand as often
-as they are called, and without declared shapes, which it would believe."""
+onnx gets a copy without large weights, of which it needs the sizes alone, and without declared shapes, which it would believe."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ def contradiction_in(model: onnx.ModelProto) -> str:
     """What of ``model`` does not fit, in onnx's words, empty if all does; shapes that are contradicted become those inferred.
 
     Raises:
-        ModelError: a value has a size below zero.
+        ModelError: a node for which that ends the process, in onnxruntime too, reads a value with a size below zero.
     """
     light = _light(model)
     reason = ""
-    with guarding(GUARDS):
+    with guarding(GUARDS) as kept:
         try:
             inferred = onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
@@ -31,30 +30,16 @@ def contradiction_in(model: onnx.ModelProto) -> str:
             try:
                 inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
             except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
-                return reason
+                inferred = light
+        if kept:
+            hint = "no size is below zero: export the model again"
+            raise ModelError("reads a tensor that comes out with a size below zero", where=kept[0], hint=hint)
     found = {info.name: info.type.tensor_type for info in (*inferred.graph.value_info, *inferred.graph.output)}
-    _refuse_negative(inferred.graph)
     for info in (*model.graph.value_info, *model.graph.output):
         kind = info.type.tensor_type
         if info.name in found and kind.HasField("shape") and _differ(kind.shape, found[info.name].shape):
             kind.shape.CopyFrom(found[info.name].shape)
     return reason
-
-
-def _refuse_negative(graph: onnx.GraphProto) -> None:
-    """Of ``graph`` and its bodies: onnxruntime, too, ends the process on a Slice of such a value."""
-    for info in (*graph.value_info, *graph.output):
-        dims = info.type.tensor_type.shape.dim
-        if any(dim.dim_value < 0 for dim in dims):
-            sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in dims]
-            message = f"comes out with the shape {sizes[:8]}"
-            raise ModelError(
-                message, where=f"value {info.name!r}", hint="no size is below zero: export the model again"
-            )
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _refuse_negative(attribute.g)
 
 
 def _differ(declared: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> bool:
@@ -68,7 +53,7 @@ def _differ(declared: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) ->
 
 def _light(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = model.graph
-    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     light.graph.name = "light"
     light.graph.input.extend(graph.input)
     known = {info.name for info in graph.input}
@@ -81,8 +66,13 @@ def _light(model: onnx.ModelProto) -> onnx.ModelProto:
         stored = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
         if stored is not None and stored.ByteSize() > SHOWN_BYTES and node.output:
             light.graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], stored.data_type, stored.dims))
+        elif stored is not None and node.output:
+            light.graph.initializer.add().CopyFrom(stored)
+            light.graph.initializer[-1].name = node.output[0]
         elif node.op_type != "EPContext":
             light.graph.node.append(node)
+    for node in light.graph.node:
+        _show(node, {tensor.name: tensor for tensor in light.graph.initializer})
     unknown = {v for n in graph.node if not onnx.defs.has(n.op_type, domain=n.domain) for v in n.output}
     light.graph.value_info.extend(info for info in graph.value_info if info.name in unknown)
     for output in graph.output:
@@ -92,3 +82,15 @@ def _light(model: onnx.ModelProto) -> onnx.ModelProto:
         else:
             kept.type.tensor_type.elem_type = output.type.tensor_type.elem_type
     return light
+
+
+def _show(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:
+    """Give bodies of ``node`` the ``constants`` that they read from around them: onnxruntime sees those, onnx does not."""
+    for attribute in node.attribute:
+        body = attribute.g if attribute.HasField("g") else None
+        if body is not None:
+            read = {name for inner in body.node for name in inner.input}
+            known = {value.name: value for value in body.initializer}
+            body.initializer.extend(constants[name] for name in sorted(read & constants.keys() - known.keys()))
+            for inner in body.node:
+                _show(inner, {**constants, **known})

@@ -4,6 +4,7 @@ onnx 1.23 aborts on a Slice of a negative size, an assertion of its standard lib
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -12,6 +13,9 @@ from typing import Any
 from onnx import defs
 
 Guard = Callable[[Any], bool]
+_lock = threading.RLock()
+#: Nodes that were kept from onnx since the last `guarding` began.
+_kept: list[str] = []
 
 
 def _has_negative_size(context: Any) -> bool:
@@ -30,7 +34,9 @@ def guarded(op_type: str, since: int) -> defs.OpSchema:
     infer = schema.get_type_and_shape_inference_function()
 
     def infer_guarded(context: Any) -> None:
-        if not refuses(context):
+        if refuses(context):
+            _kept.append(context.get_display_name())
+        else:
             infer(context)
 
     schema.set_type_and_shape_inference_function(infer_guarded)
@@ -43,9 +49,11 @@ def guarded_schema(schema: defs.OpSchema) -> defs.OpSchema:
 
 
 @contextmanager
-def guarding(operators: Iterable[str]) -> Iterator[None]:
-    """Let onnx infer those of ``operators`` (of its own domain) that need a guard behind it, for the time of the body."""
-    with ExitStack() as stack:
+def guarding(operators: Iterable[str]) -> Iterator[list[str]]:
+    """Let onnx infer those of ``operators`` (of its own domain) that need a guard behind it, for the time of the body; what was
+    kept from it is in the list. One body at a time runs in a process."""
+    with _lock, ExitStack() as stack:
+        _kept.clear()
         for op_type in GUARDS.keys() & set(operators):
             most = defs.onnx_opset_version()
             while defs.has(op_type, most):
@@ -53,7 +61,7 @@ def guarding(operators: Iterable[str]) -> Iterator[None]:
                 _replace(original, guarded(op_type, original.since_version))
                 stack.callback(_replace, original, original)
                 most = original.since_version - 1
-        yield
+        yield _kept
 
 
 def _replace(known: defs.OpSchema, schema: defs.OpSchema) -> None:
