@@ -7,6 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 
+def visible(text: str, *, keep: str = "") -> str:
+    """``text`` with everything that a terminal would act on or hide as an escape: controls, marks of direction, blanks without
+    width, half surrogates; but for what is in ``keep``. Whatever a stranger named goes through here before a person sees it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
 class QdqError(Exception):
     """Base of all errors of this project.
 
@@ -26,7 +34,7 @@ class QdqError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text}; {self.hint}" if self.hint else text
+        return visible(f"{text}; {self.hint}" if self.hint else text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without a call of ``__init__``, which derived errors declare as they like."""

@@ -53,12 +53,10 @@ def _stored(path: str) -> dict[str, float | None]:
     Raises:
         UsageError: the file is no such report.
     """
-    import json
-
-    from qdqtool.io.files.read import read_text
+    from qdqtool.io.files.artifacts import read_document
 
     try:
-        outputs = _judged(json.loads(read_text(path)))
+        outputs = _judged(read_document(path))
         return {name: None if (db := o["sqnr_db"]) is None else float(db) for name, o in outputs.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError("is no report of `qdqtool compare --json`", where=path) from error

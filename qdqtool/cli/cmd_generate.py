@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 from qdq_passes.errors import UsageError
 
 from qdqtool.cli.commands import command_of, ran
-from qdqtool.cli.render import Out, say
+from qdqtool.cli.render import Out, say, tell
 from qdqtool.cli.tables.placement import show_devices
 from qdqtool.options import option
 from qdqtool.verbs.generate import Generate
@@ -53,7 +53,7 @@ def generate(out: Out, asked: GenerateCommand) -> int:
     if asked.placement and not asked.is_on_device:
         raise click.UsageError("--placement is of a device: give --device npusim --target NAME")
     is_shown = not (out.as_json or out.quiet) and len(prompts) == 1
-    found = ran(out, replace(asked, on_text=_show if is_shown else None), "verifying")
+    found = ran(out, replace(asked, on_text=partial(say, end="") if is_shown else None), "verifying")
     if is_shown:
         say()
 
@@ -87,10 +87,10 @@ def _talk(out: Out, asked: GenerateCommand) -> int:
         try:
             found = chat.turn(
                 [text], max_new=asked.max_new, sampling=asked.sampling(asked.seed + number), eos=asked.eos,
-                cache=asked.cache, warm_up=asked.warm_up and not session.runs, on_text=_show,
+                cache=asked.cache, warm_up=asked.warm_up and not session.runs, on_text=partial(say, end=""),
             )  # fmt: skip
         except UsageError as error:
-            click.echo(f"error: {error}", err=True)
+            tell(f"error: {error}")
             continue
         say()
         _report(out, found, chat)
@@ -106,15 +106,6 @@ def _lines(out: Out) -> Iterator[str]:
             return
         if line.strip():
             yield line.rstrip("\n")
-
-
-def _show(text: str) -> None:
-    """A piece of text on stdout at once. When its reader went away, the rest is dropped."""
-    try:
-        click.echo(text, nl=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _rows(found: Generated) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 
 import click
@@ -40,6 +41,8 @@ BEGINNINGS = (
 )
 #: Bytes of a model up to which its nodes are looked at.
 READ = 64 << 20
+#: Names that no shell makes something else of.
+_PLAIN = re.compile(r"[\w./:+@=,%-]+")
 
 
 def completer(each: Field) -> Completer | None:
@@ -86,7 +89,11 @@ def _selectors(context: click.Context, parameter: click.Parameter, begun: str) -
 
         return _starting((f"role:{role}" for role in ROLES), term, front)
     if term.startswith("op:"):
-        return _starting((f"op:{op_type}" for op_type in sorted({op for op, _ in _nodes(context)})), term, front)
+        return _starting(
+            (f"op:{op_type}" for op_type in sorted({op for op, _ in _nodes(context)})),
+            term,
+            front,
+        )
     return _starting((*BEGINNINGS, *(name for _, name in _nodes(context) if name)), term, front)
 
 
@@ -99,6 +106,7 @@ def _nodes(context: click.Context) -> list[tuple[str, str]]:
     from qdqtool.io.models.parse import read_model
 
     try:
-        return [(node.op_type, node.name) for node in read_model(path).graph.node]
+        nodes = read_model(path).graph.node
+        return [(node.op_type, node.name) for node in nodes if _PLAIN.fullmatch(f"{node.op_type}{node.name}")]
     except QdqError:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from qdq_passes.core.registry import Entry, FolderRegistry, add_path, unknown_na
 from qdq_passes.errors import QdqError, UsageError
 
 from qdqtool.cli.help import write_page
+from qdqtool.cli.render import tell
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,9 @@ def _show_version(*, verbose: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; ``arguments`` default to those of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the terminal has no letter for is written as an escape
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -180,7 +185,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; nothing was written", err=True)
+        tell("interrupted; nothing was written")
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
@@ -217,8 +222,8 @@ def _show(message: str, verbose: bool) -> None:
     if verbose:
         import traceback
 
-        traceback.print_exc()
-    click.echo(f"error: {message}", err=True)
+        tell(traceback.format_exc())
+    tell(f"error: {message}")
 
 
 if __name__ == "__main__":

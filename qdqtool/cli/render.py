@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
+from qdq_passes.errors import visible
 
 from qdqtool.io.files.text_table import EXACT, Precise, TextTable, megabytes, plural
 
@@ -41,15 +43,13 @@ class Out:
     def result(self, payload: Any, render: Callable[[], None]) -> None:
         """The result: ``payload`` as JSON where asked for, else ``render()`` prints tables."""
         if self.as_json or self.json_out:
-            import json
-
-            text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
+            text = _json(payload)
             if self.json_out:
                 from qdqtool.io.files.atomic import write_whole
 
                 write_whole(self.json_out, (text + "\n").encode())
             if self.as_json:
-                say(text)
+                say(text if _can_write(text) else _json(payload, ascii_only=True))
                 return
         if not self.quiet:
             render()
@@ -57,18 +57,18 @@ class Out:
     def note(self, text: str) -> None:
         """A remark on stderr."""
         if not self.quiet:
-            click.echo(text, err=True)
+            tell(text)
 
     def detail(self, text: str) -> None:
         """A remark on stderr that only ``-v`` shows."""
         if self.verbose:
-            click.echo(text, err=True)
+            tell(text)
 
     def warn(self, text: str) -> None:
         """A warning on stderr, each once; ``-q`` does not silence it."""
         if text not in self._warned:
             self._warned.add(text)
-            click.echo(f"warning: {text}", err=True)
+            tell(f"warning: {text}")
 
     @contextmanager
     def progress(self, what: str) -> Iterator[StageProgress]:
@@ -79,10 +79,15 @@ class Out:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+            yield lambda stage, done, total: bar.update(task, description=visible(stage), completed=done, total=total)
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -90,10 +95,43 @@ def _is_terminal(stream: Any) -> bool:
     return stream is not None and stream.isatty()
 
 
-def say(text: str = "") -> None:
+def _json(payload: Any, *, ascii_only: bool = False) -> str:
+    """One JSON document: null for what is not finite, and escapes for what a terminal would act on."""
+    import json
+
+    text = json.dumps(_finite(payload), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _can_write(text: str) -> bool:
+    """Whether stdout has a letter for each of ``text``."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def tell(text: str) -> None:
+    """A line on stderr, for people; dropped where nobody reads there any more."""
+    with suppress(BrokenPipeError):
+        click.echo(visible(text, keep="\n\t"), err=True)
+
+
+def say(text: str = "", *, end: str = "\n") -> None:
     """A line on stdout. When its reader went away (``| head -1``), the rest is dropped and the command does its job."""
     try:
-        click.echo(text)
+        click.echo(visible(text, keep="\n\t") + end, nl=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

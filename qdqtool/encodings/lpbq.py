@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant, remove
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq
@@ -37,7 +38,7 @@ def remembered(dq: ir.Node, encoding: Encoding) -> Lpbq | None:
     if text is None or encoding.axis is None:
         return None
     try:
-        note = json.loads(text)
+        note = json_of(text)
         found = Lpbq(
             dtype=encoding.dtype,
             bits=int(note["bits"]),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Callable, Mapping
 from enum import Enum
 
 import numpy as np
+from qdq_passes.documents import json_of
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.override import Override
@@ -56,8 +56,8 @@ def structured(value: object) -> object:
     if value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     try:
-        return json.loads(value)
-    except json.JSONDecodeError:
+        return json_of(value)
+    except ValueError:
         pass
     try:
         return ast.literal_eval(value)

@@ -11,7 +11,6 @@ q, k and v, which read the same norm, are one partition."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +33,7 @@ from qdq_passes.refine.look.scale_positions import Positions
 from qdq_passes.refine.look.shifts import violations_at
 from qdq_passes.roles.roles import Roles
 
-from qdqtool.io.files.read import read_text
+from qdqtool.io.files.artifacts import read_document
 from qdqtool.npu.figures import broken_rules, node_reports, partition_report, refusals_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis
@@ -265,7 +264,7 @@ def stored(path: str | os.PathLike[str]) -> Stored:
         UsageError: the file is no report of an analysis.
     """
     try:
-        data = json.loads(read_text(path))
+        data = read_document(path)
         return Stored(
             errors=frozenset((f["rule"], f["where"]) for f in data["findings"] if f["level"] in ("error", "fatal")),
             verdicts={node["name"]: str(node["verdict"]) for node in data["nodes"]},

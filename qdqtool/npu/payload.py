@@ -11,6 +11,7 @@ import struct
 import zlib
 from dataclasses import asdict, dataclass
 
+from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError
 
 from qdqtool.targets.target import Target
@@ -71,7 +72,7 @@ def read_payload(data: bytes, *, where: str | None = None) -> tuple[Header, byte
     if found != checksum:
         raise _error(f"expected the checksum {checksum:08x}, found {found:08x}: the program is damaged", where)
     try:
-        fields = json.loads(data[len(MAGIC) + 8 : start])
+        fields = json_of(data[len(MAGIC) + 8 : start])
         header = Header(**{name: str(fields[name]) for name in Header.__dataclass_fields__})
     except (ValueError, KeyError, TypeError) as error:
         raise _error("expected a header with target and versions, found none", where) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from qdq_passes.core.toml_registry import SUFFIX, TomlFile, TomlRegistry
+from qdq_passes.core.toml_registry import LONGEST_FAMILY, SUFFIX, TomlFile, TomlRegistry
 from qdq_passes.errors import ModelError, UsageError
 
 #: The key that names the other preset.
@@ -48,6 +48,9 @@ def extended(
         raise ModelError(
             f"presets extend one another: {circle}", where=file.origin, hint="one of them stands by itself"
         )
+    if len(chain) >= LONGEST_FAMILY:
+        hint = "let it extend one nearer to the root"
+        raise ModelError(f"{LONGEST_FAMILY} presets extend one another", where=file.origin, hint=hint)
     base = extended(registry, base, check=check, chain=chain)
     check(base)
     own = {key: value for key, value in file.data.items() if key != EXTENDS}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
 from qdq_passes.select.selectors import NONE
@@ -179,7 +180,12 @@ class Measurements:
     def __post_init__(self) -> None:
         """Take over what the journal holds."""
         for key, result in (self.journal.results if self.journal is not None else {}).items():
-            self.known[key] = Measured.from_json(result)
+            try:
+                self.known[key] = Measured.from_json(result)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                assert self.journal is not None
+                hint = "take it away, or give another file to begin anew"
+                raise ModelError(f"a result cannot be read: {error!r}", where=self.journal.path, hint=hint) from error
 
     def of(self, points: Sequence[Point], progress: Progress | None = None) -> list[Measured]:
         """What ``points`` are worth, in their order; those that are not known yet are measured now.

@@ -16,12 +16,12 @@ float = ["/head/concat"]
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from qdq_passes.core.toml_table import TomlTable
+from qdq_passes.documents import toml_of
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.select.selectors import literal
 
@@ -143,8 +143,8 @@ class Recipe:
         """
         where = os.fspath(path)
         try:
-            data = tomllib.loads(read_text(path))
-        except tomllib.TOMLDecodeError as error:
+            data = toml_of(read_text(path))
+        except ValueError as error:
             raise ModelError(f"is not TOML ({error})", where=where) from error
         if data.get("format") != FORMAT:
             raise ModelError("is no recipe", where=where, hint="`qdqtool mixed-precision --recipe FILE` writes one")

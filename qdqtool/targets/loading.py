@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from qdq_passes.core.toml_registry import SUFFIX, TomlFile, TomlRegistry
+from qdq_passes.core.toml_registry import LONGEST_FAMILY, SUFFIX, TomlFile, TomlRegistry
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.npu.units.verdict import Boundary, Policy
 
@@ -101,9 +101,12 @@ def _base(root: TomlTable, file: TomlFile, above: tuple[str, ...]) -> Target:
     name = root.text("extends")
     wanted: Any = Path(file.origin).parent / name if name.endswith(SUFFIX) else name
     base = TARGETS.read(wanted)
-    if base.origin in (*above, file.origin):
+    family = (*above, os.path.realpath(file.origin))
+    if os.path.realpath(base.origin) in family:
         raise root.error(f"{name!r} extends this target already", hint="a family has one root")
-    return _target(base, (*above, file.origin))
+    if len(family) >= LONGEST_FAMILY:
+        raise root.error(f"{LONGEST_FAMILY} targets extend one another", hint="let it extend one nearer to the root")
+    return _target(base, family)
 
 
 def _rules(root: TomlTable, file: TomlFile, base: Target) -> tuple[OpRule, ...]:

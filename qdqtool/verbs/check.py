@@ -236,14 +236,12 @@ def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict
 
 def _known(path: str) -> set[tuple[str, str]]:
     """(rule, place) of the findings of an earlier report."""
-    import json
-
     from qdq_passes.errors import UsageError
 
-    from qdqtool.io.files.read import read_text
+    from qdqtool.io.files.artifacts import read_document
 
     try:
-        findings = json.loads(read_text(path))["findings"]
+        findings = read_document(path)["findings"]
         return {(f["rule"], f["where"]) for f in findings}
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError("is no report of `qdqtool check --json`", where=path) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +17,12 @@ from pathlib import Path
 
 from qdq_passes.core.registry import Entry, by_name, entry_point_entries, search_path, unknown_name
 from qdq_passes.core.toml_table import TomlTable
+from qdq_passes.documents import toml_of
 from qdq_passes.errors import ModelError, SetupError, UsageError
 
 SUFFIX = ".toml"
+#: How many files may extend one another.
+LONGEST_FAMILY = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +146,11 @@ def _stem(file_name: str) -> str:
 def _read(path: Traversable) -> TomlFile:
     where = str(path)
     try:
-        data = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        data = toml_of(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ModelError(f"cannot be read ({error.strerror})", where=where, hint="check its permissions") from error
     except UnicodeDecodeError as error:
         raise ModelError(f"is not UTF-8 text (byte {error.start})", where=where, hint="save it as UTF-8") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ModelError(f"is not TOML: {' '.join(str(error).split())}", where=where) from error
+    except ValueError as error:
+        raise ModelError(f"is not TOML: {error}", where=where) from error
     return TomlFile(name=_stem(path.name), origin=where, data=data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -10,6 +9,7 @@ from typing import ClassVar, Protocol
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass
+from qdq_passes.documents import json_of
 from qdq_passes.encode.edit.encoding_policy import WithHistogram
 from qdq_passes.encode.edit.precision import ObservedRange
 from qdq_passes.errors import UsageError
@@ -74,7 +74,7 @@ class Observe(Pass):
         assert not isinstance(self.runtime, Named)
         assert not isinstance(self.tensors, Named)
         try:
-            options = dict(json.loads(self.options or "{}").items())
+            options = dict(json_of(self.options or "{}").items())
         except (ValueError, AttributeError) as error:
             shown = 'as {"percentile": 99.9}'
             raise UsageError(f"options={self.options} is no JSON object", where=self.name(), hint=shown) from error

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from qdq_passes.documents import json_of, typed
 from qdq_passes.graph.uses import all_graphs, all_nodes
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.histogram import Histogram
@@ -205,30 +206,30 @@ def _calibrated_json(found: Calibrated) -> dict[str, Any]:
 
 
 def _calibrated(data: dict[str, Any]) -> Calibrated:
-    state = data.get("histogram")
-    return Calibrated(data["low"], data["high"], None if state is None else Histogram.from_state(state))
+    found, state = typed(Observed, data), data.get("histogram")
+    return Calibrated(found.low, found.high, None if state is None else Histogram.from_state(state))
 
 
 def _placement_json(placement: Placement) -> dict[str, Any]:
     return {key: value for key, value in asdict(placement).items() if value not in ("", None)}
 
 
-def _tuple_of(cls: type[T], field: str) -> Callable[[Any], T]:
-    return lambda data: cls(**{field: tuple(data[field])})
+def _of(cls: type[T]) -> Callable[[Any], T]:
+    return lambda data: typed(cls, data)
 
 
 ENCODING: Annotation[Encoding] = Annotation("qdqtool.encoding", Encoding.to_json, Encoding.from_json)
-FUSED: Annotation[Fused] = Annotation("qdqtool.fused", _fused_json, lambda data: Fused(**data))
-PART: Annotation[Part] = Annotation("qdqtool.part", _part_json, lambda data: Part(**data))
-ORIGIN: Annotation[Origin] = Annotation("qdqtool.origin", asdict, _tuple_of(Origin, "nodes"))
-DEMAND: Annotation[Demand] = Annotation("qdqtool.demand", asdict, _tuple_of(Demand, "nodes"))
+FUSED: Annotation[Fused] = Annotation("qdqtool.fused", _fused_json, _of(Fused))
+PART: Annotation[Part] = Annotation("qdqtool.part", _part_json, _of(Part))
+ORIGIN: Annotation[Origin] = Annotation("qdqtool.origin", asdict, _of(Origin))
+DEMAND: Annotation[Demand] = Annotation("qdqtool.demand", asdict, _of(Demand))
 
-STYLE: Annotation[Style] = Annotation("qdqtool.style", asdict, lambda data: Style(**data))
-SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, lambda data: Shared(**data))
-OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, lambda data: Observed(**data))
+STYLE: Annotation[Style] = Annotation("qdqtool.style", asdict, _of(Style))
+SHARED: Annotation[Shared] = Annotation("qdqtool.shared", asdict, _of(Shared))
+OBSERVED: Annotation[Observed] = Annotation("qdqtool.observed", asdict, _of(Observed))
 CALIBRATED: Annotation[Calibrated] = Annotation("qdqtool.calibrated", _calibrated_json, _calibrated)
-PRECISION: Annotation[Precision] = Annotation("qdqtool.precision", asdict, lambda data: Precision(**data))
-TARGET: Annotation[Placement] = Annotation("qdqtool.target", _placement_json, lambda data: Placement(**data))
+PRECISION: Annotation[Precision] = Annotation("qdqtool.precision", asdict, _of(Precision))
+TARGET: Annotation[Placement] = Annotation("qdqtool.target", _placement_json, _of(Placement))
 ANNOTATIONS: tuple[Annotation[Any], ...] = (
     ENCODING, FUSED, PART, ORIGIN, DEMAND, STYLE, SHARED, OBSERVED, CALIBRATED, PRECISION, TARGET,
 )  # fmt: skip
@@ -279,7 +280,7 @@ def read_metadata(model: ir.Model, *, keep: bool = False) -> int:
         for annotation in kinds:
             text = holder.metadata_props.get(annotation.key)
             if text is not None:
-                annotation.set(holder, annotation.from_json(json.loads(text)))
+                annotation.set(holder, annotation.from_json(json_of(text)))
                 count += 1
                 if not keep:
                     del holder.metadata_props[annotation.key]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change
-from qdq_passes.errors import ModelError, QdqError
+from qdq_passes.errors import ModelError, UnsupportedError, VerifyError
 from qdq_passes.graph.annotate import ORIGIN, Origin, annotation_kinds
 from qdq_passes.graph.nesting import INHERITED_KEYS
 from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, is_constant, is_standard, label, readers
@@ -62,10 +62,10 @@ def graph_of(node: ir.Node) -> ir.Graph:
     """The graph (main, body or function body) that holds ``node``.
 
     Raises:
-        QdqError: the node was removed.
+        VerifyError: the node was removed.
     """
     if node.graph is None:
-        raise QdqError("was already removed from its graph", where=label(node), hint="this is a bug of the pass")
+        raise VerifyError("was already removed from its graph", where=label(node), hint="this is a bug of the pass")
     return node.graph
 
 
@@ -147,7 +147,7 @@ def own_initializer(node: ir.Node, index: int, namer: Namer) -> ir.Value:
     """Input ``index`` of ``node`` as an initializer that nobody else reads: itself, or a copy under a fresh name."""
     value = node.inputs[index]
     if value is None or value.const_value is None:
-        raise QdqError(f"input {index} is no initializer", where=node.name)
+        raise UnsupportedError(f"input {index} is no initializer", where=node.name)
     if len(readers(value)) == 1 and not value.is_graph_output() and not value.is_graph_input():
         return value
     graph = value.graph or graph_of(node)
@@ -175,7 +175,7 @@ def replace_value(old: ir.Value, new: ir.Value, namer: Namer) -> None:
         return
     graph = old.graph
     if graph is None or old.name is None:
-        raise QdqError("is a graph output without a graph", where=old.name)
+        raise UnsupportedError("is a graph output without a graph", where=old.name)
     name = old.name
     takes_name = not (new.is_graph_input() or new.is_initializer() or new.is_graph_output() or new.graph is not graph)
     old.name = namer.fresh(f"{name}_replaced")
@@ -238,7 +238,8 @@ def remove(nodes: ir.Node | Iterable[ir.Node], because: str) -> list[Change]:
     """Take nodes that nobody reads out of their graph.
 
     Raises:
-        QdqError: a node was already removed, or someone still reads it.
+        VerifyError: a node was already removed.
+        UnsupportedError: someone still reads one.
     """
     changes = []
     for node in [nodes] if isinstance(nodes, ir.Node) else list(nodes):
@@ -248,7 +249,7 @@ def remove(nodes: ir.Node | Iterable[ir.Node], because: str) -> list[Change]:
         except ValueError as error:
             users = sorted({label(user) for value in node.outputs for user in value.consumers()})
             hint = f"by {', '.join(users[:3])}" if users else "as an output of its graph"
-            raise QdqError("cannot be removed, it is still read", where=node.name, hint=hint) from error
+            raise UnsupportedError("cannot be removed, it is still read", where=node.name, hint=hint) from error
         changes.append(Change("remove", label(node), because))
     return changes
 
@@ -258,7 +259,7 @@ def bypass(node: ir.Node, namer: Namer, because: str, *, source: ir.Value | None
     graph_of(node)
     source = source if source is not None else node.inputs[0]
     if source is None:
-        raise QdqError("has no input to pass on", where=node.name)
+        raise UnsupportedError("has no input to pass on", where=node.name)
     replace_value(node.outputs[0], source, namer)
     return remove(node, because)[0]
 

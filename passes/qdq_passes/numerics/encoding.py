@@ -99,11 +99,17 @@ class Encoding:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Encoding:
-        """Read the form written by `to_json`."""
+        """Read the form written by `to_json`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is another; UsageError: no such type.
+        """
         scale = np.array(data["scale"], np.float64)
         zero_point = np.array(data["zero_point"])
+        if zero_point.dtype.kind not in "iuf" or not isinstance(data.get("axis"), int | None):
+            raise ValueError("an axis or a zero point is no number")
         return cls(
-            dtype=parse_dtype(data["dtype"]),
+            dtype=parse_dtype(str(data["dtype"])),
             scale=tuple(scale.ravel().tolist()),
             zero_point=tuple(zero_point.ravel().tolist()),
             shape=scale.shape,

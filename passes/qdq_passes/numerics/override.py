@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from qdq_passes.documents import json_of
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.encoding import FLOAT32_MAX, Encoding, parse_dtype
 
@@ -114,8 +115,8 @@ def parse_overrides(text: str) -> dict[str, Override]:
         UsageError: no JSON object of overrides; the message names the tensor.
     """
     try:
-        data = json.loads(text) if text else {}
-    except json.JSONDecodeError as error:
+        data = json_of(text) if text else {}
+    except ValueError as error:
         raise UsageError(f"overrides are no JSON: {error}", hint='write {"tensor": {"dtype": "int16"}}') from error
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
         raise UsageError("overrides are no JSON object of objects", hint='write {"tensor": {"dtype": "int16"}}')

@@ -34,7 +34,7 @@ def from_text(cls: type[Pass], attribute: str, raw: Any) -> Any:
     try:
         return _convert(wanted, raw)
     except (TypeError, ValueError):
-        shown = json.dumps(raw) if not isinstance(raw, Named) else str(raw)
+        shown = json.dumps(raw, default=str) if not isinstance(raw, Named) else str(raw)
         raise UsageError(
             f"{cls.name()}: {shown} is no value for {attribute.replace('_', '-')}", hint=f"expected {describe(wanted)}"
         ) from None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 from qdq_passes.core.base import Named, Pass
 from qdq_passes.core.registry import PASSES, Entry
+from qdq_passes.documents import DEEPEST, json_of
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.option_types import from_text, to_text
 
@@ -42,7 +42,7 @@ class PipelineSyntaxError(UsageError):
 
     def __str__(self) -> str:
         start = max(0, self.column - 60)
-        line = self.text[start : self.column + 40].replace("\n", " ")
+        line = "".join(c if c.isprintable() else " " for c in self.text[start : self.column + 40])
         return f"{super().__str__()}\n  {line}\n  {' ' * (self.column - start)}^"
 
 
@@ -168,11 +168,13 @@ class _Parser:
         except UsageError as error:
             raise PipelineSyntaxError.at(value_start, self.text, error) from None
 
-    def _value(self) -> Any:
+    def _value(self, depth: int = 0) -> Any:
         self._skip_space()
         character = self._peek()
         if character == "[":
-            return self._list()
+            if depth == DEEPEST:
+                raise self._error("the lists nest too deeply")
+            return self._list(depth + 1)
         if character == "@":
             self.at += 1
             return Named(self._match(_WORD, "a name after @"))
@@ -180,18 +182,18 @@ class _Parser:
             start = self.at
             literal = self._match(_STRING, "a closed string")
             try:
-                return json.loads(literal)
+                return json_of(literal)
             except ValueError:
                 raise PipelineSyntaxError("not a JSON string", self.text, start) from None
         return _plain(self._match(_WORD, "a value"))
 
-    def _list(self) -> list[Any]:
+    def _list(self, depth: int) -> list[Any]:
         self.at += 1
         items: list[Any] = []
         while self._peek_after_space() != "]":
             if items:
                 self._expect(",")
-            items.append(self._value())
+            items.append(self._value(depth))
         self.at += 1
         return items
 
@@ -230,7 +232,8 @@ def _plain(word: str) -> Any:
         return word == "true"
     for convert in (int, float):
         try:
-            return convert(word)
+            found = convert(word)
         except ValueError:
             continue
+        return found if abs(found) < 2**63 else float(word)  # beyond 64 bits it is no integer
     return word

@@ -57,6 +57,9 @@ class Selector:
         return not self.texts
 
 
+#: What takes a selector in its turn, and how many of these one text may hold.
+_INSIDE, DEEPEST = re.compile("(?:in|io|after|before|path|between):"), 64
+
 ALL = Selector()
 #: Denotes nothing, without being an error: the default of ``exclude`` options.
 NONE = Selector(("!*",))
@@ -157,6 +160,8 @@ class _Term:
 
 
 def _parse(text: str) -> list[_Term]:
+    if len(_INSIDE.findall(text)) > DEEPEST:
+        raise UsageError(f"selector {text[:40]!r}… nests too deeply", hint=f"{DEEPEST} prefixes are the most")
     terms = []
     for part in re.split(r"(?<!\\)&", text):
         body = part.strip().replace("\\&", "&")
@@ -178,13 +183,14 @@ def _parse_atom(body: str, text: str) -> _Atom:
         return _Atom(kind, argument, _parse_atom(argument, text))
     if kind in ("path", "between") and ".." not in argument:
         raise UsageError(f"{kind} needs two nodes in selector {text!r}", hint=f"write {kind}:A..B")
-    if kind == "layer" and not re.fullmatch(r"\d+(\.\.\d+)?", argument):
+    if kind == "layer" and not re.fullmatch(r"\d{1,9}(\.\.\d{1,9})?", argument):
         raise UsageError(f"{argument!r} is no layer range in selector {text!r}", hint="write layer:3 or layer:0..3")
     if kind == "re":
         try:
             re.compile(argument)
-        except re.error as error:
-            raise UsageError(f"bad regular expression in selector {text!r}: {error}") from None
+        except (re.error, RecursionError, OverflowError) as error:
+            why = error if isinstance(error, re.error) else "too large"
+            raise UsageError(f"bad regular expression in selector {text!r}: {why}") from None
     if kind == "role" and argument not in ROLES:
         raise UsageError(f"unknown role {argument!r} in selector {text!r}", hint="roles: " + ", ".join(ROLES))
     return _Atom(kind, argument)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import tempfile
 import zipfile
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 
@@ -87,7 +87,7 @@ class ArrayFile:
         if not os.path.isfile(self._path):
             raise UsageError("no such file", where=self._path)
         try:
-            self.about: dict[str, Any] = json.loads(bytes(self.read(ABOUT)).decode())
+            self.about: dict[str, Any] = json_of(bytes(self.read(ABOUT)))
         except ValueError as error:
             raise self._broken(error) from error
         if self.about.get("kind") != kind:

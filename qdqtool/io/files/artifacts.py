@@ -8,6 +8,7 @@ import json
 import os
 from typing import Any
 
+from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.io.files.atomic import write_whole
@@ -53,11 +54,7 @@ def read_json(path: str | os.PathLike[str], *, kind: str, max_version: int) -> d
         ModelError: missing or unreadable file, no JSON, another kind of artifact, or a version newer than ``max_version``.
     """
     where = os.fspath(path)
-    try:
-        document = json.loads(read_text(path), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        message = " ".join(str(error).split()) or "nested too deeply"
-        raise ModelError(f"is not JSON ({message})", where=where, hint="write it again") from error
+    document = read_document(path)
     if not isinstance(document, dict) or document.pop("format", None) != f"qdqtool.{kind}":
         raise ModelError(f"is not a qdqtool.{kind} file", where=where, hint=f"give the file with the {kind}")
     version = document.get("version")
@@ -70,21 +67,16 @@ def read_json(path: str | os.PathLike[str], *, kind: str, max_version: int) -> d
     return document
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def read_document(path: str | os.PathLike[str]) -> Any:
     """The JSON document in the file at ``path``.
 
     Raises:
-        ModelError: no such file, no JSON, NaN or Infinity in it, or a key twice in one object.
+        ModelError: no such file, or no JSON as `qdq_passes.documents.json_of` has it.
     """
     try:
-        return json.loads(read_text(path), parse_constant=_refuse_constant, object_pairs_hook=_refuse_twice)
-    except (ValueError, RecursionError) as error:
-        message = " ".join(str(error).split()) or "nested too deeply"
-        raise ModelError(f"is not JSON ({message})", where=os.fspath(path), hint="write it again") from error
+        return json_of(read_text(path))
+    except ValueError as error:
+        raise ModelError(f"is not JSON ({error})", where=os.fspath(path), hint="write it again") from error
 
 
 def write_document(path: str | os.PathLike[str], document: Any, *, overwrite: bool = False) -> None:
@@ -94,11 +86,3 @@ def write_document(path: str | os.PathLike[str], document: Any, *, overwrite: bo
         UsageError: it holds NaN or Infinity, or the file exists and ``overwrite`` is off.
     """
     write_whole(path, (canonical_json(document, indent=1) + "\n").encode(), overwrite=overwrite)
-
-
-def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
-    return found

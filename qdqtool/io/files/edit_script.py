@@ -15,12 +15,12 @@ import dataclasses
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from qdq_passes.core.base import Pass
+from qdq_passes.documents import toml_of
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.option_types import plain_value
 from qdq_passes.pipeline.text import is_default, make_pass, parse_passes
@@ -84,8 +84,8 @@ def read_script(path: str | os.PathLike[str]) -> Script:
 
 def _from_toml(text: str, name: str) -> Script:
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = toml_of(text)
+    except ValueError as error:
         raise UsageError(f"is no TOML: {error}", where=name) from error
     tables: Any = data.get("pass", [])
     if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):

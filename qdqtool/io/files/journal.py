@@ -5,11 +5,11 @@ the disk. A last line that was cut off is dropped."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.io.files.artifacts import canonical_json
@@ -63,7 +63,7 @@ class Journal:
         data = read_bytes(path)
         whole = data[: data.rfind(b"\n") + 1]
         try:
-            lines = [json.loads(line) for line in whole.splitlines()]
+            lines = [json_of(line) for line in whole.splitlines()]
             found, rest = lines[0], lines[1:]
             kind, version, of = found["format"], found["version"], dict(found["of"])
             self.results = {str(line["key"]): line["result"] for line in rest}

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from qdq_passes.errors import visible
+
 
 class Precise(float):
     """A number of which a table shows every digit that a float32 has."""
@@ -85,4 +87,4 @@ def _cell(value: object) -> str:
         return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(_cell(v) for v in value) + "]"
-    return str(value)
+    return visible(str(value))

@@ -5,11 +5,12 @@ What has an entry is ours: its producer is qdqtool, and the entry says who made 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from qdq_passes.documents import json_of
 
 from qdqtool.io.files.artifacts import canonical_json
 
@@ -60,8 +61,8 @@ def history(metadata: Mapping[str, str]) -> list[Any]:
     if text is None:
         return []
     try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError):
+        entries = json_of(text)
+    except ValueError:
         return [text]
     return entries if isinstance(entries, list) else [entries]
 

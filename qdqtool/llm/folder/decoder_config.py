@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.errors import UsageError
 
-from qdqtool.io.files.read import read_text
+from qdqtool.io.files.artifacts import read_document
 
 #: Files of a tokenizer and of the model's configuration as exporters write them, the one that is needed to run first.
 TOKENIZER_FILES = (
@@ -111,10 +110,7 @@ def _tables(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def _json(path: str) -> dict[str, Any]:
-    try:
-        data = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"is not JSON ({error})", where=path, hint="fetch it again") from error
+    data = read_document(path)
     return data if isinstance(data, dict) else {}
 
 

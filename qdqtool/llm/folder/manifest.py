@@ -9,6 +9,7 @@ from typing import Any
 
 from qdq_passes.core.findings import Finding
 from qdq_passes.decoder.look.record import Decoder, Layout, Phase
+from qdq_passes.documents import typed
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.io.files.artifacts import read_json, write_json
@@ -145,41 +146,17 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         )
     data = read_json(where, kind=KIND, max_version=VERSION)
     try:
-        found = _parsed(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else f"holds what it should not ({error})"
-        raise ModelError(what, where=where, hint="write the folder again with `qdqtool split`") from error
+        found = typed(Manifest, data)
+    except ValueError as error:
+        hint = "write the folder again with `qdqtool split`"
+        raise ModelError(f"holds what it should not: {error}", where=where, hint=hint) from error
     if not found.models:
         raise ModelError("lists no model", where=where, hint="write the folder again with `qdqtool split`")
-    for name in (*found.files, *(part.file for model in found.models for part in model.parts)):
-        if os.path.isabs(name) or os.path.normpath(name) != name or ".." in name.split(os.sep):
+    for name in (*found.files, *found.tokenizer, *(part.file for model in found.models for part in model.parts)):
+        strange = os.path.isabs(name) or os.path.normpath(name) != name or not name.isprintable()
+        if strange or ".." in name.split(os.sep):
             raise ModelError(f"names {name!r}, which is not in the folder", where=where, hint="do not run this folder")
     return found
-
-
-def _parsed(data: dict[str, Any]) -> Manifest:
-    models = [
-        StaticModel(
-            name=str(model["name"]),
-            parts=tuple(
-                Part(file=str(p["file"]), inputs=tuple(p["inputs"]), outputs=tuple(p["outputs"]))
-                for p in model["parts"]
-            ),
-            decoder=Decoder.from_json(model["decoder"]),
-        )
-        for model in data["models"]
-    ]
-    return Manifest(
-        layout=data["layout"],
-        source_sha256=data["source_sha256"],
-        models=tuple(models),
-        files={str(name): str(digest) for name, digest in data["files"].items()},
-        tokenizer=tuple(data.get("tokenizer", ())),
-        eos_token_ids=tuple(int(token) for token in data.get("eos_token_ids", ())),
-        bos_token_id=data.get("bos_token_id"),
-        pad_token_id=data.get("pad_token_id"),
-        quantization={str(key): str(text) for key, text in data.get("quantization", {}).items()},
-    )
 
 
 def write_manifest(

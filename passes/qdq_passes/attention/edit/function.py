@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from qdq_passes.documents import json_of, typed
+from qdq_passes.errors import ModelError
 from qdq_passes.graph.annotate import ORIGIN, Origin
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.edit import graph_of, inherit
@@ -159,10 +161,8 @@ class Inliner:
     def inline(self, call: ir.Node, function: ir.Function) -> list[ir.Value]:
         """The outputs of ``call``, by nodes before it that stand for it and have the names that it remembers."""
         values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, call.inputs, strict=True))
-        records: list[dict[str, list[str]]] = json.loads(call.metadata_props.get(REMEMBERED, "[]"))
-        records += [{}] * (len(function) - len(records))
         kept = set(function.outputs)
-        for node, record in zip(function, records, strict=True):
+        for node, record in zip(function, _remembered(call, function), strict=True):
             if is_standard(node, "Constant"):
                 tensor, base = node.attributes["value"].as_tensor(), record.get("name", [f"{call.name}_constant"])[0]
                 held = self._builder.constant(graph_of(call), tensor.numpy(), tensor.dtype, base, call)
@@ -176,7 +176,7 @@ class Inliner:
         return [value for value in (values[output] for output in function.outputs) if value is not None]
 
     def _copy(
-        self, node: ir.Node, read: Sequence[ir.Value | None], call: ir.Node, record: Mapping[str, list[str]]
+        self, node: ir.Node, read: Sequence[ir.Value | None], call: ir.Node, record: Mapping[str, tuple[str, ...]]
     ) -> ir.Node:
         """``node`` of a function before ``call``, called as it was."""
         name = record.get("name", [f"{call.name}_{node.op_type}"])[0]
@@ -197,3 +197,27 @@ class Inliner:
                 ORIGIN.set(made, Origin(tuple(record["origin"])))
         graph_of(call).insert_before(call, made)
         return made
+
+
+def _remembered(call: ir.Node, function: ir.Function) -> list[dict[str, tuple[str, ...]]]:
+    """What ``call`` remembers of each node of ``function``; nothing of those that are new in it.
+
+    Raises:
+        ModelError: it is of other nodes, or broken.
+    """
+    try:
+        found = list(typed(tuple[dict[str, tuple[str, ...]], ...], json_of(call.metadata_props.get(REMEMBERED, "[]"))))
+        for node, record in zip(function, found, strict=False):
+            counts = {"name": 1}
+            if not is_standard(node, "Constant"):
+                counts |= {
+                    "outputs": len(node.outputs),
+                    "scope": len(INHERITED_KEYS),
+                    "origin": len(record.get("origin", ())),
+                }
+            if record and {key: len(texts) for key, texts in record.items()} != counts:
+                raise ValueError(f"it does not fit {node.op_type}")
+    except ValueError as error:
+        hint = "remove that entry"
+        raise ModelError(f"its metadata {REMEMBERED} is broken: {error}", where=call.name, hint=hint) from error
+    return [*found, *({} for _ in range(len(function) - len(found)))][: len(function)]

@@ -9,6 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from qdq_passes.documents import typed
 from qdq_passes.graph.annotate import Annotation
 
 Layout = Literal["in-place", "slide"]
@@ -108,6 +109,12 @@ class Decoder:
     masks: tuple[MaskInput, ...] = ()
     cache: tuple[CacheTensor, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse lengths that no graph has (ValueError)."""
+        if min(self.batch_size, self.seq_len, self.ctx_len) < 1 or self.seq_len > self.ctx_len:
+            lengths = f"{self.batch_size} × {self.seq_len} in {self.ctx_len}"
+            raise ValueError(f"a run of {lengths} is none: batch size and lengths are 1 or more")
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; empty fields are left out."""
         data = {key: value for key, value in asdict(self).items() if value not in ("", ())}
@@ -118,13 +125,12 @@ class Decoder:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Decoder:
-        """What `to_json` gave."""
-        fields = {
-            **data,
-            "masks": tuple(MaskInput(**mask) for mask in data.get("masks", ())),
-            "cache": tuple(CacheTensor(**tensor) for tensor in data.get("cache", ())),
-        }
-        return cls(**fields)
+        """What `to_json` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        return typed(cls, data)
 
 
 DECODER: Annotation[Decoder] = Annotation("qdqtool.decoder", Decoder.to_json, Decoder.from_json)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.graph.edit import Namer, set_constant
 from qdq_passes.numerics.encoding import Encoding
@@ -55,7 +56,7 @@ def remembered_floats(value: ir.Value, array: npt.NDArray[Any]) -> npt.NDArray[A
     if text is None:
         return array
     try:
-        note = json.loads(text)
+        note = json_of(text)
         if note["of"] != _digest(array):
             return array
         found = array.copy()
@@ -74,11 +75,11 @@ def restore_floats(value: ir.Value, namer: Namer) -> bool:
     array = _data(value) if KEY in value.metadata_props else None
     if array is None:
         return False
-    found, note = remembered_floats(value, array), json.loads(value.metadata_props.pop(KEY))
+    found, note = remembered_floats(value, array), json_of(value.metadata_props.pop(KEY))
     if found is array:
         return False
     set_constant(value, found)
-    if "name" in note and namer.is_free(note["name"]):
+    if isinstance(note.get("name"), str) and namer.is_free(note["name"]):
         namer.release(value.name or "")
         value.name = namer.fresh(note["name"])
     return True
@@ -100,7 +101,7 @@ def made_in(stored: ir.Value, encoding: Encoding) -> Encoding:
     if text is None:
         return encoding
     try:
-        note = json.loads(text)
+        note = json_of(text)
         is_about = tuple(note["now"]) == encoding.scale
         return dataclasses.replace(encoding, scale=tuple(map(float, note["was"]))) if is_about else encoding
     except (ValueError, KeyError, TypeError, QdqError) as error:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
@@ -64,7 +65,7 @@ def integers_of(
 
 def _noted(value: ir.Value, text: str, encoding: Encoding) -> npt.NDArray[np.int64] | None:
     try:
-        note = json.loads(text)
+        note = json_of(text)
         if Encoding.from_json(note["encoding"]) != encoding:
             return None
         return np.frombuffer(base64.b64decode(note["data"], validate=True), "<i8")
