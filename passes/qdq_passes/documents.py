@@ -12,7 +12,7 @@ import tomllib
 import types
 import typing
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -80,19 +80,17 @@ def typed(wanted: type[T], value: object, at: str = "") -> T:
 
 def _as(wanted: Any, value: Any, at: str) -> Any:
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
-    if (
-        wanted is Any
-        or (wanted is float and type(value) is int)
-        or (isinstance(wanted, type) and type(value) is wanted)
-    ):
-        return float(value) if wanted is float else value
+    if wanted in (Any, object) or type(value) is wanted:
+        return value
+    if wanted is float and type(value) is int:
+        return float(value)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in inner:
             return None
         return _as(next(kind for kind in inner if kind is not type(None)), value, at)
     if origin is typing.Literal and isinstance(value, str | int) and value in inner:
         return value
-    if origin is tuple and isinstance(value, list | tuple):
+    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
         return tuple(_as(inner[0], item, f"{at}[{place}]") for place, item in enumerate(value))
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {key: _as(inner[1], item, f"{at}.{key}") for key, item in value.items()}
@@ -116,7 +114,7 @@ def _kind(cls: type) -> str:
 def _wanted(wanted: Any) -> str:
     if typing.get_origin(wanted) is typing.Literal:
         return " or ".join(map(str, typing.get_args(wanted)))
-    return _KINDS.get(wanted, "a list" if typing.get_origin(wanted) is tuple else "an object")
+    return _KINDS.get(wanted, "a list" if typing.get_origin(wanted) in (tuple, Sequence) else "an object")
 
 
 def _refuse(name: str) -> float:

@@ -53,7 +53,7 @@ def generate(out: Out, asked: GenerateCommand) -> int:
     if asked.placement and not asked.is_on_device:
         raise click.UsageError("--placement is of a device: give --device npusim --target NAME")
     is_shown = not (out.as_json or out.quiet) and len(prompts) == 1
-    found = ran(out, replace(asked, on_text=partial(say, end="") if is_shown else None), "verifying")
+    found = ran(out, replace(asked, on_text=partial(say, lines=True, end="") if is_shown else None), "verifying")
     if is_shown:
         say()
 
@@ -87,7 +87,7 @@ def _talk(out: Out, asked: GenerateCommand) -> int:
         try:
             found = chat.turn(
                 [text], max_new=asked.max_new, sampling=asked.sampling(asked.seed + number), eos=asked.eos,
-                cache=asked.cache, warm_up=asked.warm_up and not session.runs, on_text=partial(say, end=""),
+                cache=asked.cache, warm_up=asked.warm_up and not session.runs, on_text=partial(say, lines=True, end=""),
             )  # fmt: skip
         except UsageError as error:
             tell(f"error: {error}")
@@ -111,7 +111,7 @@ def _lines(out: Out) -> Iterator[str]:
 def _rows(found: Generated) -> None:
     """What several prompts became."""
     for row, tokens in enumerate(found.generation.tokens):
-        say(" ".join(map(str, tokens)) if found.texts is None else found.texts[row])
+        say(" ".join(map(str, tokens)) if found.texts is None else found.texts[row], lines=True)
 
 
 def _report(out: Out, found: Generated, chat: Chat | None = None) -> None:

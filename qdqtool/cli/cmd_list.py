@@ -12,7 +12,7 @@ from qdqtool.cli.render import Out, say, table
 
 def _whole(entry: dict[str, Any]) -> None:
     say(entry["name"])
-    say(entry.get("text") or entry["summary"])
+    say(entry.get("text") or entry["summary"], lines=True)
     if entry.get("options"):
         say()
         table(("option", "value", "default"), [(o["name"], o["type"], o["default"]) for o in entry["options"]])

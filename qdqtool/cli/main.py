@@ -222,8 +222,8 @@ def _show(message: str, verbose: bool) -> None:
     if verbose:
         import traceback
 
-        tell(traceback.format_exc())
-    tell(f"error: {message}")
+        tell(traceback.format_exc(), lines=True)
+    tell(f"error: {message}", lines=True)
 
 
 if __name__ == "__main__":

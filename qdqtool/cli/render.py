@@ -49,7 +49,8 @@ class Out:
 
                 write_whole(self.json_out, (text + "\n").encode())
             if self.as_json:
-                say(text if _can_write(text) else _json(payload, ascii_only=True))
+                coding = getattr(sys.stdout, "encoding", None) or "utf-8"
+                say(text if coding.lower() == "utf-8" else _json(payload, ascii_only=True), lines=True)
                 return
         if not self.quiet:
             render()
@@ -113,25 +114,17 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _can_write(text: str) -> bool:
-    """Whether stdout has a letter for each of ``text``."""
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def tell(text: str) -> None:
-    """A line on stderr, for people; dropped where nobody reads there any more."""
+def tell(text: str, *, lines: bool = False) -> None:
+    """A line on stderr, or several; dropped where nobody reads there any more."""
     with suppress(BrokenPipeError):
-        click.echo(visible(text, keep="\n\t"), err=True)
+        click.echo(visible(text, keep="\n\t" if lines else ""), err=True)
 
 
-def say(text: str = "", *, end: str = "\n") -> None:
-    """A line on stdout. When its reader went away (``| head -1``), the rest is dropped and the command does its job."""
+def say(text: str = "", *, lines: bool = False, end: str = "\n") -> None:
+    """A line on stdout, or several where ``lines``: a name in one cannot begin another. When its reader went away
+    (``| head -1``), the rest is dropped and the command does its job."""
     try:
-        click.echo(visible(text, keep="\n\t") + end, nl=False)
+        click.echo(visible(text, keep="\n\t" if lines else "") + end, nl=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

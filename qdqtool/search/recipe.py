@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.documents import toml_of
+from qdq_passes.documents import toml_of, typed
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.select.selectors import literal
 
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text
 from qdqtool.io.files.toml_write import toml_text
+from qdqtool.options import options_of
+from qdqtool.quantization.options import PlanOptions
 from qdqtool.search.variants import RAISED
 
 FORMAT, VERSION = "qdqtool.recipe", 1
@@ -86,7 +89,11 @@ class Recipe:
         own: dict[str, Any] = {"preset": self.preset, **self.options}
         for precision, texts in self.selectors.items():
             own[precision] = (*own.get(precision, ()), *texts)
-        unknown = sorted(set(own) - set(defaults))
+        unknown = sorted(set(self.options) - set(replayed_kinds()))
+        if own.get("annotate") and not said.get("annotate"):
+            functions = ", ".join(own["annotate"])
+            hint = "where they are yours, say --annotate as well"
+            raise UsageError(f"the recipe wants to call functions ({functions})", hint=hint)
         if unknown:
             raise UsageError(f"the recipe has the option {unknown[0]!r}, which there is not", hint="update qdqtool")
         for name, value in said.items():
@@ -162,7 +169,7 @@ class Recipe:
         try:
             return cls(
                 preset=root.text("preset"),
-                options={k: tuple(v) if isinstance(v, list) else v for k, v in options.items()},
+                options={name: _option(name, value) for name, value in options.items()},
                 nodes={precision: nodes.texts(precision) for precision in RAISED if precision in nodes.data},
                 metric=str(bound.get("metric", "sqnr")),
                 bound=float(bound.get("bound", 0.0)),  # type: ignore[arg-type]
@@ -173,7 +180,21 @@ class Recipe:
                 **{name: str(value) for name, value in hashes.items()},
             )
         except (TypeError, ValueError) as error:
-            raise ModelError(f"holds something that is no number ({error})", where=where) from error
+            raise ModelError(f"holds something of another kind ({error})", where=where) from error
+
+
+def replayed_kinds() -> dict[str, tuple[Any, ...]]:
+    """Of each option that a recipe may hold the types that it may have: no recipe says what is read, written or replaced."""
+    found = {each.name: each.types for each in options_of(PlanOptions)}
+    texts = {each.name: (tuple[str, ...],) for each in options_of(PlanOptions) if each.is_many and each.types == (str,)}
+    return {**found, **texts, "target": (str,), "samples": (int,), "seed": (int,)}
+
+
+def _option(name: str, value: object) -> OptionValue:
+    for kind in replayed_kinds().get(name, (object,)):
+        with suppress(ValueError):
+            return typed(kind, value)  # type: ignore[no-any-return]
+    raise ValueError(f"options.{name} cannot be {value!r}")
 
 
 def _same(a: Any, b: Any) -> bool:

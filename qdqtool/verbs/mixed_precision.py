@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import changed, option, options_of
-from qdqtool.quantization.options import PlanOptions
+from qdqtool.options import changed, option
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Judging, Path, Saving, Working
 from qdqtool.verbs.planned import DEFAULT_PRESET, Planned
 from qdqtool.verbs.quantize import Quantize
@@ -156,13 +155,12 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
 
     def _recipe(self, found: Mixed, setting: Setting, fingerprint: str) -> Recipe:
         from qdqtool.presets.preset import Preset
-        from qdqtool.search.recipe import Recipe
+        from qdqtool.search.recipe import Recipe, replayed_kinds
 
         preset, chosen = self.wanted_preset() or DEFAULT_PRESET, found.chosen
-        names = {each.name for each in options_of(PlanOptions)} | {"target", "samples", "seed"}
         return Recipe(
             preset=preset.name if isinstance(preset, Preset) else os.fspath(preset),
-            options={name: _option(name, value) for name, value in changed(self).items() if name in names},
+            options={name: _option(name, value) for name, value in changed(self).items() if name in replayed_kinds()},
             nodes=dict(chosen.point.raised),
             metric=found.metric.name,
             bound=found.bound,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from qdq_passes.errors import visible
+
 from qdqtool.cli.render import plural, say, table
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ def show_devices(found: Generated, *, everything: bool) -> None:
         for note in placement.notes:
             say(f"{placement.graph}: {note}")
         if everything:
-            lines = "\n".join(_reasons(placement))
-            say(f"    CPU  as in {shown[lines]}" if lines in shown else lines)
+            lines = "\n".join(map(visible, _reasons(placement)))
+            say(f"    CPU  as in {shown[lines]}" if lines in shown else lines, lines=True)
             shown.setdefault(lines, placement.graph)
     _show_timeline(found.timeline)
 
