@@ -53,10 +53,12 @@ def _stored(path: str) -> dict[str, float | None]:
     Raises:
         UsageError: the file is no such report.
     """
-    from qdqtool.io.files.artifacts import read_document
+    from qdq_passes.documents import json_of
+
+    from qdqtool.io.files.read import read_text
 
     try:
-        outputs = _judged(read_document(path))
+        outputs = _judged(json_of(read_text(path)))
         return {name: None if (db := o["sqnr_db"]) is None else float(db) for name, o in outputs.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError("is no report of `qdqtool compare --json`", where=path) from error

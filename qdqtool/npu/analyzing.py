@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 from qdq_passes.core.findings import LEVELS, Finding, is_at_least
+from qdq_passes.documents import json_of
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import TARGET
 from qdq_passes.graph.edit import copy_model
@@ -33,7 +34,7 @@ from qdq_passes.refine.look.scale_positions import Positions
 from qdq_passes.refine.look.shifts import violations_at
 from qdq_passes.roles.roles import Roles
 
-from qdqtool.io.files.artifacts import read_document
+from qdqtool.io.files.read import read_text
 from qdqtool.npu.figures import broken_rules, node_reports, partition_report, refusals_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis
@@ -264,7 +265,7 @@ def stored(path: str | os.PathLike[str]) -> Stored:
         UsageError: the file is no report of an analysis.
     """
     try:
-        data = read_document(path)
+        data = json_of(read_text(path))
         return Stored(
             errors=frozenset((f["rule"], f["where"]) for f in data["findings"] if f["level"] in ("error", "fatal")),
             verdicts={node["name"]: str(node["verdict"]) for node in data["nodes"]},

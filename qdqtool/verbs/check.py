@@ -236,12 +236,13 @@ def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict
 
 def _known(path: str) -> set[tuple[str, str]]:
     """(rule, place) of the findings of an earlier report."""
+    from qdq_passes.documents import json_of
     from qdq_passes.errors import UsageError
 
-    from qdqtool.io.files.artifacts import read_document
+    from qdqtool.io.files.read import read_text
 
     try:
-        findings = read_document(path)["findings"]
+        findings = json_of(read_text(path))["findings"]
         return {(f["rule"], f["where"]) for f in findings}
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError("is no report of `qdqtool check --json`", where=path) from error
