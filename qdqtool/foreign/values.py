@@ -61,7 +61,7 @@ def structured(value: object) -> object:
         pass
     try:
         return ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return value
 
 

@@ -28,6 +28,7 @@ from qdq_passes.graph.nesting import ancestors, layer_of, scope_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import FLOAT_TYPES, Reach, all_nodes, all_values, is_constant, is_standard, reach
 from qdq_passes.roles.roles import ROLES, Roles
+from qdq_passes.select.regex import searcher
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Selector:
         return not self.texts
 
 
-#: What takes a selector in its turn, and how many of these one text may hold.
-_INSIDE, DEEPEST = re.compile("(?:in|io|after|before|path|between):"), 64
+#: What takes a selector in its turn; how many of these one text may hold, and how many letters: `fnmatch` is quadratic in some.
+_INSIDE, DEEPEST, LONGEST = re.compile("(?:in|io|after|before|path|between):"), 64, 10_000
 
 ALL = Selector()
 #: Denotes nothing, without being an error: the default of ``exclude`` options.
@@ -160,8 +161,9 @@ class _Term:
 
 
 def _parse(text: str) -> list[_Term]:
-    if len(_INSIDE.findall(text)) > DEEPEST:
-        raise UsageError(f"selector {text[:40]!r}… nests too deeply", hint=f"{DEEPEST} prefixes are the most")
+    if len(text) > LONGEST or len(_INSIDE.findall(text)) > DEEPEST:
+        hint = f"{LONGEST:,} letters and {DEEPEST} prefixes are the most"
+        raise UsageError(f"selector {text[:40]!r}… is too long, or nests too deeply", hint=hint)
     terms = []
     for part in re.split(r"(?<!\\)&", text):
         body = part.strip().replace("\\&", "&")
@@ -187,10 +189,9 @@ def _parse_atom(body: str, text: str) -> _Atom:
         raise UsageError(f"{argument!r} is no layer range in selector {text!r}", hint="write layer:3 or layer:0..3")
     if kind == "re":
         try:
-            re.compile(argument)
-        except (re.error, RecursionError, OverflowError) as error:
-            why = error if isinstance(error, re.error) else "too large"
-            raise UsageError(f"bad regular expression in selector {text!r}: {why}") from None
+            searcher(argument)
+        except UsageError as error:
+            raise UsageError(f"{error.message} in selector {text!r}", hint=error.hint) from None
     if kind == "role" and argument not in ROLES:
         raise UsageError(f"unknown role {argument!r} in selector {text!r}", hint="roles: " + ", ".join(ROLES))
     return _Atom(kind, argument)
@@ -254,8 +255,8 @@ class _Query:
         return self._by_node(lambda n: any(map(matches, _names(n))))
 
     def regex(self, atom: _Atom) -> _Hit:
-        pattern = re.compile(atom.argument)
-        return self._by_node(lambda n: any(map(pattern.search, _names(n))))
+        found = searcher(atom.argument)
+        return self._by_node(lambda n: any(map(found, _names(n))))
 
     def op(self, atom: _Atom) -> _Hit:
         matches = _matcher(atom.argument)
