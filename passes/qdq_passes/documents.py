@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 #: Nesting that no file of ours comes near; for a key of so many parts `tomllib` takes quadratic time.
 DEEPEST = 64
-_DEEP_KEY = re.compile(r"""(?<![\w."'-])(?:[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.){64}""")
+_DEEP_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 #: Half of a pair of surrogates, as it is or as JSON writes it: no file can hold it, as text.
 _HALF = re.compile("\\\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}

@@ -76,7 +76,10 @@ def to_bool(name: str, value: object) -> bool:
 def to_number(name: str, value: object) -> float:
     """A number."""
     found = structured(value)
-    number = np.asarray(found)
+    try:
+        number = np.asarray(found)
+    except ValueError:  # lists of different lengths
+        raise _mismatch(name, value, "a number") from None
     if (
         isinstance(found, bool | str)
         or number.size != 1

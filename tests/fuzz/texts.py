@@ -26,83 +26,72 @@ g (float[1,4] x) => (float[1,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,
   [end] y = Relu (s)
 }
 """
-_QUANTIZE = ("quantize", "m.onnxtxt", "--data", "random:2")
-_SENSE = (
-    "sensitivity",
-    "m.onnxtxt",
-    "--ranges",
-    "r.json",
-    "--data",
-    "random:2",
-    "-o",
-    "o.json",
-    "--overwrite",
-    "--resume",
-)
+_FORMATS = ("aimet-0.6.1", "aimet-1.0.0", "aimet-2.0.0", "qnn", "ort")
 #: Command lines whose files are the seeds.
-_MADE: tuple[tuple[str, ...], ...] = (
-    (*_QUANTIZE, "--save-ranges", "r.json", "-o", "q.onnx", "--report", "report.json"),
-    ("calibrate", "m.onnxtxt", "--data", "random:2", "--method", "entropy", "--statistics", "-o", "s.json"),
-    *(("encodings", "export", "q.onnx", "--format", form, "-o", f"{form}.json")
-      for form in ("aimet-0.6.1", "aimet-1.0.0", "aimet-2.0.0", "qnn", "ort")),
-    ("check", "q.onnx", "--json-out", "check.json"),
-    ("analyze", "q.onnx", "--target", "qnn_htp", "--json-out", "analyze.json"),
-    ("compare", "m.onnxtxt", "q.onnx", "--data", "random:2", "--json-out", "compare.json"),
-    ("mixed-precision", "m.onnxtxt", "--data", "random:2", "--min-sqnr", "40", "-o", "p.onnx", "--recipe", "recipe.toml"),
-    ("qdq", "remove", "q.onnx", "--select", "tensor:x", "-o", "e.onnx", "--record", "edits.toml"),
-    (*_SENSE, "journal.json"),
-)  # fmt: skip
-#: Seed → command lines that read it, where it is the file of that name.
-READERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "r.json": (
-        ("quantize", "m.onnxtxt", "--ranges", "r.json", "-o", "o.onnx"),
-        ("calibrate", "--merge", "r.json", "s.json", "-o", "o.json"),
-    ),
-    "s.json": (
-        ("calibrate", "--merge", "s.json", "s.json", "-o", "o.json"),
-        ("quantize", "m.onnxtxt", "--method", "entropy", "--ranges", "s.json", "-o", "o.onnx"),
-    ),
-    **{f"{form}.json": (
-        ("encodings", "import", "m.onnxtxt", f"{form}.json", "-o", "o.onnx"),
-        ("encodings", "convert", f"{form}.json", "--format", "aimet-2.1.0", "--model", "m.onnxtxt", "-o", "o.json"),
-        ("encodings", "convert", f"{form}.json", "--format", "qnn", "-o", "o.json", "--json"),
-    ) for form in ("aimet-0.6.1", "aimet-1.0.0", "aimet-2.0.0", "qnn", "ort")},
-    "check.json": (("check", "q.onnx", "--baseline", "check.json"),),
-    "analyze.json": (("analyze", "q.onnx", "--target", "qnn_htp", "--baseline", "analyze.json"),),
-    "compare.json": (("compare", "m.onnxtxt", "q.onnx", "--data", "random:1", "--baseline", "compare.json"),),
-    "recipe.toml": (("quantize", "m.onnxtxt", "--recipe", "recipe.toml", "--ranges", "r.json", "-o", "o.onnx"),),
-    "edits.toml": (("opt", "q.onnx", "-p", "@edits.toml", "-o", "o.onnx"),
-                   ("qdq", "remove", "q.onnx", "--select", "tensor:s", "-o", "o.onnx", "--record", "edits.toml")),
-    "journal.json": ((*_SENSE, "journal.json"),),
-    "overrides.json": (
-        (*_QUANTIZE, "--extra-options", "TensorQuantOverrides=@overrides.json", "-o", "o.onnx"),),
-    "names.json": (("encodings", "import", "m.onnxtxt", "qnn.json", "--map", "names.json", "-o", "o.onnx"),),
-    "lengths.json": (("split", "d.onnx", "-o", "o", "--specializations", "lengths.json", "--print-pipeline"),),
-    "config.json": (("split", "d.onnx", "-o", "o", "--print-pipeline"),),
-    "d/manifest.json": (
-        ("generate", "d", "--prompt-ids", "1,2", "--max-new", "2", "--no-verify"),
-        ("split", "d.onnx", "-o", "d", "--overwrite", "--print-pipeline"), ("check", "d", "--no-runtime"),
-        ("generate", "d", "--prompt-ids", "1,2", "--max-new", "2"),
-    ),
-    "m.onnxtxt": (("inspect", "m.onnxtxt"), ("check", "m.onnxtxt", "--json"), ("simplify", "m.onnxtxt", "-o", "o.onnx")),
-    "p.toml": (("quantize", "m.onnxtxt", "--ranges", "r.json", "--preset", "p.toml", "-o", "o.onnx"),),
-    "t.toml": (
-        ("analyze", "q.onnx", "--target", "t.toml"),
-        ("quantize", "m.onnxtxt", "--ranges", "r.json", "--target", "t.toml", "-o", "o.onnx"),
-    ),
-}  # fmt: skip
-#: Texts of the command line: the last word of each is damaged.
-SPOKEN: tuple[tuple[str, ...], ...] = (
-    ("opt", "q.onnx", "-o", "o.onnx", "-p", 'fold-batch-norm,insert-qdq{weights=int8},remove-qdq{select=["tensor:s","!op:Relu"]}'),
-    ("opt", "q.onnx", "-o", "o.onnx", "-p", "bind-shapes{dims=[N=1]},infer-shapes,round-scales-pow2{rounding=nearest}"),
-    ("match", "q.onnx", "re:^(pro|s).*t$ & !after:path:product..end"), ("match", "q.onnx", "in:layer:0..3"),
-    ("match", "q.onnx", "io:before:tensor:*[s-t]?"), ("analyze", "q.onnx", "--require-npu", "95%", "--target", "qnn_htp"),
-    (*_QUANTIZE, "-o", "o.onnx", "--extra-options", "WeightSymmetric=True"),
-    ("calibrate", "m.onnxtxt", "--data", "random:1", "-o", "o.json", "--method", "percentile", "--method-option", "percentile=99.9"),
-    ("calibrate", "m.onnxtxt", "-o", "o.json", "--data", "random:2:3"), ("split", "d.onnx", "-o", "o", "--prefill", "8,16"),
-    ("qdq", "set", "q.onnx", "--select", "tensor:s", "-o", "o.onnx", "--scale", "0.5"),
-    ("encodings", "convert", "qnn.json", "--format", "ort", "-o", "o.json", "--model", "m.onnxtxt"),
-)  # fmt: skip
+_MADE = (
+    """quantize m.onnxtxt --data random:2 --save-ranges r.json -o q.onnx
+calibrate m.onnxtxt --data random:2 --method entropy --statistics -o s.json
+check q.onnx --json-out check.json
+analyze q.onnx --target qnn_htp --json-out analyze.json
+compare m.onnxtxt q.onnx --data random:2 --json-out compare.json
+mixed-precision m.onnxtxt --data random:2 --min-sqnr 30 --keep-sigmoid --exclude op:Relu -o p.onnx --recipe recipe.toml
+qdq remove q.onnx --select tensor:x -o e.onnx --record edits.toml
+deploy m.onnxtxt --data random:1 --target generic_int8 -o dp
+sensitivity m.onnxtxt --data random:2 --ranges r.json -o o.json --resume journal.json""".splitlines()
+    + [f"encodings export q.onnx --format {form} -o {form}.json" for form in _FORMATS]
+)
+#: A seed, and a command line that reads it.
+_READ = (
+    """r.json quantize m.onnxtxt --ranges r.json -o o.onnx
+r.json calibrate --merge r.json s.json -o o.json
+s.json calibrate --merge s.json s.json -o o.json
+s.json quantize m.onnxtxt --method entropy --ranges s.json -o o.onnx
+check.json check q.onnx --baseline check.json
+analyze.json analyze q.onnx --target qnn_htp --baseline analyze.json
+compare.json compare m.onnxtxt q.onnx --data random:1 --baseline compare.json
+recipe.toml quantize m.onnxtxt --recipe recipe.toml --ranges r.json -o o.onnx
+edits.toml opt q.onnx -p @edits.toml -o o.onnx
+edits.toml qdq remove q.onnx --select tensor:s -o o.onnx --record edits.toml
+journal.json sensitivity m.onnxtxt --ranges r.json --data random:2 -o o.json --overwrite --resume journal.json
+overrides.json quantize m.onnxtxt --data random:2 --extra-options TensorQuantOverrides=@overrides.json -o o.onnx
+names.json encodings import m.onnxtxt qnn.json --map names.json -o o.onnx
+lengths.json split d.onnx -o o --specializations lengths.json --print-pipeline
+config.json split d.onnx -o o --print-pipeline
+dp/report.json deploy m.onnxtxt --data random:1 --target generic_int8 -o dp --overwrite
+d/manifest.json generate d --prompt-ids 1,2 --max-new 2 --no-verify
+d/manifest.json generate d --prompt-ids 1,2 --max-new 2
+d/manifest.json split d.onnx -o d --overwrite --context 8 --prefill 4
+d/manifest.json quantize d --data random:1 -o o
+d/manifest.json check d --no-runtime
+m.onnxtxt inspect m.onnxtxt
+m.onnxtxt check m.onnxtxt --json
+m.onnxtxt simplify m.onnxtxt -o o.onnx
+p.toml quantize m.onnxtxt --ranges r.json --preset p.toml -o o.onnx
+t.toml analyze q.onnx --target t.toml
+t.toml quantize m.onnxtxt --ranges r.json --target t.toml -o o.onnx""".splitlines()
+    + [
+        f"{form}.json encodings {rest.format(form)}"
+        for form in _FORMATS
+        for rest in (
+            "import m.onnxtxt {}.json -o o.onnx",
+            "convert {}.json --format aimet-2.1.0 --model m.onnxtxt -o o.json",
+            "convert {}.json --format qnn -o o.json --json",
+        )
+    ]
+)
+#: A command line, and the text behind it that is damaged.
+_SPOKEN = """opt q.onnx -o o.onnx -p | fold-batch-norm,insert-qdq{weights=int8},remove-qdq{select=["tensor:s","!op:Relu"]}
+opt q.onnx -o o.onnx -p | bind-shapes{dims=[N=1]},infer-shapes,round-scales-pow2{rounding=nearest}
+match q.onnx | re:^(pro|s).*t$ & !after:path:product..end
+match q.onnx | in:layer:0..3
+match q.onnx | io:before:tensor:*[s-t]?
+analyze q.onnx --target qnn_htp --require-npu | 95%
+quantize m.onnxtxt --data random:2 -o o.onnx --extra-options | WeightSymmetric=True
+calibrate m.onnxtxt --data random:1 -o o.json --method percentile --method-option | percentile=99.9
+calibrate m.onnxtxt -o o.json --data | random:2:3
+split d.onnx -o o --prefill | 8,16
+qdq set q.onnx --select tensor:s -o o.onnx --scale | 0.5
+encodings convert qnn.json -o o.json --model m.onnxtxt --format | ort""".splitlines()
 #: What a value may become, in JSON or TOML or neither.
 HOSTILE = (
     "null", "true", "-1", "0", "1e999", "-1e999", "NaN", "-inf", "1.5", "1e-320", "9" * 19, "9" * 400, "9" * 5000, '""', '"x"',
@@ -134,8 +123,8 @@ def seeds() -> dict[str, bytes]:
         try:
             for name, data in _BY_HAND.items():
                 Path(name).write_bytes(data)
-            for arguments in _MADE:
-                assert run(list(arguments)) == 0, (arguments, silent.getvalue())
+            for line in _MADE:
+                assert run(line.split()) == 0, (line, silent.getvalue())
             folder(Path("d"), [(1, 4, 8), (1, 1, 8)])
             dynamic(Path("d.onnx"))
             return {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
@@ -146,20 +135,17 @@ def seeds() -> dict[str, bytes]:
 def inputs(seed: int) -> Iterator[tuple[str, list[str], dict[str, bytes]]]:
     """Without end: what was done, a command line, and the files that it reads, by their names."""
     draw, files = random.Random(seed), seeds()
-    shipped = {
-        name: [*sorted((PACKAGE / kind).glob("*.toml"))]
-        for name, kind in (("p.toml", "presets"), ("t.toml", "targets"))
-    }
+    shipped = {"p.toml": [*PACKAGE.glob("presets/*.toml")], "t.toml": [*PACKAGE.glob("targets/*.toml")]}
     while True:
         if draw.random() < 0.2:
-            *arguments, text = draw.choice(SPOKEN)
-            damaged = _damaged(draw, text.encode(), draw.choice((_bytes, _words)))
-            yield f"spoken {arguments[0]}", [*arguments, os.fsdecode(damaged).replace("\0", "") or "x"], dict(files)
+            line, text = draw.choice(_SPOKEN).split(" | ")
+            damaged = os.fsdecode(_damaged(draw, text.encode(), draw.choice((_bytes, _words)))).replace("\0", "")
+            yield f"spoken {line.split()[0]}", [*line.split(), damaged or "x"], dict(files)
             continue
-        name, readers = draw.choice([*READERS.items()])
-        data = draw.choice(shipped[name]).read_bytes() if name in shipped else files[name]
+        name, *arguments = draw.choice(_READ).split()
+        data = draw.choice(sorted(shipped[name])).read_bytes() if name in shipped else files[name]
         how = draw.choice((_bytes, _words, _values) if name.endswith(".json") else (_bytes, _words, _words))
-        yield f"{name} {how.__name__}", [*draw.choice(readers)], {**files, name: _damaged(draw, data, how)}
+        yield f"{name} {how.__name__}", arguments, {**files, name: _damaged(draw, data, how)}
 
 
 def _damaged(draw: random.Random, data: bytes, how: Callable[[random.Random, bytes], bytes]) -> bytes:

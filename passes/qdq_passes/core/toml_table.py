@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -82,8 +83,9 @@ class TomlTable:
         for item in value:
             if not isinstance(item, str) or not _LINE.fullmatch(item):
                 raise self._mismatch(key, "expected a list of texts of one line each", item)
-            if value.count(item) > 1:
-                raise self.error(f"{key!r} lists {item!r} twice")
+        if len(set(value)) != len(value):
+            twice = next(item for item, count in Counter(value).items() if count > 1)
+            raise self.error(f"{key!r} lists {twice!r} twice")
         return tuple(value)
 
     def choices(self, key: str, allowed: Sequence[str], *, required: bool = False) -> tuple[str, ...]:
