@@ -53,7 +53,7 @@ def _stored(path: str) -> dict[str, float | None]:
     Raises:
         UsageError: the file is no such report.
     """
-    from qdq_passes.documents import json_of
+    from qdq_passes.numerics.documents import json_of
 
     from qdqtool.io.files.read import read_text
 

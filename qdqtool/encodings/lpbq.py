@@ -7,11 +7,11 @@ import json
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant, remove
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq
 from qdq_passes.graph.uses import all_nodes, constant_array
+from qdq_passes.numerics.documents import json_of
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
 from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.qdq.look.pairs import encoding_of

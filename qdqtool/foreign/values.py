@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 
 import numpy as np
-from qdq_passes.documents import json_of
 from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.numerics.documents import json_of
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.override import Override
 from qdq_passes.select.selectors import literal

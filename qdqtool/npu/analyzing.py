@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 from qdq_passes.core.findings import LEVELS, Finding, is_at_least
-from qdq_passes.documents import json_of
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import TARGET
 from qdq_passes.graph.edit import copy_model
@@ -28,6 +27,7 @@ from qdq_passes.npu.traps.rule import find_traps
 from qdq_passes.npu.traps.table import ALWAYS
 from qdq_passes.npu.units.units import Unit, units_of
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, Boundary, Verdict
+from qdq_passes.numerics.documents import json_of
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
 from qdq_passes.refine.look.scale_positions import Positions

@@ -11,8 +11,8 @@ import struct
 import zlib
 from dataclasses import asdict, dataclass
 
-from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError
+from qdq_passes.numerics.documents import json_of
 
 from qdqtool.targets.target import Target
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.documents import toml_of, typed
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.documents import toml_of, typed
 from qdq_passes.select.selectors import literal
 
 from qdqtool.io.files.atomic import write_whole

@@ -236,8 +236,8 @@ def _finding(level: str, rule: str, where: str, message: str, hint: str) -> dict
 
 def _known(path: str) -> set[tuple[str, str]]:
     """(rule, place) of the findings of an earlier report."""
-    from qdq_passes.documents import json_of
     from qdq_passes.errors import UsageError
+    from qdq_passes.numerics.documents import json_of
 
     from qdqtool.io.files.read import read_text
 

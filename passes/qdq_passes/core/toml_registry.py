@@ -17,8 +17,8 @@ from pathlib import Path
 
 from qdq_passes.core.registry import Entry, by_name, entry_point_entries, search_path, unknown_name
 from qdq_passes.core.toml_table import TomlTable
-from qdq_passes.documents import toml_of
 from qdq_passes.errors import ModelError, SetupError, UsageError
+from qdq_passes.numerics.documents import toml_of
 
 SUFFIX = ".toml"
 #: How many files may extend one another.

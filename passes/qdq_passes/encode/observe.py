@@ -9,13 +9,13 @@ from typing import ClassVar, Protocol
 import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass
-from qdq_passes.documents import json_of
 from qdq_passes.encode.edit.encoding_policy import WithHistogram
 from qdq_passes.encode.edit.precision import ObservedRange
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import CALIBRATED, Calibrated
 from qdq_passes.graph.uses import all_values
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.documents import json_of
 
 Feeds = Iterable[Mapping[str, Array]]
 

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from qdq_passes.documents import json_of, typed
 from qdq_passes.graph.uses import all_graphs, all_nodes
+from qdq_passes.numerics.documents import json_of, typed
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.histogram import Histogram
 

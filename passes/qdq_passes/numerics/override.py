@@ -9,8 +9,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from qdq_passes.documents import json_of
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.documents import json_of
 from qdq_passes.numerics.encoding import FLOAT32_MAX, Encoding, parse_dtype
 
 _KEYS = ("axis", "dtype", "high", "low", "reduced", "scale", "symmetric", "zero_point")

@@ -17,8 +17,8 @@ from typing import Any
 
 from qdq_passes.core.base import Named, Pass
 from qdq_passes.core.registry import PASSES, Entry
-from qdq_passes.documents import DEEPEST, json_of
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.documents import DEEPEST, json_of
 from qdq_passes.pipeline.option_types import from_text, to_text
 
 _WORD = re.compile(r"[A-Za-z0-9_.:/*+\-]+")

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import whole_file, write_whole

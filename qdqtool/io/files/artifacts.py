@@ -8,8 +8,8 @@ import json
 import os
 from typing import Any
 
-from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text
@@ -71,7 +71,7 @@ def read_document(path: str | os.PathLike[str]) -> Any:
     """The JSON document in the file at ``path``.
 
     Raises:
-        ModelError: no such file, or no JSON as `qdq_passes.documents.json_of` has it.
+        ModelError: no such file, or no JSON as `qdq_passes.numerics.documents.json_of` has it.
     """
     try:
         return json_of(read_text(path))

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qdq_passes.core.base import Pass
-from qdq_passes.documents import toml_of
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.documents import toml_of
 from qdq_passes.pipeline.option_types import plain_value
 from qdq_passes.pipeline.text import is_default, make_pass, parse_passes
 

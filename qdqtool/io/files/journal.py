@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import folder_for, refuse_existing, write_whole, writing

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from qdq_passes.documents import json_of
+from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.artifacts import canonical_json
 

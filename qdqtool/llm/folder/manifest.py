@@ -9,8 +9,8 @@ from typing import Any
 
 from qdq_passes.core.findings import Finding
 from qdq_passes.decoder.look.record import Decoder, Layout, Phase
-from qdq_passes.documents import typed
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.numerics.documents import typed
 
 from qdqtool.io.files.artifacts import read_json, write_json
 from qdqtool.io.files.progress import Progress

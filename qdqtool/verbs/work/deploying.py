@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from qdq_passes.clean.fix_shapes import FixShapes
-from qdq_passes.errors import UsageError
+from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.documents import typed
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.comparison.cumulative import compare_models
@@ -144,8 +145,7 @@ def _begun(asked: Deploy) -> Job:
     if asked.min_metric is not None and asked.float_metric is None:
         raise UsageError("--min-metric without a metric", hint="give --float-metric module:function")
     folder = os.path.abspath(asked.output)
-    listed = lambda path: read_json(path, kind=deployment.KIND, max_version=deployment.VERSION)["files"]  # noqa: E731
-    old = files_left(folder, deployment.REPORT, listed, overwrite=asked.overwrite)
+    old = files_left(folder, deployment.REPORT, _listed, overwrite=asked.overwrite)
     foreign = sorted(set(os.listdir(folder)) - old) if old else []
     if foreign:
         hint = "take them away, or give another folder: it is replaced whole"
@@ -161,6 +161,15 @@ def _begun(asked: Deploy) -> Job:
         metric=None if asked.float_metric is None else open_metric(asked.float_metric),
         folder=folder,
     )
+
+
+def _listed(report: str) -> Iterable[str]:
+    """The files that an earlier run lists in its report."""
+    found = read_json(report, kind=deployment.KIND, max_version=deployment.VERSION).get("files")
+    try:
+        return typed(tuple[str, ...], found, "files")
+    except ValueError as error:
+        raise ModelError(str(error), where=report, hint="take the folder away, or give another") from error
 
 
 def _again(data: FeedSpec) -> FeedSpec:

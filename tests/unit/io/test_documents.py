@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from qdq_passes.decoder.look.record import Decoder
-from qdq_passes.documents import json_of, toml_of, typed
-from qdq_passes.errors import ModelError
+from qdq_passes.errors import ModelError, QdqError
+from qdq_passes.numerics.documents import json_of, toml_of, typed
 
 from qdqtool.presets.loading import load_preset
 from qdqtool.targets.loading import load_target
+from qdqtool.verbs.quantize import Quantize
+from qdqtool.verbs.work.quantizing import laid_under
 from tests.architecture.places import ROOT
 from tests.cases.cli_helpers import DIGITS, cli, command_line, environment, write
 from tests.golden_messages.refusal import refusal
@@ -152,3 +154,13 @@ def test_a_family_of_files_has_an_end(tmp_path: Path, kind: str) -> None:
         )
     with refusal(ModelError):
         (load_target if kind == "target" else load_preset)(tmp_path / "0.toml")
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["annotate = ['os:system']", "output = 'x'", "overwrite = true", "data = 'm:f'", "seed = '1'", "exclude = 1"],
+)
+def test_a_recipe_says_how_and_nothing_else(tmp_path: Path, option: str) -> None:
+    (tmp_path / "r.toml").write_text(f"format = 'qdqtool.recipe'\nversion = 1\npreset = 'xint8'\n[options]\n{option}")
+    with refusal(QdqError):
+        laid_under(Quantize("m.onnx"), tmp_path / "r.toml")

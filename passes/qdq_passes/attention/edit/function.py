@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from qdq_passes.documents import json_of, typed
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.annotate import ORIGIN, Origin
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.edit import graph_of, inherit
 from qdq_passes.graph.nesting import INHERITED_KEYS
 from qdq_passes.graph.uses import constant_array, is_standard
+from qdq_passes.numerics.documents import json_of, typed
 
 #: Domain of the functions, and the version of it.
 DOMAIN, VERSION = "qdqtool.llm", 1

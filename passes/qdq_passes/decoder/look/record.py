@@ -9,8 +9,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from qdq_passes.documents import typed
 from qdq_passes.graph.annotate import Annotation
+from qdq_passes.numerics.documents import typed
 
 Layout = Literal["in-place", "slide"]
 Phase = Literal["prefill", "decode"]

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.graph.edit import Namer, set_constant
+from qdq_passes.numerics.documents import json_of
 from qdq_passes.numerics.encoding import Encoding
 
 #: In ``metadata_props`` of stored integers whose scale moved without them: the scales that they were made with, and those now.

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from qdq_passes.documents import json_of
 from qdq_passes.errors import ModelError, QdqError
+from qdq_passes.numerics.documents import json_of
 from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
 
