@@ -81,7 +81,7 @@ def attack(state: State, inputs: int, options: argparse.Namespace) -> None:
                         )
                 bar.advance(task)
             state.done = last
-            state.write(options.state)
+            state.write(options.resume)
         if small is not None:
             small.end()
 
@@ -94,7 +94,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="how many kills or interrupts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--state", type=Path, help="file that says how far it is: an interrupted attack goes on there")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="keep in FILE how far it is; an interrupted attack goes on there"
+    )
     parser.add_argument(
         "--minimise", action="store_true", help="make findings small, and keep them in tests/fuzz/found"
     )
@@ -104,7 +106,7 @@ def main() -> int:
             problems = kills.run(options.count, options.seed, options.what.rstrip("s"), Path(folder))
         print("\n".join(problems) or f"{options.count} {options.what}: nothing lost")
         return 1 if problems else 0
-    state = State.read(options.state, options.seed)
+    state = State.read(options.resume, options.seed)
     attack(state, options.inputs, options)
     print(f"{state.done} inputs, exit codes {dict(sorted(state.codes.items()))}")
     for signature, count in state.found.most_common():

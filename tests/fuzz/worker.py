@@ -20,6 +20,7 @@ from pathlib import Path
 CPU, MEMORY, ASLEEP = 10.0, 2 << 30, 60.0
 #: Exit codes of a command that kept its promise.
 ALLOWED = (0, 1, 2, 3)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -130,6 +131,8 @@ class Worker:
             return self._anew(f"dead process (exit {self.process.exitcode})")
         if found.code not in ALLOWED:
             found.problem = f"exit {found.code}"
+        elif found.problem:
+            pass
         elif found.cpu > CPU:
             found.problem = "slow"
         elif found.peak > MEMORY:
@@ -201,16 +204,18 @@ def _serve(pipe: Connection, folder: str, shared: dict[str, bytes]) -> None:
         code = run([*job["arguments"], *_verbosity(job["arguments"])])
         cpu = time.process_time() - start
         said.flush()
+        files = {} if "--overwrite" in job["arguments"] else {**shared, **job["files"]}
         text = Path(f"{folder}.out").read_text(encoding="utf-8", errors="replace")
-        pipe.send(
-            {
-                "code": code,
-                "cpu": cpu,
-                "peak": _peak(),
-                "said": text[-2000:],
-                "where": _raised(text) if code not in ALLOWED else "",
-            }
-        )
+        where = _raised(text) if code not in ALLOWED else ""
+        problem = _left(files) or ("control characters" if _CONTROL.search(text) else "")
+        pipe.send({"code": code, "problem": problem, "cpu": cpu, "peak": _peak(), "said": text[-2000:], "where": where})
+
+
+def _left(files: dict[str, bytes]) -> str:
+    """What a command did that none may: to its inputs, or with a file that it did not take away."""
+    changed = [name for name, data in files.items() if not os.path.isfile(name) or Path(name).read_bytes() != data]
+    stale = [path for path in Path().rglob(".*") if path.suffix in (".tmp", ".old")]
+    return f"changed {changed[0]}" if changed else f"left {stale[0]}" if stale else ""
 
 
 def _prepare(folder: str, files: dict[str, bytes]) -> None:

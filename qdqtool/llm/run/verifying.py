@@ -268,15 +268,16 @@ def _first_bad_layer(session: Session, reference: _Reference, lengths: Sequence[
     for (layer, part), expected in sorted(reference.caches.items()):
         scale = float(np.abs(expected).max()) or 1.0
         for row, length in enumerate(lengths):
-            got = _cached(session, layer, part)[row, :length]
-            difference = np.abs(got.astype(np.float32) - expected[:length]).max()
-            if not difference <= tolerance * scale:
+            held, wanted = _cached(session, layer, part), expected[:length]
+            if held is None or (got := held[row, :length]).shape != wanted.shape:  # the folder is another model's
+                return layer
+            if not np.abs(got.astype(np.float32) - wanted).max(initial=0.0) <= tolerance * scale:
                 return layer
     return None
 
 
-def _cached(session: Session, layer: int, part: str) -> Array:
-    """Keys or values of ``layer``, [rows, slots, …], out of a state of several layers too."""
+def _cached(session: Session, layer: int, part: str) -> Array | None:
+    """Keys or values of ``layer``, [rows, slots, …], out of a state of several layers too; None where there is no such layer."""
     for tensor in session.manifest.models[0].decoder.cache:
         if tensor.part in (part, "both") and tensor.layer <= layer < tensor.layer + tensor.layers:
             held = session.cache(tensor.layer, tensor.part)
@@ -287,4 +288,4 @@ def _cached(session: Session, layer: int, part: str) -> Array:
             behind = tensor.layers if (tensor.part, part) == ("both", "value") else 0  # all keys, then all values
             found: Array = held[:, :, behind + layer - tensor.layer]
             return found
-    raise KeyError((layer, part))
+    return None
