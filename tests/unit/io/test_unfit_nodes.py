@@ -10,12 +10,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 from qdq_passes.core.base import Change, Pass
-from qdq_passes.errors import ModelError
+from qdq_passes.errors import ModelError, QdqError, VerifyError
+from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import PassError, Pipeline
 
 from qdqtool.io.models.load import load
 from tests.cases.io_helpers import HEADER, parsed, refused, write
-from tests.cases.small_models import model as model_of_text
 from tests.suites import contributed
 
 
@@ -94,23 +94,44 @@ def test_what_gives_way(tmp_path: Path) -> None:
     assert (model.producer_name, model.metadata_props["note"]) == ("\ufffdroducername", "\ufffdetavalue")
 
 
-def test_a_pass_that_fails_on_contradictions_says_so(tmp_path: Path) -> None:
-    """It is the model's fault, where onnx finds one; else it is ours."""
-    path = write(tmp_path, parsed("g (float[2] x) => (float[2] y) <int64[2] w = {1, 2}> { [n] y = Add (x, w) }"))
-    for model, kind in (
-        (load(path), ModelError),
-        (model_of_text("g (float[2] x) => (float[2] y) { y = Neg (x) }"), PassError),
-    ):
-        with pytest.raises(kind, match="failed with ZeroDivisionError"):
-            Pipeline((Failing(),)).run(model)
+FINE = "g (float[2] x) => (float[2] y) { y = Neg (x) }"
+#: What onnx finds: float and int64 are added. What the verifier finds: the nodes are out of order.
+UNFIT = "g (float[2] x) => (float[2] y) <int64[2] w = {1, 2}> { y = Add (x, w) }"
+UNSORTED = "g (float[2] x) => (float[2] y) { y = Neg (h)  h = Abs (x) }"
 
 
 @dataclass(frozen=True)
 class Failing(Pass):
-    """Fail.
-
-    Graph: any. Requires: nothing. Keeps: all. Skips: nothing.
-    """
+    """Fail."""
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         yield Change("never", str(1 // 0))
+
+
+@dataclass(frozen=True)
+class Doubling(Pass):
+    """Give two nodes one name."""
+
+    def run(self, model: ir.Model) -> Iterator[Change]:
+        for node in model.graph:
+            node.name = "twice"
+        model.graph.append(ir.node("Neg", [model.graph.inputs[0]], name="twice"))
+        yield Change("rename", "twice")
+
+
+@pytest.mark.parametrize(
+    ("pass_", "text", "kind"),
+    [
+        (Failing(), FINE, PassError),
+        (Failing(), UNFIT, ModelError),
+        (Doubling(), FINE, VerifyError),
+        (Doubling(), UNFIT, ModelError),
+        (Doubling(), UNSORTED, ModelError),
+    ],
+)
+def test_whose_fault_it_is(tmp_path: Path, pass_: Pass, text: str, kind: type[QdqError]) -> None:
+    """A pass that fails, or leaves an error, is to blame; not where the model had errors, or onnx finds that it does not fit."""
+    model = load(write(tmp_path, parsed(text)))
+    with pytest.raises(kind) as caught:
+        Pipeline((pass_,)).run(model, hooks=[VerifyEach()])
+    assert type(caught.value) is kind
