@@ -15,6 +15,9 @@ import click
 from qdqtool.cli.options import command, load_model, model_argument
 from qdqtool.cli.render import Out, say
 
+#: Names by which a browser here asks.
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
 
 @command()
 @model_argument
@@ -34,8 +37,9 @@ def view(out: Out, model: str, port: int, no_browser: bool, once: bool) -> None:
         shown = os.path.join(folder, os.path.splitext(os.path.basename(model))[0] + ".onnx")
         for data_file in write_for_viewer(load_model(model), shown):
             out.warn(f"{data_file} is large: Netron shows no values of its weights")
+        _answer_this_machine_alone()
         with contextlib.redirect_stdout(sys.stderr):  # older versions talk to stdout
-            host, port = netron.start(shown, address=("127.0.0.1", port or None), browse=not no_browser and not once)
+            host, port = netron.start(shown, address=("127.0.0.1", port), browse=not no_browser and not once)
         url = f"http://{host}:{port}"
         stop = "" if once else "  (Ctrl-C stops it)"
         out.result({"url": url, "model": model}, lambda: say(f"{url}{stop}"))
@@ -50,6 +54,27 @@ def view(out: Out, model: str, port: int, no_browser: bool, once: bool) -> None:
         finally:
             netron.stop()
             signal.signal(signal.SIGTERM, before)
+
+
+def _answer_this_machine_alone() -> None:
+    """Have servers of this process refuse requests that name another host, as a stranger's page does whose name leads here."""
+    from http.server import BaseHTTPRequestHandler
+
+    parse = BaseHTTPRequestHandler.parse_request
+
+    def parse_request(self: BaseHTTPRequestHandler) -> bool:
+        if not parse(self):
+            return False
+        port = self.connection.getsockname()[1]
+        if self.headers.get("Host", "").lower() in {f"{host}:{port}" for host in HOSTS} | set(
+            HOSTS if port == 80 else ()
+        ):
+            return True
+        self.send_response(403)  # the error page of the base class logs what netron cannot write
+        self.end_headers()
+        return False
+
+    setattr(BaseHTTPRequestHandler, "parse_request", parse_request)  # noqa: B010  (a method is replaced)
 
 
 def _fetch(url: str, size: int) -> None:

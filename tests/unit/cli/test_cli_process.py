@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.request import ProxyHandler, build_opener
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import numpy as np
 import onnx
@@ -173,7 +174,7 @@ def test_help_is_light_and_inspect_is_lean() -> None:
     assert loaded_by("match", DIGITS, "op:Conv") & {"onnxruntime", "rich", "sympy.core"} == set()
 
 
-def fetch(url: str) -> bytes:
+def fetch(url: str | Request) -> bytes:
     with build_opener(ProxyHandler({})).open(url, timeout=10) as answer:
         body: bytes = answer.read()
         return body
@@ -189,6 +190,9 @@ def test_view_serves_the_annotated_model(tmp_path: Path) -> None:
         assert running.stdout is not None
         url = running.stdout.readline().split()[0]
         assert url.startswith("http://127.0.0.1:")
+        for host in ("stranger.example", f"stranger.example:{url.rpartition(':')[2]}", "localhost:1"):
+            with pytest.raises(HTTPError, match="403"):
+                fetch(Request(url, headers={"Host": host}))
         page = fetch(url).decode()
         assert "/data/q.onnx" in page
         model = onnx.load_from_string(fetch(f"{url}/data/q.onnx"))
