@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -88,6 +89,28 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     file = dumped(tmp_path, "0")
     next(tmp_path.glob("*.qdqnpu")).unlink()
     assert "cannot open " in refusal(str(file))
+
+
+@pytest.mark.parametrize("how", ["link", "hard link", "folder", "pipe"])
+def test_a_file_behind_a_link(how: str, tmp_path: Path) -> None:
+    """What Python refuses the provider refuses: a link, one on the way, another name of the file, what is no file."""
+    file = dumped(tmp_path, "0")
+    (payload,) = tmp_path.glob("*.qdqnpu")
+    moved = tmp_path / "elsewhere" / payload.name
+    moved.parent.mkdir()
+    payload.rename(moved)
+    if how == "folder":
+        made = onnx.load(file)
+        (attribute,) = (a for n in made.graph.node for a in n.attribute if a.name == "ep_cache_context")
+        attribute.s = b"linked/" + attribute.s
+        onnx.save(made, file)
+        (tmp_path / "linked").symlink_to("elsewhere")
+    elif how == "pipe":
+        os.mkfifo(payload)
+    else:
+        (payload.symlink_to if how == "link" else payload.hardlink_to)(moved)
+    wanted = {"hard link": "has several hard links", "pipe": "is no regular file"}.get(how, "is behind a link")
+    assert wanted in refusal(str(file))
 
 
 @pytest.mark.parametrize("name", ["../elsewhere.bin", "/etc/passwd", "a/../../b", ""])

@@ -47,7 +47,7 @@ std::string read_context(const Api& api, const ort::Graph* graph, const ort::Nod
   api.check(api.Graph_GetModelPath(graph, &model));
   // A model from memory has no path: the session's option says where it would be.
   const fs::path beside = model && *model ? fs::path(model) : path_of(model_path);
-  return read_file(beside.parent_path() / file);
+  return read_below(beside.parent_path(), file);
 }
 
 HeldNode make_context_node(const Api& api, const ort::Graph* graph, const ort::Node* fused, const std::string& payload,

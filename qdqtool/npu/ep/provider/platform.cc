@@ -1,15 +1,45 @@
 #include "provider/platform.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
+#include <utility>
+#ifndef _WIN32
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
 
 #include "program/kernel.hpp"
 
 namespace qdqtool {
 
 namespace fs = std::filesystem;
+
+#ifndef _WIN32
+namespace {
+
+// An open file, closed where it goes out of scope.
+struct Handle {
+  explicit Handle(int opened) : number(opened) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(number, other.number);
+    return *this;
+  }
+  ~Handle() {
+    const int error = errno;
+    if (number >= 0) close(number);
+    errno = error;
+  }
+  int number;
+};
+
+}  // namespace
+#endif
 
 fs::path path_of(const std::string& utf8) { return fs::u8path(utf8); }
 
@@ -36,17 +66,46 @@ std::string as_utf8(const std::string& text) {
   return valid;
 }
 
-std::string read_file(const fs::path& path) {
+std::string read_below(const fs::path& folder, const fs::path& name) {
+  const fs::path path = folder / name;
+#ifdef _WIN32
+  fs::path way = folder;
+  for (const fs::path& part : name) {
+    way /= part;
+    if (fs::is_symlink(fs::symlink_status(way))) throw Error(utf8_of(way) + " is a link");
+  }
+  if (!fs::is_regular_file(path)) throw Error("cannot open " + utf8_of(path));
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error("cannot open " + utf8_of(path));
   std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (file.bad()) throw Error("cannot read " + utf8_of(path));
+#else
+  // Folder after folder, each relative to the one that is open, so that no name is resolved twice; the open file is looked at.
+  Handle at(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (auto part = name.begin(); at.number >= 0 && part != name.end(); ++part) {
+    const int kind = std::next(part) == name.end() ? O_NONBLOCK : O_DIRECTORY;  // a named pipe must not wait for its writer
+    at = Handle(openat(at.number, part->c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | kind));
+  }
+  struct stat status;
+  if (at.number < 0 && (errno == ELOOP || errno == ENOTDIR)) throw Error(utf8_of(path) + " is behind a link");
+  if (at.number < 0 || fstat(at.number, &status) != 0) throw Error("cannot open " + utf8_of(path));
+  if (!S_ISREG(status.st_mode)) throw Error(utf8_of(path) + " is no regular file");
+  if (status.st_nlink > 1) throw Error(utf8_of(path) + " has several hard links");
+  std::string bytes(static_cast<size_t>(status.st_size), '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count = read(at.number, &bytes[done], bytes.size() - done);
+    if (count <= 0) throw Error("cannot read " + utf8_of(path));
+    done += static_cast<size_t>(count);
+  }
+#endif
   return bytes;
 }
 
 void write_file(const fs::path& path, const std::string& bytes) {
   fs::path partial = path;
   partial += ".partial";
+  std::error_code ignored;
+  fs::remove(partial, ignored);  // a link of that name would be written through
   {
     std::ofstream file(partial, std::ios::binary);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
