@@ -38,11 +38,13 @@ class Extent:
         location: path relative to the model's folder.
         offset: first byte.
         length: bytes, or None: as many as the tensor has.
+        checksum: hex SHA-1 of the whole file; empty where it is not said.
     """
 
     location: str
     offset: int
     length: int | None
+    checksum: str = ""
 
 
 def extent_of(tensor: onnx.TensorProto) -> Extent:
@@ -65,7 +67,7 @@ def extent_of(tensor: onnx.TensorProto) -> Extent:
         entries[entry.key] = entry.value
     location = check_location(entries.get("location", ""), where)
     offset, length = (_number(key, entries[key], where) if key in entries else None for key in ("offset", "length"))
-    return Extent(location, offset or 0, length)
+    return Extent(location, offset or 0, length, entries.get("checksum", "").lower())
 
 
 def _number(key: str, text: str, where: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 
@@ -42,6 +43,8 @@ class TensorRules:
         self.folder = folder
         #: Size in bytes of each external data file seen.
         self.sizes: dict[str, int] = {}
+        #: Hex SHA-1 of each whose checksum a tensor says.
+        self.digests: dict[str, str] = {}
 
     def check(self, tensor: onnx.TensorProto, where: str) -> None:
         """Raise `ModelError` for the first thing that is wrong with ``tensor``, of ``where``."""
@@ -69,10 +72,19 @@ class TensorRules:
             raise ModelError("external data without a folder", where=where, hint="load the model from its file")
         size = self.sizes.get(extent.location)
         if size is None:
-            handle = external.open_data(self.folder, extent.location, where)
-            size = self.sizes[extent.location] = os.fstat(handle).st_size
-            os.close(handle)
+            with os.fdopen(external.open_data(self.folder, extent.location, where), "rb") as file:
+                size = self.sizes[extent.location] = os.fstat(file.fileno()).st_size
         external.check_bounds(extent, bytes_of(tensor.data_type, elements), size, where)
+        if extent.checksum and extent.checksum != self._digest(extent.location, where):
+            problem = f"external data {extent.location!r} has another SHA-1 than the model says"
+            raise ModelError(problem, where=where, hint="model and data file do not belong together: fetch both again")
+
+    def _digest(self, location: str, where: str) -> str:
+        """Hex SHA-1 of a data file, read once."""
+        if location not in self.digests:
+            with os.fdopen(external.open_data(self.folder or "", location, where), "rb") as file:
+                self.digests[location] = hashlib.file_digest(file, "sha1").hexdigest()
+        return self.digests[location]
 
 
 def bytes_of(code: int, elements: int) -> int:

@@ -5,6 +5,7 @@ downloads, which qdqtool never opens."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -67,6 +68,7 @@ LOCATION = ("location", "data.bin")
         ([LOCATION, ("offset", "999999999999999999")], "is too short"),
         ([LOCATION, ("offset", "12")], "is too short"),
         ([LOCATION, ("length", "999999999999")], "a length of 999999999999 bytes where type and shape need 8"),
+        ([LOCATION, ("checksum", "00" * 20)], "another SHA-1 than the model says"),
         ([LOCATION, ("length", "4")], "a length of 4 bytes where type and shape need 8"),
     ],
 )
@@ -78,7 +80,9 @@ def test_external_data_entries(tmp_path: Path, entries: list[tuple[str, str]], w
 
 def test_external_data_that_is_fine(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    path = external(tmp_path, ("location", "./data.bin"), ("offset", "8"), ("length", "8"), ("checksum", "00"))
+    external(tmp_path, LOCATION)
+    digest = hashlib.sha1((tmp_path / "data.bin").read_bytes()).hexdigest().upper()
+    path = external(tmp_path, ("location", "./data.bin"), ("offset", "8"), ("length", "8"), ("checksum", digest))
     tensor = load(path).graph.initializers["w"].const_value
     assert tensor is not None
     assert tensor.numpy().tolist() == [3, 4]
