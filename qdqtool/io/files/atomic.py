@@ -1,20 +1,25 @@
 """Files that appear whole or not at all: written beside their place under a hidden name, synced, renamed last.
 
-A process killed in between leaves the old file (or none) and a hidden ``.<name>.<random>.tmp``, which nothing reads."""
+A process killed in between leaves the old file (or none) and a hidden ``.<name>.qdqtool-<host>-<random>.tmp``, which nothing
+reads. It is locked as long as its writer lives; the next run that writes into the folder takes those away that nobody locks."""
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from qdq_passes.errors import QdqError, SetupError, UsageError
 
+from qdqtool.io.files.stale import CAN_LOCK, hidden_name, locked, remove_stale
+
 #: Create, never follow or truncate what somebody else put there.
 CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+#: Paths that this process put a file or a folder at, in order; what lay in a folder for temporary files is gone from there.
+PUT: deque[str] = deque(maxlen=100)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -26,8 +31,30 @@ def refuse_existing(path: str, *, overwrite: bool) -> None:
     """
     if os.path.isdir(path):
         raise UsageError("is a folder", where=path, hint="give the name of a file")
+    folder = os.path.realpath(os.path.dirname(path) or os.curdir)
+    if folder == "/dev" or folder.startswith("/proc/") or (os.path.exists(path) and not os.path.isfile(path)):
+        raise UsageError("is no regular file", where=path, hint="give the name of a file; --json prints on stdout")
     if not overwrite and os.path.lexists(path):
         raise UsageError("exists", where=path, hint="pass --overwrite")
+
+
+def refuse_name(path: str, *, is_folder: bool = False) -> None:
+    """Refuse what is no name of a file, or with ``is_folder`` of a folder.
+
+    Raises:
+        UsageError: it is none.
+    """
+    what = "folder" if is_folder else "file"
+    if not path.strip() or "\0" in path:
+        raise UsageError(f"{path!r} is no name of a {what}", hint=f"give the name of a {what}")
+    if path == "-":
+        raise UsageError(
+            f"is no name of a {what}", where=path, hint="nothing but --json is written to stdout; ./- is a name"
+        )
+    if not is_folder and (
+        path.endswith((os.sep, os.altsep or os.sep)) or os.path.basename(path) in (os.curdir, os.pardir)
+    ):
+        raise UsageError("is the name of a folder", where=path, hint="give the name of a file")
 
 
 def refuse_inputs(written: str, inputs: Iterable[object]) -> None:
@@ -121,22 +148,28 @@ class HiddenFile:
     """An open file under a hidden name in ``folder``, until `keep_as` gives it its own or `discard` takes it away."""
 
     def __init__(self, folder: str, name: str) -> None:
-        """Open ``.<name>.<random>.tmp``, nothing in it yet."""
-        short = name.encode(errors="replace")[:200].decode(errors="ignore")
-        self.path = os.path.join(folder, f".{short}.{secrets.token_hex(4)}.tmp")
-        self.file: BinaryIO = os.fdopen(os.open(self.path, CREATE, 0o666), "wb")
+        """Open a file of a hidden name, locked, nothing in it yet; those of writers that are dead are taken away."""
+        remove_stale(folder)
+        handle = None
+        while handle is None:  # where another run took it for stale before it was locked, another name
+            self.path = hidden_name(folder, name)
+            handle = locked(self.path, os.open(self.path, CREATE, 0o666))
+        self.file: BinaryIO = os.fdopen(handle, "wb")
 
     def sync(self) -> None:
-        """Bring what was written onto the disk and close the file."""
+        """Bring what was written onto the disk; nothing more can be written."""
         if not self.file.closed:
             self.file.flush()
             os.fsync(self.file.fileno())
-            self.file.close()
+            if not CAN_LOCK:  # such systems rename no open file
+                self.file.close()
 
     def keep_as(self, path: str) -> None:
         """Put the file in its place, replacing what stands there: a link is replaced, never followed."""
         self.sync()
         os.replace(self.path, path)
+        PUT.append(path)
+        self.file.close()
         sync_folder(os.path.dirname(path))
 
     def discard(self) -> None:

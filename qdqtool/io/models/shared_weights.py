@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
+from qdqtool.io.files.folders import path_inside
 from qdqtool.io.models.data_file import DataFile, nbytes_of
 from qdqtool.io.models.load import Slot, put, slots
 from qdqtool.io.models.provenance import Provenance
@@ -60,7 +61,7 @@ def save_shared(
     """
     target = os.path.abspath(os.fspath(folder))
     entries = provenance or {}
-    paths = {name: os.path.join(target, name) for name in models}
+    paths = {name: path_inside(target, name, where=target) for name in models}
     for path in paths.values():
         refuse_existing(path, overwrite=overwrite)
         for model in models.values():

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_whole
-from qdqtool.io.files.folders import files_left
+from qdqtool.io.files.folders import files_left, remove_inside
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.provenance import PRODUCER, own_version
 from qdqtool.io.models.shared_weights import save_shared
@@ -210,8 +210,7 @@ def _written(
     extra = profile.write(folder, manifest, tuple(graph for graph, _ in cut), beside)
     weights = tuple(os.path.basename(path) for path in saved if path.endswith(".data"))
     written = write_manifest(folder, manifest, more=[*weights, SPECIALIZATIONS, *extra])
-    for name in sorted(old - set(written.files) - {MANIFEST}):
-        os.unlink(os.path.join(folder, name))
+    remove_inside(folder, old - set(written.files) - {MANIFEST}, where=os.path.join(folder, MANIFEST))
     return tuple(graphs), (*written.files, MANIFEST), weights
 
 

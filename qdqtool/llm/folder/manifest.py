@@ -13,6 +13,7 @@ from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.documents import typed
 
 from qdqtool.io.files.artifacts import read_json, write_json
+from qdqtool.io.files.folders import refuse_outside
 from qdqtool.io.files.progress import Progress
 from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.external import extent_of
@@ -153,9 +154,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     if not found.models:
         raise ModelError("lists no model", where=where, hint="write the folder again with `qdqtool split`")
     for name in (*found.files, *found.tokenizer, *(part.file for model in found.models for part in model.parts)):
-        strange = os.path.isabs(name) or os.path.normpath(name) != name or not name.isprintable()
-        if strange or ".." in name.split(os.sep):
-            raise ModelError(f"names {name!r}, which is not in the folder", where=where, hint="do not run this folder")
+        refuse_outside(name, where=where)
     return found
 
 

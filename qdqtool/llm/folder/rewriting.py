@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.folders import path_inside, remove_inside
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.external import extent_of
 from qdqtool.io.models.parse import read_model
@@ -75,8 +75,8 @@ def write_graphs(
         data = [os.path.basename(path) for path in saved if path.endswith(".data")]
         made += data
         for name in rest:
-            os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
-            write_whole(os.path.join(target, name), read_bytes(os.path.join(os.fspath(folder), name)))
+            path = path_inside(target, name, where=os.path.join(target, MANIFEST))
+            write_whole(path, read_bytes(os.path.join(os.fspath(folder), name)))
         text = canonical_json([listed(model) for model in static], indent=1) + "\n"
         write_whole(os.path.join(target, SPECIALIZATIONS), text.encode())
         new = replace(manifest, models=static, quantization=dict(quantization or {}))
@@ -86,9 +86,7 @@ def write_graphs(
         if not old:
             clear_folder(target, made)
         raise
-    for name in sorted(old - set(written.files) - {MANIFEST}):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(target, name))
+    remove_inside(target, old - set(written.files) - {MANIFEST}, where=os.path.join(target, MANIFEST))
     return written
 
 

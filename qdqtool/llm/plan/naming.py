@@ -20,6 +20,7 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.folders import path_inside
 from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import Manifest
 from qdqtool.llm.plan.genai import genai_config, refuse_for_genai
@@ -127,7 +128,7 @@ class Naming:
         """Write what this profile has beside the graphs; names of the files."""
         for name in self.files:
             text = canonical_json(_WRITERS[name](manifest, graphs, beside), indent=1) + "\n"
-            write_whole(os.path.join(folder, name), text.encode())
+            write_whole(path_inside(folder, name, where=folder), text.encode())
         return list(self.files)
 
 
