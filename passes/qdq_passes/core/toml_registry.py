@@ -145,6 +145,8 @@ def _stem(file_name: str) -> str:
 
 def _read(path: Traversable) -> TomlFile:
     where = str(path)
+    if isinstance(path, Path) and path.exists() and not path.is_file():  # opening a named pipe waits for somebody
+        raise ModelError("is no regular file", where=where, hint="give the name of a file")
     try:
         data = toml_of(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:

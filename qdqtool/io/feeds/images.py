@@ -22,6 +22,7 @@ from qdqtool.io.feeds.image_options import Fit, ImageOptions, Layout, Order
 from qdqtool.io.feeds.sources import Source
 from qdqtool.io.feeds.spec import InputSpec, format_shape, is_float
 from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.read import refuse_special
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -129,6 +130,7 @@ def _pixels(file: Path, plan: _Plan) -> Array:
 def _decode(file: Path, channels: int) -> Image.Image:
     from PIL import Image
 
+    refuse_special(file)
     try:
         with Image.open(file) as image:
             if image.mode.startswith(("I", "F")):

@@ -14,6 +14,8 @@ from numpy.lib import format as npy
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.io.files.read import refuse_special
+
 #: Bytes up to which an array is read at once.
 HELD = 1 << 22
 _BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -77,6 +79,7 @@ def reading(path: Path) -> Iterator[None]:
     Raises:
         ModelError: something did.
     """
+    refuse_special(path)
     try:
         yield
     except _BROKEN as error:

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from qdq_passes.errors import ModelError, UsageError
 
+from qdqtool.io.files.read import refuse_special
+
 #: Files with their type and shape in them, and files of bytes alone.
 ARRAYS, BYTES = (".npy", ".npz"), (".raw", ".bin")
 #: Higher numbers are no counts of samples.
@@ -46,6 +48,7 @@ class Dump:
         Raises:
             ModelError: the file cannot be read.
         """
+        refuse_special(self.path)
         try:
             if self.path.lower().endswith(BYTES):
                 with open(self.path, "rb") as file:
@@ -112,6 +115,7 @@ def _dumps(folder: str, prefix: str) -> list[Dump]:
 
 
 def _of_file(path: str, prefix: str) -> list[Dump]:
+    refuse_special(path)
     if not path.lower().endswith(".npz"):
         return [Dump(prefix + os.path.splitext(os.path.basename(path))[0], path)]
     try:

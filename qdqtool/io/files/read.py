@@ -20,9 +20,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """
     where = os.fspath(path)
     try:
-        if os.path.exists(where) and not os.path.isfile(where):
-            what = "a folder" if os.path.isdir(where) else "no regular file"
-            raise ModelError(f"is {what}", where=where, hint=_nearest(where, what) or "give the name of a file")
+        refuse_special(where)
+        if os.path.isdir(where):
+            raise ModelError("is a folder", where=where, hint=_nearest(where, "a folder") or "give the name of a file")
         with open(where, "rb") as file:
             data = file.read()
     except FileNotFoundError as error:
@@ -34,6 +34,16 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     if not data:
         raise ModelError("is empty (0 bytes)", where=where, hint="the copy or download broke off: fetch it again")
     return data
+
+
+def refuse_special(path: str | os.PathLike[str]) -> None:
+    """Refuse what is there and neither a file nor a folder: opening a named pipe waits for somebody who writes into it.
+
+    Raises:
+        ModelError: it is a pipe, a device, a socket.
+    """
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise ModelError("is no regular file", where=os.fspath(path), hint="give the name of a file")
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -55,6 +65,7 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
         ModelError: the file cannot be read.
     """
     digest = hashlib.sha256()
+    refuse_special(path)
     try:
         with open(path, "rb") as file:
             while chunk := file.read(PIECE):
@@ -66,6 +77,7 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
 
 def holds(path: str | os.PathLike[str], word: bytes) -> bool:
     """Whether the bytes ``word`` occur in the file; it is read in pieces."""
+    refuse_special(path)
     tail = b""
     with open(path, "rb") as file:
         while piece := file.read(PIECE):
