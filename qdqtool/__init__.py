@@ -8,6 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from qdqtool import interrupts
+
+if interrupts.is_command():
+    interrupts.listen()
+
 import qdq_passes  # noqa: F401  (defers sympy; must run before anything imports onnx_ir)
 from qdq_passes import _former_modules
 

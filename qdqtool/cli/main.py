@@ -12,6 +12,7 @@ import click
 from qdq_passes.core.registry import Entry, FolderRegistry, add_path, unknown_name
 from qdq_passes.errors import QdqError, UsageError
 
+from qdqtool import interrupts
 from qdqtool.cli.help import write_page
 from qdqtool.cli.render import tell
 
@@ -173,20 +174,25 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal has no letter for is written as an escape
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    try:
+        interrupts.begin()
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        code = interrupts.code()
+    interrupts.end(code)
 
 
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code. A user's fault is one line on stderr; ``-v`` adds the traceback."""
     verbose = any(a in ("-v", "--verbose") for a in arguments)
     try:
-        result: Any = cli.main(arguments, prog_name="qdqtool", standalone_mode=False)
+        result = _result(arguments)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        tell("interrupted; nothing was written")
-        return INTERRUPTED
+        tell(f"interrupted; {interrupts.written()}")
+        return interrupts.code()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
@@ -210,6 +216,16 @@ def run(arguments: list[str]) -> int:
         hint = "" if verbose else "; run again with -v for the traceback"
         _show(f"internal error: {type(error).__name__}: {' '.join(str(error).split())}{hint}", verbose)
         return INTERNAL_ERROR
+
+
+def _result(arguments: list[str]) -> object:
+    """What the command gives; of an interrupt that some module made another error of, the interrupt."""
+    try:
+        return cli.main(arguments, prog_name="qdqtool", standalone_mode=False)
+    except BaseException:
+        if interrupts.State.heard:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _where_to_look(error: click.ClickException) -> str:

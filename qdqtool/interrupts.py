@@ -1,0 +1,113 @@
+"""What Ctrl-C does to the process of a command, from its first line to its last; importing the package elsewhere changes nothing.
+
+While modules are imported, and after the result is out, the process ends at once: nothing is half done then, and an exception in
+the midst of an extension module that is imported ends in `std::terminate`, or in an ImportError. Else a KeyboardInterrupt unwinds
+the command; that it became another error on the way is known by `State.heard`. A second interrupt ends the process at once: files
+are whole at every moment, and what is left under hidden names the next run takes away."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+#: Module of the command line, as ``python -m`` runs it.
+MODULE = "qdqtool.cli.main"
+#: Exit code of an interrupted command is this and the number of the signal.
+BASE = 128
+#: Files named where a command was interrupted.
+SHOWN = 3
+
+
+class State:
+    """Where the process is.
+
+    Attributes:
+        running: the command runs; before, modules are imported.
+        heard: number of the signal that interrupts it, 0 for none.
+    """
+
+    running = False
+    heard = 0
+
+
+def is_command() -> bool:
+    """Whether this process was started as ``qdqtool …``."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return name.removesuffix(".exe") == "qdqtool" or (name == "-m" and MODULE in sys.orig_argv)
+
+
+def listen() -> None:
+    """Hear interrupts, those that whoever started the process has it ignore excepted."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _interrupted)
+    sys.unraisablehook = _unraisable
+    atexit.register(_deaf)  # there first, it is run last: from then on the interpreter gives signals back
+
+
+def begin() -> None:
+    """From here on an interrupt unwinds."""
+    State.running = True
+
+
+def end(code: int) -> NoReturn:
+    """End the process with ``code``; from here on there is nothing to unwind."""
+    State.running = False
+    if (
+        State.heard
+    ):  # where the KeyboardInterrupt came out of a text that was run, the interpreter would end by the signal
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError, AttributeError):  # closed, or none
+            sys.stdout.flush()
+        os._exit(code)
+    State.heard = -1
+    sys.exit(code)
+
+
+def code() -> int:
+    """Exit code of a command that was interrupted."""
+    return BASE + (State.heard if State.heard > 0 else signal.SIGINT)
+
+
+def written() -> str:
+    """The files that an interrupted command has written, in words."""
+    atomic = sys.modules.get("qdqtool.io.files.atomic")
+    found = [] if atomic is None else [path for path in dict.fromkeys([*atomic.PUT]) if os.path.lexists(path)]
+    return f"written is {', '.join(found[-SHOWN:])}" if found else "nothing was written"
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    if State.running and not State.heard and not _is_importing(frame):
+        State.heard = number
+        raise KeyboardInterrupt
+    if State.heard == 0:
+        with suppress(OSError):  # nobody listens
+            os.write(2, f"interrupted; {written()}\n".encode(errors="replace"))
+    os._exit(BASE + number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether ``frame`` runs for an import."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _deaf() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _unraisable(problem: Any) -> None:
+    """An interrupt that came where nothing can be raised, as while an object goes away, comes again."""
+    if problem.exc_type is KeyboardInterrupt and State.heard > 0:
+        number, State.heard = signal.Signals(State.heard), 0
+        _thread.interrupt_main(number)
+    else:
+        sys.__unraisablehook__(problem)
