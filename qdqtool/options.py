@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import re
 import sys
 import types
 import typing
@@ -33,6 +34,12 @@ SAMPLED, WRITTEN = "Data and ranges", "What is written"
 
 Kind = Literal["option", "argument", "python", "group"]
 
+#: What becomes of the file or folder that an option names: it is read; a file that is written; a folder that is written and may
+#: be replaced whole; one that files are put into; a file that an earlier run began and this one goes on with.
+Use = Literal["read", "file", "folder", "into", "kept"]
+#: Forms of values and annotations of options that name one: they must say their use.
+_NAMES_PATH = re.compile(r"FILE|DIR|MODEL|RANGES"), re.compile(r"\b(Path|ModelOrPath|FeedSpec)\b")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
@@ -42,6 +49,7 @@ class Option:
         help: one sentence or two, for the help of the command, the docstring and the page of options.
         kind: an option, an argument, something for callers in Python alone, or a group of options.
         value: form of the value: ``NAME|FILE``.
+        use: what becomes of the file or folder that it names; None where it names none.
         listed_by: what ``qdqtool list …`` shows the names of.
         flags: spellings on the command line; by default that of the field.
         off: spelling that says no, where it is not ``--no-…``.
@@ -62,6 +70,7 @@ class Option:
     help: str = ""
     kind: Kind = "option"
     value: str | None = None
+    use: Use | None = None
     listed_by: str | None = None
     flags: tuple[str, ...] = ()
     off: str | None = None
@@ -89,6 +98,7 @@ def option(
     help: str,
     *,
     value: str | None = None,
+    use: Use | None = None,
     listed_by: str | None = None,
     flags: Sequence[str] = (),
     off: str | None = None,
@@ -105,8 +115,8 @@ def option(
 ) -> T:
     """A field that is an option, see `Option`; ``default`` is what it has where nothing is said."""
     said = Option(
-        help=help, value=value, listed_by=listed_by, flags=tuple(flags), off=off, least=least, most=most, alone=alone,
-        shown=shown, required=required, recipe=recipe, read=read, many=many,
+        help=help, value=value, use=use, listed_by=listed_by, flags=tuple(flags), off=off, least=least, most=most,
+        alone=alone, shown=shown, required=required, recipe=recipe, read=read, many=many,
         before=before, section=section,
     )  # fmt: skip
     return field(default=default, metadata={_KEY: said})
@@ -128,6 +138,7 @@ def metadata_of(
     *,
     kind: Kind = "option",
     value: str | None = None,
+    use: Use | None = None,
     listed_by: str | None = None,
     flags: Sequence[str] = (),
     required: bool = False,
@@ -141,8 +152,8 @@ def metadata_of(
     ``model: ModelOrPath = field(kw_only=False, metadata=metadata_of(kind="argument"))``
     """
     found = Option(
-        help=help, kind=kind, value=value, listed_by=listed_by, flags=tuple(flags), required=required, recipe=recipe,
-        read=read, before=before, section=section,
+        help=help, kind=kind, value=value, use=use, listed_by=listed_by, flags=tuple(flags), required=required,
+        recipe=recipe, read=read, before=before, section=section,
     )  # fmt: skip
     return {_KEY: found}
 
@@ -248,6 +259,9 @@ def _ordered(cls: type) -> tuple[Field, ...]:
 def _field(cls: type, each: dataclasses.Field[Any]) -> Field:
     annotation, said = str(each.type), each.metadata[_KEY]
     owner = _owner(cls, each.name)
+    value, annotated = _NAMES_PATH
+    if said.use is None and said.kind != "python" and (value.search(said.value or "") or annotated.search(annotation)):
+        raise TypeError(f"{owner.__name__}.{each.name} names a file or folder; say its use")
     allowed = _types(owner, annotation)
     if allowed is None and said.kind == "option" and annotation.startswith(_MANY) and not (said.read or said.many):
         raise TypeError(f"{owner.__name__}.{each.name}: {annotation} names what is not imported; say read or many")

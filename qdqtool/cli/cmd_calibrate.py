@@ -10,7 +10,6 @@ from qdq_passes.errors import UsageError
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, plural, say
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.calibrate import Calibrate
 
@@ -20,20 +19,21 @@ class CalibrateCommand(Calibrate):
     """`Calibrate` as a command: writes a file, or merges several."""
 
     output: str = field(
-        metadata=metadata_of("Where to write the ranges (JSON).", value="FILE", flags=("-o", "--output"), required=True)
+        metadata=metadata_of(
+            "Where to write the ranges (JSON).", value="FILE", use="file", flags=("-o", "--output"), required=True
+        )
     )
     overwrite: bool = option(False, "Replace FILE if it exists.")
     merge_files: bool = option(
         False, "Merge ranges files (given instead of MODEL) into one.", flags=("--merge",), before="select"
     )
-    more: tuple[str, ...] = field(default=(), metadata=metadata_of(kind="argument", value="[RANGES...]"))
+    more: tuple[str, ...] = field(default=(), metadata=metadata_of(kind="argument", value="[RANGES...]", use="read"))
 
 
 @command_of(CalibrateCommand)
 def calibrate(out: Out, asked: CalibrateCommand) -> None:
     from qdqtool.calibrate.ranges import Ranges, merge
 
-    refuse_output(asked.output, asked.overwrite, asked.model, asked.data, *asked.more)
     if asked.model is None:
         raise UsageError("no model", hint="give MODEL --data D, or --merge A.json B.json")
     if asked.merge_files:

@@ -29,6 +29,7 @@ class CompareCommand(Compare):
         None,
         "JSON of an earlier compare: exit 1 when an output's SQNR is below the one there.",
         value="FILE",
+        use="read",
         before="data",
     )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TARGET, CHECKED = "vitis_xint8", 32
 
 
-@command()
+@command(uses={"output": "file", "folder_out": "into"})
 @click.option(
     "-o", "--output", default="digits_int8.onnx", show_default=True, metavar="FILE", help="Where the int8 model goes."
 )
@@ -39,7 +39,6 @@ def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None
     import numpy as np
     import onnx.checker
 
-    from qdqtool.io.files.atomic import refuse_output
     from qdqtool.runtime.session import load_check, open_session
 
     folder = files("qdqtool") / "_demo"
@@ -48,7 +47,6 @@ def demo(out: Out, output: str, overwrite: bool, folder_out: str | None) -> None
         as_file(folder / "calib.npz") as calib,
         as_file(folder / "test.npz") as test,
     ):
-        refuse_output(output, overwrite, str(source))
         if folder_out is not None:
             _copy([source, calib, test], folder_out, overwrite)
         with out.progress("quantizing") as tick:

@@ -13,7 +13,6 @@ from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.main import SubCommands
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, plural, say, table
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import option
 from qdqtool.verbs.encodings.convert_encodings import ConvertEncodings
 from qdqtool.verbs.encodings.export_encodings import ExportEncodings
@@ -35,9 +34,6 @@ def encodings() -> None:
 @command_of(ExportEncodings, group=encodings, name="export")
 def export(out: Out, asked: ExportEncodings) -> None:
     output, float_model = text(asked.output), asked.float_model
-    refuse_output(output, asked.overwrite, asked.model)
-    if float_model is not None:
-        refuse_output(float_model, asked.overwrite, asked.model, output)
     done = ran(out, asked, "exporting")
     for note in done.notes:
         out.warn(note)
@@ -64,7 +60,7 @@ class ImportCommand(ImportEncodings):
     """`ImportEncodings` as a command."""
 
     report: str | None = option(
-        None, "Write the report on coverage and alignment, as JSON.", value="FILE", before="hints"
+        None, "Write the report on coverage and alignment, as JSON.", value="FILE", use="file", before="hints"
     )
 
 
@@ -73,10 +69,6 @@ def import_(out: Out, asked: ImportCommand) -> None:
     from qdqtool.io.files.artifacts import write_document
 
     output = text(asked.output)
-    inputs = (asked.model, asked.encodings, asked.names_of, asked.renames, asked.data)
-    refuse_output(output, asked.overwrite, *inputs)
-    if asked.report is not None:
-        refuse_output(asked.report, asked.overwrite, *inputs, output)
     if asked.data is not None and asked.missing != "calibrate":
         out.warn("--data is not used: it goes with --missing calibrate")
     done = ran(out, asked, "importing")
@@ -137,7 +129,6 @@ def convert(out: Out, asked: ConvertEncodings) -> None:
     from qdqtool.encodings.files import read_encodings
 
     file, output = text(asked.encodings), text(asked.output)
-    refuse_output(output, asked.overwrite, file, asked.model)
     read = read_encodings(file)
     replace(asked, encodings=read).run()
     if asked.format == "ort" and read.extra:

@@ -8,7 +8,6 @@ from typing import Any
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import EXACT, Out, plural, say, table
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import option
 from qdqtool.verbs.mixed_precision import MixedPrecision
 
@@ -20,13 +19,13 @@ NAMES = 3
 class MixedPrecisionCommand(MixedPrecision):
     """`MixedPrecision` as a command."""
 
-    save_ranges: str | None = option(None, "Also write the ranges of the result.", value="FILE", before="eval_data")
+    save_ranges: str | None = option(
+        None, "Also write the ranges of the result.", value="FILE", use="file", before="eval_data"
+    )
 
 
 @command_of(MixedPrecisionCommand)
 def mixed_precision(out: Out, asked: MixedPrecisionCommand) -> int:
-    for file in filter(None, (asked.output, asked.recipe, asked.save_ranges)):
-        refuse_output(file, asked.overwrite, asked.model, asked.data, asked.eval_data, asked.ranges)
     found = ran(out, asked, "measuring")
     if asked.save_ranges and found.quantized is not None:
         found.quantized.quantization.ranges.write(asked.save_ranges, overwrite=asked.overwrite)

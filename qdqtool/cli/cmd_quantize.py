@@ -11,7 +11,6 @@ from qdq_passes.errors import UsageError
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, listed, megabytes, plural, say, table
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import WRITTEN, option
 from qdqtool.verbs.quantize import Quantize
 
@@ -30,7 +29,13 @@ class QuantizeCommand(Quantize):
     """`Quantize` as a command."""
 
     save_ranges: str | None = option(
-        None, "Also write the ranges that were used.", value="FILE", recipe=False, before="report", section=WRITTEN
+        None,
+        "Also write the ranges that were used.",
+        value="FILE",
+        use="file",
+        recipe=False,
+        before="report",
+        section=WRITTEN,
     )
     print_pipeline: bool = option(
         False,
@@ -49,11 +54,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
         return
     if asked.output is None:
         raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
-    output, inputs = text(asked.output), (model, asked.data, asked.ranges, asked.statistics)
-    if not os.path.isdir(model):
-        refuse_output(output, asked.overwrite, *inputs)
-    for file in filter(None, (asked.save_ranges, asked.report, asked.save_statistics)):
-        refuse_output(file, asked.overwrite, *inputs)
+    output = text(asked.output)
     from qdqtool.io.models.hooks import Reproducer
 
     done = ran(out, replace(asked, hooks=(Reproducer(f"{output}.reproducer"),)), "quantizing")

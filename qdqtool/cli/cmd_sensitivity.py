@@ -6,7 +6,6 @@ from typing import Any
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import EXACT, Out, plural, say, table
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.verbs.sensitivity import Sensitivity
 
 #: Rows of the table without -v.
@@ -15,8 +14,6 @@ SHOWN = 15
 
 @command_of(Sensitivity)
 def sensitivity(out: Out, asked: Sensitivity) -> None:
-    for file in filter(None, (asked.output, asked.plot)):
-        refuse_output(file, asked.overwrite, asked.model, asked.data, asked.eval_data, asked.ranges)
     found = ran(out, asked, "measuring")
     payload = {**found.to_json(), "output": asked.output}
     out.result(payload, lambda: _render(payload, found.metric.unit, out.verbose))

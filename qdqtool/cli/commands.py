@@ -14,6 +14,7 @@ from qdqtool.cli.help import Command, Option
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out
 from qdqtool.options import Field, options_of
+from qdqtool.verbs.named_paths import refuse_clashes
 from qdqtool.verbs.verb import Verb, help_of
 
 V = TypeVar("V", bound=Verb[Any])
@@ -35,10 +36,14 @@ def command_of(
 
     def decorate(function: Callable[[Out, V], int | None]) -> click.Command:
         def call(out: Out, **given: Any) -> int | None:
-            return function(out, verb(**values_of(verb, given)))
+            asked = verb(**values_of(verb, given))
+            overwrite = getattr(asked, "overwrite", out.overwrite)
+            refuse_clashes([*asked.named_paths(), *out.named_paths()], overwrite=overwrite)
+            return function(out, asked)
 
         call.__name__, call.__doc__ = function.__name__, help_of(verb)
-        made = command(group, name)(call)
+        own = [each.name for each in options_of(verb)]
+        made = command(group, name, uses=None, overwrites="overwrite" in own)(call)
         made.short_help = function.__doc__
         assert isinstance(made, Command)
         made.examples = verb.examples

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from qdqtool.options import Use
 
 #: Options from which they stand under headings.
 MANY = 30
@@ -43,9 +46,11 @@ class Command(click.Command):
 
     Attributes:
         examples: command lines, without the name of the tool.
+        uses: of one that is written by hand, what becomes of the files that its options name; None: the verb says it.
     """
 
     examples: tuple[str, ...] = ()
+    uses: Mapping[str, Use] | None = None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One list; of many options one for each heading, in the order in which they come up, what every command has last."""

@@ -15,6 +15,7 @@ import click
 from qdq_passes.errors import visible
 
 from qdqtool.io.files.text_table import EXACT, Precise, TextTable, megabytes, plural
+from qdqtool.verbs.named_paths import NamedPath
 
 if TYPE_CHECKING:
     from qdqtool.io.files.progress import StageProgress
@@ -32,22 +33,28 @@ class Out:
         json_out: also write that document to this file.
         verbose: show skips and reasons.
         quiet: print nothing but errors and warnings (and JSON where asked for).
+        overwrite: files that exist may be replaced.
     """
 
     as_json: bool = False
     json_out: str | None = None
     verbose: bool = False
     quiet: bool = False
+    overwrite: bool = False
     _warned: set[str] = field(default_factory=set)
+
+    def named_paths(self) -> tuple[NamedPath, ...]:
+        """The file that it writes."""
+        return () if self.json_out is None else (NamedPath("--json-out", self.json_out, "file"),)
 
     def result(self, payload: Any, render: Callable[[], None]) -> None:
         """The result: ``payload`` as JSON where asked for, else ``render()`` prints tables."""
-        if self.as_json or self.json_out:
+        if self.as_json or self.json_out is not None:
             text = _json(payload)
-            if self.json_out:
+            if self.json_out is not None:
                 from qdqtool.io.files.atomic import write_whole
 
-                write_whole(self.json_out, (text + "\n").encode())
+                write_whole(self.json_out, (text + "\n").encode(), overwrite=self.overwrite)
             if self.as_json:
                 coding = getattr(sys.stdout, "encoding", None) or "utf-8"
                 say(text if coding.lower() == "utf-8" else _json(payload, ascii_only=True), lines=True)

@@ -26,7 +26,7 @@ class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Ver
     """Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
 
     model: ModelOrPath | None = field(
-        kw_only=False, metadata=metadata_of("The model.", kind="argument", value="[MODEL]")
+        kw_only=False, metadata=metadata_of("The model.", kind="argument", value="[MODEL]", use="read")
     )
     data: FeedSpec | None = field(kw_only=False, metadata=DATA)
     method: str = option("minmax", "Calibration method.", value="NAME", listed_by="methods", shown=True)
@@ -38,7 +38,7 @@ class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Ver
     tensors: Sequence[str] | None = python_only(None, "Names of float graph inputs and node outputs of the main graph.")
     statistics: bool = option(False, "Keep a histogram of every tensor, also of methods that need none.")
     cache: Path | None = option(
-        None, "Keep ranges here: reused for the same data, and an interrupted run goes on.", value="DIR"
+        None, "Keep ranges here: reused for the same data, and an interrupted run goes on.", value="DIR", use="into"
     )
 
     def run(self) -> Ranges:

@@ -74,11 +74,12 @@ class Check(Linted, Verb[Checked]):
         None,
         "Look for the traps of this target too, and for what it leaves to the CPU.",
         value="NAME|FILE",
+        use="read",
         listed_by="targets",
     )
     runtime: bool = option(True, "Do not try to load the model in the installed onnxruntime.", flags=("--no-runtime",))
     baseline: Path | None = option(
-        None, "JSON of an earlier check: exit 1 only on errors that it does not have.", value="FILE"
+        None, "JSON of an earlier check: exit 1 only on errors that it does not have.", value="FILE", use="read"
     )
     data: FeedSpec | None = field(default=None, metadata=DATA)
 

@@ -31,11 +31,16 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
     With --dumps what is compared is what a board computed: with A, and with B where it is given, which the board runs.
     """
 
-    a: ModelOrPath = field(kw_only=False, metadata=metadata_of("The reference.", kind="argument", value="A"))
+    a: ModelOrPath = field(
+        kw_only=False, metadata=metadata_of("The reference.", kind="argument", value="A", use="read")
+    )
     b: ModelOrPath | None = field(
         kw_only=False,
         metadata=metadata_of(
-            "The tested model; tensors are matched by name. None only with dumps.", kind="argument", value="[B]"
+            "The tested model; tensors are matched by name. None only with dumps.",
+            kind="argument",
+            value="[B]",
+            use="read",
         ),
     )
     data: FeedSpec | None = field(kw_only=False, metadata=DATA)
@@ -45,14 +50,17 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
         shown=True,
     )
     dumps: Path | None = option(
-        None, "Compare tensors that a board dumped here: .npy, .npz, .raw or .bin, by name.", value="DIR"
+        None, "Compare tensors that a board dumped here: .npy, .npz, .raw or .bin, by name.", value="DIR", use="read"
     )
     dumps_layout: Literal["auto", "nchw", "nhwc"] = option("auto", "Layout of dumps; nhwc: channels last.", shown=True)
     ranges: Ranges | Path | None = option(
-        None, "With --mode local: the ranges B was quantized with; tells what moved scales cost.", value="FILE"
+        None,
+        "With --mode local: the ranges B was quantized with; tells what moved scales cost.",
+        value="FILE",
+        use="read",
     )
     statistics: Statistics | Path | None = option(
-        None, "With --mode local: the statistics B was smoothed with.", value="FILE"
+        None, "With --mode local: the statistics B was smoothed with.", value="FILE", use="read"
     )
     per_slice: int | None = option(
         None, "Also compare every index of AXIS by itself (a total hides a dead slice).", value="AXIS"

@@ -43,10 +43,11 @@ class Deploy(Planned, EvalData, Findings, Working, Verb["Deployment"]):
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
     output: Path = field(
         kw_only=False,
-        metadata=metadata_of("Folder to write.", value="DIR", flags=("-o", "--output"), required=True),
+        metadata=metadata_of("Folder to write.", value="DIR", use="folder", flags=("-o", "--output"), required=True),
     )
     target: Path | None = field(
-        default=None, metadata=metadata_of("The NPU.", value="NAME|FILE", listed_by="targets", required=True)
+        default=None,
+        metadata=metadata_of("The NPU.", value="NAME|FILE", use="read", listed_by="targets", required=True),
     )
     data: FeedSpec | None = field(default=None, metadata=DATA_NEEDED)
     overwrite: bool = option(False, "Replace the folder that an earlier `deploy` wrote.", recipe=False)

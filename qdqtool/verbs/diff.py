@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Diff(Verb["list[Difference]"]):
     """Compare two models by name: nodes, attributes, weights, inputs, outputs, encodings; exit 1 when they differ."""
 
-    a: Path = field(kw_only=False, metadata=metadata_of("A model.", kind="argument", value="A"))
-    b: Path = field(kw_only=False, metadata=metadata_of("Another model.", kind="argument", value="B"))
+    a: Path = field(kw_only=False, metadata=metadata_of("A model.", kind="argument", value="A", use="read"))
+    b: Path = field(kw_only=False, metadata=metadata_of("Another model.", kind="argument", value="B", use="read"))
 
     def run(self) -> list[Difference]:
         """What is different."""

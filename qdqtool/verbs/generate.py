@@ -39,7 +39,9 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
     The text goes to stdout as it comes; how long it took to stderr. Without a tokenizer.json in DIR tokens are shown as numbers.
     """
 
-    folder: Path = field(kw_only=False, metadata=metadata_of("What `split` wrote.", kind="argument", value="DIR"))
+    folder: Path = field(
+        kw_only=False, metadata=metadata_of("What `split` wrote.", kind="argument", value="DIR", use="read")
+    )
     prompt: str | Sequence[str] | None = option(None, "The prompt (repeat for a batch).", value="TEXT")
     prompt_ids: Ids | None = option(
         None, "The prompt as tokens (repeat for a batch).",
@@ -62,7 +64,11 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
         True, "Do not compare the files with the hashes of the manifest first.", flags=("--no-verify",)
     )
     trace: Path | None = option(
-        None, "Of a device, write a timeline (JSON, for chrome://tracing or Perfetto).", value="FILE", before="threads"
+        None,
+        "Of a device, write a timeline (JSON, for chrome://tracing or Perfetto).",
+        value="FILE",
+        use="file",
+        before="threads",
     )
     overwrite: bool = option(False, "Replace FILE if it exists.", before="threads")
     on_text: Callable[[str], None] | None = python_only(
@@ -76,7 +82,7 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
         Raises:
             QdqError: bad folder, prompt or options, before anything runs; see each class's exit code.
         """
-        from qdqtool.io.files.atomic import refuse_existing, refuse_unwritable, write_whole
+        from qdqtool.io.files.atomic import refuse_unwritable, write_whole
         from qdqtool.llm.run.chat import Chat
         from qdqtool.llm.run.timeline import trace as trace_of
 
@@ -85,7 +91,6 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
         if self.trace is not None:
             if not self.is_on_device:
                 raise UsageError("a timeline is of a device", hint="give --device npusim --target NAME")
-            refuse_existing(os.fspath(self.trace), overwrite=self.overwrite)
             refuse_unwritable(os.fspath(self.trace))
         how = self.sampling(self.seed)
         prompt = () if self.prompt is None else self.prompt

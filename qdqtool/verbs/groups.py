@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from qdqtool.io.feeds.image_options import ImageOptions
 from qdqtool.options import NODES, SAMPLED, WRITTEN, group, metadata_of, option, python_only
+from qdqtool.verbs.named_paths import NamedPath, paths_of
 
 if TYPE_CHECKING:
     from qdqtool.io.feeds.feeds import FeedSpec
@@ -16,17 +17,23 @@ if TYPE_CHECKING:
 
 Path = str | os.PathLike[str]
 
+#: What is put behind the name of an output for the file that an interrupted run leaves.
+PARTIAL = ".partial"
+
 #: Metadata of the first argument of most verbs.
-MODEL = metadata_of(kind="argument", value="MODEL", help="Path, or a model in memory, which stays as it is.")
+MODEL = metadata_of(
+    kind="argument", value="MODEL", use="read", help="Path, or a model in memory, which stays as it is."
+)
 #: Metadata of ``-o`` where it may be left out: in Python the second argument.
 OUTPUT = metadata_of(
-    "Where to write the model; parent folders are made.", value="FILE", flags=("-o", "--output"), before="overwrite",
+    "Where to write the model; parent folders are made.", value="FILE", use="file", flags=("-o", "--output"), before="overwrite",
     section=WRITTEN,
 )  # fmt: skip
 #: Metadata of ``-o`` where the command needs it.
 OUTPUT_NEEDED = metadata_of(
     "Where to write the model; parent folders are made.",
     value="FILE",
+    use="file",
     flags=("-o", "--output"),
     required=True,
     before="overwrite",
@@ -37,9 +44,9 @@ _DATA = (
     "random:N[:SEED]."
 )
 #: Metadata of ``--data``.
-DATA = metadata_of(_DATA, value="D", before="samples", section=SAMPLED)
+DATA = metadata_of(_DATA, value="D", use="read", before="samples", section=SAMPLED)
 #: Metadata of ``--data`` where the command needs it.
-DATA_NEEDED = metadata_of(_DATA, value="D", required=True)
+DATA_NEEDED = metadata_of(_DATA, value="D", use="read", required=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +100,9 @@ class Findings:
 class Targeted(Findings):
     """The NPU that a model is for."""
 
-    target: Path = field(metadata=metadata_of("The NPU.", value="NAME|FILE", listed_by="targets", required=True))
+    target: Path = field(
+        metadata=metadata_of("The NPU.", value="NAME|FILE", use="read", listed_by="targets", required=True)
+    )
     boundary: Literal["cpu", "npu"] | None = option(
         None, "Where the Q and DQ of float inputs and outputs run, where not as the target says."
     )
@@ -125,6 +134,7 @@ class Tokenized:
         None,
         "tokenizer.json for a text as --data, or a folder with one; by default beside the model.",
         value="FILE|DIR",
+        use="read",
         recipe=False,
     )
 
@@ -143,7 +153,7 @@ class Working:
     cluster: str | None = option(
         None,
         "Let the workers of a Dask cluster share the work: tcp://HOST:8786, or the scheduler's file.",
-        value="ADDRESS", recipe=False,
+        value="ADDRESS", use="read", recipe=False,
     )  # fmt: skip
 
 
@@ -195,7 +205,7 @@ class OnDevice:
     device: str | None = option(
         None, "What runs the graphs: cpu (by default) or npusim, a simulated NPU.", value="NAME"
     )
-    target: Path | None = option(None, "The NPU.", value="NAME|FILE", listed_by="targets")
+    target: Path | None = option(None, "The NPU.", value="NAME|FILE", use="read", listed_by="targets")
     arrange: Literal["whole", "linear"] | None = option(
         None,
         "The NPU takes what it can, or linear layers, with attention and norms on the CPU; else as the target says.",
@@ -220,7 +230,7 @@ class EvalData:
     """What a quantized model is judged on."""
 
     eval_data: FeedSpec | None = option(
-        None, "Samples to judge on, in any form of --data; by default those of --data.", value="D"
+        None, "Samples to judge on, in any form of --data; by default those of --data.", value="D", use="read"
     )
     eval_samples: int | None = option(
         None,
@@ -238,6 +248,14 @@ class Judging(EvalData):
         "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
         value="NAME|M:F", shown=True,
     )  # fmt: skip
+
+    def named_paths(self) -> Iterator[NamedPath]:
+        """As of every verb, and the file beside the output that an interrupted run leaves."""
+        yield from paths_of(self)
+        output: Path | None = getattr(self, "output", None)
+        if output is not None and self.resume is None:
+            yield NamedPath("an interrupted run", f"{os.fspath(output)}{PARTIAL}", "kept")
+
     resume: Path | None = option(
-        None, "Go on with the measurements in FILE; begin it where it does not exist.", value="FILE"
+        None, "Go on with the measurements in FILE; begin it where it does not exist.", value="FILE", use="kept"
     )

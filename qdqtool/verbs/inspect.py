@@ -22,7 +22,7 @@ class Inspect(Warns, Verb[dict[str, Any]]):
 
     model: Path = field(kw_only=False, metadata=MODEL)
     target: Path | None = option(
-        None, "Say whether what is compiled in MODEL is for this target as it is.", value="NAME|FILE"
+        None, "Say whether what is compiled in MODEL is for this target as it is.", value="NAME|FILE", use="read"
     )
 
     def run(self) -> dict[str, Any]:

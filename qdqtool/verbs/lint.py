@@ -30,7 +30,7 @@ class Linted(Samples, Tokenized, Threaded, Reports):
     preset: str | Preset | None = option(
         None,
         "Grids to look at the values of a float model on; xint8 with --data. A model with pairs has its own.",
-        value="NAME|FILE", before="tokenizer",
+        value="NAME|FILE", use="read", before="tokenizer",
     )  # fmt: skip
     exclude: Sequence[str] = option(
         (), "Nodes that would stay float (selector; repeat to unite).", value="SEL", before="tokenizer"

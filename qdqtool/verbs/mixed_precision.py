@@ -71,7 +71,9 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         "What nodes may be raised to: int16, fp16, bf16, float; of these what --target takes of a node.",
         value="T,T", shown=",".join(TYPES), read=_words,
     )  # fmt: skip
-    recipe: Path | None = option(None, "Write what `quantize --recipe` replays to the same bytes.", value="FILE")
+    recipe: Path | None = option(
+        None, "Write what `quantize --recipe` replays to the same bytes.", value="FILE", use="file"
+    )
 
     def run(self) -> MixedQuantized:
         """The search, and what was made of the cheapest point that holds the bound.
@@ -81,7 +83,6 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
             QdqError: bad model, data or options; see each class's exit code.
         """
         from qdqtool.calibrate.fingerprint import model_sha256
-        from qdqtool.io.files.atomic import refuse_existing
         from qdqtool.io.models.working import opened
         from qdqtool.search.allowed_precisions import allowed_precisions
         from qdqtool.search.measuring import Measurements
@@ -91,9 +92,6 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         from qdqtool.workers.cluster import open_workers
 
         bound = self._bound()
-        for file in (self.output, self.recipe):
-            if file is not None:
-                refuse_existing(os.path.abspath(file), overwrite=self.overwrite)
         precisions = self._types()
         work, _ = opened(self.model)
         fingerprint = model_sha256(work)

@@ -30,7 +30,7 @@ class PairEditing(PipelineEditing, Selected, AllowsEmpty, Findings):
 
     record: Path | None = option(
         None, "Append the edit to this TOML script, which `opt -p @FILE` replays to the same bytes.",
-        value="FILE", before="select",
+        value="FILE", use="kept", before="select",
     )  # fmt: skip
 
     @property

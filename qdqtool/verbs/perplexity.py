@@ -26,10 +26,16 @@ class PerplexityOf(OrtThreads, OnDevice, StepReports, Verb["Perplexity"]):
 
     model: Path = field(
         kw_only=False,
-        metadata=metadata_of("A folder that `split` wrote, or a dynamic decoder.", kind="argument", value="DIR|MODEL"),
+        metadata=metadata_of(
+            "A folder that `split` wrote, or a dynamic decoder.", kind="argument", value="DIR|MODEL", use="read"
+        ),
     )
-    data: Path = field(kw_only=False, metadata=metadata_of("A text file, UTF-8.", value="FILE", required=True))
-    tokenizer: Path | None = option(None, "A tokenizer.json; by default the one in DIR, or beside MODEL.", value="FILE")
+    data: Path = field(
+        kw_only=False, metadata=metadata_of("A text file, UTF-8.", value="FILE", use="read", required=True)
+    )
+    tokenizer: Path | None = option(
+        None, "A tokenizer.json; by default the one in DIR, or beside MODEL.", value="FILE", use="read"
+    )
     window: int | None = option(
         None,
         "Tokens of a window; by default the largest context of DIR, 512 for a MODEL. Give it to compare both.",

@@ -34,24 +34,30 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
         None,
         "What to quantize to, where not as the target says.",
         value="NAME|FILE",
+        use="read",
         listed_by="presets",
         shown=DEFAULT_PRESET,
         section=SCHEME,
     )
     target: Path | None = option(
-        None, "Quantize the operators that this target takes.", value="NAME|FILE", listed_by="targets", section=SCHEME
+        None,
+        "Quantize the operators that this target takes.",
+        value="NAME|FILE",
+        use="read",
+        listed_by="targets",
+        section=SCHEME,
     )
     ranges: Ranges | Path | None = option(
         None, "Ranges from `calibrate` instead of calibrating now.",
-        value="FILE", recipe=False, before="weights", section=SAMPLED,
+        value="FILE", use="read", recipe=False, before="weights", section=SAMPLED,
     )  # fmt: skip
     cache: Path | None = option(
         None, "Keep ranges here: reused for the same data, and an interrupted run goes on.",
-        value="DIR", recipe=False, before="weights", section=SAMPLED,
+        value="DIR", use="into", recipe=False, before="weights", section=SAMPLED,
     )  # fmt: skip
     statistics: Statistics | Path | None = option(
         None, "Statistics for these, of --save-statistics, instead of collecting them.",
-        value="FILE", recipe=False, before="data", section=ACCURACY,
+        value="FILE", use="read", recipe=False, before="data", section=ACCURACY,
     )  # fmt: skip
 
     def settled(self, *, is_text: bool) -> Self:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from qdqtool.options import SCHEME, WRITTEN, option, python_only
 from qdqtool.quantization.options import DecoderOptions
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
+from qdqtool.verbs.named_paths import NamedPath
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -40,17 +42,23 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
     data: FeedSpec | None = field(default=None, metadata=DATA)
     recipe: Recipe | Path | None = option(
         None, "Replay what `mixed-precision` wrote; no option may contradict it.",
-        value="FILE", recipe=False, before="target", section=SCHEME,
+        value="FILE", use="read", recipe=False, before="target", section=SCHEME,
     )  # fmt: skip
     report: Path | None = option(
         None, "Also write what became of each tensor: range, position, clipping, SQNR (JSON).",
-        value="FILE", recipe=False, before="cache", section=WRITTEN,
+        value="FILE", use="file", recipe=False, before="cache", section=WRITTEN,
     )  # fmt: skip
     save_statistics: Path | None = option(
         None, "Also write the statistics that were used (.npz).",
-        value="FILE", recipe=False, before="data", section=WRITTEN,
+        value="FILE", use="file", recipe=False, before="data", section=WRITTEN,
     )  # fmt: skip
     hooks: Iterable[Hook] = python_only((), "Pipeline hooks.")
+
+    def named_paths(self) -> Iterator[NamedPath]:
+        """As of every verb; of a folder of graphs the output is one."""
+        is_folder = isinstance(self.model, str | os.PathLike) and os.path.isdir(self.model)
+        for each in super().named_paths():
+            yield replace(each, use="folder") if is_folder and each.name == "--output" else each
 
     def run(self) -> Quantized:
         """What became of the model; of a folder that `split` wrote, such a folder.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -32,12 +31,12 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
     output: Path | None = field(
         default=None,
         kw_only=False,
-        metadata=metadata_of("Where to write the figures (JSON).", value="FILE", flags=("-o", "--output")),
+        metadata=metadata_of("Where to write the figures (JSON).", value="FILE", use="file", flags=("-o", "--output")),
     )
     overwrite: bool = option(False, "Replace FILE if it exists.")
     by: Literal["node", "layer", "scope", "type"] = option("node", "What is measured together.", shown=True)
     mode: Literal["only", "without", "both"] = option("both", "Only it quantized, all without it, or both.", shown=True)
-    plot: Path | None = option(None, "Also draw the figures as bars (SVG).", value="FILE")
+    plot: Path | None = option(None, "Also draw the figures as bars (SVG).", value="FILE", use="file")
 
     def run(self) -> Found:
         """The figures. What was measured so far stands beside ``output``, in ``OUTPUT.partial``.
@@ -46,7 +45,7 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
             QdqError: bad model, data or options; see each class's exit code.
         """
         from qdqtool.io.files.artifacts import write_json
-        from qdqtool.io.files.atomic import refuse_existing, write_whole
+        from qdqtool.io.files.atomic import write_whole
         from qdqtool.io.files.progress import stage
         from qdqtool.io.models.working import opened
         from qdqtool.search.measuring import Measurements
@@ -55,9 +54,6 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
         from qdqtool.verbs.work.searching import begin, close_journal, open_journal
         from qdqtool.workers.cluster import open_workers
 
-        for file in (self.output, self.plot):
-            if file is not None:
-                refuse_existing(os.path.abspath(file), overwrite=self.overwrite)
         work, _ = opened(self.model)
         with open_workers(self.jobs, self.cluster, warn=self.warn) as workers:
             setting, judge = begin(self, work, self.model, workers)

@@ -69,7 +69,11 @@ class Split(Reports, Verb["SplitFolder"]):
     output: Path = field(
         kw_only=False,
         metadata=metadata_of(
-            "Folder for the graphs, the weights, the manifest.", value="DIR", flags=("-o", "--output"), required=True
+            "Folder for the graphs, the weights, the manifest.",
+            value="DIR",
+            use="folder",
+            flags=("-o", "--output"),
+            required=True,
         ),
     )
     overwrite: bool = option(False, "Replace what an earlier split wrote to DIR.")
@@ -89,6 +93,7 @@ class Split(Reports, Verb["SplitFolder"]):
         None,
         "Any list of (batch_size, seq_len, ctx_len) instead, as DIR/specializations.json or the two forms of Cloud AI hold it.",
         value="FILE",
+        use="read",
     )
     layout: Layout = option(
         "in-place",
@@ -109,14 +114,14 @@ class Split(Reports, Verb["SplitFolder"]):
     naming: Path = option(
         "exported",
         "Names of inputs and outputs: exported, genai, cloud-ai, ane (`list namings`), or a TOML file.",
-        value="NAME", shown=True,
+        value="NAME", use="read", shown=True,
     )  # fmt: skip
     parts: int | None = option(None, "Cut the layers into N consecutive graphs.", value="N", least=1)
     max_part_bytes: int | None = option(
         None, "Cut so that weights and cache of a graph take at most SIZE, as in 4GB.", value="SIZE", read=size
     )
     tokenizer: Path | None = option(
-        None, "Tokenizer to copy along; by default what lies beside MODEL.", value="FILE|DIR"
+        None, "Tokenizer to copy along; by default what lies beside MODEL.", value="FILE|DIR", use="read"
     )
     prompt_lengths: Sequence[int] = option(
         (), "State the padding that these buckets cost for prompts so long.", value="N,…", read=numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypeVar
 
@@ -13,6 +13,7 @@ from qdq_passes.core.names import kebab_case
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import options_of
+from qdqtool.verbs.named_paths import NamedPath, paths_of, refuse_clashes
 
 if TYPE_CHECKING:
     from qdqtool.io.files.progress import StageProgress
@@ -39,6 +40,10 @@ class Verb(Generic[R_co]):
     def run(self) -> R_co:
         """Do it."""
 
+    def named_paths(self) -> Iterator[NamedPath]:
+        """The files and folders that it reads and writes."""
+        return paths_of(self)
+
     def with_listeners(self, *, warn: Callable[[str], None], progress: StageProgress, stage: str) -> Self:
         """This verb with somebody who listens, where it tells anything; ``stage`` is the name of its only one."""
         steps = progress if self.has_stages else functools.partial(progress, stage)
@@ -62,7 +67,9 @@ def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{call.__name__}(): {error}") from None
-        return verb(*args, **kwargs).run()
+        asked = verb(*args, **kwargs)
+        refuse_clashes(asked.named_paths(), overwrite=getattr(asked, "overwrite", False))
+        return asked.run()
 
     assert isinstance(verb, type)
     call.__name__ = call.__qualname__ = kebab_case(verb.__name__.removesuffix("Of")).replace("-", "_")

@@ -26,9 +26,12 @@ class Verify(Tolerance, OrtThreads, StepReports, Verb["Verification"]):
 
     leads = (Tolerance,)
 
-    folder: Path = field(kw_only=False, metadata=metadata_of("What `split` wrote.", kind="argument", value="DIR"))
+    folder: Path = field(
+        kw_only=False, metadata=metadata_of("What `split` wrote.", kind="argument", value="DIR", use="read")
+    )
     model: ModelOrPath = field(
-        kw_only=False, metadata=metadata_of("The model that it was made of.", kind="argument", value="MODEL")
+        kw_only=False,
+        metadata=metadata_of("The model that it was made of.", kind="argument", value="MODEL", use="read"),
     )
     lengths: Sequence[int] | None = option(
         None,

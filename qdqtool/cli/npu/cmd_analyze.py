@@ -12,7 +12,6 @@ from qdq_passes.errors import UsageError
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.options import option
 from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.npu.memory_plan import MemoryPlanOf
@@ -53,10 +52,8 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
         return 0
     if (asked.annotate or asked.outline) and output is None:
         raise UsageError("--annotate and --outline write a model", hint="say where: -o FILE")
-    if output is not None:
-        if not (asked.annotate or asked.outline):
-            raise UsageError("nothing to write", where=output, hint="give --annotate or --outline")
-        refuse_output(output, asked.overwrite, model, asked.baseline)
+    if output is not None and not (asked.annotate or asked.outline):
+        raise UsageError("nothing to write", where=output, hint="give --annotate or --outline")
     found = ran(out, asked, "analyzing")
     payload = {"model": model, **found.to_json(), "output": output}
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.verbs.npu.compile import Compile
 from qdqtool.verbs.npu.lower import Lower
 
@@ -34,7 +33,6 @@ def _run(out: Out, asked: Compile | Lower, stage: str) -> None:
     from qdqtool.io.models.hooks import Reproducer
 
     source, output = text(asked.model), text(asked.output)
-    refuse_output(output, asked.overwrite, source)
     done = ran(out, replace(asked, hooks=(Reproducer(f"{output}.reproducer"),)), stage)
     out.result({**done.to_json(), "output": output}, lambda: _render(out, done, source))
 

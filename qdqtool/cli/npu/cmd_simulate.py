@@ -11,7 +11,6 @@ import click
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import EXACT, Out, megabytes, plural, say, table
-from qdqtool.io.files.atomic import refuse_inputs
 from qdqtool.options import option
 from qdqtool.verbs.npu.simulate import Simulate
 
@@ -40,8 +39,6 @@ def simulate(out: Out, asked: SimulateCommand) -> int:
     if asked.min_sqnr is not None and math.isnan(asked.min_sqnr):
         raise click.UsageError("--min-sqnr is no number")
     trace, output = (None if file is None else text(file) for file in (asked.trace, asked.output))
-    for file in filter(None, (trace, output)):
-        refuse_inputs(file, [asked.model, asked.data, asked.float_model, asked.against, asked.target, asked.ep_library])
     found = ran(out, asked, "simulating")
     for note in found.notes:
         out.note(f"note: {note}")

@@ -32,7 +32,7 @@ def run_edit(out: Out, asked: Edit, *, times: bool = False) -> None:
     payload = {
         "output": saved.output,
         "files": list(saved.files),
-        "shared_data": [file for file, is_shared in data_files(saved.output, saved.source) if is_shared],
+        "shared_data": [file for file, is_shared in _with_owners(saved.output, saved.source) if is_shared],
         "modified": report.modified,
         "passes": report.to_json(),
     }
@@ -57,13 +57,15 @@ def run_edit(out: Out, asked: Edit, *, times: bool = False) -> None:
 
 def stored_bytes(path: str) -> int:
     """Bytes of a model in files: its own, and the data files it refers to."""
-    return sum(os.path.getsize(file) for file in [path, *_data_files(path)])
+    from qdqtool.io.models.load import data_files
+
+    return sum(os.path.getsize(file) for file in [path, *data_files(path)])
 
 
 def files_of(output: str, source: str, *others: str) -> str:
     """What a command says it wrote, of a model: the file, its data file, ``others``; and the data file that it shares with the
     model it was made of, ``source``."""
-    files = data_files(output, source)
+    files = _with_owners(output, source)
     shared, own = ([file for file, is_shared in files if is_shared == wanted] for wanted in (True, False))
     known = {os.path.realpath(file) for file in own}
     own += [file for file in others if os.path.realpath(file) not in known]
@@ -73,22 +75,10 @@ def files_of(output: str, source: str, *others: str) -> str:
     return text
 
 
-def data_files(output: str, source: str) -> list[tuple[str, bool]]:
+def _with_owners(output: str, source: str) -> list[tuple[str, bool]]:
     """The data files of ``output``, and of each whether ``source`` refers to it too."""
-    files = _data_files(output)
-    theirs = set(_data_files(source).values()) if files else set()
+    from qdqtool.io.models.load import data_files
+
+    files = data_files(output)
+    theirs = set(data_files(source).values()) if files else set()
     return [(shown, real in theirs) for shown, real in files.items()]
-
-
-def _data_files(path: str) -> dict[str, str]:
-    """The data files that a model refers to, beside it, in the order of its tensors; each with its real path."""
-    import onnx_ir as ir
-
-    from qdqtool.io.files.read import holds
-    from qdqtool.io.models.load import load, slots
-
-    if not os.path.isfile(path) or not holds(path, b"location"):  # the key of every reference: no need to parse
-        return {}
-    tensors = [slot.tensor for slot in slots(load(path)) if isinstance(slot.tensor, ir.ExternalTensor)]
-    folder = os.path.dirname(path)
-    return {os.path.join(folder, os.fspath(t.location)): os.path.realpath(t.path) for t in tensors}

@@ -16,6 +16,7 @@ from qdq_passes.pipeline.text import format_pass
 
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_bytes
+from qdqtool.io.models.load import SOURCE
 from qdqtool.io.models.save import save
 
 
@@ -24,6 +25,7 @@ class DumpEach(QuietHook):
     """Write the text form of the model into ``folder`` before the first and after each pass: ``00-input.txt``…"""
 
     folder: str
+    overwrite: bool = True
     _count: int = 0
 
     def before(self, pass_: Pass, model: ir.Model) -> None:
@@ -36,7 +38,8 @@ class DumpEach(QuietHook):
         self._write(type(pass_).name(), model)
 
     def _write(self, name: str, model: ir.Model) -> None:
-        write_whole(os.path.join(self.folder, f"{self._count:02d}-{name}.txt"), dump(model).encode())
+        path = os.path.join(self.folder, f"{self._count:02d}-{name}.txt")
+        write_whole(path, dump(model).encode(), overwrite=self.overwrite)
         self._count += 1
 
 
@@ -68,8 +71,12 @@ class Reproducer(QuietHook):
         if self._input is None or getattr(error, "exit_code", 70) != 70:
             return
         command = "qdqtool opt input.onnx -p @pipeline.txt -o out.onnx"
+        target = os.path.join(self.folder, "input.onnx")
+        if os.path.realpath(self._input.meta.get(SOURCE, "")) == os.path.realpath(target):  # it is what failed
+            error.add_note(f"reproducer in {self.folder}")
+            return
         try:
-            save(self._input, os.path.join(self.folder, "input.onnx"), annotations=True)
+            save(self._input, target, annotations=True)
             for name, file in self.inputs.items():
                 write_whole(os.path.join(self.folder, f"{name}.json"), read_bytes(file))
                 command += f" --{name} {name}.json"

@@ -21,6 +21,7 @@ from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
 
+from qdqtool.io.files.read import holds
 from qdqtool.io.models.consistency import contradiction_in
 from qdqtool.io.models.parse import check_model, read_model
 from qdqtool.io.models.tidy import tidy
@@ -333,3 +334,12 @@ def _name_nodes(model: ir.Model) -> None:
             taken.add(name)
             node.name = name
             node.meta[UNNAMED] = name
+
+
+def data_files(path: str) -> dict[str, str]:
+    """The data files that a model refers to, beside it, in the order of its tensors; each with its real path."""
+    if not os.path.isfile(path) or not holds(path, b"location"):  # the key of every reference: no need to parse
+        return {}
+    tensors = [slot.tensor for slot in slots(load(path)) if isinstance(slot.tensor, ir.ExternalTensor)]
+    folder = os.path.dirname(path)
+    return {os.path.join(folder, os.fspath(t.location)): os.path.realpath(t.path) for t in tensors}

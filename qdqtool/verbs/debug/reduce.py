@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qdqtool.io.feeds.image_options import ImageOptions
 from qdqtool.options import group, option
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT_NEEDED, Path, Reports
+from qdqtool.verbs.named_paths import NamedPath
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Reduce(Reports, Verb["Reduction"]):
         value="DB",
     )
     float_model: ModelOrPath | None = option(
-        None, "The float model; else MODEL without its activation pairs.", value="FILE", flags=("--float",)
+        None, "The float model; else MODEL without its activation pairs.", value="FILE", use="read", flags=("--float",)
     )
     data: FeedSpec | None = field(default=None, metadata=DATA)
     seed: int = option(0, "Seed of random data.", shown=True)
@@ -60,6 +62,16 @@ class Reduce(Reports, Verb["Reduction"]):
     timeout: float = option(
         TIMEOUT, "Seconds that one check may take; longer does not count as failing.", value="S", shown=True
     )
+
+    def files(self) -> tuple[str, str, str]:
+        """What it writes: the part, its inputs, the float model of it."""
+        stem = os.path.splitext(os.fspath(self.output or ""))[0]
+        return os.fspath(self.output or ""), f"{stem}.npz", f"{stem}_float.onnx"
+
+    def named_paths(self) -> Iterator[NamedPath]:
+        """As of every verb, and what lies beside the output."""
+        yield from super().named_paths()
+        yield from (NamedPath("--output", file, "file") for file in self.files()[1:])
 
     def run(self) -> Reduction:
         """The smallest part, and the files that were written.

@@ -29,23 +29,33 @@ class Opt(Editing, Samples, Findings, Edit):
 
     text: str = field(
         metadata=metadata_of(
-            "Passes, or @FILE with text or a TOML edit script.", value="TEXT", flags=("-p", "--pipeline"), required=True
+            "Passes, or @FILE with text or a TOML edit script.",
+            value="TEXT",
+            use="read",
+            flags=("-p", "--pipeline"),
+            required=True,
         )
     )
-    ranges: Path | None = option(None, "Binds @ranges, the ranges that `calibrate` wrote.", value="FILE")
-    encodings: Path | None = option(None, "Binds @encodings, an encodings file of any format.", value="FILE")
-    statistics: Path | None = option(None, "Binds @statistics, which `quantize --save-statistics` wrote.", value="FILE")
-    target: Path | None = option(None, "Binds @target.", value="T")
+    ranges: Path | None = option(None, "Binds @ranges, the ranges that `calibrate` wrote.", value="FILE", use="read")
+    encodings: Path | None = option(
+        None, "Binds @encodings, an encodings file of any format.", value="FILE", use="read"
+    )
+    statistics: Path | None = option(
+        None, "Binds @statistics, which `quantize --save-statistics` wrote.", value="FILE", use="read"
+    )
+    target: Path | None = option(None, "Binds @target.", value="T", use="read")
     verify_each: bool = option(True, "Verify after every pass, so that a message names the pass.")
-    print_each: Path | None = option(None, "Write the model's text form after every pass into DIR.", value="DIR")
+    print_each: Path | None = option(
+        None, "Write the model's text form after every pass into DIR.", value="DIR", use="into"
+    )
     stop_after: int | None = option(None, "Stop after N passes.", value="N", least=0)
     check_data: str | None = option(
-        None, "Run these samples before and after every pass; hold it to what it keeps.", value="D"
+        None, "Run these samples before and after every pass; hold it to what it keeps.", value="D", use="read"
     )
     samples: int | None = first_samples(CHECKED)
     annotations: bool = option(False, "Save the annotations of passes in metadata (to look at in Netron).")
     reproducer: str | None = option(
-        None, "Where a failing pass leaves its input; OUTPUT.reproducer by default.", value="DIR"
+        None, "Where a failing pass leaves its input; OUTPUT.reproducer by default.", value="DIR", use="into"
     )
 
     placed: ClassVar = {
@@ -66,7 +76,6 @@ class Opt(Editing, Samples, Findings, Edit):
         from qdq_passes.pipeline.hooks import StopAfter
         from qdq_passes.pipeline.pipeline import Pipeline
 
-        from qdqtool.io.files.atomic import refuse_output
         from qdqtool.io.files.progress import pass_on
         from qdqtool.io.files.read import sha256_of_file
         from qdqtool.io.models.hooks import DumpEach
@@ -74,9 +83,8 @@ class Opt(Editing, Samples, Findings, Edit):
         from qdqtool.verbs.work.editing import run_and_save
         from qdqtool.verbs.work.named import named_inputs
 
-        model, output = self.paths
+        model, _ = self.paths
         files = {"ranges": self.ranges, "encodings": self.encodings, "statistics": self.statistics}
-        refuse_output(output, self.overwrite, model, *files.values(), self.check_data, self.text.removeprefix("@"))
         script = self.script()
         pipeline = Pipeline(script.passes)
         needed = pipeline.needs()
@@ -86,7 +94,7 @@ class Opt(Editing, Samples, Findings, Edit):
         if script.source_sha256 and script.source_sha256 != sha256_of_file(model):
             pass_on([f"{self.text[1:]} was recorded on another model"], self.warn)
         check = self._numeric_check()
-        hooks: list[Any] = [DumpEach(os.fspath(self.print_each))] if self.print_each else []
+        hooks: list[Any] = [DumpEach(os.fspath(self.print_each), self.overwrite)] if self.print_each else []
         hooks += [StopAfter(self.stop_after)] if self.stop_after is not None else []
         hooks += [check] if check is not None else []
         saved = run_and_save(

@@ -22,16 +22,22 @@ class ConvertEncodings(Hints, Verb["Encodings"]):
 
     encodings: Encodings | Path = field(
         kw_only=False,
-        metadata=metadata_of("File of any known format, or what was read.", kind="argument", value="FILE"),
+        metadata=metadata_of("File of any known format, or what was read.", kind="argument", value="FILE", use="read"),
     )
     output: Path | None = field(
         default=None,
         kw_only=False,
-        metadata=metadata_of("Where to write the encodings.", value="FILE", flags=("-o", "--output"), required=True),
+        metadata=metadata_of(
+            "Where to write the encodings.", value="FILE", use="file", flags=("-o", "--output"), required=True
+        ),
     )
     format: Format = field(metadata=FORMAT)
     model: ModelOrPath | None = option(
-        None, "The model they are for; it tells the axis that 0.6.1 and 1.0.0 leave out.", value="M", before="hints"
+        None,
+        "The model they are for; it tells the axis that 0.6.1 and 1.0.0 leave out.",
+        value="M",
+        use="read",
+        before="hints",
     )
     overwrite: bool = option(False, "Replace FILE if it exists.", before=LAST)
 

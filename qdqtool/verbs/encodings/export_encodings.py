@@ -35,10 +35,14 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
     output: Path | None = field(
         default=None,
         kw_only=False,
-        metadata=metadata_of("Where to write the encodings.", value="FILE", flags=("-o", "--output"), required=True),
+        metadata=metadata_of(
+            "Where to write the encodings.", value="FILE", use="file", flags=("-o", "--output"), required=True
+        ),
     )
     format: Format = field(metadata=FORMAT)
-    float_model: Path | None = option(None, "Also write the model without its pairs.", value="FILE", before="hints")
+    float_model: Path | None = option(
+        None, "Also write the model without its pairs.", value="FILE", use="file", before="hints"
+    )
     activations: Literal["as-is", "unsigned"] = option(
         "as-is",
         "unsigned counts signed activations as unsigned, the same grid, as QNN's converter wants them.",

@@ -31,7 +31,7 @@ class ImportEncodings(Saving, Hints, Findings, Samples, Threaded, Reports, Verb[
     encodings: Encodings | Path = field(
         kw_only=False,
         metadata=metadata_of(
-            "The encodings; the format is found by content.", value="FILE", required=True, before="output"
+            "The encodings; the format is found by content.", value="FILE", use="read", required=True, before="output"
         ),
     )
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT_NEEDED)
@@ -45,10 +45,10 @@ class ImportEncodings(Saving, Hints, Findings, Samples, Threaded, Reports, Verb[
         shown=True,
     )
     names_of: ModelOrPath | None = option(
-        None, "The float model FILE was made for: names that changed are found by structure.", value="OLD"
+        None, "The float model FILE was made for: names that changed are found by structure.", value="OLD", use="read"
     )
     renames: Mapping[str, str] | Path | None = option(
-        None, 'JSON {"old name": "new name", …}.', value="FILE", flags=("--map",)
+        None, 'JSON {"old name": "new name", …}.', value="FILE", use="read", flags=("--map",)
     )
     boundaries: bool | None = option(
         None,

@@ -50,7 +50,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         read=share_of,
     )
     baseline: Path | None = option(
-        None, "JSON of an earlier analysis: exit 1 only when something is worse than there.", value="FILE"
+        None, "JSON of an earlier analysis: exit 1 only when something is worse than there.", value="FILE", use="read"
     )
     memory: bool = option(
         False,
@@ -72,7 +72,6 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdq_passes.pipeline.pipeline import run_pipeline
         from qdq_passes.verification.rules import verify
 
-        from qdqtool.io.files.atomic import refuse_existing
         from qdqtool.io.models.save import save
         from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
         from qdqtool.npu.analyzing import (
@@ -90,8 +89,6 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdqtool.npu.trying import with_trials
         from qdqtool.targets.loading import load_target
 
-        if self.output is not None:
-            refuse_existing(os.fspath(self.output), overwrite=self.overwrite)
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
         work, source = opened(self.model)

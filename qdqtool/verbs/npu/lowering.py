@@ -38,7 +38,6 @@ def lowered(asked: Lowering, *, programs: bool, embed: bool = True) -> Lowered:
     from qdq_passes.errors import UnsupportedError
     from qdq_passes.verification.rules import verify
 
-    from qdqtool.io.files.atomic import refuse_existing
     from qdqtool.io.models.context_files import move_payloads_out
     from qdqtool.io.models.save import refuse_own_data, save
     from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
@@ -47,8 +46,6 @@ def lowered(asked: Lowering, *, programs: bool, embed: bool = True) -> Lowered:
     from qdqtool.npu.programs import is_context
     from qdqtool.targets.loading import load_target
 
-    if asked.output is not None:
-        refuse_existing(os.fspath(asked.output), overwrite=asked.overwrite)
     chip = load_target(asked.target)
     work, source = opened(asked.model)
     if asked.output is not None:

@@ -23,7 +23,9 @@ class MemoryPlanOf(Verb["MemoryPlan"]):
     """What MODEL needs of the memory that the NPU of a target addresses, and in how many parts it fits."""
 
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
-    target: Path = field(metadata=metadata_of("The NPU.", value="NAME|FILE", listed_by="targets", required=True))
+    target: Path = field(
+        metadata=metadata_of("The NPU.", value="NAME|FILE", use="read", listed_by="targets", required=True)
+    )
     arrange: Arrangement | None = option(None, "The NPU takes what it can, or linear layers; else as the target says.")
 
     def run(self) -> MemoryPlan:

@@ -30,30 +30,32 @@ class Simulate(Samples, Reports, Verb["Simulation"]):
     leads: ClassVar[tuple[type, ...]] = (Samples,)
 
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
-    data: FeedSpec = field(kw_only=False, metadata=metadata_of(_DATA, value="D", required=True, before="samples"))
+    data: FeedSpec = field(
+        kw_only=False, metadata=metadata_of(_DATA, value="D", use="read", required=True, before="samples")
+    )
     samples: int | None = first_samples(SAMPLES)
     target: Path | None = option(
-        None, "The NPU (`list targets`); a compiled model says it itself.", value="NAME|FILE", before="data"
+        None, "The NPU (`list targets`); a compiled model says it itself.", value="NAME|FILE", use="read", before="data"
     )
     float_model: ModelOrPath | None = option(
-        None, "The float model; else MODEL without its activation pairs.", value="FILE", flags=("--float",)
+        None, "The float model; else MODEL without its activation pairs.", value="FILE", use="read", flags=("--float",)
     )
     against: ModelOrPath | None = option(
-        None, "Of a compiled MODEL, the QDQ model that it was compiled from.", value="FILE"
+        None, "Of a compiled MODEL, the QDQ model that it was compiled from.", value="FILE", use="read"
     )
     boundary: Literal["cpu", "npu"] | None = option(None, "Where Q and DQ at float ends run, not as the target says.")
     optimize: bool = option(False, "Let onnxruntime optimize first, as an application's session does by default.")
     threads: int = option(1, "Threads inside an operator; 0: onnxruntime's choice.", value="N", least=0, shown=True)
     reference: bool = option(True, "Compare with the numpy reference (slow), or with the QDQ model.")
     trace: Path | None = option(
-        None, "Write a timeline of the estimate (JSON, for chrome://tracing or Perfetto).", value="FILE"
+        None, "Write a timeline of the estimate (JSON, for chrome://tracing or Perfetto).", value="FILE", use="file"
     )
     output: Path | None = option(
-        None, "Write the outputs of the NPU to an .npz.", value="FILE", flags=("-o", "--output")
+        None, "Write the outputs of the NPU to an .npz.", value="FILE", use="file", flags=("-o", "--output")
     )
     overwrite: bool = option(False, "Replace files that exist.")
     ep_library: Path | None = option(
-        None, "Run on the provider of this library instead of the simulated NPU.", value="FILE"
+        None, "Run on the provider of this library instead of the simulated NPU.", value="FILE", use="read"
     )
     ep_name: str | None = option(None, "... of this name; can be left out when the library has one.", value="NAME")
     ep_options: Mapping[str, str] | None = option(

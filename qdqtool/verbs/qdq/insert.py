@@ -29,9 +29,14 @@ class Insert(PairEditing, Boundaries, Edit):
     dtype: str | None = option(None, "Storage type; int8 by default.", value="TYPE")
     axis: int | None = option(None, "Axis of per-axis or blocked scales.", value="N")
     block_size: int | None = option(None, "Elements of the axis per scale.", value="N", least=1)
-    ranges: Path | None = option(None, "Choose encodings from the ranges that `calibrate` wrote.", value="FILE")
+    ranges: Path | None = option(
+        None, "Choose encodings from the ranges that `calibrate` wrote.", value="FILE", use="read"
+    )
     encodings: Path | None = option(
-        None, "Take encodings from a file of AIMET, QNN or onnxruntime; see `encodings import`.", value="FILE"
+        None,
+        "Take encodings from a file of AIMET, QNN or onnxruntime; see `encodings import`.",
+        value="FILE",
+        use="read",
     )
     policy: Literal["pow2", "any"] | None = option(
         None, "With --ranges: powers of two (default), or any scale.", flags=("--scales",)

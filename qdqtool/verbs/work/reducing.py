@@ -18,7 +18,6 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdqtool.io.feeds.array_store import write_npz
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files.atomic import refuse_output
 from qdqtool.io.files.progress import StageProgress, pass_on
 from qdqtool.io.models.save import save
 from qdqtool.io.models.working import ModelOrPath, opened, repair
@@ -72,10 +71,7 @@ class Reduction:
 def reduced(asked: Reduce) -> Reduction:
     """``asked``: the search, and the files."""
     _refuse(asked)
-    stem = os.path.splitext(os.fspath(asked.output or ""))[0]
-    files = [os.fspath(asked.output or ""), f"{stem}.npz", f"{stem}_float.onnx"]
-    for file in files:
-        refuse_output(file, asked.overwrite, asked.model, asked.data, asked.float_model)
+    files = list(asked.files())
     work = _prepared(asked, asked.model)
     floats = _floats(asked, work)
     with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder, Prober(asked.timeout) as prober:

@@ -25,6 +25,7 @@ from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.precision_cost import Prices
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
+from qdqtool.verbs.groups import PARTIAL
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import Workers
 
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from qdqtool.verbs.sensitivity import Sensitivity
 
     Search: TypeAlias = Sensitivity | MixedPrecision
-
-#: What is put behind the name of an output for the file that an interrupted run leaves.
-PARTIAL = ".partial"
 
 
 def begin(

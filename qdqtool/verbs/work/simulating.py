@@ -19,7 +19,7 @@ from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
 from qdqtool.io.feeds.array_store import joined, write_npz
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files.atomic import refuse_existing, write_whole
+from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.npu.analyzing import unbound_batch
@@ -45,14 +45,6 @@ SHOWN = 3
 
 def simulated(asked: Simulate) -> Simulation:
     """``asked``, on the simulated NPU or another execution provider."""
-    for file in [file for file in (asked.trace, asked.output) if file is not None]:
-        refuse_existing(os.fspath(file), overwrite=asked.overwrite)
-    if (
-        asked.trace is not None
-        and asked.output is not None
-        and os.path.abspath(asked.trace) == os.path.abspath(asked.output)
-    ):
-        raise UsageError("is both the timeline and the outputs", where=os.fspath(asked.output), hint="name two files")
     is_other = asked.ep_library is not None or asked.ep_name is not None
     foreign = is_other and not is_simulated_npu(asked.ep_library, asked.ep_name)
     options, target, boundary = dict(asked.ep_options or {}), asked.target, asked.boundary

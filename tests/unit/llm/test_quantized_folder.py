@@ -271,7 +271,7 @@ def test_recovery_is_shared(tmp_path: Path) -> None:
         {"correct_bias": True, "smooth": 0.5, "preset": "8a8w"},
     ):
         _, out, done = quantized(
-            tmp_path / str(options["preset"]), samples=6, save_statistics=tmp_path / "s.npz", **options
+            tmp_path / str(options["preset"]), samples=6, save_statistics=tmp_path / "s.npz", overwrite=True, **options
         )
         assert len(list(out.glob("*.data"))) <= 1
         weights = [

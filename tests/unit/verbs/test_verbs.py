@@ -41,9 +41,11 @@ class Paint(Shared, Verb[str]):
 
     placed: ClassVar = {"seed": "coats"}
 
-    model: str = field(kw_only=False, metadata=metadata_of("The model.", kind="argument", value="MODEL"))
+    model: str = field(kw_only=False, metadata=metadata_of("The model.", kind="argument", value="MODEL", use="read"))
     output: str | None = field(
-        default=None, kw_only=False, metadata=metadata_of("Where to.", value="FILE", flags=("-o", "--output"))
+        default=None,
+        kw_only=False,
+        metadata=metadata_of("Where to.", value="FILE", use="file", flags=("-o", "--output")),
     )
     colour: Literal["red", "blue"] = option("red", "Which colour.")
     coats: int = option(1, "How many.", value="N", least=1)
