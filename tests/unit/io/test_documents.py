@@ -77,6 +77,7 @@ CACHE = {"past": "p", "present": "q", "layer": 0, "part": "key", "axis": 2}
         ({"seq_len": True}, "seq_len is true or false, expected a whole number"),
         ({"layout": "up"}, "layout is text, expected in-place or slide"),
         ({"cache": [CACHE, {**CACHE, "axis": {}}]}, "cache[1].axis is an object, expected a whole number"),
+        ({"masks": [{"name": "m", "window": 2**40}]}, "a layer, an axis or a window is below 0, or beyond 31 bits"),
         ({"masks": [{}]}, "masks[0].name is missing"),
         ({"batch_size": 0}, "a run of 0 × 1 in 8 is none: batch size and lengths are 1 or more"),
     ],

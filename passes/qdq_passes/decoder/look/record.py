@@ -111,6 +111,11 @@ class Decoder:
 
     def __post_init__(self) -> None:
         """Refuse lengths that no graph has (ValueError)."""
+        counts = [n for each in self.cache for n in (each.layer, each.axis, each.layers)] + [
+            m.window for m in self.masks
+        ]
+        if min(counts, default=0) < 0 or max(*counts, self.batch_size, self.ctx_len) >= 2**31:
+            raise ValueError("a layer, an axis or a window is below 0, or beyond 31 bits")
         if min(self.batch_size, self.seq_len, self.ctx_len) < 1 or self.seq_len > self.ctx_len:
             lengths = f"{self.batch_size} × {self.seq_len} in {self.ctx_len}"
             raise ValueError(f"a run of {lengths} is none: batch size and lengths are 1 or more")
