@@ -22,9 +22,8 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
 
 from qdqtool.io.files.read import holds
-from qdqtool.io.models.consistency import contradiction_in
 from qdqtool.io.models.parse import check_model, read_model
-from qdqtool.io.models.tidy import tidy
+from qdqtool.io.models.tidy import contradiction_in, tidy
 
 #: (place of the node in the main graph, name of the attribute, its bytes).
 Payload = tuple[int, str, bytes]

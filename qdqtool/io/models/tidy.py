@@ -1,5 +1,8 @@
-"""What a file says and nothing can mean, taken out of its protobuf at `load`: sizes below zero, which some exporters write for
-unknown ones and which end the process inside onnx's shape inference; bytes that are no text, in texts that nothing refers to."""
+"""What a file says and nothing can mean gives way in its protobuf at `load`: sizes below zero, which some exporters write for
+unknown ones, bytes that are no text, shapes that the graph contradicts; what else does not fit is noted, for a pass that fails on it.
+
+What contradicts is told by onnx, which gets a copy without large weights, of which it needs the sizes alone, and without declared
+shapes, which it would believe."""
 
 from __future__ import annotations
 
@@ -10,8 +13,13 @@ from typing import Any
 import onnx
 from google.protobuf.message import Message
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.shapes.guards import GUARDS, guarding
 
 from qdqtool.io.models.proto_tensors import MAX_RANK, MAX_SIZE, TOO_LARGE
+
+T = onnx.TensorProto
+#: Bytes of a tensor up to which onnx sees its numbers: shapes and axes follow from them.
+SHOWN_BYTES = 1024
 
 
 def tidy(model: onnx.ModelProto) -> None:
@@ -82,3 +90,86 @@ def _mend(message: Message, *fields: str) -> None:
 def _mend_metadata(message: Any) -> None:
     for entry in message.metadata_props:
         _mend(entry, "key", "value")
+
+
+def contradiction_in(model: onnx.ModelProto) -> str:
+    """What of ``model`` does not fit, in onnx's words, empty if all does; shapes that are contradicted become those inferred.
+
+    Raises:
+        ModelError: a node for which that ends the process, in onnxruntime too, reads a value with a size below zero.
+    """
+    light = _light(model)
+    reason = ""
+    with guarding(GUARDS) as kept:
+        try:
+            inferred = onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            try:
+                inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
+            except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
+                inferred = light
+        if kept:
+            hint = "no size is below zero: export the model again"
+            raise ModelError("reads a tensor that comes out with a size below zero", where=kept[0], hint=hint)
+    known = {info.name: info.type.tensor_type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+    found = {name: kind.shape for name, kind in known.items() if kind.HasField("shape")}
+    for info in (*model.graph.value_info, *model.graph.output):
+        kind = info.type.tensor_type
+        if info.name in found and kind.HasField("shape") and _differ(kind.shape, found[info.name]):
+            kind.shape.CopyFrom(found[info.name])
+    return reason
+
+
+def _differ(declared: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> bool:
+    if len(declared.dim) != len(inferred.dim):
+        return True
+    return any(
+        mine.HasField("dim_value") and theirs.HasField("dim_value") and mine.dim_value != theirs.dim_value
+        for mine, theirs in zip(declared.dim, inferred.dim, strict=True)
+    )
+
+
+def _light(model: onnx.ModelProto) -> onnx.ModelProto:
+    graph = model.graph
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    light.graph.name = "light"
+    light.graph.input.extend(graph.input)
+    known = {info.name for info in graph.input}
+    for tensor in graph.initializer:
+        if tensor.ByteSize() <= SHOWN_BYTES and tensor.data_location != T.EXTERNAL:
+            light.graph.initializer.append(tensor)
+        elif tensor.name not in known:
+            light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    for node in graph.node:
+        stored = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
+        if stored is not None and stored.ByteSize() > SHOWN_BYTES and node.output:
+            light.graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], stored.data_type, stored.dims))
+        elif stored is not None and node.output:
+            light.graph.initializer.add().CopyFrom(stored)
+            light.graph.initializer[-1].name = node.output[0]
+        elif node.op_type != "EPContext":
+            light.graph.node.append(node)
+    for node in light.graph.node:
+        _show(node, {tensor.name: tensor for tensor in light.graph.initializer})
+    unknown = {v for n in graph.node if not onnx.defs.has(n.op_type, domain=n.domain) for v in n.output}
+    light.graph.value_info.extend(info for info in graph.value_info if info.name in unknown)
+    for output in graph.output:
+        kept = light.graph.output.add(name=output.name)
+        if output.name in unknown or output.type.WhichOneof("value") != "tensor_type":
+            kept.type.CopyFrom(output.type)
+        else:
+            kept.type.tensor_type.elem_type = output.type.tensor_type.elem_type
+    return light
+
+
+def _show(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:
+    """Give bodies of ``node`` the ``constants`` that they read from around them: onnxruntime sees those, onnx does not."""
+    for attribute in node.attribute:
+        body = attribute.g if attribute.HasField("g") else None
+        if body is not None:
+            read = {name for inner in body.node for name in inner.input}
+            known = {value.name: value for value in body.initializer}
+            body.initializer.extend(constants[name] for name in sorted(read & constants.keys() - known.keys()))
+            for inner in body.node:
+                _show(inner, {**constants, **known})
