@@ -12,6 +12,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -77,8 +78,8 @@ def code() -> int:
 
 def written() -> str:
     """The files that an interrupted command has written, in words."""
-    atomic = sys.modules.get("qdqtool.io.files.atomic")
-    found = [] if atomic is None else [path for path in dict.fromkeys([*atomic.PUT]) if os.path.lexists(path)]
+    put = getattr(sys.modules.get("qdqtool.io.files.atomic"), "PUT", ())  # the module may be half imported
+    found = [path for path in dict.fromkeys([*put]) if os.path.lexists(path)]
     return f"written is {', '.join(found[-SHOWN:])}" if found else "nothing was written"
 
 
@@ -108,6 +109,10 @@ def _unraisable(problem: Any) -> None:
     """An interrupt that came where nothing can be raised, as while an object goes away, comes again."""
     if problem.exc_type is KeyboardInterrupt and State.heard > 0:
         number, State.heard = signal.Signals(State.heard), 0
-        _thread.interrupt_main(number)
+        again = threading.Timer(
+            0.01, _thread.interrupt_main, (number,)
+        )  # behind this function, which cannot raise either
+        again.daemon = True
+        again.start()
     else:
         sys.__unraisablehook__(problem)

@@ -70,6 +70,33 @@ def test_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "hear()",
+        "exec('hear()')",
+        "try: hear()\n    except KeyboardInterrupt: raise ImportError('numpy failed to import')",
+        "try: hear()\n    finally: hear()",
+        "class Gone: __del__ = lambda self: hear()\n    Gone()\n    time.sleep(20)",
+        "import interrupted_module",
+        "atexit.register(hear)",
+    ],
+)
+def test_an_interrupt_at_any_moment(body: str, tmp_path: Path) -> None:
+    """In code that is run from a text, as another error, twice, where nothing is raised, while a module is imported, at the end."""
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "interrupted_module.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    hear = "hear = lambda: signal.raise_signal(signal.SIGINT)"
+    command = f'"""A command."""\nimport atexit, click, signal, sys, time\n{hear}\n@click.command()\ndef command():\n    {body}\n'
+    (tmp_path / "commands" / "cmd_hear.py").write_text(command)
+    found = subprocess.run(
+        command_line("--path", tmp_path, "hear"), env=environment(PYTHONPATH=os.pathsep.join([*sys.path, str(tmp_path)])),
+        capture_output=True, text=True, timeout=60, check=False, preexec_fn=hear_interrupts,
+    )  # fmt: skip
+    assert found.returncode == 130
+    assert found.stderr.strip() in ("interrupted; nothing was written", "interrupted", "")
+
+
+@pytest.mark.parametrize(
     ("arguments", "code"),
     [
         (["inspect", DIGITS], 0),
