@@ -155,7 +155,7 @@ def _attempt(rng: random.Random, kind: Kind, made: _Prepared) -> list[str]:
             return [f"interrupted after {waited:.3f} s it goes on for {PATIENCE:g} s"]
     found = [f"after {waited:.3f} s: {text}" for text in made.problems()]
     if kind == "interrupt":
-        is_starting = process.returncode == -signal.SIGINT and not OURS.search(said)
+        is_starting = process.returncode in (1, -signal.SIGINT) and "Traceback" in said and not OURS.search(said)
         if process.returncode not in (0, 130) and not is_starting:
             found.append(f"interrupted after {waited:.3f} s it exits {process.returncode}: {said[-300:]}")
         if "Traceback" in said and not is_starting:
