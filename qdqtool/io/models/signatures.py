@@ -30,7 +30,7 @@ _KINDS = {
     "S": A.STRINGS,
 }
 #: What a person calls them.
-_WORDS = {
+_WORDS: dict[int, str] = {
     A.FLOAT: "a number", A.INT: "an integer", A.STRING: "a text", A.TENSOR: "a tensor", A.GRAPH: "a graph",
     A.FLOATS: "numbers", A.INTS: "integers", A.STRINGS: "texts", A.TENSORS: "tensors", A.GRAPHS: "graphs",
     A.TYPE_PROTO: "a type", A.TYPE_PROTOS: "types", A.SPARSE_TENSOR: "a sparse tensor", A.SPARSE_TENSORS: "sparse tensors",
@@ -156,7 +156,7 @@ def _versions(op_type: str, domain: str, most: int) -> Iterator[onnx.defs.OpSche
 
 
 def _number(attribute: onnx.defs.OpSchema.Attribute) -> int:
-    return A.AttributeType.Value(attribute.type.name)
+    return int(A.AttributeType.Value(str(attribute.type).rpartition(".")[2]))
 
 
 @functools.cache

@@ -1,5 +1,5 @@
 """What a file says and nothing can mean gives way in its protobuf at `load`: sizes below zero, which some exporters write for
-unknown ones, bytes that are no text, shapes that the graph contradicts; what else does not fit is noted, for a pass that fails on it.
+unknown ones, bytes that are no text, shapes that the graph contradicts; what else does not fit is noted, for a pass that fails.
 
 What contradicts is told by onnx, which gets a copy without large weights, of which it needs the sizes alone, and without declared
 shapes, which it would believe."""
@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import onnx
-from google.protobuf.message import Message
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.shapes.guards import GUARDS, guarding
 
@@ -80,7 +79,7 @@ def _tidy_values(values: Iterable[onnx.ValueInfoProto]) -> None:
                 dim.ClearField("dim_value")
 
 
-def _mend(message: Message, *fields: str) -> None:
+def _mend(message: Any, *fields: str) -> None:
     for field in fields:
         text = getattr(message, field)
         if isinstance(text, bytes):
