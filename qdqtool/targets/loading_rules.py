@@ -41,7 +41,7 @@ def rule_of(table: TomlTable) -> OpRule:
         constant_inputs=_indices(table, "constant_inputs"),
         attributes=_attributes(table, named),
         otherwise=_verdict(table, "otherwise", "fallback"),
-        suggestion=parsed(table, "suggestion", _template(named)) if "suggestion" in table.data else None,
+        suggestion=parsed(table, "suggestion", _template(table, named)) if "suggestion" in table.data else None,
     )
 
 
@@ -53,11 +53,11 @@ def case_of(table: TomlTable, op_types: tuple[str, ...] = ()) -> Case:
     if not _RULE_ID.fullmatch(rule):
         raise mismatch(table, "rule", rule, "words in lower case, as in leaky-relu-int8")
     return Case(
-        when=parsed(table, "when", lambda text: Expression.parse(text, words)),
+        when=parsed(table, "when", lambda text: Expression.parse(text, words, f"{table.where} ({rule})")),
         verdict=verdict,
         rule=rule,
-        reason=parsed(table, "reason", _template(op_types), "" if verdict == "npu-int" else None),
-        suggestion=parsed(table, "suggestion", _template(op_types), ""),
+        reason=parsed(table, "reason", _template(table, op_types, rule), "" if verdict == "npu-int" else None),
+        suggestion=parsed(table, "suggestion", _template(table, op_types, rule), ""),
     )
 
 
@@ -81,9 +81,9 @@ def scheme_of(table: TomlTable) -> Scheme:
     )
 
 
-def _template(op_types: tuple[str, ...]) -> Callable[[str], Template]:
+def _template(table: TomlTable, op_types: tuple[str, ...], rule: str = "") -> Callable[[str], Template]:
     words = vocabulary(op_types)
-    return lambda text: Template.parse(text, words)
+    return lambda text: Template.parse(text, words, f"{table.where} ({rule})" if rule else table.where)
 
 
 def _verdict(table: TomlTable, key: str, default: VerdictKind | None) -> VerdictKind:
