@@ -229,8 +229,8 @@ def _word(value: Any) -> str:
         return "×".join(map(_word, value))
     if isinstance(value, float):
         return f"{value:.6g}"
-    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
-        raise TypeError("it has fields, and is no text itself")
+    if not isinstance(value, str | int | None):
+        raise TypeError("it is neither text nor a number, nor a list of them")
     return "?" if value is None else str(value)
 
 
