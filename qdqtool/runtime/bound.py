@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes.core import budget
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.io.feeds.spec import Dims, format_shape
+from qdqtool.runtime.memory import ENTRY
 from qdqtool.runtime.refusals import failure, refusal
 from qdqtool.runtime.session import Session, _from_ort_value, _is_raw, _onnxruntime, _to_ort_value, version
 
@@ -70,11 +72,14 @@ def open_file(path: str | os.PathLike[str], *, threads: int = 0, optimize: bool 
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # errors arrive as exceptions, once
+    options.add_session_config_entry(*ENTRY)
     where = os.fspath(path)
     if not os.path.isfile(where):
         raise ModelError("no such file", where=where, hint="copy the whole folder again")
+    size = sum(file.stat().st_size for file in os.scandir(os.path.dirname(where) or ".") if file.is_file())
+    budget.brought(model=size)
     try:
-        return Session(ort.InferenceSession(where, options, providers=["CPUExecutionProvider"]))
+        return Session(lambda: ort.InferenceSession(where, options, providers=["CPUExecutionProvider"]), size=size)
     except Exception as error:
         raise refusal(str(error), version=version()) from error
 

@@ -43,6 +43,11 @@ class ModelBytes:
     folder: str | None = None
     arrays: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Bytes of what is in memory."""
+        return len(self.data) + sum(array.nbytes for array in self.arrays.values())
+
 
 def model_bytes(model: ir.Model, *, extra_outputs: Iterable[str] = ()) -> ModelBytes:
     """Serialize ``model``, with the values ``extra_outputs`` of its main graph added to its outputs; it is unchanged at the end.

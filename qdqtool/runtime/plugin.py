@@ -108,11 +108,15 @@ def open_on(
         session_options.add_session_config_entry(key, value)
     try:
         session_options.add_provider_for_devices(devices[:1], dict(options or {}))
-        handle = ort.InferenceSession(source.data, session_options, enable_fallback=0)
+        return Session(lambda: _without_fallback(ort, source.data, session_options), weights, size=source.size)
     except Exception as error:
         raise refusal(str(error), version=version()) from error
+
+
+def _without_fallback(ort: Any, data: bytes, options: Any) -> Any:
+    handle = ort.InferenceSession(data, options, enable_fallback=0)
     handle.disable_fallback()
-    return Session(handle, weights)
+    return handle
 
 
 def assignment(session: Session) -> tuple[Assigned, ...] | None:

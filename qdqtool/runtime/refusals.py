@@ -7,6 +7,7 @@ import re
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 
 from qdqtool.io.models.versions import OPSET
+from qdqtool.runtime.memory import exceeded
 
 _STATUS = re.compile(r"^\s*\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _SOURCE = re.compile(r"/\S+\.(?:cc|cpp|h|hpp):\d+ .*?\)(?: const)?\s+")
@@ -19,6 +20,7 @@ _SINCE = re.compile(r"\((\d+)\)")
 _BAD_NODE = re.compile(r'In Node, \("(?P<node>[^"]*)", ')
 _VERSION = re.compile(r"(?:Unsupported model IR version|Opset \d+ is under development|support for domain)")
 _RUNNING = re.compile(r"while running (?P<op>\S+) node\. Name:'(?P<node>[^']*)' Status Message: (?P<why>.*)", re.S)
+_INNER = re.compile(r"while running (?P<op>\S+) node\. Name:'(?P<node>[^']*)'")
 
 
 class VersionError(UnsupportedError):
@@ -33,6 +35,9 @@ def one_line(text: str) -> str:
 def refusal(text: str, *, version: str) -> QdqError:
     """The error for a model that onnxruntime ``version`` does not load, given its message."""
     line = one_line(text)
+    beyond = exceeded(text, None, "the model")
+    if beyond is not None:
+        return beyond
     if _VERSION.search(text):
         hint = "lower it with `qdqtool convert-opset`, or install a newer onnxruntime"
         return VersionError(f"onnxruntime {version} does not read this model: {line}", hint=hint)
@@ -56,6 +61,10 @@ def refusal(text: str, *, version: str) -> QdqError:
 def failure(text: str) -> QdqError:
     """The error for a run that failed, given onnxruntime's message."""
     found = _RUNNING.search(text)
+    innermost = list(_INNER.finditer(text))[-1:]
+    beyond = exceeded(text, *(innermost[0].group("node", "op") if innermost else (None, "the model")))
+    if beyond is not None:
+        return beyond
     if found:
         return ModelError(
             f"{found['op']} fails in onnxruntime: {one_line(found['why'])}",

@@ -9,18 +9,22 @@ import ctypes
 import functools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
+from qdq_passes.core import budget
 from qdq_passes.errors import QdqError, SetupError, UsageError
+from qdq_passes.graph.operators.qdq_ops import is_quantization
+from qdq_passes.graph.uses import all_nodes, is_constant
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report
 from qdq_passes.pipeline.pipeline import run_pipeline as run_passes
 
 from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
+from qdqtool.runtime.memory import ENTRY, MemoryRefusal, least, limited
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
 from qdqtool.runtime.refusals import failure, refusal
 
@@ -40,6 +44,8 @@ _DTYPES: dict[str, Any] = {
     "float8e5m2": ml_dtypes.float8_e5m2,
     "float8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
 }
+#: Bytes that are more than what grows with the data: such a session is not made a second time.
+_AMPLE = 1 << 34
 FLOATS = frozenset(np.dtype(t) for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16))
 
 
@@ -70,9 +76,13 @@ class Session:
         output_dtypes: numpy type of each, as for inputs.
     """
 
-    def __init__(self, handle: Any, weights: Sequence[Any] = ()) -> None:
-        self._handle = handle
+    def __init__(self, make: Callable[[], Any], weights: Sequence[Any] = (), *, size: int) -> None:
+        self._make, self._size = make, size
         self._weights = weights  # the session reads the arrays where they are
+        with limited(_onnxruntime(), self._size) as self._most:
+            handle = self._handle = make()
+        if self._most > _AMPLE:
+            self._make = _closed  # it holds the bytes of the model
         inputs, outputs = handle.get_inputs(), handle.get_outputs()
         self.input_names: tuple[str, ...] = tuple(i.name for i in inputs)
         self.input_shapes: dict[str, Dims] = {i.name: tuple(i.shape) for i in inputs}
@@ -98,14 +108,26 @@ class Session:
         try:
             values = self._run_raw(feed, names) if raw else self._handle.run(names, feed)
         except Exception as error:
-            raise failure(str(error)) from error
+            refused = failure(str(error))
+            if isinstance(refused, MemoryRefusal) and self._grown():  # the data are larger than when it was made
+                return self.run(feed, outputs)
+            raise refused from error
         # An input that is an output comes back as the feed's own memory, or (up to 1.23) as memory already freed: copy the feed.
         return {n: np.array(feed[n]) if n in feed else v for n, v in zip(names, values, strict=True)}
+
+    def _grown(self) -> bool:
+        """Whether more memory is allowed by now; if so, the session is made once more."""
+        if budget.allowed(least(self._size)) <= self._most or self._make is _closed:
+            return False
+        self._handle = None
+        with limited(_onnxruntime(), self._size) as self._most:
+            self._handle = self._make()
+        return True
 
     def close(self) -> None:
         """Let go of onnxruntime's session, and of the memory it leaves, which the allocator would keep for later: more than the
         model's weights. The session cannot run any more."""
-        self._handle, self._weights = None, ()
+        self._handle, self._weights, self._make = None, (), _closed
         if os.name == "posix":
             trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
             if trim is not None:
@@ -161,13 +183,36 @@ def open_session(
         SetupError: onnxruntime is not installed.
     """
     ort = _onnxruntime()
+    model = _loaded(model)
     source, options, weights = prepared(model, optimize=optimize, threads=threads, extra_outputs=extra_outputs)
     try:
         if operators is not None:
             options.register_custom_ops_library(os.fspath(operators))
-        return Session(ort.InferenceSession(source.data, options, providers=["CPUExecutionProvider"]), weights)
+        kept = ["ConstantFolding"] if optimize and _has_constants_left(model) else None
+        make = functools.partial(
+            ort.InferenceSession, source.data, options, providers=["CPUExecutionProvider"], disabled_optimizers=kept
+        )
+        return Session(make, weights, size=source.size)
     except Exception as error:
         raise refusal(str(error), version=version()) from error
+
+
+def _loaded(model: ir.Model | str | os.PathLike[str]) -> ir.Model:
+    if isinstance(model, ir.Model):
+        return model
+    from qdqtool.io.models.load import load
+
+    return load(model)
+
+
+def _has_constants_left(model: ir.Model) -> bool:
+    """Whether something is computed of constants alone. `simplify` leaves what would be large; onnxruntime folds all, beside its
+    allocators, which are bounded."""
+    return any(
+        bool(node.inputs) and all(value is None or is_constant(value) for value in node.inputs)
+        for node in all_nodes(model)
+        if not is_quantization(node)
+    )
 
 
 def prepared(
@@ -179,17 +224,14 @@ def prepared(
 ) -> tuple[ModelBytes, Any, list[Any]]:
     """What a session is made of, on any provider: the bytes, onnxruntime's options, and the large weights beside them, which
     must live as long as the session. Arguments as in `open_session`."""
-    if not isinstance(model, ir.Model):
-        from qdqtool.io.models.load import load
-
-        model = load(model)
     ort = _onnxruntime()
-    source = model_bytes(model, extra_outputs=extra_outputs)
+    source = model_bytes(_loaded(model), extra_outputs=extra_outputs)
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # errors arrive as exceptions, once
+    options.add_session_config_entry(*ENTRY)
     if source.folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", source.folder)
     weights = [ort.OrtValue.ortvalue_from_numpy(a) for a in source.arrays.values()]
@@ -207,6 +249,10 @@ def load_check(model: ir.Model | str | os.PathLike[str]) -> str | None:
     except QdqError as error:
         return str(error)
     return None
+
+
+def _closed() -> Any:
+    raise UsageError("the session is closed")
 
 
 def _dtype(type_text: str) -> np.dtype[Any] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from qdq_passes.core import budget
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.arrays import Array
 
@@ -138,6 +139,8 @@ class Feeds:
                 f"{label} lacks {', '.join(missing)}", hint=f"it has {', '.join(map(str, raw)) or 'nothing'}"
             )
         feed = {spec.name: conform(raw[spec.name], spec, label=label, warn=self.warnings) for spec in self.inputs}
+        if not self._source.is_drawn:
+            budget.brought(feed=sum(array.nbytes for array in feed.values()))
         if self._extras:
             feed |= {str(name): np.asarray(array) for name, array in raw.items() if name not in feed}
         return feed

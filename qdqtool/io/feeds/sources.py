@@ -4,12 +4,14 @@ Sources yield ``(label, feed)`` with the feed as found; `qdqtool.io.feeds.feeds`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from qdq_passes.core import budget
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.numerics.arrays import Array
 
@@ -30,11 +32,13 @@ class Source:
         read: starts a new reading; yields a label for messages and the feed.
         count: how many there are, None when only reading tells.
         read_from: starts a reading at feed number so and so without going through those before; None where there is no way.
+        is_drawn: whether they are random numbers, as large as the model says.
     """
 
     read: Callable[[], Iterator[tuple[str, RawFeed]]]
     count: int | None = None
     read_from: Callable[[int], Iterator[tuple[str, RawFeed]]] | None = None
+    is_drawn: bool = False
 
 
 @runtime_checkable
@@ -68,11 +72,15 @@ def random_feeds(count: int, seed: int, inputs: Sequence[InputSpec]) -> Source:
         return generator.integers(0, 2, shape).astype(spec.dtype)
 
     def read() -> Iterator[tuple[str, RawFeed]]:
+        for spec in inputs:
+            elements = math.prod(d if isinstance(d, int) else 1 for d in spec.shape or ())
+            size = elements * np.dtype(spec.dtype).itemsize
+            budget.demand(size, "a random sample of it", where=f"input {spec.name!r}", least=budget.LEAST // 4)
         generator = np.random.default_rng(seed)
         for index in range(count):
             yield f"random sample {index}", {spec.name: draw(generator, spec) for spec in inputs}
 
-    return Source(read, count)
+    return Source(read, count, is_drawn=True)
 
 
 def python_feeds(text: str) -> Source:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx
+from qdq_passes.core import budget
 from qdq_passes.errors import ModelError, UnsupportedError
 
 from qdqtool.io.files.read import read_bytes
@@ -20,6 +22,8 @@ from qdqtool.io.models.signatures import Signatures, function_signature
 PROTOBUF_LIMIT = 2**31 - 1
 #: Brackets open at once in text: protobuf allows 100 nested messages, and the C++ parser of the text has no limit but its stack.
 MAX_DEPTH = 300
+#: What a node is counted as where functions are written out, and how many nodes each one stored may become in any case.
+NODE_BYTES, NODES_A_NODE = 1 << 16, 256
 #: First bytes (after an offset) of files that people take for models.
 LOOKALIKES = (
     (0, b"version https://git-lfs", "is a git-lfs pointer, not the model", "run `git lfs pull`"),
@@ -49,6 +53,7 @@ def read_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     extension = os.path.splitext(where)[1].lower()
     form = onnx.serialization.registry.get_format_from_file_extension(extension) or "protobuf"
     data = read_bytes(path)
+    budget.brought(model=len(data))
     if form == "protobuf":
         return _parse_binary(data, where)
     _refuse_depth(data, where)
@@ -105,8 +110,9 @@ def check_model(model: onnx.ModelProto, folder: str | None) -> TensorRules:
     _check_header(model)
     own = {(_text(f.domain), _text(f.name), _text(f.overload)): function_signature(f) for f in model.functions}
     signatures = Signatures(_versions(model.opset_import), own)
-    _Scope(model.graph, [], tensors, signatures).check()
-    calls: dict[tuple[str, str, str], set[tuple[str, str, str]]] = {}
+    main = _Scope(model.graph, [], tensors, signatures)
+    main.check()
+    calls: dict[Call, Counter[Call]] = {}
     for function in model.functions:
         key = (_text(function.domain), _text(function.name), _text(function.overload))
         if key in calls:
@@ -115,7 +121,32 @@ def check_model(model: onnx.ModelProto, folder: str | None) -> TensorRules:
         scope.check()
         calls[key] = scope.calls
     check_call_order(calls)
+    _check_calls(main.calls, calls)
+    budget.brought(model=sum(tensors.sizes.values()))
     return tensors
+
+
+def _check_calls(main: Counter[Call], calls: Mapping[Call, Counter[Call]]) -> None:
+    """Refuse functions that call each other so often that nobody could write out what the model computes."""
+    nodes: dict[Call, int] = {}
+
+    def written_out(uses: Counter[Call]) -> int:
+        return min(sum(count * nodes.get(call, 1) for call, count in uses.items()), 1 << 63)
+
+    stack = list(calls)
+    while stack:
+        waiting = [call for call in calls[stack[-1]] if call in calls and call not in nodes]
+        if waiting:
+            stack += waiting
+        else:
+            key = stack.pop()
+            nodes[key] = written_out(calls[key])
+    total, stored = written_out(main), sum(map(Counter.total, (main, *calls.values())))
+    largest = max(nodes, key=lambda key: nodes[key], default=None)
+    if largest is not None and total > stored:
+        text = f"calls of functions that call others, {total:,} nodes written out of {stored:,},"
+        demand = total * NODE_BYTES - stored * NODES_A_NODE * NODE_BYTES
+        budget.demand(demand, text, where=f"function {'::'.join(filter(None, largest))}")
 
 
 def _check_header(model: onnx.ModelProto) -> None:
@@ -172,7 +203,7 @@ class _Scope:
         #: Names read from the scopes around this one.
         self.captured: set[str] = set()
         #: Operators used, bodies included, as function identifiers.
-        self.calls: set[tuple[str, str, str]] = set()
+        self.calls: Counter[Call] = Counter()
 
     def check(self) -> None:
         """Single assignment, no missing tensors, an order exists, sane tensors; bodies included."""
@@ -233,7 +264,7 @@ class _Scope:
     def _check_node(self, node: onnx.NodeProto) -> list[str]:
         """Check one node and its bodies; the names it reads, bodies included, that this scope defines."""
         where = f"{_text(node.op_type)} {_text(node.name)!r}"
-        self.calls.add((_text(node.domain), node.op_type, _text(node.overload)))
+        self.calls[_text(node.domain), node.op_type, _text(node.overload)] += 1
         reads = [name for name in node.input if name]
         if len(node.attribute):
             reads += self._check_attributes(node.attribute, where)
@@ -276,7 +307,7 @@ class _Scope:
                 scope = _Scope(body, [*self.outer, self.defined], self.tensors, self.signatures)
                 scope.check()
                 captured |= scope.captured
-                self.calls |= scope.calls
+                self.calls.update(scope.calls)
         return captured
 
 
@@ -327,7 +358,7 @@ def _stuck(reads: list[list[str]], writes: list[list[str]]) -> list[int]:
     return sorted(left)
 
 
-def check_call_order(calls: Mapping[Call, set[Call]]) -> None:
+def check_call_order(calls: Mapping[Call, Collection[Call]]) -> None:
     """Raise `ModelError` when local functions call each other in a circle.
 
     Args:

@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import defs
 
+from qdq_passes.core import budget
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.rare import LARGEST_INPUT, RANDOM, Compute, RareEvaluator
 from qdq_passes.graph.evaluate.sizes import (
@@ -42,6 +43,8 @@ from qdq_passes.numerics.arrays import Array
 
 #: Elements of a result up to which it is computed: a mask [4096, 4096].
 LARGEST_RESULT = 1 << 24
+#: Bytes of results that are held at once, in a model without weights; what would come after is not computed.
+LARGEST_HELD = 1 << 28
 #: Bytes of a constant up to which shape inference may look at it: shapes, axes, bounds.
 SHOWN_BYTES = 1024
 #: Operators the sizes of whose output are those that they are told, or products of those that they have.
@@ -144,6 +147,7 @@ class _Walker:
         self._schemas: dict[tuple[str, str], defs.OpSchema | None] = {}
         self._rare = RareEvaluator(self._versions, scope.compute, rounds=scope.rounding)
         self._reads = {node: list(dict.fromkeys(values_read(node))) for node in self.found.nodes}
+        self._bytes = 0  # of arrays
         self._left: dict[ir.Value, int] = {}
         for values in self._reads.values():
             for value in values:
@@ -165,8 +169,12 @@ class _Walker:
                 self._infer(node)
             for value in self._reads[node]:
                 self._left[value] -= 1
-                if not self._left[value] and value not in needed:
-                    self.found.arrays.pop(value, None)
+                if (
+                    not self._left[value]
+                    and value not in needed
+                    and (gone := self.found.arrays.pop(value, None)) is not None
+                ):
+                    self._bytes -= gone.nbytes
         produced = {value for node in self.found.computed for value in node.outputs}
         self.found.arrays = {
             value: array for value, array in self.found.arrays.items() if value in needed and value in produced
@@ -190,6 +198,7 @@ class _Walker:
             self._put(value, array, self.found.types.get(value))
 
     def _put(self, value: ir.Value, array: Array, known: onnx.TypeProto | None = None) -> None:
+        self._bytes += array.nbytes
         self.found.arrays[value] = array
         self.found.types[value] = known or _type(ir.DataType.from_numpy(array.dtype), array.shape)
 
@@ -274,8 +283,10 @@ class _Walker:
         return None
 
     def _fits(self, node: ir.Node) -> bool:
-        """Whether the result is small enough to compute, told before it is computed."""
+        """Whether the result is small enough to compute, told before it is computed, and what is held leaves room for it."""
         arrays = self.found.arrays
+        if self._bytes > budget.allowed(LARGEST_HELD):
+            return False
         if is_standard(node, "ConstantOfShape"):
             return self._count(arrays[node.inputs[0]]) <= LARGEST_RESULT if node.inputs[0] is not None else False
         if is_standard(node, "Range"):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
+from qdq_passes.core import budget
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.evaluate.sizes import is_made_up
@@ -210,15 +211,24 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
     operators = [(node.domain, node.op_type) for node in all_nodes(copy)]
     try:
         with known_to_onnx(operators):
-            proto = onnx.shape_inference.infer_shapes(
-                ir.to_proto(copy), check_type=False, strict_mode=False, data_prop=data_propagation
-            )
+            proto = _by_onnx(ir.to_proto(copy), data_propagation)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         text = " ".join(str(error).split())[:200]
         raise ModelError(
             f"onnx cannot infer shapes: {text}", where=model.graph.name, hint="look at it with check"
         ) from error
     return ir.from_proto(proto)
+
+
+def _by_onnx(proto: onnx.ModelProto, data_propagation: bool) -> onnx.ModelProto:
+    """What onnx infers. It propagates any vector of integers, however long: a Cast of 2^30 of them takes 64 GB; then without."""
+    try:
+        with budget.within():
+            return onnx.shape_inference.infer_shapes(
+                proto, check_type=False, strict_mode=False, data_prop=data_propagation
+            )
+    except MemoryError:
+        return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False)
 
 
 def _declare(value: ir.Value) -> None:

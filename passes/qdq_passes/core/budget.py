@@ -1,0 +1,97 @@
+"""How much memory and work a file may cost: a file of 2 KB can ask for terabytes.
+
+What is allowed grows with what the user brought, so that a large model is never refused for its size: a part that every file has,
+and multiples of the bytes of the largest model loaded and of the largest feed read. ``QDQTOOL_MAX_BYTES`` says another bound.
+
+    allowed(least) = least + 1024·model + 64·feed            bytes
+
+The factors are judged, not measured: activations of the networks we know are 60 times their input at most. Nodes and elements are
+counted in bytes as well."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from qdq_passes.errors import ModelError, UsageError
+
+#: Lifts the bounds: bytes.
+VARIABLE = "QDQTOOL_MAX_BYTES"
+#: What every file may cost, however small: bytes.
+LEAST = 1 << 30
+_A_MODEL, _A_FEED = 1024, 64
+#: Bytes of the largest model loaded and of the largest feed read in this process.
+_brought = {"model": 0, "feed": 0}
+
+
+def brought(*, model: int = 0, feed: int = 0) -> None:
+    """Note down the bytes of something the user brought: a model with its data, or a feed that is not drawn at random."""
+    _brought["model"], _brought["feed"] = max(_brought["model"], model), max(_brought["feed"], feed)
+
+
+def allowed(least: int = LEAST) -> int:
+    """Bytes that may be asked for at once.
+
+    Raises:
+        UsageError: the variable holds no number.
+    """
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return least + _A_MODEL * _brought["model"] + _A_FEED * _brought["feed"]
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise UsageError(
+            f"{text[:40]!r} is no number of bytes", where=VARIABLE, hint=f"{VARIABLE}={16 << 30}, for 16 GiB"
+        )
+    return int(text)
+
+
+def demand(wanted: int, what: str, *, where: str | None, least: int = LEAST) -> None:
+    """Refuse ``what``, which would take ``wanted`` bytes, where that is more than is `allowed`.
+
+    Raises:
+        ModelError: it is; ``where`` is the node, value or file.
+    """
+    if wanted > (most := allowed(least)):
+        raise ModelError(
+            f"{what} would take {size(wanted)}, more than the {size(most)} allowed", where=where, hint=way_out(wanted)
+        )
+
+
+@contextmanager
+def within(least: int = LEAST // 2) -> Iterator[None]:
+    """Let code in C++ that the body calls ask for so many bytes more than the process has; beyond it gets none, which it tells by
+    a MemoryError. Only where the kernel counts what is asked for: on Linux."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as file:
+        has = int(file.read().split()[5]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = has + allowed(least)
+    if 0 <= soft < most:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def way_out(wanted: int = 0) -> str:
+    """What a reader can do, in words."""
+    needed = min(max(2 * wanted, 4 * LEAST), 10**18 - 1)
+    return f"where the file is trusted, set {VARIABLE}={needed}"
+
+
+def size(count: int) -> str:
+    """``1.5 GiB``; of what is beyond all measure ``more than 8 EiB``."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    step = min(max(count.bit_length() - 1, 0) // 10, len(units) - 1)
+    if count >= 1 << 63:
+        return "more than 8 EiB"
+    return f"{count / (1 << (10 * step)):.4g} {units[step]}"

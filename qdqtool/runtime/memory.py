@@ -1,0 +1,56 @@
+"""A bound on the memory of a session: what its nodes ask for beyond it fails, by name, before it is had.
+
+onnxruntime's allocators have a bound where they are registered with its environment. A session takes the one that is registered
+while it is made, and keeps it to its end; the next registration leaves it as it is (measured with 1.23.2 and 1.32.0). It grows as
+a session's own allocator does: that costs nothing."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from qdq_passes.core import budget
+from qdq_passes.errors import ModelError
+
+#: Session option: take allocators of the environment.
+ENTRY = ("session.use_env_allocators", "1")
+#: Bytes that any session may have: half of what is allowed, as outputs are copied.
+LEAST = budget.LEAST // 2
+#: What onnxruntime says of a node that asks for more.
+_EXCEEDED = re.compile(r"Available memory of \d+ is smaller than requested bytes of (\d+)")
+_lock = threading.Lock()
+
+
+class MemoryRefusal(ModelError):
+    """A node asks for more memory than its session may have."""
+
+
+def least(size: int) -> int:
+    """Bytes that a session of a model of ``size`` bytes may have, whatever the user brought."""
+    return LEAST + 8 * size
+
+
+@contextmanager
+def limited(ort: Any, size: int) -> Iterator[int]:
+    """Give the session that is made in the body, of a model of ``size`` bytes, a bound, in bytes."""
+    with _lock:  # another one must not register between
+        most = budget.allowed(least(size))
+        device = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+        ort.create_and_register_allocator(device, ort.OrtArenaCfg({"max_mem": most, "arena_extend_strategy": 0}))
+        yield most
+
+
+def exceeded(text: str, node: str | None, operator: str) -> MemoryRefusal | None:
+    """The error for a node that asks for more than its session may have, given onnxruntime's message; None for another."""
+    found = _EXCEEDED.search(text)
+    if found is None:
+        return None
+    wanted, most = int(found[1]), budget.allowed(LEAST)
+    return MemoryRefusal(
+        f"{operator} asks for {budget.size(wanted)} beside what is held: more than the {budget.size(most)} allowed",
+        where=node,
+        hint=budget.way_out(wanted),
+    )
