@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,14 +141,14 @@ def is_constant(value: ir.Value | None) -> bool:
     return producer is not None and producer.op_type == "Constant" and producer.domain in ("", "ai.onnx")
 
 
-def dtype_of(value: ir.Value) -> ir.DataType | None:
-    """Element type of ``value``: its own, its tensor's, its Cast's, or what `SAME_TYPE` operators keep; None when unknown."""
+def dtype_of(value: ir.Value, known: Mapping[ir.Value, ir.DataType] = {}) -> ir.DataType | None:
+    """Element type of ``value``: ``known``, its own, its tensor's, its Cast's, or what `SAME_TYPE` operators keep; else None."""
     seen: set[ir.Value] = set()
     current: ir.Value | None = value
     while current is not None and current not in seen:
         seen.add(current)
-        if current.dtype is not None:
-            return current.dtype
+        if current.dtype is not None or current in known:
+            return known.get(current, current.dtype)
         if current.const_value is not None:
             return current.const_value.dtype
         array = constant_array(current)

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.edit import Namer, drop_unread
 from qdq_passes.graph.nesting import Nesting, nesting_of
 from qdq_passes.graph.uses import all_nodes, is_constant
 from qdq_passes.qdq.edit.move import move_down, move_up
@@ -77,10 +77,10 @@ class MoveQdq(Pass):
                 yield skip(half.node, "is one half of a pair; the other half is not in the model")
         chosen = [pair.dq for pair in qdq_pairs(model) if self.select.is_all or is_named(pair, nodes, values)]
         left = dict.fromkeys(chosen, math.inf if self.steps == "all" else self.steps)
-        is_done = False
+        is_done, types = False, dict[ir.Value, ir.DataType]()
         while not is_done:
             stops: dict[ir.Node, str] = {}
-            changes = list(self._sweep(model, left, stops, nesting, namer))
+            changes = list(self._sweep(model, left, stops, nesting, namer, types))
             yield from changes
             is_done = not changes
         made = [node for node in left if node not in chosen and node.graph is not None]
@@ -93,26 +93,34 @@ class MoveQdq(Pass):
                 yield skip(pair.tensor, stops.get(node) or self._end(pair))
 
     def _sweep(
-        self, model: ir.Model, left: dict[ir.Node, float], stops: dict[ir.Node, str], nesting: Nesting, namer: Namer
+        self,
+        model: ir.Model,
+        left: dict[ir.Node, float],
+        stops: dict[ir.Node, str],
+        nesting: Nesting,
+        namer: Namer,
+        types: dict[ir.Value, ir.DataType],
     ) -> Iterator[Change]:
         """Each node once, in the order in which pairs meet it: moves, or in ``stops`` why not."""
-        is_down = self.direction == "down"
+        is_down, spare = self.direction == "down", dict[ir.Value | None, None]()
         for node in all_nodes(model) if is_down else reversed(all_nodes(model)):
             if node.graph is None or reads_shape_only(node):
                 continue
             pairs = [pair for pair in (arriving if is_down else leaving)(node) if left.get(pair.dq, 0) > 0]
             if not pairs:
                 continue
-            move = (plan_down if is_down else plan_up)(node, pairs, approximate=self.allow_approximate)
+            move = (plan_down if is_down else plan_up)(node, pairs, approximate=self.allow_approximate, types=types)
             if isinstance(move, str):
                 word = "before" if is_down else "behind"
                 for pair in pairs:
                     stops.setdefault(pair.dq, f"stays {word} {node.op_type} {node.name}: {move}")
                 continue
             steps = min(left[pair.dq] for pair in move.pairs.values()) - 1
-            changes, made = move_down(move, namer) if is_down else move_up(move, nesting, namer)
+            changes, made, parameters = move_down(move, namer) if is_down else move_up(move, nesting, namer)
             left |= dict.fromkeys(made, steps)
+            spare.update(dict.fromkeys(parameters))
             yield from changes
+        drop_unread(spare)
 
     def _end(self, pair: Pair) -> str:
         """Why there is nothing to cross."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,20 +73,31 @@ class RemoveQdq(Pass):
         for node in all_nodes(model) if self.select.is_all else ():
             node.metadata_props.pop(LEFT_FLOAT, None)
         made: Made = {}
-        for pair in [p for p in qdq_pairs(model) if self.select.is_all or is_named(p, nodes, values)]:
+        pairs = [p for p in qdq_pairs(model) if self.select.is_all or is_named(p, nodes, values)]
+        types = {pair.source: dtype_of(pair.source) for pair in pairs if pair.source is not None}  # pairs tell theirs
+        parameters: dict[ir.Value | None, None] = {}  # which all pairs may share
+        for pair in pairs:
             if not (self.keep_weights and pair.kind != "activation"):
-                yield from self._remove(pair, namer, made)
+                yield from self._remove(pair, namer, made, types, parameters)
+        yield from drop_unread(parameters)
         for half in half_pairs(model):
             if self.select.is_all or half.node in nodes or not values.isdisjoint(half.node.outputs):
                 yield from self._remove_half(half, model.graph, namer)
         yield from self._restored(model, nodes, namer)
         yield from drop_unused_domains(model, set(OPERATORS) - {"", "ai.onnx"})
 
-    def _remove(self, pair: Pair, namer: Namer, made: Made) -> Iterator[Change]:
+    def _remove(
+        self,
+        pair: Pair,
+        namer: Namer,
+        made: Made,
+        types: Mapping[ir.Value, ir.DataType | None],
+        spare: dict[ir.Value | None, None],
+    ) -> Iterator[Change]:
         parameters = [*pair.dq.inputs, *(pair.q.inputs[1:] if pair.q is not None else [])]
         floats = pair.source if pair.q is not None else None
         is_rounded = pair.q is None or (self.round_weights and pair.stored is not None)
-        source = _dequantized(pair, namer, made) if is_rounded else _converted(pair, namer)
+        source = _dequantized(pair, namer, made) if is_rounded else _converted(pair, namer, types)
         yield bypass(pair.dq, namer, "remove-qdq" + (": dequantized" if is_rounded else ""), source=source)
         if pair.q is not None and pair.q is not pair.dq and _is_unread(pair.q.outputs[0]):
             parameters.append(pair.q.inputs[0])
@@ -95,7 +106,7 @@ class RemoveQdq(Pass):
             _forget(floats, parameters)
             if not any(is_quantize(use.node) for use in floats.uses()) and restore_floats(floats, namer):
                 yield Change("edit", pair.tensor, "the values from before narrow-weights")
-        yield from drop_unread(parameters)
+        spare.update(dict.fromkeys(parameters))
 
     def _restored(self, model: ir.Model, nodes: Set[ir.Node], namer: Namer) -> Iterator[Change]:
         """Masks that were bounded for the sake of pairs are as they were."""
@@ -173,7 +184,7 @@ def _values(integers: Array, encoding: Encoding, dtype: np.dtype[Any], pair: Pai
         raise ModelError(error.message, where=pair.dq.name, hint=error.hint) from error
 
 
-def _converted(pair: Pair, namer: Namer) -> ir.Value | None:
+def _converted(pair: Pair, namer: Namer, types: Mapping[ir.Value, ir.DataType | None]) -> ir.Value | None:
     """What Q reads; behind a Cast where the DequantizeLinear writes another float type, as it may since opset 23."""
     source = pair.source
     if pair.q is None or pair.q is pair.dq or source is None:
@@ -182,7 +193,7 @@ def _converted(pair: Pair, namer: Namer) -> ir.Value | None:
     of_q, of_dq = (None if scale is None else dtype_of(scale) for scale in scales)
     written = pair.dq.attributes.get("output_dtype")
     wanted = ir.DataType(written.as_int()) if written is not None and written.as_int() else of_dq
-    have = dtype_of(source) or of_q
+    have = types.get(source) or of_q
     if wanted is None or have is None or wanted == have:
         return source
     cast = make_node(

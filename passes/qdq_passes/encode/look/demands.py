@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -242,6 +243,7 @@ def demands_of(
     withheld: dict[ir.Value, str] = {}
     member_of = {node: group for group in groups for node in group.nodes}
     indices = index_nodes(in_order(model.graph))
+    is_paired = functools.cache(has_pair)  # which looks at all readers of a value, for each of them
     for node in main_nodes(model):
         group = member_of.get(node)
         if node in indices:
@@ -274,14 +276,14 @@ def demands_of(
         else:
             found += [(value, "activation", _writer(value, node), None) for value in outputs]
         for value, role, by, index in found:
-            if has_pair(value):
+            if is_paired(value):
                 continue
             reason = why_not_quantizable(value, opset, domain)
             if reason is None:
                 demands.add(value, role, by, index)
             else:
                 demands.refused[value] = reason
-    demands.refused |= {v: why for v, why in withheld.items() if v not in demands.nodes and not has_pair(v)}
+    demands.refused |= {v: why for v, why in withheld.items() if v not in demands.nodes and not is_paired(v)}
     return demands
 
 

@@ -9,6 +9,7 @@ several partitions read it, each has a copy."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +67,7 @@ def compute_nodes(units: Iterable[Unit]) -> int:
 def bytes_of(value: ir.Value) -> int:
     """Bytes of ``value`` in one inference; two 4-bit elements are a byte. A dimension, or a whole shape, that is not known counts
     as 1, an unknown type as float32."""
-    shape = next((v.shape for v in (value, *_same_shape(value)) if v.shape is not None), ())
+    shape = next((v.shape for v in itertools.chain((value,), _same_shape(value)) if v.shape is not None), ())
     count = math.prod(d if isinstance(d, int) else 1 for d in shape)
     return -(-count * (_element_type(value) or ir.DataType.FLOAT).bitwidth // 8)
 

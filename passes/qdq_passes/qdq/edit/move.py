@@ -69,23 +69,27 @@ def _along(half: ir.Node, axis: int | None) -> list[ir.Attr]:
     return kept if axis is None else [*kept, ir.AttrInt64("axis", axis)]
 
 
-def drop_pair(pair: Pair) -> list[Change]:
-    """Remove the halves of ``pair`` that nobody reads any more, and parameters that only they read; returns what was removed."""
-    changes = []
+#: What a move did, the new DequantizeLinear nodes, and parameters that may be read no more: pairs share them, so that to look at
+#: their readers after each move would take as long as there are pairs.
+Moved = tuple[list[Change], list[ir.Node], list[ir.Value | None]]
+
+
+def drop_pair(pair: Pair) -> list[ir.Value | None]:
+    """Remove the halves of ``pair`` that nobody reads any more; what they read beside each other."""
+    parameters: list[ir.Value | None] = []
     for node in (pair.dq, pair.q):
         if node is not None and node.graph is not None and not _is_read(node.outputs[0]):
-            parameters = list(node.inputs[1:] if pair.q is not None else node.inputs)
-            changes += remove(node, "nobody reads it")
-            changes += drop_unread(parameters)
-    return changes
+            parameters += node.inputs[1:] if pair.q is not None else node.inputs
+            remove(node, "nobody reads it")
+    return parameters
 
 
 def _is_read(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-def move_down(move: Move, namer: Namer) -> tuple[list[Change], list[ir.Node]]:
-    """Carry out a plan downward: changes, and the new DequantizeLinear nodes."""
+def move_down(move: Move, namer: Namer) -> Moved:
+    """Carry out a plan downward."""
     lead = next(iter(move.pairs.values()))
     if lead.q is None or _is_rearranged(move, lead):
         return _move_stored(move, lead, namer)
@@ -99,7 +103,8 @@ def move_down(move: Move, namer: Namer) -> tuple[list[Change], list[ir.Node]]:
     below = f"down across {node.op_type} {node.name} to {', '.join(names)}"
     if not made:
         below += ", where the same pair stands"
-    return _leave(move, below), made
+    changes, parameters = _leave(move, below)
+    return changes, made, parameters
 
 
 def _put_behind(value: ir.Value, pair: Pair, axis: int | None, namer: Namer) -> list[ir.Node]:
@@ -137,21 +142,22 @@ def _rounds_so(node: ir.Node, index: int, rounding: Rounding) -> bool:
     return index == 0 and is_quantize(node) and rounding.is_idempotent and rounding_of(node) == rounding
 
 
-def _leave(move: Move, text: str) -> list[Change]:
-    """Take away what the pairs leave behind, and say so."""
+def _leave(move: Move, text: str) -> tuple[list[Change], list[ir.Value | None]]:
+    """Take away what the pairs leave behind, and say so; with their parameters."""
     changes: dict[str, Change] = {}
+    parameters: list[ir.Value | None] = []
     for pair in dict.fromkeys(move.pairs.values()):
         readers = list(dict.fromkeys(u.node for u in pair.output.uses()))
         if all(map(reads_shape_only, readers)) and pair.source is not None and pair.q is not None:
             pair.output.replace_all_uses_with(pair.source) if not pair.output.is_graph_output() else None
             readers = []
-        drop_pair(pair)
+        parameters += drop_pair(pair)
         kept = [label(reader) for reader in readers]
         kept += ["the graph output"] if pair.output.is_graph_output() else []
         because = text + (f"; it stays for {', '.join(kept)}" if kept else "")
         because += f"; approximate: {move.problem}" if move.problem else ""
         changes.setdefault(pair.tensor, Change("move", pair.tensor, because))
-    return list(changes.values())
+    return list(changes.values()), parameters
 
 
 def _is_rearranged(move: Move, lead: Pair) -> bool:
@@ -160,7 +166,7 @@ def _is_rearranged(move: Move, lead: Pair) -> bool:
     return array is not None and len(move.pairs) == 1 and rearranged_by(move.node, array) is not None
 
 
-def _move_stored(move: Move, pair: Pair, namer: Namer) -> tuple[list[Change], list[ir.Node]]:
+def _move_stored(move: Move, pair: Pair, namer: Namer) -> Moved:
     """Rearrange the weight (or its integers) itself; the node goes."""
     node, stored = move.node, pair.stored
     assert stored is not None
@@ -181,14 +187,12 @@ def _move_stored(move: Move, pair: Pair, namer: Namer) -> tuple[list[Change], li
     replace_nodes([node], nodes, namer, "computed on the weight")
     drop_unread(others)
     text = f"down across {node.op_type} {node.name}, which is computed on it: {value.name}"
-    changes = _leave(move, text)
-    if pair.q is not None:
-        drop_unread([stored])
-    return changes, [nodes[-1]]
+    changes, parameters = _leave(move, text)
+    return changes, [nodes[-1]], [*parameters, *([stored] if pair.q is not None else [])]
 
 
-def move_up(move: Move, nesting: Nesting, namer: Namer) -> tuple[list[Change], list[ir.Node]]:
-    """Carry out a plan upward: changes, and the new DequantizeLinear nodes."""
+def move_up(move: Move, nesting: Nesting, namer: Namer) -> Moved:
+    """Carry out a plan upward."""
     node, lead = move.node, next(iter(move.pairs.values()))
     assert lead.q is not None
     made: dict[ir.Value, ir.Node] = {}
@@ -218,7 +222,8 @@ def move_up(move: Move, nesting: Nesting, namer: Namer) -> tuple[list[Change], l
     for pair in move.pairs.values():
         assert pair.source is not None
         replace_value(pair.output, pair.source, namer)
-    return _leave(move, above), list(made.values())
+    changes, parameters = _leave(move, above)
+    return changes, list(made.values()), parameters
 
 
 def _visible(pair: Pair, node: ir.Node, nesting: Nesting, namer: Namer) -> dict[ir.Value, ir.Value]:

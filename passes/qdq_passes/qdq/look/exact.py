@@ -126,8 +126,8 @@ def shape_of(value: ir.Value | None) -> ir.Shape | None:
     return value.shape if value is not None else None
 
 
-def why_not_exact(pair: Pair) -> str:
-    """Why nothing can be proved about ``pair``, in words; "" when something can."""
+def why_not_exact(pair: Pair, types: dict[ir.Value, ir.DataType]) -> str:
+    """Why nothing can be proved about ``pair``, in words; "" when something can. Types found go to ``types``."""
     if pair.q is pair.dq:
         return "both halves are one node; run convert-qdq-domain{to=onnx} first"
     nodes = [pair.dq] if pair.q is None else [pair.q, pair.dq]
@@ -144,8 +144,11 @@ def why_not_exact(pair: Pair) -> str:
     if asked:
         return f"it asks for {asked[0]}"
     source = pair.q.inputs[0] if pair.q is not None else None
-    if source is not None and dtype_of(source) not in (None, first.float_type):
-        return "its scale has another float type"
+    dtype = None if source is None else dtype_of(source, types)
+    if source is not None and dtype is not None:
+        types[source] = dtype  # a chain is not followed from each of its values
+        if dtype != first.float_type:
+            return "its scale has another float type"
     return ""
 
 

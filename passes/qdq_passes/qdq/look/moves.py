@@ -44,12 +44,14 @@ def leaving(node: ir.Node) -> list[Pair]:
     return [pair for dq in found if (pair := pair_of(dq)) is not None]
 
 
-def plan_down(node: ir.Node, pairs: Sequence[Pair], *, approximate: bool) -> Move | str:
+def plan_down(
+    node: ir.Node, pairs: Sequence[Pair], *, approximate: bool, types: dict[ir.Value, ir.DataType]
+) -> Move | str:
     """How ``pairs``, some of those `arriving` at ``node``, get below it, perhaps not bit for bit; or why not."""
     at = {i: pair for i, value in enumerate(node.inputs) if (pair := _behind(value)) in pairs and pair is not None}
-    sound = {i: pair for i, pair in at.items() if not why_not_exact(pair)}
+    sound = {i: pair for i, pair in at.items() if not why_not_exact(pair, types)}
     if not sound:
-        return why_not_exact(pairs[0])
+        return why_not_exact(pairs[0], types)
     data = data_inputs(node)
     if data:
         sound = {i: pair for i, pair in sound.items() if i in data}
@@ -69,7 +71,7 @@ def plan_down(node: ir.Node, pairs: Sequence[Pair], *, approximate: bool) -> Mov
         other = going.get(index) or _behind(value)
         if value is None or (other is None and crossing.problem and constant_array(value) is not None):
             continue
-        if other is not None and not why_not_exact(other):
+        if other is not None and not why_not_exact(other, types):
             if _rounding(other) != rounding:
                 return _different(lead, other)
             if index not in going and not rounding.is_idempotent:
@@ -81,12 +83,14 @@ def plan_down(node: ir.Node, pairs: Sequence[Pair], *, approximate: bool) -> Mov
     return axis if isinstance(axis, str) else Move(node, going, {0: axis}, crossing.problem)
 
 
-def plan_up(node: ir.Node, pairs: Sequence[Pair], *, approximate: bool) -> Move | str:
+def plan_up(
+    node: ir.Node, pairs: Sequence[Pair], *, approximate: bool, types: dict[ir.Value, ir.DataType]
+) -> Move | str:
     """How ``pairs``, some of those `leaving` ``node``, get above it, a Q with all its DQ, perhaps not bit for bit; or why not."""
     outputs = float_outputs(node)
     moving = list(dict.fromkeys(pair.q for pair in pairs if pair.q is not None))
     pairs = [pair for q in moving for dq in dequantizers(q) if (pair := pair_of(dq)) is not None]
-    reason = next((reason for pair in pairs if (reason := why_not_exact(pair))), "")
+    reason = next((reason for pair in pairs if (reason := why_not_exact(pair, types))), "")
     if reason:
         return reason
     rounding, rank = _rounding(pairs[0]), rank_of(outputs[0], pairs[0].output)
@@ -104,7 +108,7 @@ def plan_up(node: ir.Node, pairs: Sequence[Pair], *, approximate: bool) -> Move 
         axis = _axis_above(node, rounding, index)
         if isinstance(axis, str):
             return axis
-        if not _is_rounded(value, rounding, axis) and not _is_on_grid(value, crossing, rounding, rank):
+        if not _is_rounded(value, rounding, axis, types) and not _is_on_grid(value, crossing, rounding, rank):
             axes[index] = axis
     return Move(node, dict(enumerate(pairs)), axes, crossing.problem)
 
@@ -176,10 +180,10 @@ def _not_only_rounded(value: ir.Value, moving: list[ir.Node], lead: Pair) -> str
     return ""
 
 
-def _is_rounded(value: ir.Value, rounding: Rounding, axis: int | None) -> bool:
+def _is_rounded(value: ir.Value, rounding: Rounding, axis: int | None, types: dict[ir.Value, ir.DataType]) -> bool:
     """Whether ``value`` comes out of a pair (or stored integers) that rounds just so, and again would change nothing."""
     other = _behind(value)
-    if other is None or why_not_exact(other) or not rounding.is_idempotent:
+    if other is None or why_not_exact(other, types) or not rounding.is_idempotent:
         return False
     return _rounding(other) == rounding.along(axis)
 
