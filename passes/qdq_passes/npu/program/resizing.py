@@ -167,6 +167,9 @@ def _asked(node: ir.Node, shape: list[int | None] | None) -> _Asked:
     if (scales is None) == (sizes is None):
         raise NotComputable("how it resizes is computed")
     axes = [axis % len(shape) for axis in integers_of(node, "axes")] or list(range(len(shape)))
+    told = next(array for array in (scales, sizes) if array is not None)
+    if len(told) != len(axes) or max(axes) >= len(shape):
+        raise NotComputable(f"it says {len(told)} sizes for {len(axes)} axes of {len(shape)}")
     same_size = [axis for place, axis in enumerate(axes) if scales is not None and scales[place] == 1]
     known = [1 if size is None and (axis in same_size or axis not in axes) else size for axis, size in enumerate(shape)]
     whole = [size for size in known if size is not None]
