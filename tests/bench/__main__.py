@@ -1,5 +1,5 @@
 """Run the benchmarks (or those named: start_up, verifying, partitioning, big_model, quantize, npu, splitting, generating,
-weight_only, recovering, decoder_block, simplifying, deploying), print one line each, exit 1 when a bound is broken.
+weight_only, recovering, decoder_block, simplifying, deploying, growth), print one line each, exit 1 when a bound is broken.
 
 Other work on the machine only ever adds to a figure, so what breaks a bound is measured once more; broken twice, it is broken."""
 
@@ -13,6 +13,7 @@ from tests.bench import (
     decoder_block,
     deploying,
     generating,
+    growth,
     npu,
     partitioning,
     quantize,
@@ -38,6 +39,7 @@ ALL = {
     "decoder_block": decoder_block.results,
     "simplifying": simplifying.results,
     "deploying": deploying.results,
+    "growth": growth.results,
 }
 
 

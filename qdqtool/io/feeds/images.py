@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from qdq_passes.core import budget
 from qdq_passes.errors import ModelError, SetupError, UnsupportedError, UsageError
 from qdq_passes.numerics.arrays import Array
 
@@ -104,6 +105,7 @@ def _plan(inputs: Sequence[InputSpec], options: ImageOptions) -> _Plan:
     if not (isinstance(size[0], int) and isinstance(size[1], int)):
         hint = "say --image-size HEIGHTxWIDTH"
         raise UsageError(f"shape {format_shape(spec.shape)} does not tell the image size", where=where, hint=hint)
+    budget.demand(16 * channels * size[0] * size[1], "an image of its size", where=where)
     scale = options.scale if options.scale is not None else 1 / 255 if is_float(spec.dtype) else 1.0
     return _Plan(spec, (size[0], size[1]), channels, layout, scale, options)
 
@@ -133,6 +135,7 @@ def _decode(file: Path, channels: int) -> Image.Image:
     refuse_special(file)
     try:
         with Image.open(file) as image:
+            budget.demand(8 * image.width * image.height, "the image", where=str(file))
             if image.mode.startswith(("I", "F")):
                 raise UnsupportedError(
                     f"pixels of mode {image.mode}, not 8 bit", where=str(file), hint="use .npz files"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
+from qdq_passes.core import budget
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.arrays import Array
 
@@ -18,7 +21,10 @@ from qdqtool.io.files.read import refuse_special
 
 #: Bytes up to which an array is read at once.
 HELD = 1 << 22
-_BROKEN = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+_BROKEN = (
+    OSError, ValueError, TypeError, KeyError, EOFError, OverflowError, RuntimeError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
 
 
 class StoredArray:
@@ -52,6 +58,7 @@ class StoredArray:
             row *= size
         with reading(self._path), _opened(self._path, self._member) as file:
             _header(file)
+            _demand(self._path, rows * row)
             for _ in range(count):
                 data = file.read(rows * row)
                 if len(data) < rows * row:
@@ -63,13 +70,35 @@ def arrays_in(path: Path) -> dict[str, Array | StoredArray]:
     """The arrays of an ``.npz`` (or the one of an ``.npy``, called ``"data"``); those over `HELD` bytes stay in the file.
 
     Raises:
-        ModelError: the file is broken or holds pickled objects.
+        ModelError: the file is broken, holds pickled objects, or an array that must be read at once and is too large for that.
     """
     with reading(path):
         if not zipfile.is_zipfile(path):
-            return {"data": _stored(path, None) or np.load(path, allow_pickle=False)}
-        with np.load(path, allow_pickle=False) as loaded:
-            return {name: _stored(path, f"{name}.npy") or loaded[name] for name in loaded.files}
+            with open(path, "rb") as file:
+                return {"data": _stored(path, None, file) or _whole(path, file)}
+        with zipfile.ZipFile(path) as archive:  # once, not for each of its members
+            return {name.removesuffix(".npy"): _member(path, archive, name) for name in archive.namelist()}
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Array | StoredArray:
+    with archive.open(name) as file:
+        is_array = file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX
+    with archive.open(name) as file:
+        if is_array:
+            return _stored(path, name, file) or _whole(path, file)
+        _demand(path, archive.getinfo(name).file_size)
+        return np.frombuffer(file.read(), np.uint8)
+
+
+def _whole(path: Path, file: IO[bytes]) -> Array:
+    file.seek(0)
+    found: Array = npy.read_array(file, allow_pickle=False)
+    return found
+
+
+def _demand(path: Path, size: int) -> None:
+    """Refuse what would be held at once of the file, unless the file itself is of that size."""
+    budget.demand(size, "an array in it, read at once,", where=str(path), least=budget.LEAST + 8 * path.stat().st_size)
 
 
 @contextmanager
@@ -86,20 +115,15 @@ def reading(path: Path) -> Iterator[None]:
         raise ModelError(f"cannot be read as .npz: {error}", where=str(path)) from error
 
 
-def _stored(path: Path, member: str | None) -> StoredArray | None:
+def _stored(path: Path, member: str | None, file: IO[bytes]) -> StoredArray | None:
     """The array as one that stays in the file; None where it must be read at once: small, or its rows do not lie together."""
-    try:
-        with _opened(path, member) as file:
-            header = _header(file)
-    except KeyError:  # a file in the archive that is no array
-        return None
+    header = _header(file)
     if header is None:
         return None
     shape, fortran_order, dtype = header
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
+    size = dtype.itemsize * math.prod(shape)
     if size <= HELD or not shape or dtype.hasobject or (fortran_order and len(shape) > 1):
+        _demand(path, size)
         return None
     return StoredArray(path, member, shape, dtype)
 
