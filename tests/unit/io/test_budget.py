@@ -32,6 +32,11 @@ def doubled(start: str, count: int) -> str:
     )
 
 
+@pytest.fixture(autouse=True)
+def nothing_was_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_brought", {"model": 0, "feed": 0})
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound that a test reaches in no time."""
@@ -103,8 +108,7 @@ def test_a_bound_that_is_no_number(text: str, monkeypatch: pytest.MonkeyPatch) -
         budget.allowed()
 
 
-def test_what_is_allowed_grows_with_what_is_brought(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_brought", {"model": 0, "feed": 0})
+def test_what_is_allowed_grows_with_what_is_brought() -> None:
     budget.brought(model=1 << 30, feed=1 << 20)
     budget.brought(model=1, feed=2)
     assert budget.allowed() == (1 << 30) + (1 << 40) + (1 << 26)

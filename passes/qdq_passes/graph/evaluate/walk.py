@@ -43,7 +43,7 @@ from qdq_passes.numerics.arrays import Array
 
 #: Elements of a result up to which it is computed: a mask [4096, 4096].
 LARGEST_RESULT = 1 << 24
-#: Bytes of results that are held at once, in a model without weights; what would come after is not computed.
+#: Bytes of results that are held at once, whatever the model; what would come after is not computed.
 LARGEST_HELD = 1 << 28
 #: Bytes of a constant up to which shape inference may look at it: shapes, axes, bounds.
 SHOWN_BYTES = 1024
@@ -169,12 +169,8 @@ class _Walker:
                 self._infer(node)
             for value in self._reads[node]:
                 self._left[value] -= 1
-                if (
-                    not self._left[value]
-                    and value not in needed
-                    and (gone := self.found.arrays.pop(value, None)) is not None
-                ):
-                    self._bytes -= gone.nbytes
+                if not self._left[value] and value not in needed:
+                    self._bytes -= self.found.arrays.pop(value, np.zeros(0)).nbytes
         produced = {value for node in self.found.computed for value in node.outputs}
         self.found.arrays = {
             value: array for value, array in self.found.arrays.items() if value in needed and value in produced
@@ -223,7 +219,7 @@ class _Walker:
         return found
 
     def _of_constants(self, node: ir.Node) -> list[Array] | None:
-        if not self._fits(node):
+        if self._bytes > budget.allowed(LARGEST_HELD) or not self._fits(node):
             return None
         inputs = [None if value is None else self.found.arrays.get(value) for value in node.inputs]
         found = exact(node, inputs, self._opset)
@@ -283,10 +279,8 @@ class _Walker:
         return None
 
     def _fits(self, node: ir.Node) -> bool:
-        """Whether the result is small enough to compute, told before it is computed, and what is held leaves room for it."""
+        """Whether the result is small enough to compute, told before it is computed."""
         arrays = self.found.arrays
-        if self._bytes > budget.allowed(LARGEST_HELD):
-            return False
         if is_standard(node, "ConstantOfShape"):
             return self._count(arrays[node.inputs[0]]) <= LARGEST_RESULT if node.inputs[0] is not None else False
         if is_standard(node, "Range"):
