@@ -172,9 +172,7 @@ class _Walker:
                 if not self._left[value] and value not in needed:
                     self._bytes -= self.found.arrays.pop(value, np.zeros(0)).nbytes
         produced = {value for node in self.found.computed for value in node.outputs}
-        self.found.arrays = {
-            value: array for value, array in self.found.arrays.items() if value in needed and value in produced
-        }
+        self.found.arrays = {v: array for v, array in self.found.arrays.items() if v in needed and v in produced}
 
     def _read(self, value: ir.Value) -> None:
         """Type of an initializer or Constant; its array as well where it is small."""
