@@ -75,7 +75,8 @@ class MoveQdq(Pass):
         for half in half_pairs(model):
             if half.node in nodes:
                 yield skip(half.node, "is one half of a pair; the other half is not in the model")
-        chosen = [pair.dq for pair in qdq_pairs(model) if self.select.is_all or is_named(pair, nodes, values)]
+        named = (pair.dq for pair in qdq_pairs(model) if self.select.is_all or is_named(pair, nodes, values))
+        chosen = dict.fromkeys(named)
         left = dict.fromkeys(chosen, math.inf if self.steps == "all" else self.steps)
         is_done, types = False, dict[ir.Value, ir.DataType]()
         while not is_done:
