@@ -11,17 +11,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import onnx
-from qdq_passes.core import budget
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.shapes.guards import GUARDS, guarding
+from qdq_passes.graph.shapes.inference import by_onnx
 
 from qdqtool.io.models.proto_tensors import MAX_RANK, MAX_SIZE, TOO_LARGE
 
 T = onnx.TensorProto
 #: Bytes of a tensor up to which onnx sees its numbers: shapes and axes follow from them.
 SHOWN_BYTES = 1024
-#: Bytes that onnx may take to infer shapes; it propagates any vector of integers, however long.
-INFERENCE_BYTES = 1 << 28
 
 
 def tidy(model: onnx.ModelProto) -> None:
@@ -100,28 +98,20 @@ def contradiction_in(model: onnx.ModelProto) -> str:
     Raises:
         ModelError: a node for which that ends the process, in onnxruntime too, reads a value with a size below zero.
     """
-    light, inferred = _light(model), None
+    light = _light(model)
     reason = ""
     with guarding(GUARDS) as kept:
-        for how in ({"check_type": True, "strict_mode": True, "data_prop": True}, {"data_prop": True}, {}):
+        try:
+            inferred = by_onnx(light, strict=True)
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
             try:
-                with budget.within(INFERENCE_BYTES):
-                    inferred = onnx.shape_inference.infer_shapes(light, **how)
-                    break
-            except MemoryError:  # numbers that are propagated: without them there is enough
-                continue
-            except (
-                onnx.shape_inference.InferenceError,
-                onnx.checker.ValidationError,
-                ValueError,
-                RuntimeError,
-            ) as error:
-                reason = reason or " ".join(str(error).split())[:200]
+                inferred = by_onnx(light)
+            except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
+                inferred = light
         if kept:
             hint = "no size is below zero: export the model again"
             raise ModelError("reads a tensor that comes out with a size below zero", where=kept[0], hint=hint)
-    if inferred is None:
-        return reason
     known = {info.name: info.type.tensor_type for info in (*inferred.graph.value_info, *inferred.graph.output)}
     found = {name: kind.shape for name, kind in known.items() if kind.HasField("shape")}
     for info in (*model.graph.value_info, *model.graph.output):

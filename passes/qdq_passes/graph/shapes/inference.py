@@ -211,7 +211,7 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
     operators = [(node.domain, node.op_type) for node in all_nodes(copy)]
     try:
         with known_to_onnx(operators):
-            proto = _by_onnx(ir.to_proto(copy), data_propagation)
+            proto = by_onnx(ir.to_proto(copy), data_propagation=data_propagation)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         text = " ".join(str(error).split())[:200]
         raise ModelError(
@@ -220,15 +220,19 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
     return ir.from_proto(proto)
 
 
-def _by_onnx(proto: onnx.ModelProto, data_propagation: bool) -> onnx.ModelProto:
-    """What onnx infers. It propagates any vector of integers, however long: a Cast of 2^30 of them takes 64 GB; then without."""
+def by_onnx(proto: onnx.ModelProto, *, data_propagation: bool = True, strict: bool = False) -> onnx.ModelProto:
+    """What onnx infers. It propagates any vector of integers, however long: a Cast of 2^30 of them takes 64 GB; then without.
+
+    Raises:
+        onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError: what does not fit.
+    """
     try:
         with budget.within():
             return onnx.shape_inference.infer_shapes(
-                proto, check_type=False, strict_mode=False, data_prop=data_propagation
+                proto, check_type=strict, strict_mode=strict, data_prop=data_propagation
             )
     except MemoryError:
-        return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False)
+        return onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict)
 
 
 def _declare(value: ir.Value) -> None:
