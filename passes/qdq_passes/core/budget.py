@@ -3,7 +3,7 @@
 What is allowed grows with what the user brought, so that a large model is never refused for its size: a part that every file has,
 and multiples of the bytes of the largest model loaded and of the largest feed read. ``QDQTOOL_MAX_BYTES`` says another bound.
 
-    allowed(least) = least + 1024·model + 64·feed            bytes
+    allowed(least) = least + 128·model + 64·feed             bytes
 
 The factors are judged, not measured: activations of the networks we know are 60 times their input at most. Nodes and elements are
 counted in bytes as well."""
@@ -21,7 +21,7 @@ from qdq_passes.errors import ModelError, UsageError
 VARIABLE = "QDQTOOL_MAX_BYTES"
 #: What every file may cost, however small: bytes.
 LEAST = 1 << 30
-_A_MODEL, _A_FEED = 1024, 64
+_A_MODEL, _A_FEED = 128, 64
 #: Bytes of the largest model loaded and of the largest feed read in this process.
 _brought = {"model": 0, "feed": 0}
 
