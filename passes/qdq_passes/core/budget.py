@@ -11,9 +11,6 @@ counted in bytes as well."""
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from qdq_passes.errors import ModelError, UsageError
 
@@ -57,29 +54,6 @@ def demand(wanted: int, what: str, *, where: str | None, least: int = LEAST) -> 
         raise ModelError(
             f"{what} would take {size(wanted)}, more than the {size(most)} allowed", where=where, hint=way_out(wanted)
         )
-
-
-@contextmanager
-def within(least: int = LEAST // 2) -> Iterator[None]:
-    """Let code in C++ that the body calls ask for so many bytes more than the process has; beyond it gets none, which it tells by
-    a MemoryError. Only where the kernel counts what is asked for: on Linux."""
-    if sys.platform != "linux":
-        yield
-        return
-    import resource
-
-    with open("/proc/self/statm", encoding="ascii") as file:
-        has = int(file.read().split()[5]) * resource.getpagesize()
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = has + allowed(least)
-    if 0 <= soft < most:
-        yield
-        return
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def way_out(wanted: int = 0) -> str:

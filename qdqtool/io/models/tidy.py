@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.shapes.guards import GUARDS, guarding
-from qdq_passes.graph.shapes.inference import by_onnx
+from qdq_passes.graph.shapes.propagation import by_onnx
 
 from qdqtool.io.models.proto_tensors import MAX_RANK, MAX_SIZE, TOO_LARGE
 

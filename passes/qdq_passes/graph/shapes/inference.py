@@ -11,13 +11,13 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from qdq_passes.core import budget
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.evaluate.sizes import is_made_up
 from qdq_passes.graph.evaluate.walk import Scope, walk
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
+from qdq_passes.graph.shapes.propagation import by_onnx
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of
 
 #: Bytes up to which a weight's data is shown to onnx: shapes and axes are computed from it.
@@ -218,21 +218,6 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
             f"onnx cannot infer shapes: {text}", where=model.graph.name, hint="look at it with check"
         ) from error
     return ir.from_proto(proto)
-
-
-def by_onnx(proto: onnx.ModelProto, *, data_propagation: bool = True, strict: bool = False) -> onnx.ModelProto:
-    """What onnx infers. It propagates any vector of integers, however long: a Cast of 2^30 of them takes 64 GB; then without.
-
-    Raises:
-        onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError: what does not fit.
-    """
-    try:
-        with budget.within():
-            return onnx.shape_inference.infer_shapes(
-                proto, check_type=strict, strict_mode=strict, data_prop=data_propagation
-            )
-    except MemoryError:
-        return onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict)
 
 
 def _declare(value: ir.Value) -> None:
