@@ -102,11 +102,11 @@ def contradiction_in(model: onnx.ModelProto) -> str:
     reason = ""
     with guarding(GUARDS) as kept:
         try:
-            inferred = by_onnx(light, strict=True)
+            inferred = by_onnx(light.SerializeToString(), strict=True)
         except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             try:
-                inferred = by_onnx(light)
+                inferred = by_onnx(light.SerializeToString())
             except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
                 inferred = light
         if kept:

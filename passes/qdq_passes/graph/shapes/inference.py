@@ -211,7 +211,7 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
     operators = [(node.domain, node.op_type) for node in all_nodes(copy)]
     try:
         with known_to_onnx(operators):
-            proto = by_onnx(ir.to_proto(copy), data_propagation=data_propagation)
+            proto = by_onnx(ir.to_proto(copy).SerializeToString(), data_propagation=data_propagation)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         text = " ".join(str(error).split())[:200]
         raise ModelError(

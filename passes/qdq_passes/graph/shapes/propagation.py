@@ -19,18 +19,17 @@ _OF_TWO = {"Add", "Div", "Mul", "Sub"}
 _LONG = {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"}
 
 
-def by_onnx(proto: onnx.ModelProto, *, data_propagation: bool = True, strict: bool = False) -> onnx.ModelProto:
-    """What onnx infers.
+def by_onnx(data: bytes, *, data_propagation: bool = True, strict: bool = False) -> onnx.ModelProto:
+    """What onnx infers of a model, given as the bytes that it reads.
 
     Raises:
         onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError: what does not fit.
     """
-    if data_propagation and not _is_short(proto.graph):
-        known = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict)
-        data_propagation = _is_short(known.graph)
-        if not data_propagation:
+    if data_propagation and not _is_short(onnx.ModelProto.FromString(data).graph):
+        known = onnx.shape_inference.infer_shapes(data, check_type=strict, strict_mode=strict)
+        if not _is_short(known.graph):
             return known
-    return onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=data_propagation)
+    return onnx.shape_inference.infer_shapes(data, check_type=strict, strict_mode=strict, data_prop=data_propagation)
 
 
 def _is_short(graph: onnx.GraphProto) -> bool:
