@@ -12,13 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import onnx_ir as ir
 from qdq_passes.core import budget
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.uses import all_nodes, bodies_of, constant_array, input_at, is_constant, is_standard, label
 
 #: Session option: take allocators of the environment.
 ENTRY = ("session.use_env_allocators", "1")
 #: Bytes that any session may have: half of what is allowed, as outputs are copied.
 LEAST = budget.LEAST // 2
+#: What a trip of a loop is counted as.
+A_TRIP = 1 << 10
 #: What onnxruntime says of a node that asks for more.
 _EXCEEDED = re.compile(r"Available memory of \d+ is smaller than requested bytes of (\d+)")
 _lock = threading.Lock()
@@ -54,3 +58,21 @@ def exceeded(text: str, node: str | None, operator: str) -> MemoryRefusal | None
         where=node,
         hint=budget.way_out(wanted),
     )
+
+
+def refuse_endless(model: ir.Model) -> None:
+    """Refuse a Loop that would run its body a million times and more, where its condition cannot end it: it is that of the trip
+    before. An exporter's 2^62 trips with another condition are a while.
+
+    Raises:
+        ModelError: there is one.
+    """
+    for node in all_nodes(model):
+        trips = constant_array(input_at(node, 0)) if is_standard(node, "Loop") else None
+        if trips is not None and trips.size == 1:
+            body = bodies_of(node)[0]
+            ends = body.outputs[0]
+            while (producer := ends.producer()) is not None and is_standard(producer, "Identity"):
+                ends = producer.inputs[0] or ends
+            if is_constant(ends) or ends in body.inputs:
+                budget.demand(int(trips.item()) * A_TRIP, f"{int(trips.item()):,} trips", where=label(node))

@@ -24,7 +24,7 @@ from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report
 from qdq_passes.pipeline.pipeline import run_pipeline as run_passes
 
 from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
-from qdqtool.runtime.memory import ENTRY, MemoryRefusal, least, limited
+from qdqtool.runtime.memory import ENTRY, MemoryRefusal, least, limited, refuse_endless
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
 from qdqtool.runtime.refusals import failure, refusal
 
@@ -225,7 +225,9 @@ def prepared(
     """What a session is made of, on any provider: the bytes, onnxruntime's options, and the large weights beside them, which
     must live as long as the session. Arguments as in `open_session`."""
     ort = _onnxruntime()
-    source = model_bytes(_loaded(model), extra_outputs=extra_outputs)
+    model = _loaded(model)
+    refuse_endless(model)
+    source = model_bytes(model, extra_outputs=extra_outputs)
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL

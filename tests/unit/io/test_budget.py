@@ -140,3 +140,11 @@ def test_arrays_that_are_too_large_to_hold(shape: tuple[int, ...], fortran: bool
         ModelError, match=r"d\.npy: (an array in it, read at once, would take [48] TiB|cannot be read as)"
     ):
         np.asarray(arrays_in(tmp_path / "d.npy")["data"])
+
+
+def test_a_loop_that_never_ends(tmp_path: Path) -> None:
+    text = """g (float[2] x) => (float[2] y) <int64 n = {%d}, bool c = {1}> { [loop] y = Loop (n, c, x) <body = b
+        (int64 i, bool k, float[2] v) => (bool l, float[2] w) { l = Identity (k)  w = Neg (v) }> }"""
+    open_session(model(text % 3))
+    with refusal(ModelError):
+        open_session(model(text % (1 << 62)))
