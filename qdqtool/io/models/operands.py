@@ -14,13 +14,11 @@ A = onnx.AttributeProto
 
 
 def _vectors(first: int, last: int) -> Callable[[onnx.NodeProto, Dims], str]:
-    """Inputs ``first`` to ``last`` are vectors of one length."""
+    """Inputs ``first`` to ``last`` have one shape: vectors, but before opset 9 of a batch norm also those of a sample."""
 
     def problem(node: onnx.NodeProto, dims: Dims) -> str:
         found = [sizes for sizes in dims[first : last + 1] if sizes is not None]
-        if any(len(sizes) != 1 for sizes in found) or len({sizes[0] for sizes in found}) > 1:
-            return f"its parameters have the shapes {found}, and must be vectors of one length"
-        return ""
+        return "" if all(sizes == found[0] for sizes in found) else f"its parameters have the shapes {found}, not one"
 
     return problem
 
@@ -76,6 +74,10 @@ _CHECKS: dict[str, Callable[[onnx.NodeProto, Dims], str]] = {
 def check_operands(node: onnx.NodeProto, dims: Callable[[str], list[int] | None], where: str) -> None:
     """Raise `ModelError` where the weights of ``node``, of the sizes ``dims``, do not fit each other or its attributes."""
     check = _CHECKS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    problem = check(node, [dims(name) if name else None for name in node.input]) if check is not None else ""
+    if check is None:
+        return
+    problem = check(
+        node, [(dims(name) or None) if name else None for name in node.input]
+    )  # onnx says what a scalar cannot be
     if problem:
         raise ModelError(problem, where=where, hint="export the model again")

@@ -114,17 +114,21 @@ def contradiction_in(model: onnx.ModelProto) -> str:
             raise ModelError("reads a tensor that comes out with a size below zero", where=kept[0], hint=hint)
     known = {info.name: info.type.tensor_type for info in (*inferred.graph.value_info, *inferred.graph.output)}
     found = {name: kind.shape for name, kind in known.items() if kind.HasField("shape")}
-    for info in (*model.graph.value_info, *model.graph.output):
-        kind = info.type.tensor_type
-        if info.name in found and kind.HasField("shape") and _differ(kind.shape, found[info.name]):
-            kind.shape.CopyFrom(found[info.name])
+    for infos, differ in ((model.graph.value_info, _differ), (model.graph.output, _differ_in_rank)):
+        for info in infos:
+            kind = info.type.tensor_type
+            if info.name in found and kind.HasField("shape") and differ(kind.shape, found[info.name]):
+                kind.shape.CopyFrom(found[info.name])
     return reason
 
 
+def _differ_in_rank(declared: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> bool:
+    """Sizes that outputs declare are what the caller was promised."""
+    return len(declared.dim) != len(inferred.dim)
+
+
 def _differ(declared: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> bool:
-    if len(declared.dim) != len(inferred.dim):
-        return True
-    return any(
+    return _differ_in_rank(declared, inferred) or any(
         mine.HasField("dim_value") and theirs.HasField("dim_value") and mine.dim_value != theirs.dim_value
         for mine, theirs in zip(declared.dim, inferred.dim, strict=True)
     )

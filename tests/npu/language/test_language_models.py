@@ -234,7 +234,7 @@ def test_the_commands_tell_placement_and_timeline(tmp_path: Path) -> None:
     assert "of the MACs on the NPU" in shown.out
     assert "[arrangement]" in shown.out
     assert "out of order" in shown.out
-    plain = cli("generate", path, "--prompt-ids", words_, "--trace", str(trace), code=2)
+    plain = cli("generate", path, "--prompt-ids", words_, "--trace", str(tmp_path / "other.json"), code=2)
     assert "a timeline is of a device" in plain.err
     assert "is of a device" in cli("generate", path, "--prompt-ids", words_, "--placement", code=2).err
     cpu = ["generate", path, "--prompt-ids", words_, "--device", "cpu"]
@@ -242,7 +242,7 @@ def test_the_commands_tell_placement_and_timeline(tmp_path: Path) -> None:
     assert "is of a device" in cli(*cpu, "--placement", code=2).err
     own = str(quantized("scatter") / "manifest.json")
     over = cli("generate", path, "--prompt-ids", words_, *device, "--trace", own, "--overwrite", code=2)
-    assert "is a file of the folder" in over.err
+    assert "belongs to" in over.err
 
 
 def test_perplexity_is_the_same_on_the_device(tmp_path: Path) -> None:

@@ -274,8 +274,9 @@ OWN = {
         "(xq, xk, xv, past_key, past_value, lengths, total32)"
     ),
     "blocks": (
-        "flat, present_key, present_value = com.microsoft.SparseAttention <num_heads = 2, kv_num_heads = 2> "
-        "(xq, xk, xv, past_key, past_value, lengths, total32)"
+        "flat, present_key, present_value = com.microsoft.SparseAttention "
+        "<num_heads = 2, kv_num_heads = 2, sparse_block_size = 16> "
+        "(xq, xk, xv, past_key, past_value, lengths, lengths, total32, lengths)"
     ),
 }  # fmt: skip
 

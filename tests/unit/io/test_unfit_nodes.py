@@ -36,7 +36,7 @@ from tests.suites import contributed
         ("[n] y = GatherND <batch_dims = -1> (x, i)", "its attribute 'batch_dims' is -1"),
         ("[n] y = Transpose <perm = [0, 0]> (x)", "its perm is [0, 0]"),
         ("[n] y = Gemm (x, v)", "must be a matrix"),
-        ("[n] y = BatchNormalization (x, v, v, v, u)", "must be vectors of one length"),
+        ("[n] y = BatchNormalization (x, v, v, v, u)", "its parameters have the shapes [[2], [2], [2], [3]], not one"),
         ("[n] y = Conv (x, k, u)", "its bias has the shape [3], where its weight has 2 channels"),
         ("[n] y = Conv <kernel_shape = [3]> (x, k)", "its kernel_shape is [3], where its weight has [1]"),
         ("[n] y = Conv <pads = [1]> (x, k)", "its attribute 'pads' is [1], for 1 axes"),

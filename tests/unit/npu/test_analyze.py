@@ -127,7 +127,7 @@ def test_what_is_computed_in_float_stays_a_note(tmp_path: Path) -> None:
 
 def baseline_of(tmp_path: Path, text: str, target: str) -> str:
     file = str(tmp_path / "baseline.json")
-    run("analyze", saved(tmp_path, text, "old.onnx"), "--target", target, "--json-out", file)
+    run("analyze", saved(tmp_path, text, "old.onnx"), "--target", target, "--json-out", file, "--overwrite")
     return file
 
 

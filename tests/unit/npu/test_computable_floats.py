@@ -28,7 +28,7 @@ def why(text: str, arithmetic: Arithmetic = HALF) -> str | None:
     [
         ("g (double[2] x) => (double[2] y) { y = Neg(x) }", "on double has no kernel|type double"),
         ("g (float[2] x) => (float[2] y) { y = Dropout(x) }", "Dropout has no kernel in floating point; run remove-identity first"),
-        ("g (float[4] x) => (float[A] y) { y = Slice<starts = [1], ends = [3]>(x) }", "Slice before opset 10 takes attributes"),
+        ('<ir_version: 10, opset_import: ["" : 9]> g (float[4] x) => (float[A] y) { y = Slice<starts = [1], ends = [3]>(x) }', "Slice before opset 10 takes attributes"),
         ("g (float[2,0] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceMax<keepdims = 0>(x, a) }", "reduces an axis without elements"),
         ("g (float[0] x) => (float[1] y) { y = ReduceSum(x) }", "reduces an axis without elements"),
         ("g (float[2,3] x, int64[1] s) => (float[A] y) { y = Reshape(x, s) }", "s, which decides its shape, is computed"),

@@ -129,7 +129,7 @@ def test_one_scale_of_an_axis_is_as_good_as_any() -> None:
 
 def test_a_pair_without_a_scale() -> None:
     """`load` lets it pass, `check` reports it."""
-    text = PAIR.replace("(x, s, z)", "(x)").replace("(i, s, z)", "(i)")
+    text = PAIR.replace("(x, s, z)", '(x, "")').replace("(i, s, z)", '(i, "")')
     assert why_not(f"g (float[1,1,2,2] x) => (float[1,1,2,2] y) {text}") == {"p": "d has no scale"}
 
 

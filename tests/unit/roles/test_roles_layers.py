@@ -94,7 +94,7 @@ def test_convolutions(body: str, hit: str) -> None:
 
 
 def test_experts() -> None:
-    body = "[moe] y = com.microsoft.MoE(x, w1, w1)"
+    body = '[moe] y = com.microsoft.MoE(x, w1, w1, "", w1)'
     assert of(body, "mlp", FUSED) == "moe"
 
 
