@@ -84,6 +84,8 @@ class Parts:
     def above(self, units: Sequence[Unit]) -> list[Unit]:
         """Those of ``units`` that the last of them is computed by, and itself."""
         inside = {node: unit for unit in units for node in unit}
+        if not inside:
+            return []
         found, stack, seen = {units[-1]}, list(units[-1]), set(units[-1])
         while stack:
             for value in values_read(stack.pop()):

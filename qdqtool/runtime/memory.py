@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from qdq_passes.core import budget
 from qdq_passes.errors import ModelError
@@ -38,10 +39,11 @@ def least(size: int) -> int:
 
 
 @contextmanager
-def limited(ort: Any, size: int) -> Iterator[int]:
-    """Give the session that is made in the body, of a model of ``size`` bytes, a bound, in bytes."""
+def limited(ort: Any, size: int, tensors: int) -> Iterator[int]:
+    """Give the session that is made in the body, of a model of ``size`` bytes and with so many ``tensors`` to be had, a bound, in
+    bytes."""
     with _lock:  # another one must not register between
-        most = budget.allowed(least(size))
+        most = budget.allowed(least(size), tensors)
         device = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
         ort.create_and_register_allocator(device, ort.OrtArenaCfg({"max_mem": most, "arena_extend_strategy": 0}))
         yield most
@@ -69,10 +71,12 @@ def refuse_endless(model: ir.Model) -> None:
     """
     for node in all_nodes(model):
         trips = constant_array(input_at(node, 0)) if is_standard(node, "Loop") else None
-        if trips is not None and trips.size == 1:
+        if trips is not None and trips.size == 1 and trips.dtype == np.int64 and bodies_of(node)[0].outputs:
             body = bodies_of(node)[0]
             ends = body.outputs[0]
             while (producer := ends.producer()) is not None and is_standard(producer, "Identity"):
-                ends = producer.inputs[0] or ends
+                if producer.inputs[0] is None:
+                    break
+                ends = producer.inputs[0]
             if is_constant(ends) or ends in body.inputs:
                 budget.demand(int(trips.item()) * A_TRIP, f"{int(trips.item()):,} trips", where=label(node))

@@ -76,10 +76,10 @@ class Session:
         output_dtypes: numpy type of each, as for inputs.
     """
 
-    def __init__(self, make: Callable[[], Any], weights: Sequence[Any] = (), *, size: int) -> None:
-        self._make, self._size = make, size
+    def __init__(self, make: Callable[[], Any], weights: Sequence[Any] = (), *, size: int, tensors: int = 1) -> None:
+        self._make, self._size, self._tensors = make, size, tensors
         self._weights = weights  # the session reads the arrays where they are
-        with limited(_onnxruntime(), self._size) as self._most:
+        with limited(_onnxruntime(), self._size, self._tensors) as self._most:
             handle = self._handle = make()
         if self._most > _AMPLE:
             self._make = _closed  # it holds the bytes of the model
@@ -117,10 +117,10 @@ class Session:
 
     def _grown(self) -> bool:
         """Whether more memory is allowed by now; if so, the session is made once more."""
-        if budget.allowed(least(self._size)) <= self._most or self._make is _closed:
+        if budget.allowed(least(self._size), self._tensors) <= self._most or self._make is _closed:
             return False
         self._handle = None
-        with limited(_onnxruntime(), self._size) as self._most:
+        with limited(_onnxruntime(), self._size, self._tensors) as self._most:
             self._handle = self._make()
         return True
 
@@ -183,7 +183,7 @@ def open_session(
         SetupError: onnxruntime is not installed.
     """
     ort = _onnxruntime()
-    model = _loaded(model)
+    model, extra_outputs = _loaded(model), list(extra_outputs)
     source, options, weights = prepared(model, optimize=optimize, threads=threads, extra_outputs=extra_outputs)
     try:
         if operators is not None:
@@ -192,7 +192,7 @@ def open_session(
         make = functools.partial(
             ort.InferenceSession, source.data, options, providers=["CPUExecutionProvider"], disabled_optimizers=kept
         )
-        return Session(make, weights, size=source.size)
+        return Session(make, weights, size=source.size, tensors=1 + len(extra_outputs))
     except Exception as error:
         raise refusal(str(error), version=version()) from error
 

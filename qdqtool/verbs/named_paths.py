@@ -124,6 +124,8 @@ def _is_listed(real: str, folder: str) -> bool:
 def _is_data(real: str, model: str) -> bool:
     from qdqtool.io.models.load import data_files
 
+    if model.endswith(DATA):
+        return False
     try:
         return real in data_files(model).values()
     except ModelError:

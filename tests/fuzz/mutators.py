@@ -4,6 +4,7 @@ A mutated model is a list of steps, each with a seed of its own: any of them can
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,6 +16,8 @@ from onnx import numpy_helper
 
 A, T = onnx.AttributeProto, onnx.TensorProto
 Rng = random.Random
+#: Types of weights whose numbers are damaged, and the bytes of one.
+_NUMBERS = {T.FLOAT: 4, T.INT64: 8, T.INT32: 4, T.INT8: 1, T.UINT8: 1}
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 16, 63, 64, 65, 255, -128, 2**31 - 1, -(2**31), 2**31, 2**32, 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 1e-45, 1e-30, 3e38, float("inf"), float("-inf"), float("nan"))
@@ -244,7 +247,7 @@ def _weight(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
         graph.initializer.remove(tensor)
     elif act == 3:
         graph.input.add(name=tensor.name).type.tensor_type.elem_type = tensor.data_type
-    elif tensor.data_type in (T.FLOAT, T.INT64, T.INT32, T.INT8, T.UINT8) and tensor.data_location != T.EXTERNAL:
+    elif (size := _NUMBERS.get(tensor.data_type)) and len(tensor.raw_data) == size * math.prod(tensor.dims):
         array = numpy_helper.to_array(tensor).copy()
         if array.size:
             values = FLOATS if tensor.data_type == T.FLOAT else INTEGERS

@@ -183,6 +183,7 @@ class Worker:
 def _serve(pipe: Connection, folder: str, shared: dict[str, bytes]) -> None:
     import onnx  # noqa: F401 - imported once, not for each command
     import onnxruntime
+    from qdq_passes.core import budget
 
     from qdqtool.cli.main import run
 
@@ -197,6 +198,7 @@ def _serve(pipe: Connection, folder: str, shared: dict[str, bytes]) -> None:
     while True:
         job = pipe.recv()
         _prepare(folder, {**shared, **job["files"]})
+        budget.forget()
         said.seek(0)
         said.truncate()
         _clear_peak()

@@ -3,7 +3,9 @@
 What is allowed grows with what the user brought, so that a large model is never refused for its size: a part that every file has,
 and multiples of the bytes of the largest model loaded and of the largest feed read. ``QDQTOOL_MAX_BYTES`` says another bound.
 
-    allowed(least) = least + 128·model + 64·feed             bytes
+    allowed(least) = least + 128·model + 64·tensors·feed     bytes
+
+``tensors`` are those that are fetched of a session. Random feeds count likewise, up to a GiB.
 
 The factors are judged, not measured: activations of the networks we know are 60 times their input at most. Nodes and elements are
 counted in bytes as well."""
@@ -20,23 +22,30 @@ VARIABLE = "QDQTOOL_MAX_BYTES"
 LEAST = 1 << 30
 _A_MODEL, _A_FEED = 128, 64
 #: Bytes of the largest model loaded and of the largest feed read in this process.
-_brought = {"model": 0, "feed": 0}
+_brought = {"model": 0, "feed": 0, "drawn": 0}
 
 
-def brought(*, model: int = 0, feed: int = 0) -> None:
-    """Note down the bytes of something the user brought: a model with its data, or a feed that is not drawn at random."""
-    _brought["model"], _brought["feed"] = max(_brought["model"], model), max(_brought["feed"], feed)
+def brought(**sizes: int) -> None:
+    """Note down the bytes of something the user brought: a ``model`` with its data, a ``feed``, or one ``drawn`` at random."""
+    for what, count in sizes.items():
+        _brought[what] = max(_brought[what], count)
 
 
-def allowed(least: int = LEAST) -> int:
-    """Bytes that may be asked for at once.
+def forget() -> None:
+    """Nothing was brought so far."""
+    _brought.update(dict.fromkeys(_brought, 0))
+
+
+def allowed(least: int = LEAST, tensors: int = 1) -> int:
+    """Bytes that may be asked for at once, where so many ``tensors`` are to be had of each feed.
 
     Raises:
         UsageError: the variable holds no number.
     """
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
-        return least + _A_MODEL * _brought["model"] + _A_FEED * _brought["feed"]
+        drawn = min(_A_FEED * tensors * _brought["drawn"], LEAST)  # as large as the model says: no reason to trust it
+        return least + _A_MODEL * _brought["model"] + max(_A_FEED * tensors * _brought["feed"], drawn)
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise UsageError(
             f"{text[:40]!r} is no number of bytes", where=VARIABLE, hint=f"{VARIABLE}={16 << 30}, for 16 GiB"

@@ -43,7 +43,7 @@ def searcher(pattern: str) -> Callable[[str], bool]:
     def found(text: str) -> bool:
         if repeats == 0 or (repeats == 1 and len(text) <= SHORT):
             return compiled.search(text) is not None
-        search.left -= len(text) // 10 if search.is_able else int(min(len(text) ** (repeats + 1) / 1000, WORK))
+        search.left -= len(text) // 10 if search.is_able else int(min(len(text) ** (repeats + 1) / 300_000, WORK))
         outcome = search(text) if search.is_able else search.left > 0 and compiled.search(text) is not None
         if search.left <= 0:
             raise UsageError(f"{pattern[:60]!r} takes too long on these names", hint="write a glob, as in */attn/*")

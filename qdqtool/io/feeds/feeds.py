@@ -139,8 +139,7 @@ class Feeds:
                 f"{label} lacks {', '.join(missing)}", hint=f"it has {', '.join(map(str, raw)) or 'nothing'}"
             )
         feed = {spec.name: conform(raw[spec.name], spec, label=label, warn=self.warnings) for spec in self.inputs}
-        if not self._source.is_drawn:
-            budget.brought(feed=sum(array.nbytes for array in feed.values()))
+        budget.brought(**{"drawn" if self._source.is_drawn else "feed": sum(array.nbytes for array in feed.values())})
         if self._extras:
             feed |= {str(name): np.asarray(array) for name, array in raw.items() if name not in feed}
         return feed

@@ -143,7 +143,7 @@ def _put(made: str, target: str) -> None:
         os.rename(made, target)
         return
     if _exchange(made, target):
-        shutil.rmtree(made)
+        shutil.rmtree(made, ignore_errors=True)  # another run may take it for stale, and be quicker
         return
     old = hidden_name(os.path.dirname(target), os.path.basename(target), OLD)
     with _locking(target):

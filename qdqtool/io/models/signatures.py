@@ -79,7 +79,7 @@ class Signature:
         problem = ""
         if kind != wanted:
             problem = f"is {_WORDS.get(kind, 'nothing')}, where {op_type} takes {_WORDS[wanted]}"
-        elif attribute.ref_attr_name:
+        elif attribute.ref_attr_name or name not in self.kinds:
             return
         elif kind == A.INT and name in TYPES and attribute.i not in (KNOWN if name == "to" else KNOWN | {0}):
             problem = f"is {attribute.i}, which is no data type"
@@ -124,7 +124,7 @@ class Signatures:
 
 def function_signature(function: onnx.FunctionProto) -> Signature:
     """The signature of a local function: further inputs and outputs than it has are none."""
-    return Signature((0, len(function.input)), (0, len(function.output)), {}, tuple(function.attribute))
+    return Signature((0, len(function.input)), (0, len(function.output)), {}, ())
 
 
 @functools.cache

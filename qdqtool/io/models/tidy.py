@@ -153,9 +153,10 @@ def _light(model: onnx.ModelProto) -> onnx.ModelProto:
             light.graph.initializer.add().CopyFrom(stored)
             light.graph.initializer[-1].name = node.output[0]
         elif node.op_type != "EPContext":
-            light.graph.node.append(node)
+            light.graph.node.append(_light_node(node) if any(a.HasField("g") for a in node.attribute) else node)
+    shown = {tensor.name: tensor for tensor in light.graph.initializer}
     for node in light.graph.node:
-        _show(node, {tensor.name: tensor for tensor in light.graph.initializer})
+        _show(node, shown)
     unknown = {v for n in graph.node if not onnx.defs.has(n.op_type, domain=n.domain) for v in n.output}
     light.graph.value_info.extend(info for info in graph.value_info if info.name in unknown)
     for output in graph.output:
@@ -167,13 +168,34 @@ def _light(model: onnx.ModelProto) -> onnx.ModelProto:
     return light
 
 
+def _light_node(node: onnx.NodeProto) -> onnx.NodeProto:
+    """``node``, whose bodies have the sizes of large weights alone."""
+    light = onnx.NodeProto(
+        op_type=node.op_type, domain=node.domain, name=node.name, input=node.input, output=node.output
+    )
+    for attribute in node.attribute:
+        if not attribute.HasField("g"):
+            light.attribute.append(attribute)
+            continue
+        body = light.attribute.add(name=attribute.name, type=attribute.type).g
+        body.name = attribute.g.name
+        body.input.extend(attribute.g.input)
+        body.output.extend(attribute.g.output)
+        body.node.extend(map(_light_node, attribute.g.node))
+        for tensor in attribute.g.initializer:
+            is_small = tensor.ByteSize() <= SHOWN_BYTES
+            body.initializer.append(
+                tensor if is_small else T(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            )
+    return light
+
+
 def _show(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:
     """Give bodies of ``node`` the ``constants`` that they read from around them: onnxruntime sees those, onnx does not."""
-    for attribute in node.attribute:
-        body = attribute.g if attribute.HasField("g") else None
-        if body is not None:
-            read = {name for inner in body.node for name in inner.input}
-            known = {value.name: value for value in body.initializer}
-            body.initializer.extend(constants[name] for name in sorted(read & constants.keys() - known.keys()))
-            for inner in body.node:
-                _show(inner, {**constants, **known})
+    for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+        read = {name for inner in body.node for name in inner.input}
+        known = {value.name: value for value in body.initializer}
+        body.initializer.extend(constants[name] for name in sorted(read & constants.keys() - known.keys()))
+        inside = {**constants, **known}
+        for inner in body.node:
+            _show(inner, inside)

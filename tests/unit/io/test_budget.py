@@ -13,6 +13,7 @@ import pytest
 from qdq_passes import run_pipeline
 from qdq_passes.core import budget
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.graph.shapes.propagation import by_onnx
 
 import qdqtool
 from qdqtool.io.feeds.feeds import open_feeds
@@ -33,8 +34,8 @@ def doubled(start: str, count: int) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_brought(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_brought", {"model": 0, "feed": 0})
+def nothing_was_brought() -> None:
+    budget.forget()
 
 
 @pytest.fixture
@@ -148,3 +149,29 @@ def test_a_loop_that_never_ends(tmp_path: Path) -> None:
     open_session(model(text % 3))
     with refusal(ModelError):
         open_session(model(text % (1 << 62)))
+
+
+def test_random_feeds_and_tensors_that_are_fetched_count() -> None:
+    budget.brought(drawn=1 << 20)
+    assert budget.allowed() == budget.LEAST + (1 << 26)
+    assert budget.allowed(tensors=100) == 2 * budget.LEAST, "the model says how large a random feed is"
+    budget.brought(feed=1 << 20)
+    assert budget.allowed(tensors=100) == budget.LEAST + 100 * (1 << 26)
+
+
+@pytest.mark.parametrize("where", ["", 'y = f.F (x) } <domain: "f", opset_import: ["" : 17]> F (x) => (y) { '])
+def test_only_short_vectors_are_propagated(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    infer = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(
+        onnx.shape_inference, "infer_shapes", lambda *a, **k: asked.append(k.get("data_prop", False)) or infer(*a, **k)
+    )
+    text = f'<ir_version: 10, opset_import: ["" : 17, "f" : 1]> g (int64[4] x) => (int64[N] y) {{ {where}{doubled("x", 30)} y = Neg (d29) }}'
+    by_onnx(onnx.parser.parse_model(text).SerializeToString())
+    assert True not in asked
+    by_onnx(
+        onnx.parser.parse_model(
+            text.replace(doubled("x", 30), doubled("x", 3)).replace("d29", "d2")
+        ).SerializeToString()
+    )
+    assert (True in asked) == (not where)

@@ -50,6 +50,31 @@ def test_no_such_node(tmp_path: Path, text: str, word: str) -> None:
     refused(write(tmp_path, parsed(model.replace('["" : 21', '["com.microsoft" : 1, "f" : 1, "" : 21', 1))), word)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'g (float[2] x) => (float[2] y) { y = f.F (x) } <domain: "f", opset_import: ["" : 21]> F <dtype, group> (a) => (b) { b = Relu (a) }',
+        "g (float[2] x) => (float[2] y) { y = f.F <dtype = -1, group = 0> (x) }"
+        ' <domain: "f", opset_import: ["" : 21]> F <dtype, group> (a) => (b) { b = Relu (a) }',
+        "g (float[2] x) => (float[2] y) { y = mine.Op <axis = 1.5, to = -1, strides = [0]> (x) }",
+        'g (float[2] x) => (float[2] y) { y = Clip (x, "", "") }',
+        "g (float[2] x) => (float[N] y) { y, i = Unique (x) }",
+    ],
+)
+def test_what_may_be_so(tmp_path: Path, text: str) -> None:
+    """Parameters of functions may be left out and mean what they like, as attributes of operators that nobody knows."""
+    load(write(tmp_path, parsed(f'<ir_version: 10, opset_import: ["" : 21, "f" : 1, "mine" : 1]> {text}')))
+
+
+def test_old_operators(tmp_path: Path) -> None:
+    """Parameters of a batch norm of opset 7 may be those of a sample."""
+    weights = ", ".join(f"float[1,2] {name} = {{1, 2}}" for name in "sbmv")
+    text = (
+        f"""g (float[1,2] x) => (float[1,2] y) <{weights}> {{ y = BatchNormalization <spatial = 0> (x, s, b, m, v) }}"""
+    )
+    load(write(tmp_path, parsed(f'<ir_version: 3, opset_import: ["" : 7]> {text}')))
+
+
 @pytest.mark.newest
 def test_signatures_of_onnxruntime_are_those_of_the_newest() -> None:
     assert contributed.FILE.read_text(encoding="utf-8") == contributed.text(), "python -m tests.suites.contributed"

@@ -12,6 +12,9 @@ import onnx
 
 #: Elements that may be propagated in all, and beside them for each node.
 MOST, MOST_A_NODE = 1 << 20, 64
+#: What counts as longer than all of it.
+LONG = 1 << 40
+_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 #: Operators whose result onnx propagates, beside Concat; the first input is data, of those of two inputs both.
 _PROPAGATING = {"Cast", "Gather", "Size", "Slice", "Squeeze", "Unsqueeze"}
 _OF_TWO = {"Add", "Div", "Mul", "Sub"}
@@ -25,15 +28,25 @@ def by_onnx(data: bytes, *, data_propagation: bool = True, strict: bool = False)
     Raises:
         onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError: what does not fit.
     """
-    if data_propagation and not _is_short(onnx.ModelProto.FromString(data).graph):
+    model = onnx.ModelProto.FromString(data) if data_propagation else onnx.ModelProto()
+    hidden = any(
+        _propagates(node) for function in model.functions for node in function.node
+    )  # what it reads is not known here
+    if data_propagation and (hidden or not _is_short(model, otherwise=LONG)):
         known = onnx.shape_inference.infer_shapes(data, check_type=strict, strict_mode=strict)
-        if not _is_short(known.graph):
+        if hidden or not _is_short(known):
             return known
     return onnx.shape_inference.infer_shapes(data, check_type=strict, strict_mode=strict, data_prop=data_propagation)
 
 
-def _is_short(graph: onnx.GraphProto) -> bool:
-    """Whether all that onnx would propagate is short; a length that is not told is at most the largest number it comes from."""
+def _propagates(node: onnx.NodeProto) -> bool:
+    return node.op_type in _PROPAGATING | _OF_TWO | {"Concat"}
+
+
+def _is_short(model: onnx.ModelProto, *, otherwise: int = 1) -> bool:
+    """Whether all that onnx would propagate is short; a length that is not told is at most the largest number it comes from, or
+    ``otherwise`` of an operator that says nothing."""
+    graph = model.graph
     lengths: dict[str, int] = {}
     largest: dict[str, int] = {}
     total = count = 0
@@ -44,6 +57,8 @@ def _is_short(graph: onnx.GraphProto) -> bool:
                 sizes = [dim.dim_value or 1 for dim in kind.shape.dim]
                 lengths[info.name] = sizes[0] if len(sizes) == 1 else 1
                 largest[f"shape of {info.name}"] = max(sizes, default=1)
+            elif kind.elem_type in _INTEGERS:
+                lengths[info.name] = LONG
         for tensor in inner.initializer:
             lengths[tensor.name], largest[tensor.name] = _looked_at(tensor)
     for inner in _graphs(graph):
@@ -65,11 +80,12 @@ def _is_short(graph: onnx.GraphProto) -> bool:
                 value = largest.get(f"shape of {given[0]}", 1)
             elif node.op_type in _LONG:
                 length = max(values, default=1)
-            is_propagated = node.op_type in _PROPAGATING | _OF_TWO | {"Concat"}
+            else:
+                length = otherwise
             for name in node.output:
                 lengths[name] = lengths.get(name, length)
                 largest[name] = min(value, 1 << 63)
-                total += max(length, lengths[name]) if is_propagated else 0
+                total += max(length, lengths[name]) if _propagates(node) else 0
     return total <= MOST + MOST_A_NODE * count
 
 
@@ -82,7 +98,7 @@ def _together(op_type: str, values: list[int]) -> int:
 def _looked_at(tensor: onnx.TensorProto) -> tuple[int, int]:
     """Elements of a tensor, and the largest of them where they are integers that onnx may look at."""
     count = int(np.prod([float(d) for d in tensor.dims]).clip(0, 1 << 62)) if len(tensor.dims) == 1 else 1
-    is_plain = tensor.data_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64) and not tensor.external_data
+    is_plain = tensor.data_type in _INTEGERS and not tensor.external_data
     if not is_plain or np.prod([float(d) for d in tensor.dims]) > 128:
         return count, 1
     found = onnx.numpy_helper.to_array(tensor)
