@@ -56,7 +56,6 @@ PARTS = {
     "simulated NPU": Part(run=npu.run, seconds=240, sources=LIBRARY),
     "wheel": Part(run=lambda _: wheel.run(), seconds=110),
     "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=60),
-    "fuzz": Part(run=lambda _: fuzz.run(), seconds=900),
     "browser": Part(run=lambda _: browser.run(), seconds=45),
     "site": Part(
         run=lambda _: site.run(), seconds=40, sources=("docs/", "mkdocs.yml", "pyproject.toml", "tests/extra/")
@@ -67,6 +66,7 @@ PARTS = {
     "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=10),
     "other interpreters": Part(run=interpreters.run, seconds=480),
     "benches": Part(run=lambda _: benches.run(), seconds=600, is_timed=True),
+    "fuzz": Part(run=lambda _: fuzz.run(), seconds=900, is_timed=True),
     "every test": Part(run=lambda _: whole.run(), seconds=2400),
 }
 
