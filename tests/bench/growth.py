@@ -19,9 +19,7 @@ from tests.bench.measure import Result
 
 SIZES = (5_000, 50_000)
 BOUND = 1.1
-_HEAD = (
-    '<ir_version: 10, opset_import: ["" : 21]> g (float[8] x0) => ({outputs}) <float s = {{0.5}}, int8 z = {{0}}> {{'
-)
+_HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[8] x0) => ({outputs}) <float s = {{0.5}}, int8 z = {{0}}{own}> {{'
 
 
 def results() -> list[Result]:
@@ -55,12 +53,14 @@ def _seconds(run: Callable[[Path], object], file: Path) -> float:
 
 
 def _chain(folder: Path, size: int) -> Path:
-    """QDQ pairs and Relus behind each other, of one scale."""
+    """QDQ pairs and Relus behind each other, half of them with a scale of their own."""
+    scales = [f"s{i}" if i % 2 else "s" for i in range(size)]
     layers = [
-        f"[q{i}] q{i} = QuantizeLinear (x{i}, s, z) [d{i}] d{i} = DequantizeLinear (q{i}, s, z) [r{i}] x{i + 1} = Relu (d{i})"
-        for i in range(size)
+        f"[q{i}] q{i} = QuantizeLinear (x{i}, {s}, z) [d{i}] d{i} = DequantizeLinear (q{i}, {s}, z) [r{i}] x{i + 1} = Relu (d{i})"
+        for i, s in enumerate(scales)
     ]
-    return _saved(folder / f"chain{size}.onnx", f"float[8] x{size}", layers)
+    own = "".join(f", float {s} = {{0.25}}" for s in scales[1::2])
+    return _saved(folder / f"chain{size}.onnx", f"float[8] x{size}", layers, own)
 
 
 def _readers(folder: Path, size: int) -> Path:
@@ -70,8 +70,8 @@ def _readers(folder: Path, size: int) -> Path:
     return _saved(folder / f"readers{size}.onnx", ", ".join(f"float[8] y{i}" for i in range(size)), layers)
 
 
-def _saved(path: Path, outputs: str, layers: list[str]) -> Path:
-    onnx.save(onnx.parser.parse_model("\n".join([_HEAD.format(outputs=outputs), *layers, "}"])), path)
+def _saved(path: Path, outputs: str, layers: list[str], own: str = "") -> Path:
+    onnx.save(onnx.parser.parse_model("\n".join([_HEAD.format(outputs=outputs, own=own), *layers, "}"])), path)
     return path
 
 
