@@ -291,9 +291,9 @@ def _half_text(data: dict[str, Any]) -> str:
     attributes = "".join(f", {name} {value}" for name, value in data.get("attributes", {}).items())
     if "dtype" not in data:
         return f"scale {data['scale']}{attributes}"
-    scales, zero_points = _flat(data["scale"]), _flat(data["zero_point"])
-    axis = "" if data["axis"] is None else f" on axis {data['axis']}"
-    blocks = f" in blocks of {data['block_size']}" if data["block_size"] else ""
+    scales, zero_points = _flat(data["scale"]), _flat(data.get("zero_point", 0))
+    axis = "" if data.get("axis") is None else f" on axis {data['axis']}"
+    blocks = f" in blocks of {data['block_size']}" if data.get("block_size") else ""
     scale = _scale_text(scales[0]) if len(scales) == 1 else f"{_scale_text(min(scales))}..{_scale_text(max(scales))}"
     many = f" ({len(scales)}{axis}{blocks})" if len(scales) > 1 else axis
     zero = f", zero point {min(zero_points)}" if any(zero_points) and min(zero_points) == max(zero_points) else ""

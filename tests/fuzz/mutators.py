@@ -170,7 +170,7 @@ def _scalar(each: FieldDescriptor, messages: Sequence[Message], rng: Rng) -> obj
 def damage(model: onnx.ModelProto, rng: Rng) -> None:
     """Do what a bug of an exporter, of another editor, or a hostile hand does."""
     graphs = [m for m in _messages(model) if isinstance(m, onnx.GraphProto | onnx.FunctionProto)]
-    graph = graphs[0] if rng.random() < 0.7 else rng.choice(graphs)
+    graph = graphs[0] if graphs and rng.random() < 0.7 else rng.choice([*graphs, onnx.GraphProto()])
     if graph.node:
         rng.choice(DAMAGES)(graph, rng.choice(graph.node), rng)
 

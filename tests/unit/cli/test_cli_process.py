@@ -76,7 +76,7 @@ def test_interrupted(tmp_path: Path) -> None:
         "exec('hear()')",
         "try: hear()\n    except KeyboardInterrupt: raise ImportError('numpy failed to import')",
         "try: hear()\n    finally: hear()",
-        "class Gone: __del__ = lambda self: hear()\n    Gone()\n    time.sleep(20)",
+        "class Gone: __del__ = lambda self: hear()\n    Gone()\n    time.sleep(1)",
         "import interrupted_module",
         "atexit.register(hear)",
     ],
