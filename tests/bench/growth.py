@@ -29,7 +29,7 @@ def results() -> list[Result]:
 
     with tempfile.TemporaryDirectory() as folder:
         cases: dict[str, tuple[Callable[[Path, int], Path], Callable[[Path], object]]] = {
-            "qdq remove, pairs": (_chain, lambda m: qdqtool.run_pipeline(qdqtool.load(m), "remove-qdq")),
+            "qdq remove, pairs": (_chain_of_own_scales, lambda m: qdqtool.run_pipeline(qdqtool.load(m), "remove-qdq")),
             "qdq move, pairs": (_chain, lambda m: qdqtool.run_pipeline(qdqtool.load(m), "move-qdq")),
             "analyze, readers of one value": (_readers, lambda m: qdqtool.analyze(m, target="generic_int8")),
             ".npz, members": (_archive, arrays_in),
@@ -52,15 +52,20 @@ def _seconds(run: Callable[[Path], object], file: Path) -> float:
     return time.process_time() - start
 
 
-def _chain(folder: Path, size: int) -> Path:
-    """QDQ pairs and Relus behind each other, half of them with a scale of their own."""
-    scales = [f"s{i}" if i % 2 else "s" for i in range(size)]
+def _chain(folder: Path, size: int, *, own: bool = False) -> Path:
+    """QDQ pairs and Relus behind each other, of one scale; with ``own`` half of them have their own."""
+    scales = [f"s{i}" if own and i % 2 else "s" for i in range(size)]
     layers = [
         f"[q{i}] q{i} = QuantizeLinear (x{i}, {s}, z) [d{i}] d{i} = DequantizeLinear (q{i}, {s}, z) [r{i}] x{i + 1} = Relu (d{i})"
         for i, s in enumerate(scales)
     ]
-    own = "".join(f", float {s} = {{0.25}}" for s in scales[1::2])
-    return _saved(folder / f"chain{size}.onnx", f"float[8] x{size}", layers, own)
+    more = "".join(f", float {s} = {{0.25}}" for s in scales if s != "s")
+    return _saved(folder / f"chain{size}.onnx", f"float[8] x{size}", layers, more)
+
+
+def _chain_of_own_scales(folder: Path, size: int) -> Path:
+    """Such pairs are removed; moved, each would cross all the others."""
+    return _chain(folder, size, own=True)
 
 
 def _readers(folder: Path, size: int) -> Path:
