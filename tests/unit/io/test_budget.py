@@ -56,7 +56,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["concats", "tile", "expand", "pad"],
 )
 def test_what_a_node_asks_for(body: str) -> None:
-    constants = "int64[2] n = {65536, 65536}, int64[2] k = {2, 1}, int64[4] far = {0, 0, 0, 4294967296}"
+    constants = "int64[2] n = {16384, 16384}, int64[2] k = {2, 1}, int64[4] far = {0, 0, 0, 4294967296}"
     session = open_session(model(f"{HEAD} g (float[1,1] x) => (float[N,M] y) <{constants}> {{ {body} }}"))
     with refusal(ModelError):
         session.run({"x": np.ones((1, 1), np.float32)})
