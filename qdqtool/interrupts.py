@@ -60,9 +60,7 @@ def begin() -> None:
 def end(code: int) -> NoReturn:
     """End the process with ``code``; from here on there is nothing to unwind."""
     State.running = False
-    if (
-        State.heard
-    ):  # where the KeyboardInterrupt came out of a text that was run, the interpreter would end by the signal
+    if State.heard:  # if it came out of a text that was run, the interpreter would end by the signal
         atexit._run_exitfuncs()
         with suppress(OSError, ValueError, AttributeError):  # closed, or none
             sys.stdout.flush()
@@ -109,9 +107,7 @@ def _unraisable(problem: Any) -> None:
     """An interrupt that came where nothing can be raised, as while an object goes away, comes again."""
     if problem.exc_type is KeyboardInterrupt and State.heard > 0:
         number, State.heard = signal.Signals(State.heard), 0
-        again = threading.Timer(
-            0.01, _thread.interrupt_main, (number,)
-        )  # behind this function, which cannot raise either
+        again = threading.Timer(0.01, _thread.interrupt_main, (number,))  # behind this function, which cannot raise
         again.daemon = True
         again.start()
     else:

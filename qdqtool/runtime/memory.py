@@ -79,4 +79,5 @@ def refuse_endless(model: ir.Model) -> None:
                     break
                 ends = producer.inputs[0]
             if is_constant(ends) or ends in body.inputs:
-                budget.demand(int(trips.item()) * A_TRIP, f"{int(trips.item()):,} trips", where=label(node))
+                hint = "give it fewer trips, or a condition that ends it"
+                budget.demand(int(trips.item()) * A_TRIP, f"{int(trips.item()):,} trips", where=label(node), hint=hint)

@@ -1,7 +1,7 @@
 """Commands killed or interrupted at random moments: what was there is whole, old or new, what is read stays, the next run tidies up.
 
 ``run(200, 1, "kill", folder)`` gives the problems found. Half of the moments are drawn from the whole time that a command takes,
-half from the instants after its first hidden file appears, while it writes."""
+half from the instants after its first hidden file appears, while it writes; an interrupt comes after our first line."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ Kind = Literal["kill", "interrupt"]
 HIDDEN = re.compile(r"\..+\.qdqtool-[0-9a-f]{6}-[0-9a-f]{12}\.(tmp|old)")
 #: Seconds after the first hidden file from which a moment is drawn, and for which a command may go on once it is interrupted.
 WRITING, PATIENCE = 0.05, 20.0
-#: Our files in a traceback; one without them is of the interpreter, which starts.
-OURS = re.compile(r"qdqtool/(?!__init__)")
 #: Numbers that no two runs of `deploy` share.
 _SECONDS = re.compile(rb'"(seconds|wall_s)": ?(\{[^}]*\}|[^,}]*)')
 
@@ -136,6 +134,8 @@ def _attempt(rng: random.Random, kind: Kind, made: _Prepared) -> list[str]:
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:  # fmt: skip
+        while kind == "interrupt" and process.poll() is None and not _listens(process.pid):
+            time.sleep(0.001)
         start = time.monotonic()
         if while_writing:
             while process.poll() is None and not _hidden(made.work):
@@ -155,14 +155,22 @@ def _attempt(rng: random.Random, kind: Kind, made: _Prepared) -> list[str]:
             return [f"interrupted after {waited:.3f} s it goes on for {PATIENCE:g} s"]
     found = [f"after {waited:.3f} s: {text}" for text in made.problems()]
     if kind == "interrupt":
-        is_starting = process.returncode in (1, -signal.SIGINT) and "Traceback" in said and not OURS.search(said)
-        if process.returncode not in (0, 130) and not is_starting:
+        if process.returncode not in (0, 130):
             found.append(f"interrupted after {waited:.3f} s it exits {process.returncode}: {said[-300:]}")
-        if "Traceback" in said and not is_starting:
+        if "Traceback" in said:
             found.append(f"interrupted after {waited:.3f} s it shows a traceback: {said[-300:]}")
     _here(made.command)
     left = _hidden(made.work)
     return [*found, *([f"after {waited:.3f} s the next run leaves {left}"] if left else [])]
+
+
+def _listens(pid: int) -> bool:
+    """Whether the process has come to our first line, which hears SIGTERM as well; the interpreter hears SIGINT before."""
+    try:
+        caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return True
+    return caught is None or bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _here(words: list[str]) -> None:

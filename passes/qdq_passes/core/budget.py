@@ -53,15 +53,18 @@ def allowed(least: int = LEAST, tensors: int = 1) -> int:
     return int(text)
 
 
-def demand(wanted: int, what: str, *, where: str | None, least: int = LEAST) -> None:
-    """Refuse ``what``, which would take ``wanted`` bytes, where that is more than is `allowed`.
+def demand(wanted: int, what: str, *, where: str | None, least: int = LEAST, hint: str = "") -> None:
+    """Refuse ``what``, which would take ``wanted`` bytes, where that is more than is `allowed`; ``hint`` is a better way out than
+    to allow more.
 
     Raises:
         ModelError: it is; ``where`` is the node, value or file.
     """
     if wanted > (most := allowed(least)):
         raise ModelError(
-            f"{what} would take {size(wanted)}, more than the {size(most)} allowed", where=where, hint=way_out(wanted)
+            f"{what} would take {size(wanted)}, more than the {size(most)} allowed",
+            where=where,
+            hint=hint or way_out(wanted),
         )
 
 

@@ -33,7 +33,8 @@ def refuse_existing(path: str, *, overwrite: bool) -> None:
         raise UsageError("is a folder", where=path, hint="give the name of a file")
     folder = os.path.realpath(os.path.dirname(path) or os.curdir)
     if folder == "/dev" or folder.startswith("/proc/") or (os.path.exists(path) and not os.path.isfile(path)):
-        raise UsageError("is no regular file", where=path, hint="give the name of a file; --json prints on stdout")
+        hint = "give the name of a file" + ("; --json prints on stdout" if folder == "/dev" else "")
+        raise UsageError("is no regular file", where=path, hint=hint)
     if not overwrite and os.path.lexists(path):
         raise UsageError("exists", where=path, hint="pass --overwrite")
 

@@ -146,7 +146,8 @@ def _check_calls(main: Counter[Call], calls: Mapping[Call, Counter[Call]]) -> No
     if largest is not None and total > stored:
         text = f"calls of functions that call others, {total:,} nodes written out of {stored:,},"
         demand = total * NODE_BYTES - stored * NODES_A_NODE * NODE_BYTES
-        budget.demand(demand, text, where=f"function {'::'.join(filter(None, largest))}")
+        where, hint = f"function {'::'.join(filter(None, largest))}", "write them out where the model is exported"
+        budget.demand(demand, text, where=where, hint=hint)
 
 
 def _check_header(model: onnx.ModelProto) -> None:

@@ -13,13 +13,11 @@ from typing import Any
 import onnx
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.shapes.guards import GUARDS, guarding
-from qdq_passes.graph.shapes.propagation import by_onnx
+from qdq_passes.graph.shapes.propagation import SHOWN_BYTES, by_onnx
 
 from qdqtool.io.models.proto_tensors import MAX_RANK, MAX_SIZE, TOO_LARGE
 
 T = onnx.TensorProto
-#: Bytes of a tensor up to which onnx sees its numbers: shapes and axes follow from them.
-SHOWN_BYTES = 1024
 
 
 def tidy(model: onnx.ModelProto) -> None:

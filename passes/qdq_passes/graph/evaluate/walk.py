@@ -30,6 +30,7 @@ from qdq_passes.graph.evaluate.sizes import (
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.shapes.guards import guarded_schema
+from qdq_passes.graph.shapes.propagation import SHOWN_BYTES
 from qdq_passes.graph.uses import (
     GraphLike,
     constant_array,
@@ -45,8 +46,6 @@ from qdq_passes.numerics.arrays import Array
 LARGEST_RESULT = 1 << 24
 #: Bytes of results that are held at once, whatever the model; what would come after is not computed.
 LARGEST_HELD = 1 << 28
-#: Bytes of a constant up to which shape inference may look at it: shapes, axes, bounds.
-SHOWN_BYTES = 1024
 #: Operators the sizes of whose output are those that they are told, or products of those that they have.
 _OF_SIZES = ("ConstantOfShape", "Expand", "Flatten", "Range", "Reshape")
 #: Operators whose result may be larger than what its operands broadcast to.

@@ -17,11 +17,8 @@ from qdq_passes.graph.evaluate.sizes import is_made_up
 from qdq_passes.graph.evaluate.walk import Scope, walk
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
-from qdq_passes.graph.shapes.propagation import by_onnx
+from qdq_passes.graph.shapes.propagation import SHOWN_BYTES, by_onnx
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of
-
-#: Bytes up to which a weight's data is shown to onnx: shapes and axes are computed from it.
-SHOWN_BYTES = 1024
 
 
 def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:

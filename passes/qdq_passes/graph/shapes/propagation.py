@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
+#: Bytes of a constant up to which inference sees its numbers: shapes, axes and bounds follow from them.
+SHOWN_BYTES = 1024
 #: Elements that may be propagated in all, and beside them for each node.
 MOST, MOST_A_NODE = 1 << 20, 64
 #: What counts as longer than all of it.
@@ -29,9 +31,8 @@ def by_onnx(data: bytes, *, data_propagation: bool = True, strict: bool = False)
         onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError: what does not fit.
     """
     model = onnx.ModelProto.FromString(data) if data_propagation else onnx.ModelProto()
-    hidden = any(
-        _propagates(node) for function in model.functions for node in function.node
-    )  # what it reads is not known here
+    # How long what a function reads is, is not known here.
+    hidden = any(_propagates(node) for function in model.functions for node in function.node)
     if data_propagation and (hidden or not _is_short(model, otherwise=LONG)):
         known = onnx.shape_inference.infer_shapes(data, check_type=strict, strict_mode=strict)
         if hidden or not _is_short(known):
