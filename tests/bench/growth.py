@@ -8,30 +8,30 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
 
 from tests.bench.measure import Result
+from tests.cases.small_models import parsed
 
 SIZES = (5_000, 50_000)
 BOUND = 1.1
-_HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[8] x0) => ({outputs}) <float s = {{0.5}}, int8 z = {{0}}{own}> {{'
 
 
 def results() -> list[Result]:
     """The exponents."""
-    import qdqtool
+    from qdqtool import analyze, load, run_pipeline
     from qdqtool.io.feeds.stored_array import arrays_in
 
     with tempfile.TemporaryDirectory() as folder:
         cases: dict[str, tuple[Callable[[Path, int], Path], Callable[[Path], object]]] = {
-            "qdq remove, pairs": (_chain_of_own_scales, lambda m: qdqtool.run_pipeline(qdqtool.load(m), "remove-qdq")),
-            "qdq move, pairs": (_chain, lambda m: qdqtool.run_pipeline(qdqtool.load(m), "move-qdq")),
-            "analyze, readers of one value": (_readers, lambda m: qdqtool.analyze(m, target="generic_int8")),
+            "qdq remove, pairs": (partial(_chain, own=True), lambda m: run_pipeline(load(m), "remove-qdq")),
+            "qdq move, pairs": (_chain, lambda m: run_pipeline(load(m), "move-qdq")),
+            "analyze, readers of one value": (_readers, lambda m: analyze(m, target="generic_int8")),
             ".npz, members": (_archive, arrays_in),
         }
         return [_exponent(name, Path(folder), *case) for name, case in cases.items()]
@@ -53,33 +53,27 @@ def _seconds(run: Callable[[Path], object], file: Path) -> float:
 
 
 def _chain(folder: Path, size: int, *, own: bool = False) -> Path:
-    """QDQ pairs and Relus behind each other, of one scale; with ``own`` half of them have their own."""
+    """QDQ pairs and Relus behind each other, of one scale; with ``own`` half of them have their own: such pairs are removed, but
+    moved, each would cross all the others."""
     scales = [f"s{i}" if own and i % 2 else "s" for i in range(size)]
-    layers = [
-        f"[q{i}] q{i} = QuantizeLinear (x{i}, {s}, z) [d{i}] d{i} = DequantizeLinear (q{i}, {s}, z) [r{i}] x{i + 1} = Relu (d{i})"
-        for i, s in enumerate(scales)
-    ]
-    more = "".join(f", float {s} = {{0.25}}" for s in scales if s != "s")
-    return _saved(folder / f"chain{size}.onnx", f"float[8] x{size}", layers, more)
-
-
-def _chain_of_own_scales(folder: Path, size: int) -> Path:
-    """Such pairs are removed; moved, each would cross all the others."""
-    return _chain(folder, size, own=True)
+    pair = "[q{0}] q{0} = QuantizeLinear (x{0}, {1}, z) [d{0}] d{0} = DequantizeLinear (q{0}, {1}, z)"
+    nodes = [f"{pair.format(i, scale)} [r{i}] x{i + 1} = Relu (d{i})" for i, scale in enumerate(scales)]
+    return _saved(folder / f"{size}.onnx", f"float[8] x{size}", nodes, sorted({*scales} - {"s"}))
 
 
 def _readers(folder: Path, size: int) -> Path:
     """Relus that all read the value of one pair."""
-    head = "[q] q = QuantizeLinear (x0, s, z) [d] d = DequantizeLinear (q, s, z)"
-    layers = [head, *(f"[r{i}] y{i} = Relu (d)" for i in range(size))]
-    return _saved(folder / f"readers{size}.onnx", ", ".join(f"float[8] y{i}" for i in range(size)), layers)
+    nodes = ["[q] q = QuantizeLinear (x0, s, z) [d] d = DequantizeLinear (q, s, z)"]
+    nodes += [f"[r{i}] y{i} = Relu (d)" for i in range(size)]
+    return _saved(folder / f"{size}.onnx", ", ".join(f"float[8] y{i}" for i in range(size)), nodes)
 
 
-def _saved(path: Path, outputs: str, layers: list[str], own: str = "") -> Path:
-    onnx.save(onnx.parser.parse_model("\n".join([_HEAD.format(outputs=outputs, own=own), *layers, "}"])), path)
+def _saved(path: Path, outputs: str, nodes: list[str], own: Iterable[str] = ()) -> Path:
+    weights = ", ".join(["float s = {0.5}, int8 z = {0}", *(f"float {scale} = {{0.25}}" for scale in own)])
+    onnx.save(parsed(f"g (float[8] x0) => ({outputs}) <{weights}> {{ {' '.join(nodes)} }}"), path)
     return path
 
 
 def _archive(folder: Path, size: int) -> Path:
-    np.savez(folder / f"members{size}.npz", **{f"x{i}": np.zeros(4, np.float32) for i in range(size)})
-    return folder / f"members{size}.npz"
+    np.savez(folder / f"{size}.npz", **{f"x{i}": np.zeros(4, np.float32) for i in range(size)})
+    return folder / f"{size}.npz"

@@ -4,124 +4,75 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import click
-import numpy as np
 import onnx
 import pytest
 from qdq_passes.errors import UsageError
 
 import qdqtool
 from qdqtool.cli.help import Command
-from qdqtool.cli.main import COMMANDS
+from qdqtool.cli.main import cli as group
 from qdqtool.options import metadata_of, options_of
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
-from tests.golden_messages.refusal import told
-
-_QUANTIZE = "quantize IN/m.onnx --preset xint8 --data IN/calib.npz --samples 1"
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Path:
-    """IN/ with a model, one with its weights outside, data; OUT/ with a pipe, a file and a folder."""
-    (tmp_path / "IN").mkdir()
-    shutil.copy(DIGITS, tmp_path / "IN" / "m.onnx")
-    shutil.copy(CALIB, tmp_path / "IN" / "calib.npz")
-    onnx.save(
-        onnx.load(DIGITS), tmp_path / "IN" / "out.onnx", save_as_external_data=True, location="w", size_threshold=8
-    )
-    (tmp_path / "IN" / "link").symlink_to("m.onnx")
-    (tmp_path / "OUT" / "folder").mkdir(parents=True)
-    (tmp_path / "OUT" / "old").write_text("old")
-    os.mkfifo(tmp_path / "OUT" / "pipe.npz")
-    return tmp_path
+from tests.fuzz.test_attack import leaves
+from tests.golden_messages.refusal import refusal, told
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "simplify IN/m.onnx -o OUT/a --json-out OUT/a",
-        "simplify IN/m.onnx -o OUT/a --json-out OUT/../OUT/a",
-        "simplify IN/m.onnx -o OUT/a --json-out OUT/a/b",
-        f"{_QUANTIZE} -o OUT/k --save-ranges OUT/k",
-        f"{_QUANTIZE} -o OUT/k --save-statistics OUT/r --report OUT/r",
-        "encodings export IN/m.onnx --format ort -o OUT/x --float-model OUT/x",
-        "sensitivity IN/m.onnx --data IN/calib.npz -o OUT/s --json-out OUT/s.partial",
-        "debug reduce IN/m.onnx --crashes -o OUT/s.onnx --json-out OUT/s.npz",
-        "deploy IN/m.onnx --target vitis_xint8 --data IN/calib.npz -o OUT/d --json-out OUT/d/j.json",
-        "deploy IN/m.onnx --target vitis_xint8 --data IN/calib.npz -o . --overwrite",
-        "inspect IN/m.onnx --json-out OUT/old",
-        "list passes --json-out OUT/old",
-        "demo -o OUT/a --json-out OUT/a",
-        "simplify IN/m.onnx -o IN/link --overwrite",
-        "simplify IN/out.onnx -o OUT/a --json-out IN/w --overwrite",
-        "inspect IN/m.onnx --json-out IN/m.onnx --overwrite",
-        "simplify IN/m.onnx -o -",
-        "simplify IN/m.onnx -o OUT/new/",
-        "simplify IN/m.onnx -o ''",
-        "simplify IN/m.onnx -o OUT/folder --overwrite",
-        "inspect IN/m.onnx --json-out /dev/stdout --overwrite",
-        "inspect IN/m.onnx --json-out /dev/null --overwrite",
-        "inspect IN/m.onnx --json-out OUT/pipe.npz --overwrite",
-        "quantize IN/m.onnx --preset xint8 --data OUT/pipe.npz -o OUT/q.onnx",
-        "quantize IN/m.onnx --preset xint8 --data OUT -o OUT/q.onnx",
-        "quantize IN/m.onnx --preset xint8 --data IN/calib.npz --ranges OUT/pipe.npz -o OUT/q.onnx",
-    ],
-)
-def test_refused(words: str, places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(places)
-    before = {path: path.read_bytes() for path in places.rglob("*") if path.is_file()}
-    done = cli(*("" if word == "''" else word for word in words.split()), code=2)
-    told(done.err.strip())
-    assert {path: path.read_bytes() for path in places.rglob("*") if path.is_file()} == before
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model, a link to it, one with a file of weights, data, a folder of a preset's name with a pipe, an old file."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DIGITS, "m.onnx")
+    shutil.copy(CALIB, "d.npz")
+    onnx.save(onnx.load(DIGITS), "w.onnx", save_as_external_data=True, location="weights", size_threshold=8)
+    Path("link").symlink_to("m.onnx")
+    Path("old").write_text("old")
+    Path("xint8/pipes").mkdir(parents=True)
+    os.mkfifo("xint8/pipes/p.npz")
 
 
-def test_files_that_are_replaced_on_demand(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(places)
-    cli("inspect", "IN/m.onnx", "--json-out", "OUT/old", "--overwrite")
-    assert (places / "OUT" / "old").read_text().startswith("{")
-    cli("inspect", "IN/m.onnx", "--json-out", "IN/report.json")
-    cli("inspect", "IN/m.onnx", "--json-out", "IN/report.json", "--overwrite")
-    Path("xint8").mkdir()  # a preset's name, not what is read
-    for more in ((), ("--overwrite",)):
-        cli(*_QUANTIZE.split(), "-o", "xint8/q.onnx", *more)
-        cli("calibrate", "IN/m.onnx", "--data", "random:1", "-o", "IN/r.json", *more)
+@pytest.mark.parametrize("words", [
+    "simplify m.onnx -o a --json-out xint8/../a", "simplify m.onnx -o a --json-out a/b", "demo -o a --json-out a",
+    "quantize m.onnx --preset xint8 --data d.npz -o k --save-ranges k", "inspect m.onnx --json-out old",
+    "encodings export m.onnx --format ort -o x --float-model x", "simplify m.onnx -o -", "simplify m.onnx -o new/",
+    "debug reduce m.onnx --crashes -o s.onnx --json-out s.npz", "simplify m.onnx -o ''",
+    "sensitivity m.onnx --data d.npz -o s --json-out s.partial", "simplify m.onnx -o xint8 --overwrite",
+    "deploy m.onnx --target vitis_xint8 --data d.npz -o . --overwrite", "inspect m.onnx --json-out xint8/pipes/p.npz --overwrite",
+    "deploy m.onnx --target vitis_xint8 --data d.npz -o x --json-out x/j.json", "calibrate m.onnx --data xint8/pipes -o r",
+    "simplify w.onnx -o a --json-out weights --overwrite", "inspect m.onnx --json-out /dev/stdout --overwrite",
+    "calibrate m.onnx --data xint8/pipes/p.npz -o r", "inspect m.onnx --json-out link --overwrite",
+])  # fmt: skip
+def test_refused(words: str) -> None:
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    told(cli(*shlex.split(words), code=2).err.strip())
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
 
-def test_python_looks_at_the_same(places: Path) -> None:
-    with pytest.raises(UsageError, match="is written by --report and by --output"):
-        qdqtool.quantize(
-            str(places / "IN" / "m.onnx"), str(places / "OUT" / "q"), report=str(places / "OUT" / "q"),
-            data={"input": np.zeros((1, 1, 8, 8), np.float32)},
-        )  # fmt: skip
+def test_files_that_are_replaced_on_demand() -> None:
+    """Those beside what is read, and those in a folder that is called as a preset is."""
+    Path("xint8/s.npz").write_text("old")
+    cli("inspect", "m.onnx", "--json-out", "old", "--overwrite")
+    words = "quantize m.onnx --preset xint8 --data random:1 -o q.onnx --save-statistics xint8/s.npz --overwrite"
+    cli(*words.split())
+    assert Path("old").read_text().startswith("{")
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    waiting = [(name, entry.load()) for name, entry in COMMANDS.entries().items()]
-    while waiting:
-        name, each = waiting.pop()
-        if isinstance(each, click.Group):
-            context = click.Context(each)
-            waiting += [(f"{name} {inner}", each.get_command(context, inner)) for inner in each.list_commands(context)]
-        else:
-            yield name, each
+def test_python_looks_at_the_same() -> None:
+    with refusal(UsageError):
+        qdqtool.quantize("m.onnx", "q", report="q", data="d.npz")
 
 
-@pytest.mark.parametrize(
-    ("name", "made"), sorted(commands()), ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_every_option_that_names_a_file_says_its_use(name: str, made: click.Command) -> None:
+def test_every_option_that_names_a_file_says_its_use() -> None:
     """Of a verb, its field does, or `options_of` complains; of a command that is written by hand, ``uses``, or it is read."""
-    assert isinstance(made, Command)
-    if made.uses is not None:
-        shared = {"json_out", "path"}
-        written = {p.name for p in made.params if re.search("FILE|DIR", getattr(p, "metavar", None) or "")} - shared
-        assert written == set(made.uses)
-    assert sum(p.name == "overwrite" for p in made.params) == 1
+    for name, made in leaves(group):
+        assert isinstance(made, Command), name
+        options = {p.name for p in made.params if re.search("FILE|DIR", getattr(p, "metavar", None) or "")}
+        assert made.uses is None or options - {"json_out", "path"} == set(made.uses), name
+        assert [p.name for p in made.params].count("overwrite") == 1, name
 
 
 def test_an_option_that_says_no_use() -> None:

@@ -214,29 +214,17 @@ def _constant_without_type(proto: onnx.ModelProto) -> None:
     proto.graph.node[1].attribute.add(name="value", type=onnx.AttributeProto.TENSOR)
 
 
-@pytest.mark.parametrize(
-    ("edit", "word"),
-    [
-        (_tensor(data_type=99), "unknown data type 99"),
-        (_tensor(data_type=0), "no data type"),
-        (_tensor(dims=[-1]), "has the shape [-1]"),
-        (_tensor(dims=[1] * 65), "has the shape [1, 1, 1, 1, 1, 1, 1, 1]"),
-        (_tensor(dims=[0, 2**62]), "has the shape [0, 4611686018427387904]"),
-        (_tensor(dims=[3]), "has 2 entries of data where float[3] needs 3"),
-        (_tensor(dims=[2**62, 4]), "has the shape [4611686018427387904, 4]"),
-        (_tensor(float_data=[]), "has 0 entries"),
-        (_tensor(raw_data=b"12345678"), "raw data and float_data"),
-        (_tensor(float_data=[], raw_data=b"1234567"), "has 7 bytes of data where float[2] needs 8"),
-        (_tensor(float_data=[], int64_data=[1, 2]), "int64_data where its type needs float_data"),
-        (_tensor(float_data=[], data_type=8, raw_data=b"ab"), "strings cannot be raw data"),
-        (_tensor(name=""), "has no name"),
-        (_attribute, "has no type"),
-        (_nameless, "input has no name"),
-        (_elem_type, "99"),
-        (_no_ir_version, "no IR version"),
-        (_constant_without_type, "no data type"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "word"), [
+    (_tensor(data_type=99), "unknown data type 99"), (_tensor(data_type=0), "no data type"), (_tensor(name=""), "has no name"),
+    (_tensor(dims=[-1]), "has the shape [-1]"), (_tensor(dims=[1] * 65), "has the shape [1, 1, 1, 1, 1, 1, 1, 1]"),
+    (_tensor(dims=[0, 2**62]), "has the shape [0, 4611686018427387904]"), (_tensor(float_data=[]), "has 0 entries"),
+    (_tensor(dims=[2**62, 4]), "has the shape [4611686018427387904, 4]"), (_attribute, "has no type"), (_elem_type, "99"),
+    (_tensor(dims=[3]), "has 2 entries of data where float[3] needs 3"), (_nameless, "input has no name"),
+    (_tensor(raw_data=b"12345678"), "raw data and float_data"), (_no_ir_version, "no IR version"),
+    (_tensor(float_data=[], raw_data=b"1234567"), "has 7 bytes of data where float[2] needs 8"),
+    (_tensor(float_data=[], int64_data=[1, 2]), "int64_data where its type needs float_data"),
+    (_tensor(float_data=[], data_type=8, raw_data=b"ab"), "strings cannot be raw data"), (_constant_without_type, "no data type"),
+])  # fmt: skip
 def test_broken_parts(tmp_path: Path, edit: Edit, word: str) -> None:
     proto = parsed()
     edit(proto)

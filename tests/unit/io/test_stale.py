@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,48 +13,29 @@ from qdqtool.io.files.atomic import HiddenFile, write_whole
 from qdqtool.io.files.folders import whole_folder
 from qdqtool.io.files.stale import OLD, hidden_name
 
-if not stale.CAN_LOCK:
-    pytest.skip("no locks on this system", allow_module_level=True)
-
-
-def made(folder: Path, name: str = "m", end: str = ".tmp", *, is_folder: bool = False) -> Path:
-    """What a dead run left."""
-    path = Path(hidden_name(str(folder), name, end))
-    if is_folder:
-        path.mkdir()
-        (path / "old").write_text("old")
-    else:
-        path.write_text("half")
-    return path
+pytestmark = pytest.mark.skipif(not stale.CAN_LOCK, reason="no locks on this system")
 
 
 def test_what_is_dead_goes_and_what_lives_stays(tmp_path: Path) -> None:
-    alive, dead, dead_folder = HiddenFile(str(tmp_path), "a"), made(tmp_path), made(tmp_path, is_folder=True)
-    alive.sync()
+    alive = HiddenFile(str(tmp_path), "a")
+    Path(hidden_name(str(tmp_path), "dead")).write_text("half")
+    (Path(hidden_name(str(tmp_path), "dead")) / "folder").mkdir(parents=True)
+    (link := Path(hidden_name(str(tmp_path), "link"))).symlink_to("m.onnx")
     foreign = tmp_path / hidden_name("", "m").replace(f"-{stale._HOST}-", "-000000-")
+    (other := tmp_path / ".m.1234abcd.tmp").write_text("not ours")
     foreign.write_text("of another machine")
-    others = [tmp_path / ".m.tmp", tmp_path / ".m.1234abcd.tmp", Path(hidden_name(str(tmp_path), "link"))]
-    for path in others[:2]:
-        path.write_text("not ours")
-    others[2].symlink_to("m.onnx")
     with whole_folder(str(tmp_path / "d")) as living:
         write_whole(tmp_path / "new", b"new")
-        assert not (dead.exists())
-        assert not (dead_folder.exists())
-        assert all(os.path.lexists(path) for path in (alive.path, living, foreign, *others))
-    alive.keep_as(str(tmp_path / "a"))
+        assert set(tmp_path.iterdir()) == {Path(alive.path), Path(living), link, foreign, other, tmp_path / "new"}
+    alive.discard()
     os.utime(foreign, (0, 0))
     write_whole(tmp_path / "new", b"new")
-    assert not foreign.exists()
-    assert (tmp_path / "a").exists()
+    assert set(tmp_path.iterdir()) == {link, other, tmp_path / "d", tmp_path / "new"}
 
 
-@pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_folder_takes_the_place_of_another(
-    can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not can_exchange:
-        monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+@pytest.mark.parametrize("exchange", [folders._exchange, lambda one, other: False], ids=["at once", "one by one"])
+def test_one_folder_for_another(exchange: Callable[..., bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "_exchange", exchange)
     for version in ("1", "2"):
         with whole_folder(str(tmp_path / "d")) as hidden:
             (Path(hidden) / version).write_text(version)
@@ -61,23 +43,22 @@ def test_a_folder_takes_the_place_of_another(
 
 
 def test_a_folder_that_was_moved_aside_comes_back(tmp_path: Path) -> None:
-    made(tmp_path, "d", OLD, is_folder=True)
+    aside = Path(hidden_name(str(tmp_path), "d", OLD))
+    aside.mkdir()
+    (aside / "old").write_text("old")
     assert folders.files_left(str(tmp_path / "d"), "old", lambda path: (), overwrite=True) == {"old"}
-    made(tmp_path, "d", OLD, is_folder=True)
+    aside.mkdir()
     write_whole(tmp_path / "x", b"x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "x"]
 
 
 def test_a_file_that_was_taken_before_it_was_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its making and its lock another run may take it for stale."""
-    lock, taken = stale.fcntl.flock, []
 
     def steal(handle: int, kind: int) -> None:
-        if not taken:
-            (path,) = tmp_path.iterdir()
-            taken.append(path)
+        monkeypatch.undo()
+        for path in tmp_path.iterdir():
             path.unlink()
-        lock(handle, kind)
 
     monkeypatch.setattr(stale.fcntl, "flock", steal)
     write_whole(tmp_path / "m", b"whole")

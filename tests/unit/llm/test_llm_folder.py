@@ -99,17 +99,17 @@ def test_names_stay_in_the_folder(name: str, tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda data: data.pop("models"),
-        lambda data: data.update(models=[]),
-        lambda data: data["models"][0]["decoder"].pop("ids"),
-        lambda data: data.update(version=9),
-        lambda data: data.update(format="qdqtool.ranges"),
-    ],
-    ids=["without models", "no model", "decoder without ids", "newer version", "another kind"],
-)
+@pytest.mark.parametrize("change", [
+    lambda data: data.pop("models"), lambda data: data.update(models=[]), lambda data: data["models"][0]["decoder"].pop("ids"),
+    lambda data: data.update(version=9), lambda data: data.update(format="qdqtool.ranges"), lambda data: data.update(files=[]),
+    lambda data: data["models"][0]["decoder"].update(seq_len=True), lambda data: data["models"][0]["decoder"].update(layout="up"),
+    lambda data: data["models"][0]["decoder"]["cache"][1].update(axis={}), lambda data: data.update(source_sha256=None),
+    lambda data: data["models"][0]["decoder"]["cache"][1].update(layer=2**40), lambda data: data.update(models="text"),
+    lambda data: data["models"][0]["decoder"].update(batch_size=0),
+], ids=[
+    "without models", "no model", "decoder without ids", "newer version", "another kind", "list of files", "boolean length",
+    "unknown layout", "axis", "no hash", "large layer", "text of models", "empty batch",
+])  # fmt: skip
 def test_a_damaged_manifest(change: Any, tmp_path: Path) -> None:
     folder(tmp_path, SHAPES[:1])
     path = tmp_path / "manifest.json"

@@ -105,38 +105,21 @@ def test_folders_in_the_way(tiny: Path, tmp_path: Path) -> None:
     assert content(tmp_path / "split") == before
 
 
-@pytest.mark.parametrize("name", ["sub/precious", "sub/deep/precious", "../precious", "/precious", ".", "", "a//b"])
+@pytest.mark.parametrize("name", ["cloud_ai/precious", "../outside/precious", "."])
 def test_a_strangers_folder_reaches_nothing_outside(name: str, tiny: Path, tmp_path: Path) -> None:
-    """A manifest that lists a file behind a link, or outside: replacing the folder deletes and writes nothing there."""
-    folder, outside = tmp_path / "split", tmp_path / "outside"
-    split(tiny, folder, **SHAPE)
-    (outside / "deep").mkdir(parents=True)
-    for path in (outside / "precious", outside / "deep" / "precious", tmp_path / "precious"):
-        path.write_text("mine")
-    (folder / "sub").symlink_to(outside)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][name if name != "/precious" else str(tmp_path / "precious")] = "0" * 64
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    before = content(tmp_path)
-    with refusal(ModelError):
-        split(tiny, folder, overwrite=True, **SHAPE)
-    assert content(tmp_path) == before
-
-
-@pytest.mark.parametrize("naming", ["cloud-ai", "genai"])
-def test_nothing_is_written_through_a_link(naming: str, tiny: Path, tmp_path: Path) -> None:
+    """A manifest that lists a file behind a link, or outside: replacing the folder deletes nothing there, and writes nothing."""
     folder, outside = tmp_path / "split", tmp_path / "outside"
     split(tiny, folder, **SHAPE)
     outside.mkdir()
-    for link in ("cloud_ai", "genai_config.json", "prefill_b1_s4_c16.onnx"):
-        (folder / link).unlink(missing_ok=True)
-        (folder / link).symlink_to(outside if link == "cloud_ai" else outside / "file")
-    if naming == "cloud-ai":
-        with refusal(ModelError):
-            split(tiny, folder, naming=naming, overwrite=True, **SHAPE)
-    else:
-        split(tiny, folder, naming=naming, overwrite=True, prefill=(4, 1), context=(16,))
-    assert list(outside.iterdir()) == []
+    (outside / "precious").write_text("mine")
+    (folder / "cloud_ai").symlink_to(outside)
+    with refusal(ModelError):
+        split(tiny, folder, naming="cloud-ai", overwrite=True, **SHAPE)
+    manifest = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(manifest.replace('"files": {', f'"files": {{"{name}": "",'))
+    with refusal(ModelError):
+        split(tiny, folder, overwrite=True, **SHAPE)
+    assert content(outside) == {"precious": b"mine"}
 
 
 def test_overwriting_takes_away_what_is_stale(tiny: Path, tmp_path: Path) -> None:

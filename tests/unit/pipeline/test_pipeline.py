@@ -163,6 +163,15 @@ def test_verify_each_blames_the_pass_only_for_what_it_broke() -> None:
     assert Pipeline((Rename("n"),)).run(twice, hooks=[VerifyEach()]).passes
 
 
+def test_a_model_that_came_with_errors_is_to_blame() -> None:
+    """Whether a pass fails or leaves an error: what is added is of two types, or the nodes are out of order."""
+    unfit = "g (float[2] x) => (float[2] y) <int64[2] w = {1, 2}> { [n] y = Add (x, w) }"
+    unsorted = "g (float[2] x) => (float[2] y) { [n] y = Neg (h)  h = Abs (x) }"
+    for pass_, text in ((Break(ValueError("no")), unfit), (Duplicate(), unfit), (Duplicate(), unsorted)):
+        with refusal(ModelError):
+            Pipeline((pass_,)).run(model(text), hooks=[VerifyEach()])
+
+
 def test_copy_leaves_the_model_alone() -> None:
     original = model("g (float[2] x) => (float[2] y) { [relu] y = Relu(x) [dead] z = Neg(x) }")
     before = dump(original)

@@ -102,38 +102,12 @@ def test_what_is_unknown_is_none(text: str, wanted: Any) -> None:
     assert found is wanted or found == wanted
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "opp == 'Conv'",
-        "x.dtpye == 'int8'",
-        "op.dtype",
-        "any(t.dype == 1 for t in inputs)",
-        "inputs[0].rnk",
-        "t.dtype == 'int8'",
-        "eval('1')",
-        "op.upper()",
-        "len(x.shape, key=1)",
-        "lambda: 1",
-        "2 ** 9",
-        "f'{op}'",
-        "[a for a in inputs for b in inputs]",
-        "{1: 2}",
-        "b'x' == op",
-        "op is 'Conv'",
-        "(y := 3)",
-        "__import__",
-        "[t for t.dtype in inputs]",
-        "[1 for t[0] in inputs]",
-        "op is None is 3",
-        "x.shape[0:1, 2]",
-        "sum([1], 2)",
-        "len()",
-        "0x1" + "0" * 300,
-        "not " * 100 + "op",
-        "op" + " == op" * 3000,
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "opp == 'Conv'", "x.dtpye == 'int8'", "op.dtype", "any(t.dype == 1 for t in inputs)", "inputs[0].rnk", "t.dtype == 'int8'",
+    "eval('1')", "op.upper()", "len(x.shape, key=1)", "lambda: 1", "2 ** 9", "f'{op}'", "[a for a in inputs for b in inputs]",
+    "{1: 2}", "b'x' == op", "op is 'Conv'", "(y := 3)", "__import__", "[t for t.dtype in inputs]", "[1 for t[0] in inputs]",
+    "op is None is 3", "x.shape[0:1, 2]", "sum([1], 2)", "len()", "0x1" + "0" * 300, "not " * 100 + "op", "op" + " == op" * 3000,
+])  # fmt: skip
 def test_refused_when_read(text: str) -> None:
     with refusal(UsageError):
         Expression.parse(text, WORDS)
@@ -148,9 +122,7 @@ def test_no_expression(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["op > 3", "op + 1", "inputs * 9", "[i for i, j in x.shape]", "[t.dtype for t in [1]]"]
-)
+@pytest.mark.parametrize("text", ["op > 3", "op + 1", "inputs * 9", "[i for i, j in x.shape]", "[t.dtype for t in [1]]"])  # fmt: skip
 def test_values_that_do_not_go_together(text: str) -> None:
     """Some of the words are Python's."""
     expression = Expression.parse(text, WORDS)
@@ -159,29 +131,20 @@ def test_values_that_do_not_go_together(text: str) -> None:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("element", "loop", "first"),
-    [
-        ("1", "[1, 2, 3, 4, 5, 6, 7, 8, 9]", "[1]"),
-        ("t == t", "[[t, t]]", "[x]"),
-        ("t", "zip(t, t)", "[x.shape]"),
-        ("t", "[t * t]", "[opset]"),
-        ("prod(t)", "[[prod(t), prod(t)]]", "[[opset]]"),
-    ],
-    ids=["loops", "doubling", "pairs", "squares", "product"],
-)
+@pytest.mark.parametrize(("element", "loop", "first"), [
+    ("1", "[1, 2, 3, 4, 5, 6, 7, 8, 9]", "[1]"), ("t == t", "[[t, t]]", "[x]"), ("t", "zip(t, t)", "[x.shape]"),
+    ("t", "[t * t]", "[opset]"), ("prod(t)", "[[prod(t), prod(t)]]", "[[opset]]"),
+])  # fmt: skip
 def test_work_that_never_ends(element: str, loop: str, first: str) -> None:
     """Steps or bits run out; the error names the rule."""
     text = "[" * 30 + element + f" for t in {loop}]" * 29 + f" for t in {first}]"
     expression = Expression.parse(text, WORDS, "acme.toml [[op]] 1")
-    with pytest.raises(
-        ModelError, match=r"acme.toml \[\[op\]\] 1: .*: (it takes more than 50,000 steps|an integer of more)"
-    ):
+    with pytest.raises(ModelError, match=r"^acme.toml \[\[op\]\] 1: .*(more than 50,000 steps|an integer of more)"):
         expression(Facts())
 
 
 def test_a_look_through_many_zero_points_is_no_attack() -> None:
-    many = Facts(x=Tensor(shape=[0] * 100_000))
+    many = Facts(x=Tensor(shape=[0] * 10_000))
     assert Expression.parse("all(d == 0 and d != 1 for d in x.shape)", WORDS)(many) is True
 
 

@@ -43,10 +43,8 @@ class Paint(Shared, Verb[str]):
 
     model: str = field(kw_only=False, metadata=metadata_of("The model.", kind="argument", value="MODEL", use="read"))
     output: str | None = field(
-        default=None,
-        kw_only=False,
-        metadata=metadata_of("Where to.", value="FILE", use="file", flags=("-o", "--output")),
-    )
+        default=None, kw_only=False, metadata=metadata_of("Where to.", value="FILE", use="file", flags=("-o", "--output"))
+    )  # fmt: skip
     colour: Literal["red", "blue"] = option("red", "Which colour.")
     coats: int = option(1, "How many.", value="N", least=1)
     names: Sequence[str] = option((), "Which ones.", value="NAME", flags=("--name",))
