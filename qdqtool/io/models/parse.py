@@ -165,7 +165,7 @@ def _versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     versions: dict[str, int] = {}
     for opset in imports:
         domain = "" if opset.domain == "ai.onnx" else _text(opset.domain)
-        if opset.version < 1:
+        if not 1 <= opset.version < 2**31:  # beyond, it is none for onnx either
             raise ModelError(f"imports version {opset.version} of domain {domain!r}", hint=DAMAGED)
         if versions.setdefault(domain, opset.version) != opset.version:
             raise ModelError(

@@ -129,7 +129,6 @@ def function_signature(function: onnx.FunctionProto) -> Signature:
 
 @functools.cache
 def _known(op_type: str, domain: str, version: int) -> Signature | None:
-    version = min(version, _LATEST)
     schema = next(_versions(op_type, domain, version), None)
     if schema is None:
         return None

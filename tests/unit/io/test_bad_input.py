@@ -172,6 +172,7 @@ def test_cut_off_anywhere(tmp_path: Path) -> None:
             ["imports versions 21 and 20"],
         ),
         ('<ir_version: 10, opset_import: ["" : 0]> g (float[2] x) => (float[2] y) { y = Relu (x) }', ["imports version 0"]),
+        ('<ir_version: 10, opset_import: ["" : 9000000000]> g () => (float y) { y = Relu (y) }', ["imports version 9000000000"]),
     ],
 )  # fmt: skip
 def test_broken_graphs(tmp_path: Path, text: str, words: list[str]) -> None:
