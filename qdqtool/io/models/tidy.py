@@ -94,7 +94,7 @@ def contradiction_in(model: onnx.ModelProto) -> str:
     """What of ``model`` does not fit, in onnx's words, empty if all does; shapes that are contradicted become those inferred.
 
     Raises:
-        ModelError: a node for which that ends the process, in onnxruntime too, reads a value with a size below zero.
+        ModelError: a node is what ends the process in onnx, and in onnxruntime too; see `guards`.
     """
     light = _light(model)
     reason = ""
@@ -108,8 +108,7 @@ def contradiction_in(model: onnx.ModelProto) -> str:
             except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
                 inferred = light
         if kept:
-            hint = "no size is below zero: export the model again"
-            raise ModelError("reads a tensor that comes out with a size below zero", where=kept[0], hint=hint)
+            raise ModelError(kept[0][1], where=kept[0][0], hint="onnx ends the process on that: export the model again")
     known = {info.name: info.type.tensor_type for info in (*inferred.graph.value_info, *inferred.graph.output)}
     found = {name: kind.shape for name, kind in known.items() if kind.HasField("shape")}
     for infos, differ in ((model.graph.value_info, _differ), (model.graph.output, _differ_in_rank)):

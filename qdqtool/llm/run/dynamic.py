@@ -225,7 +225,9 @@ def _sizes(pair: CachePair, shapes: Mapping[str, ir.Shape | None]) -> list[int |
     given = [shape for v in (pair.past, pair.present) if (shape := shapes[_name(v)]) is not None]
     fixed: dict[int, int | None] = {pair.batch_axis: 1, pair.axis: 0}
     return [
-        fixed[axis] if axis in fixed else next((d for s in given if isinstance(d := s[axis], int)), None)
+        fixed[axis]
+        if axis in fixed
+        else next((d for s in given for d in list(s)[axis : axis + 1] if isinstance(d, int)), None)
         for axis in range(len(given[0]) if given else 4)
     ]
 

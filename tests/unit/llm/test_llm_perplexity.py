@@ -122,6 +122,9 @@ def test_sizes_of_the_cache_that_only_inference_knows(tmp_path: Path) -> None:
             value.shape = type(value.shape)([shape[0], shape[1], shape[2], "size"])  # type: ignore[call-arg,misc]
     decoder = DynamicDecoder(model)
     np.testing.assert_allclose(decoder.prefill(PROMPT), last_logits(tuple(PROMPT)), rtol=0, atol=TOLERANCE)
+    present = model.graph.outputs[1]
+    present.shape = type(present.shape)([2])  # type: ignore[call-arg,misc]
+    assert DynamicDecoder(model).pairs, "a rank that contradicts the input's is passed over"
 
 
 def test_inputs_of_unknown_meaning_are_refused(tmp_path: Path) -> None:

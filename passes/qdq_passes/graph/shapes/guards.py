@@ -1,6 +1,7 @@
 """Shape functions of onnx that end the process on what a file may say, kept from it: they infer nothing then.
 
-onnx 1.23 aborts on a Slice of a negative size, an assertion of its standard library; a Pad of negative pads makes one."""
+onnx 1.23 aborts, by an assertion of its standard library, on a Slice of a negative size (a Pad of negative pads makes one), and on
+a Split into more values than ``num_outputs`` says."""
 
 from __future__ import annotations
 
@@ -12,30 +13,37 @@ from typing import Any
 
 from onnx import defs
 
-Guard = Callable[[Any], bool]
+#: Of what a context holds, what is wrong with it, in words; nothing: all is well.
+Guard = Callable[[Any], str]
 _lock = threading.RLock()
-#: Nodes that were kept from onnx since the last `guarding` began.
-_kept: list[str] = []
+#: Nodes that were kept from onnx since the last `guarding` began, and what is wrong with each.
+_kept: list[tuple[str, str]] = []
 
 
-def _has_negative_size(context: Any) -> bool:
+def _slice(context: Any) -> str:
     kind = context.get_input_type(0)
-    return kind is not None and any(dim.dim_value < 0 for dim in kind.tensor_type.shape.dim)
+    is_bad = kind is not None and any(dim.dim_value < 0 for dim in kind.tensor_type.shape.dim)
+    return "reads a tensor that comes out with a size below zero" if is_bad else ""
 
 
-#: Operator → whether its function must not see what a context holds.
-GUARDS: dict[str, Guard] = {"Slice": _has_negative_size}
+def _split(context: Any) -> str:
+    given, outputs = context.get_attribute("num_outputs"), context.get_num_outputs()
+    return f"has {outputs} outputs, and num_outputs is {given.i}" if given is not None and given.i < outputs else ""
+
+
+#: Operators whose functions must not see what a context holds where their guard says a word.
+GUARDS: dict[str, Guard] = {"Slice": _slice, "Split": _split}
 
 
 @cache
 def guarded(op_type: str, since: int) -> defs.OpSchema:
     """The schema of the operator, of the version that began with opset ``since``, with its function behind its guard."""
-    schema, refuses = defs.get_schema(op_type, since), GUARDS[op_type]
+    schema, guard = defs.get_schema(op_type, since), GUARDS[op_type]
     infer = schema.get_type_and_shape_inference_function()
 
     def infer_guarded(context: Any) -> None:
-        if refuses(context):
-            _kept.append(context.get_display_name())
+        if reason := guard(context):
+            _kept.append((context.get_display_name(), reason))
         else:
             infer(context)
 
@@ -49,7 +57,7 @@ def guarded_schema(schema: defs.OpSchema) -> defs.OpSchema:
 
 
 @contextmanager
-def guarding(operators: Iterable[str]) -> Iterator[list[str]]:
+def guarding(operators: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
     """Let onnx infer those of ``operators`` (of its own domain) that need a guard behind it, for the time of the body; what was
     kept from it is in the list. One body at a time runs in a process."""
     with _lock, ExitStack() as stack:
