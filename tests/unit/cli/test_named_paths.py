@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from qdq_passes.errors import UsageError
 
 import qdqtool
 from qdqtool.cli.help import Command
-from qdqtool.cli.main import COMMANDS
 from qdqtool.options import metadata_of, options_of
-from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.cases.cli_helpers import CALIB, DIGITS, cli, every_command
 from tests.golden_messages.refusal import told
 
 _QUANTIZE = "quantize IN/m.onnx --preset xint8 --data IN/calib.npz --samples 1"
@@ -100,19 +98,8 @@ def test_python_looks_at_the_same(places: Path) -> None:
         )  # fmt: skip
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    waiting = [(name, entry.load()) for name, entry in COMMANDS.entries().items()]
-    while waiting:
-        name, each = waiting.pop()
-        if isinstance(each, click.Group):
-            context = click.Context(each)
-            waiting += [(f"{name} {inner}", each.get_command(context, inner)) for inner in each.list_commands(context)]
-        else:
-            yield name, each
-
-
 @pytest.mark.parametrize(
-    ("name", "made"), sorted(commands()), ids=lambda value: value if isinstance(value, str) else ""
+    ("name", "made"), sorted(every_command()), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_every_option_that_names_a_file_says_its_use(name: str, made: click.Command) -> None:
     """Of a verb, its field does, or `options_of` complains; of a command that is written by hand, ``uses``, or it is read."""
