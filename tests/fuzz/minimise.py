@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import onnx
@@ -18,7 +19,7 @@ from tests.fuzz.worker import Job, Outcome, Worker
 
 FOUND = Path(__file__).with_name("found")
 #: Command lines that are tried for one finding.
-BUDGET = 400
+BUDGET = 1000
 
 
 def minimised(outcome: Outcome, worker: Worker, simpler: Sequence[Job]) -> Job:
@@ -41,7 +42,7 @@ def minimised(outcome: Outcome, worker: Worker, simpler: Sequence[Job]) -> Job:
         model = onnx.ModelProto.FromString(best.files["m.onnx"])
     except DecodeError:  # the damage is to the bytes: there is nothing to thin out
         return best
-    for message in walk(model):
+    for message in chain((model.graph,), walk(model)):  # nodes go once the outputs that name them are gone
         for each in message.DESCRIPTOR.fields:
             if each.is_repeated:
                 best = _thinned(model, message, each.name, best, fails)
