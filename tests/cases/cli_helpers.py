@@ -8,15 +8,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.cli.main import run
+from qdqtool.cli.main import COMMANDS, run
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import parsed
 
@@ -84,6 +86,18 @@ def environment(**more: str) -> dict[str, str]:
     """This one, with the packages found as they are found here, and no proxies."""
     kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     return {**kept, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **more}
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Every command that is no group, by the words that call it."""
+    waiting = [(name, entry.load()) for name, entry in COMMANDS.entries().items()]
+    while waiting:
+        name, each = waiting.pop()
+        if isinstance(each, click.Group):
+            context = click.Context(each)
+            waiting += [(f"{name} {inner}", each.get_command(context, inner)) for inner in each.list_commands(context)]
+        else:
+            yield name, each
 
 
 def write(path: Path, text: str) -> str:

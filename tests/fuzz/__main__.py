@@ -8,24 +8,20 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rich.progress import Progress
+from rich.progress import track
 
 from tests.fuzz import kills
-from tests.fuzz.attack import Attack, jobs
+from tests.fuzz.attack import Attack
 from tests.fuzz.minimise import keep, minimised
-from tests.fuzz.worker import Outcome, Worker, as_json, run_all
-
-#: Inputs between two notes of how far the attack is.
-PIECE = 500
+from tests.fuzz.worker import Worker, run_all
 
 
 @dataclass
 class State:
-    """How far an attack is; written after each piece, so that it goes on where it was.
+    """How far an attack is.
 
     Args:
         seed: of the attack.
@@ -36,80 +32,59 @@ class State:
 
     seed: int
     done: int = 0
-    codes: Counter[str] = field(default_factory=Counter)
-    found: Counter[str] = field(default_factory=Counter)
+    codes: dict[str, int] = field(default_factory=dict)
+    found: dict[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, path: Path | None, seed: int) -> State:
-        """The state in ``path``; a new one where there is none yet."""
-        if path is None or not path.exists():
-            return cls(seed)
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return cls(stored["seed"], stored["done"], Counter(stored["codes"]), Counter(stored["found"]))
-
-    def write(self, path: Path | None) -> None:
+    def write(self, path: Path) -> None:
         """Keep it in ``path``."""
-        if path is not None:
-            made = path.with_suffix(".new")
-            made.write_text(json.dumps(self.__dict__), encoding="utf-8")
-            made.replace(path)
+        made = path.with_suffix(".new")
+        made.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        made.replace(path)
 
-    def add(self, outcome: Outcome) -> bool:
-        """Count ``outcome``; whether it is the first of its kind."""
-        self.codes[str(outcome.code)] += 1
+
+def attack(state: State, options: argparse.Namespace, folder: Path) -> None:
+    """Run inputs until all are done, and tell what is found."""
+    made, numbers = Attack.prepared(state.seed), range(state.done, options.inputs)
+    outcomes = run_all(made.job, numbers, folder, options.workers)
+    for outcome in track(outcomes, "attack", options.inputs, state.done, disable=not sys.stderr.isatty()):
+        code, signature = str(outcome.code), outcome.signature
+        state.codes[code] = state.codes.get(code, 0) + 1
         if outcome.problem:
-            self.found[outcome.signature] += 1
-        return bool(outcome.problem) and self.found[outcome.signature] == 1
-
-
-def attack(state: State, inputs: int, options: argparse.Namespace) -> None:
-    """Run inputs until ``inputs`` are done."""
-    made = Attack.prepared(state.seed)
-    with tempfile.TemporaryDirectory(prefix="fuzz") as folder, Progress(disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("attack", total=inputs, completed=state.done)
-        small = Worker(Path(folder) / "small", made.shared) if options.minimise else None
-        while state.done < inputs:
-            last = min(state.done + PIECE, inputs)
-            for outcome in run_all(
-                jobs(made, state.done, last), Path(folder), workers=options.workers, shared=made.shared
-            ):
-                if state.add(outcome):
-                    print(as_json(outcome), flush=True)
-                    if small is not None and "m.onnx" in outcome.job.files:
-                        print(
-                            f"  kept: {keep(minimised(outcome, small, made.without(outcome.job)), outcome)}", flush=True
-                        )
-                bar.advance(task)
-            state.done = last
+            state.found[signature] = state.found.get(signature, 0) + 1
+            if state.found[signature] == 1:
+                print(outcome, flush=True)
+                if options.minimise and "m.onnx" in outcome.job.files:
+                    with Worker(folder / "small") as worker:
+                        small = minimised(outcome, worker, made.alone(state.done))
+                    print(f"  kept: {keep(small, outcome)}", flush=True)
+        state.done += 1
+        if options.resume:
             state.write(options.resume)
-        if small is not None:
-            small.end()
 
 
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("what", nargs="?", default="inputs", choices=("inputs", "kills", "interrupts"))
-    parser.add_argument("--inputs", type=int, default=1000, help="how many damaged inputs")
-    parser.add_argument("--count", type=int, default=100, help="how many kills or interrupts")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument(
-        "--resume", type=Path, metavar="FILE", help="keep in FILE how far it is; an interrupted attack goes on there"
-    )
-    parser.add_argument(
-        "--minimise", action="store_true", help="make findings small, and keep them in tests/fuzz/found"
-    )
+    add = parser.add_argument
+    add("what", nargs="?", default="inputs", choices=("inputs", "kills", "interrupts"))
+    add("--inputs", type=int, default=1000, help="how many damaged inputs")
+    add("--count", type=int, default=100, help="how many kills or interrupts")
+    add("--seed", type=int, default=1)
+    add("--workers", type=int, default=2)
+    add("--resume", type=Path, metavar="FILE", help="keep in FILE how far it is; an interrupted attack goes on there")
+    add("--minimise", action="store_true", help="make findings small, and keep them in tests/fuzz/found")
     options = parser.parse_args()
-    if options.what != "inputs":
-        with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
-            problems = kills.run(options.count, options.seed, options.what.rstrip("s"), Path(folder))
-        print("\n".join(problems) or f"{options.count} {options.what}: nothing lost")
-        return 1 if problems else 0
-    state = State.read(options.resume, options.seed)
-    attack(state, options.inputs, options)
+    with tempfile.TemporaryDirectory(prefix="fuzz") as name:
+        if options.what != "inputs":
+            problems = kills.run(options.count, options.seed, options.what.rstrip("s"), kills.prepared(Path(name)))
+            print("\n".join(problems) or f"{options.count} {options.what}: nothing lost")
+            return 1 if problems else 0
+        state = State(options.seed)
+        if options.resume and options.resume.exists():
+            state = State(**json.loads(options.resume.read_text(encoding="utf-8")))
+        attack(state, options, Path(name))
     print(f"{state.done} inputs, exit codes {dict(sorted(state.codes.items()))}")
-    for signature, count in state.found.most_common():
+    for signature, count in sorted(state.found.items(), key=lambda item: -item[1]):
         print(f"{count:6} {signature}")
     return 1 if state.found else 0
 

@@ -4,162 +4,113 @@ A mutated model is a list of steps, each with a seed of its own: any of them can
 
 from __future__ import annotations
 
-import math
+import contextlib
+import copy
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from onnx import numpy_helper
+from google.protobuf.message_factory import GetMessageClass
+from onnx import helper, numpy_helper
 
-A, T = onnx.AttributeProto, onnx.TensorProto
+T = onnx.TensorProto
 Rng = random.Random
-#: Types of weights whose numbers are damaged, and the bytes of one.
-_NUMBERS = {T.FLOAT: 4, T.INT64: 8, T.INT32: 4, T.INT8: 1, T.UINT8: 1}
+#: Types of weights whose numbers are damaged.
+_NUMBERS = {T.FLOAT: "f4", T.INT64: "i8", T.INT32: "i4", T.INT8: "i1", T.UINT8: "u1"}
 
 INTEGERS = (0, 1, -1, 2, 3, 7, 16, 63, 64, 65, 255, -128, 2**31 - 1, -(2**31), 2**31, 2**32, 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 1e-45, 1e-30, 3e38, float("inf"), float("-inf"), float("nan"))
-TEXTS = (
-    "",
-    "x",
-    "\x1b[2J\x1b]0;owned\x07",
-    "../../escape",
-    "a/b",
-    "ü\u202e",
-    "n" * 3000,
-    "\n",
-    "{}",
-    "*",
-    "NaN",
-    "-1",
-    "0",
-)
+TEXTS = ("", "\x1b[2J\x1b]0;owned\x07", "../../escape", "a/b", "ü\u202e", "n" * 3000, "\n", "{}", "*", "NaN", "-1")
 #: Values of attributes that are no number.
-WORDS = (
-    "linear",
-    "cubic",
-    "nearest",
-    "SAME_UPPER",
-    "VALID",
-    "constant",
-    "edge",
-    "wrap",
-    "none",
-    "tanh",
-    "bilinear",
-    "DCR",
-)
+WORDS = ("linear", "cubic", "nearest", "SAME_UPPER", "VALID", "edge", "wrap", "none", "tanh", "DCR")
+#: Operators that make much of little, and the attribute by which they do.
+OPERATORS = {
+    "Expand": "", "Reshape": "", "Slice": "", "Squeeze": "", "Unsqueeze": "", "Tile": "", "Gather": "axis", "Concat": "axis",
+    "Transpose": "", "ConstantOfShape": "", "DequantizeLinear": "axis", "QuantizeLinear": "axis", "Cast": "to", "Softmax": "axis",
+}  # fmt: skip
 
 
 def mutated(data: bytes, seeds: Sequence[str], other: bytes) -> bytes:
     """``data`` after one step for each of ``seeds``; ``other`` is a second model to take pieces of."""
     model = onnx.ModelProto.FromString(data)
-    byte_steps = []
+    to_bytes: list[Rng] = []
     for seed in seeds:
         rng = Rng(seed)
-        kind = rng.choices((_bytes, field, damage), (1, 3, 6))[0]
-        if kind is _bytes:
-            byte_steps.append(rng)
-        elif kind is field:
-            field(model, rng)
-        else:
-            damage(model, rng)
+        kind = rng.choices((to_bytes.append, partial(_field, model), partial(_damage, model)), (1, 3, 6))[0]
+        with contextlib.suppress(
+            ValueError
+        ):  # a number that a field does not hold, a text that is no UTF-8, bytes that are no numbers
+            kind(rng)
     made = model.SerializeToString()
-    for rng in byte_steps:
+    for rng in to_bytes:
         made = _bytes(made, rng, other)
     return made
 
 
 def _bytes(data: bytes, rng: Rng, other: bytes) -> bytes:
-    at = rng.randrange(len(data) + 1)
-    size = rng.choice((1, 1, 2, 4, 8, 64))
-    new = rng.choice((
-        bytes(rng.randrange(256) for _ in range(size)), b"", b"\xff" * size, b"\0" * size, data[at : at + size] * 2,
-        other[(start := rng.randrange(len(other))) : start + rng.choice((8, 64, 512))],
-    ))  # fmt: skip
+    at, start, size = rng.randrange(len(data) + 1), rng.randrange(len(other)), rng.choice((1, 1, 2, 4, 8, 64))
+    doubled, foreign = data[at : at + size] * 2, other[start : start + 8 * size]
+    new = rng.choice((rng.randbytes(size), b"", b"\xff" * size, b"\0" * size, doubled, foreign))
     return data[:at] if rng.random() < 0.05 else data[:at] + new + data[at + size :]
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 
-def field(model: onnx.ModelProto, rng: Rng) -> None:
-    """Change one field of one message, wherever in ``model``."""
-    messages = list(_messages(model))
+def _field(model: onnx.ModelProto, rng: Rng) -> None:
+    """Change one field of one message, wherever in ``model``, half of the time one that is set."""
+    messages = list(walk(model))
     message = rng.choice(messages)
-    fields = [each for each in message.DESCRIPTOR.fields if rng.random() < 0.5 or _is_set(message, each)]
-    if not fields:
-        return
-    chosen = rng.choice(fields)
-    try:
-        (_repeated if chosen.is_repeated else _single)(message, chosen, messages, rng)
-    except ValueError:  # a number that this field's type does not hold, or a text that is no UTF-8
-        return
+    there = [each for each, _ in message.ListFields()] if rng.random() < 0.5 else []
+    each = rng.choice(there or message.DESCRIPTOR.fields)
+    new = _value(each, messages, rng)
+    if each.is_repeated:
+        values = _with(new, list(getattr(message, each.name)), rng)
+        message.ClearField(each.name)
+        getattr(message, each.name).extend(values)
+    elif rng.random() < 0.25:
+        message.ClearField(each.name)
+    elif isinstance(new, Message):
+        getattr(message, each.name).CopyFrom(new)
+    else:
+        setattr(message, each.name, new)
 
 
-def _messages(message: Message) -> Iterator[Message]:
+def walk(message: Message) -> Iterator[Message]:
+    """``message`` and all in it."""
     yield message
     for each, value in message.ListFields():
         if each.type == FieldDescriptor.TYPE_MESSAGE:
-            for inner in value if each.is_repeated else [value]:
-                yield from _messages(inner)
+            for inner in list(value) if each.is_repeated else [value]:
+                yield from walk(inner)
 
 
-def _is_set(message: Message, each: FieldDescriptor) -> bool:
-    return bool(len(getattr(message, each.name))) if each.is_repeated else message.HasField(each.name)
+def _with(new: object, values: list[Any], rng: Rng) -> list[Any]:
+    """``values`` with one dropped, doubled, set to ``new`` or behind it; or in another order, or none."""
+    values, at = copy.deepcopy(values), rng.randrange(len(values) + 1)
+    here = values[at : at + 1]
+    put = rng.choice(([], here * 2, [new], [new, *here]))
+    return rng.choices(([], values[:at][::-1] + values[at:], values[:at] + put + values[at + 1 :]), (1, 1, 4))[0]
 
 
-def _single(message: Message, each: FieldDescriptor, messages: Sequence[Message], rng: Rng) -> None:
-    if rng.random() < 0.25:
-        message.ClearField(each.name)
-    elif each.type == FieldDescriptor.TYPE_MESSAGE:
-        others = [m for m in messages if m.DESCRIPTOR is each.message_type]
-        if others:
-            piece = rng.choice(others).SerializeToString()
-            getattr(message, each.name).ParseFromString(piece)
-    else:
-        setattr(message, each.name, _scalar(each, messages, rng))
-
-
-def _repeated(message: Message, each: FieldDescriptor, messages: Sequence[Message], rng: Rng) -> None:
-    values = getattr(message, each.name)
-    act = rng.choice(("drop", "double", "swap", "add", "clear", "set"))
-    if act == "clear":
-        message.ClearField(each.name)
-    elif act == "drop" and values:
-        del values[rng.randrange(len(values))]
-    elif act == "double" and values:
-        values.extend([rng.choice(values)])
-    elif act == "swap" and len(values) > 1:
-        kept = list(values) if each.type != FieldDescriptor.TYPE_MESSAGE else [_copy(v) for v in values]
-        i, j = rng.sample(range(len(kept)), 2)
-        kept[i], kept[j] = kept[j], kept[i]
-        message.ClearField(each.name)
-        values.extend(kept)
-    elif each.type == FieldDescriptor.TYPE_MESSAGE:
-        others = [m for m in messages if m.DESCRIPTOR is each.message_type]
-        values.extend([_copy(rng.choice(others))] if others else [])
-    elif act == "set" and values:
-        values[rng.randrange(len(values))] = _scalar(each, messages, rng)
-    else:
-        values.append(_scalar(each, messages, rng))
-
-
-def _copy(message: Message) -> Message:
-    return type(message).FromString(message.SerializeToString())
-
-
-def _scalar(each: FieldDescriptor, messages: Sequence[Message], rng: Rng) -> object:
-    if each.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+def _value(each: FieldDescriptor, messages: Sequence[Message], rng: Rng) -> object:
+    """A value for the field ``each``: a number, a text, or a message from elsewhere in the model."""
+    if each.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        others = [message for message in messages if message.DESCRIPTOR is each.message_type]
+        return copy.deepcopy(rng.choice(others)) if others else GetMessageClass(each.message_type)()
+    if each.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         nodes = [m for m in messages if isinstance(m, onnx.NodeProto)]
         names = [name for m in rng.sample(nodes, min(3, len(nodes))) for name in (*m.input, *m.output, m.op_type)]
         text = rng.choice((*TEXTS, *names, *WORDS))
         return text.encode() if each.type == FieldDescriptor.TYPE_BYTES else text
-    if each.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
+    if each.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return rng.choice(FLOATS)
-    if each.type == FieldDescriptor.TYPE_ENUM:
+    if each.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         return rng.choice([value.number for value in each.enum_type.values])
     return rng.choice((*INTEGERS, rng.randrange(40)))
 
@@ -167,9 +118,9 @@ def _scalar(each: FieldDescriptor, messages: Sequence[Message], rng: Rng) -> obj
 # --- plausible damage -------------------------------------------------------------------------------------------------
 
 
-def damage(model: onnx.ModelProto, rng: Rng) -> None:
+def _damage(model: onnx.ModelProto, rng: Rng) -> None:
     """Do what a bug of an exporter, of another editor, or a hostile hand does."""
-    graphs = [m for m in _messages(model) if isinstance(m, onnx.GraphProto | onnx.FunctionProto)]
+    graphs = [m for m in walk(model) if isinstance(m, onnx.GraphProto | onnx.FunctionProto)]
     graph = graphs[0] if graphs and rng.random() < 0.7 else rng.choice([*graphs, onnx.GraphProto()])
     if graph.node:
         rng.choice(DAMAGES)(graph, rng.choice(graph.node), rng)
@@ -181,8 +132,9 @@ def _name(graph: onnx.GraphProto, rng: Rng) -> str:
 
 
 def _rewire(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
-    if node.input:
-        node.input[rng.randrange(len(node.input))] = _name(graph, rng)
+    """Another name for what the node reads or makes."""
+    if names := rng.choice((node.input, node.input, node.output)):
+        names[rng.randrange(len(names))] = rng.choice((_name(graph, rng), _name(graph, rng), rng.choice(TEXTS)))
 
 
 def _arity(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
@@ -190,7 +142,7 @@ def _arity(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
     if values and rng.random() < 0.5:
         del values[-1]
     else:
-        values.append(_name(graph, rng) if values is node.input else f"extra{rng.randrange(9)}")
+        values.append(rng.choice((_name(graph, rng), f"extra{rng.randrange(9)}")))
 
 
 def _operator(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
@@ -203,33 +155,29 @@ def _attribute(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
     """Another value, of its kind or of another; of one that is there, or that its operator knows."""
     known = list(onnx.defs.get_schema(node.op_type).attributes) if onnx.defs.has(node.op_type) else []
     name = rng.choice([*(a.name for a in node.attribute), *known, "axis"])
-    kept = [a for a in node.attribute if a.name != name]
-    old = next((a for a in node.attribute if a.name == name), None)
-    value: object = rng.choice((
-        rng.choice(INTEGERS), rng.choice(FLOATS), rng.choice((*WORDS, *TEXTS)), [rng.choice(INTEGERS) for _ in range(rng.randrange(1, 5))],
+    old = [a for a in node.attribute if a.name == name]
+    value = rng.choice((
+        rng.choice(INTEGERS), rng.choice(FLOATS), rng.choice((*WORDS, *TEXTS)), rng.choices(INTEGERS, k=rng.randrange(1, 5)),
         [rng.choice(FLOATS)], numpy_helper.from_array(np.array(rng.choice(INTEGERS))),
     ))  # fmt: skip
-    if old is not None and old.ints and rng.random() < 0.6:
-        value = list(old.ints)
-        value[rng.randrange(len(value))] = rng.choice(INTEGERS)  # type: ignore[index]
-    made = onnx.helper.make_attribute(name, value)
-    del node.attribute[:]
-    node.attribute.extend([*kept, made])
+    if old and old[0].ints and rng.random() < 0.6:
+        value = list(old[0].ints)
+        value[rng.randrange(len(value))] = rng.choice(INTEGERS)
+    for each in old:
+        node.attribute.remove(each)
+    node.attribute.append(helper.make_attribute(name, value))
 
 
 def _dims(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
     infos = [] if isinstance(graph, onnx.FunctionProto) else [*graph.input, *graph.output, *graph.value_info]
     if infos:
-        shape = rng.choice(infos).type.tensor_type.shape
-        act = rng.randrange(4)
-        if act == 0 or not shape.dim:
-            shape.dim.add(dim_value=rng.choice(INTEGERS))
-        elif act == 1:
-            del shape.dim[rng.randrange(len(shape.dim))]
-        elif act == 2:
-            rng.choice(shape.dim).dim_param = rng.choice(("N", "batch", "2*N", "N-1", "?", ""))
+        dims = rng.choice(infos).type.tensor_type.shape.dim
+        at, name = rng.randrange(len(dims) + 1), rng.choice(("N", "batch", "2*N", "N-1", "?", ""))
+        if rng.random() < 0.25:
+            del dims[at : at + 1]
         else:
-            rng.choice(shape.dim).dim_value = rng.choice(INTEGERS)
+            each = dims[at] if at < len(dims) else dims.add()
+            setattr(each, *rng.choice((("dim_param", name), ("dim_value", rng.choice(INTEGERS)))))
 
 
 def _weight(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
@@ -247,23 +195,15 @@ def _weight(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
         graph.initializer.remove(tensor)
     elif act == 3:
         graph.input.add(name=tensor.name).type.tensor_type.elem_type = tensor.data_type
-    elif (size := _NUMBERS.get(tensor.data_type)) and len(tensor.raw_data) == size * math.prod(tensor.dims):
-        array = numpy_helper.to_array(tensor).copy()
-        if array.size:
-            values = FLOATS if tensor.data_type == T.FLOAT else INTEGERS
-            with np.errstate(all="ignore"):
-                array.flat[rng.randrange(array.size)] = np.array(rng.choice(values)).astype(array.dtype)
-            if act == 5:
-                array = array.reshape(-1)[: rng.randrange(array.size + 1)]
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-
-
-def _rename(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
-    text = rng.choice((*TEXTS, _name(graph, rng)))
-    if rng.random() < 0.5 or not node.output:
-        node.name = text
-    else:
-        node.output[rng.randrange(len(node.output))] = text
+    elif tensor.raw_data and tensor.data_type in _NUMBERS:
+        array = np.frombuffer(tensor.raw_data, _NUMBERS[tensor.data_type]).copy()
+        with np.errstate(all="ignore"):
+            new = np.array(rng.choice(FLOATS if tensor.data_type == T.FLOAT else INTEGERS)).astype(array.dtype)
+        array[rng.randrange(array.size)] = new
+        if act == 5:
+            array = array[: rng.randrange(array.size + 1)]
+            tensor.dims[:] = array.shape
+        tensor.raw_data = array.tobytes()
 
 
 def _drop(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
@@ -274,46 +214,19 @@ def _drop(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
 
 
 def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, rng: Rng) -> None:
-    """A node more: an operator that makes much of little, between two others."""
+    """A node more, one of `OPERATORS`, that reads a constant or another value beside the one it stands behind."""
     if not node.input:
         return
-    made = f"made{rng.randrange(10**6)}"
-    op, more = rng.choice((
-        ("Expand", [2**rng.randrange(40)] * rng.randrange(1, 4)), ("Reshape", [rng.choice(INTEGERS) for _ in range(3)]),
-        ("Slice", [rng.choice(INTEGERS)]), ("Squeeze", [rng.choice(INTEGERS)]), ("Unsqueeze", [rng.choice(INTEGERS)]),
-        ("Tile", [2**rng.randrange(30)]), ("Gather", [rng.choice(INTEGERS)]), ("Concat", None), ("Transpose", None),
-        ("ConstantOfShape", None), ("DequantizeLinear", None), ("QuantizeLinear", None), ("Cast", None), ("Softmax", None),
-    ))  # fmt: skip
-    inputs = [node.input[0]]
-    if more is not None:
-        graph.node.insert(
-            0, onnx.helper.make_node("Constant", [], [f"{made}_c"], value=numpy_helper.from_array(np.array(more)))
-        )
-        inputs += [f"{made}_c"] * (2 if op == "Slice" else 1)
-    elif op in ("Concat", "DequantizeLinear", "QuantizeLinear"):
-        inputs += [_name(graph, rng)] * rng.randrange(1, 3)
-    attributes = (
-        {"axis": rng.choice(INTEGERS)}
-        if op in ("Concat", "Softmax")
-        else {"to": rng.randrange(30)}
-        if op == "Cast"
-        else {}
-    )
-    at = next(k for k, each in enumerate(graph.node) if each.output == node.output)
-    graph.node.insert(at, onnx.helper.make_node(op, inputs, [made], **attributes))
-    graph.node[at + 1].input[0] = made
+    made, at = f"made{rng.randrange(10**6)}", list(graph.node).index(node)
+    op, attribute = rng.choice(list(OPERATORS.items()))
+    least = onnx.defs.get_schema(op).min_input
+    more = rng.choices((f"{made}_c", f"{made}_c", _name(graph, rng)), k=rng.randrange(least, least + 2) - 1)
+    inputs, node.input[0] = [node.input[0], *more], made
+    numbers = rng.choice(([2 ** rng.randrange(40)] * rng.randrange(1, 4), rng.choices(INTEGERS, k=rng.randrange(1, 4))))
+    constant = numpy_helper.from_array(np.array(numbers))
+    attributes = {attribute: rng.choice(INTEGERS)} if attribute else {}
+    graph.node.insert(at, helper.make_node(op, inputs, [made], **attributes))
+    graph.node.insert(0, helper.make_node("Constant", [], [f"{made}_c"], value=constant))
 
 
-DAMAGES: tuple[Callable[..., None], ...] = (
-    _rewire,
-    _arity,
-    _operator,
-    _attribute,
-    _attribute,
-    _dims,
-    _weight,
-    _weight,
-    _rename,
-    _drop,
-    _insert,
-)
+DAMAGES = (_rewire, _arity, _operator, _attribute, _attribute, _dims, _weight, _weight, _drop, _insert)

@@ -15,10 +15,8 @@ from qdq_passes.errors import UsageError
 
 import qdqtool
 from qdqtool.cli.help import Command
-from qdqtool.cli.main import cli as group
 from qdqtool.options import metadata_of, options_of
-from tests.cases.cli_helpers import CALIB, DIGITS, cli
-from tests.fuzz.test_attack import leaves
+from tests.cases.cli_helpers import CALIB, DIGITS, cli, every_command
 from tests.golden_messages.refusal import refusal, told
 
 
@@ -68,7 +66,7 @@ def test_python_looks_at_the_same() -> None:
 
 def test_every_option_that_names_a_file_says_its_use() -> None:
     """Of a verb, its field does, or `options_of` complains; of a command that is written by hand, ``uses``, or it is read."""
-    for name, made in leaves(group):
+    for name, made in every_command():
         assert isinstance(made, Command), name
         options = {p.name for p in made.params if re.search("FILE|DIR", getattr(p, "metavar", None) or "")}
         assert made.uses is None or options - {"json_out", "path"} == set(made.uses), name
