@@ -187,6 +187,7 @@ def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
     """onnx.checker. What it rejects only for an operator of onnxruntime, our verifier has noted; onnxruntime decides about it."""
     import onnx.checker
     from qdq_passes.graph.shapes.guards import GUARDS, guarding
+    from qdq_passes.graph.shapes.propagation import FAILURES
     from qdq_passes.graph.uses import all_nodes
 
     from qdqtool.io.models.parse import read_model
@@ -195,7 +196,7 @@ def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
     try:
         with guarding(GUARDS):
             onnx.checker.check_model(read_model(path) if is_text else path, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, OSError) as error:
+    except (*FAILURES, OSError) as error:
         text = " ".join(str(error).split())
         noted = {f["where"] for f in _verifier(graph) if (f["level"], f["rule"]) == ("note", "known-operators")}
         if any(f"No Op registered for {n.op_type} " in text for n in all_nodes(graph) if n.name in noted):

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.shapes.guards import GUARDS, guarding
-from qdq_passes.graph.shapes.propagation import SHOWN_BYTES, by_onnx
+from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
 
 from qdqtool.io.models.proto_tensors import MAX_RANK, MAX_SIZE, TOO_LARGE
 
@@ -101,11 +101,11 @@ def contradiction_in(model: onnx.ModelProto) -> str:
     with guarding(GUARDS) as kept:
         try:
             inferred = by_onnx(light.SerializeToString(), strict=True)
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        except FAILURES as error:
             reason = " ".join(str(error).split())[:200]
             try:
                 inferred = by_onnx(light.SerializeToString())
-            except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
+            except FAILURES:
                 inferred = light
         if kept:
             raise ModelError(kept[0][1], where=kept[0][0], hint="onnx ends the process on that: export the model again")

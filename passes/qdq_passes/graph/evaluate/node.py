@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.shapes.guards import guarded_schema
+from qdq_passes.graph.shapes.propagation import FAILURES
 from qdq_passes.graph.uses import values_read
 from qdq_passes.numerics.arrays import Array
 
@@ -102,7 +103,7 @@ class NodeEvaluator:
             found = onnx.shape_inference.infer_node_outputs(
                 schema, self._proto(node), types, data, opset_imports=[onnx.helper.make_opsetid("", self.opset)]
             )
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, KeyError, ValueError):
+        except FAILURES:
             return nothing
         return [_spec(found.get(value.name or "")) for value in node.outputs]
 

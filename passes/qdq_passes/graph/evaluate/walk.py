@@ -30,7 +30,7 @@ from qdq_passes.graph.evaluate.sizes import (
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.shapes.guards import guarded_schema
-from qdq_passes.graph.shapes.propagation import SHOWN_BYTES
+from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES
 from qdq_passes.graph.uses import (
     GraphLike,
     constant_array,
@@ -317,7 +317,7 @@ class _Walker:
             found = onnx.shape_inference.infer_node_outputs(
                 schema, ir.serde.serialize_node(node), types, shown, opset_imports=self._imports
             )
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, KeyError):
+        except FAILURES:
             return
         for value in node.outputs:
             if value.name in found and self.found.shape(value) is None:

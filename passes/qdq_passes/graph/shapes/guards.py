@@ -1,7 +1,7 @@
 """Shape functions of onnx that end the process on what a file may say, kept from it: they infer nothing then.
 
-onnx 1.23 aborts, by an assertion of its standard library, on a Slice of a negative size (a Pad of negative pads makes one), and on
-a Split into more values than ``num_outputs`` says."""
+onnx 1.23 aborts, by an assertion of its standard library, on a Slice of a negative size (a Pad of negative pads makes one), and
+on a Split into more values than ``num_outputs`` says."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from qdq_passes.graph.evaluate.sizes import is_made_up
 from qdq_passes.graph.evaluate.walk import Scope, walk
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
-from qdq_passes.graph.shapes.propagation import SHOWN_BYTES, by_onnx
+from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of
 
 
@@ -183,7 +183,7 @@ def _infer_function(function: ir.Function, protos: list[onnx.FunctionProto]) -> 
     try:
         with known_to_onnx(operators):
             inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False))
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+    except FAILURES:
         return
     for mine, theirs in zip(_scopes_of(function), inferred.graphs(), strict=True):
         known = _by_name(theirs)
@@ -209,7 +209,7 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
     try:
         with known_to_onnx(operators):
             proto = by_onnx(ir.to_proto(copy).SerializeToString(), data_propagation=data_propagation)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except FAILURES as error:
         text = " ".join(str(error).split())[:200]
         raise ModelError(
             f"onnx cannot infer shapes: {text}", where=model.graph.name, hint="look at it with check"

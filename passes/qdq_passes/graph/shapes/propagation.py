@@ -16,6 +16,11 @@ SHOWN_BYTES = 1024
 MOST, MOST_A_NODE = 1 << 20, 64
 #: What counts as longer than all of it.
 LONG = 1 << 40
+#: What onnx raises where a model is wrong: of its own, and of the standard library of C++.
+FAILURES = (
+    onnx.shape_inference.InferenceError, onnx.checker.ValidationError, IndexError, KeyError, MemoryError,
+    RuntimeError, ValueError,
+)  # fmt: skip
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 #: Operators whose result onnx propagates, beside Concat; the first input is data, of those of two inputs both.
 _PROPAGATING = {"Cast", "Gather", "Size", "Slice", "Squeeze", "Unsqueeze"}
@@ -28,7 +33,7 @@ def by_onnx(data: bytes, *, data_propagation: bool = True, strict: bool = False)
     """What onnx infers of a model, given as the bytes that it reads.
 
     Raises:
-        onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError: what does not fit.
+        one of `FAILURES`: what does not fit.
     """
     model = onnx.ModelProto.FromString(data) if data_propagation else onnx.ModelProto()
     # How long what a function reads is, is not known here.

@@ -200,10 +200,11 @@ def sizes_of(operand: Operand, axes: range | list[int]) -> list[int]:
     """Sizes of ``operand`` along ``axes``.
 
     Raises:
-        NotComputable: one of them is not known.
+        NotComputable: one of them is not known, or no axis of it.
     """
-    shape = shape_of(operand)
-    sizes = [] if shape is None else [size for axis in axes if (size := shape[axis]) is not None]
+    shape = shape_of(operand) or []
+    found = [shape[axis] for axis in axes if -len(shape) <= axis < len(shape)]
+    sizes = [size for size in found if size is not None]
     if len(sizes) != len(axes):
         raise NotComputable(f"sizes of {_name(operand)} are not known; run infer-shapes or fix-shapes first")
     return sizes
