@@ -289,7 +289,7 @@ def _encoding_text(data: dict[str, Any]) -> str:
 def _half_text(data: dict[str, Any]) -> str:
     """What one of the two nodes does."""
     attributes = "".join(f", {name} {value}" for name, value in data.get("attributes", {}).items())
-    if "dtype" not in data:
+    if "dtype" not in data or isinstance(data["scale"], str):
         return f"scale {data['scale']}{attributes}"
     scales, zero_points = _flat(data["scale"]), _flat(data.get("zero_point", 0))
     axis = "" if data.get("axis") is None else f" on axis {data['axis']}"

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
+from onnx import defs
 from onnx_ir.passes import common
 
 from qdq_passes.clean.edit.wrap import changes_of, remove_unused_functions
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
-from qdq_passes.errors import UnsupportedError
+from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.nesting import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
-from qdq_passes.graph.uses import all_nodes
+from qdq_passes.graph.uses import all_nodes, is_standard, label
 
 #: Set on calls while they are inlined: onnx_ir copies a call's metadata to the nodes of its body.
 _CALL = "qdqtool.call"
@@ -76,8 +77,19 @@ def _inline(model: ir.Model, functions: list[ir.Function]) -> None:
     common.InlinePass(criteria=lambda f: f.identifier() in identifiers)(model)
     for node in all_nodes(model):
         call = node.metadata_props.pop(_CALL, None)
+        if call is not None:
+            _refuse_left_out(node, model.opset_imports.get("", 0))
         if call is not None and (SCOPE in node.metadata_props or not _has_exported_scope(node)):
             node.metadata_props[SCOPE] = _join(call, node.metadata_props.get(SCOPE, ""))
+
+
+def _refuse_left_out(node: ir.Node, opset: int) -> None:
+    """Refuse a node of a body that needs an input which the call left out."""
+    if is_standard(node, node.op_type) and defs.has(node.op_type, opset):
+        least = defs.get_schema(node.op_type, opset).min_input
+        if len(node.inputs) < least or None in node.inputs[:least]:
+            message = "needs an input of its function that the call leaves out"
+            raise ModelError(message, where=label(node), hint="export the model again")
 
 
 def _has_exported_scope(node: ir.Node) -> bool:

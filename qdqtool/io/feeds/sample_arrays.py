@@ -99,6 +99,10 @@ class _Cut:
         if array.ndim and rank is not None and array.ndim == rank + 1 and spec.takes(array.shape[1:]):
             self._step, self.count = 0, len(array)
         elif array.ndim and (rank is None or (rank and spec.takes((batch, *array.shape[1:])))):
+            if not batch:
+                raise UsageError(
+                    f"input {spec.name!r} has an axis of size 0: no sample fits", hint="bind it with `fix-shapes`"
+                )
             self._step, self.count = batch, len(array) // batch
             left = len(array) - self.count * batch
             if not self.count:

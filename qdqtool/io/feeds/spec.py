@@ -56,6 +56,7 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
 
     Raises:
         UnsupportedError: an input is not a tensor (a sequence, a map, an optional).
+        ModelError: an input has no type of elements.
     """
     specs = []
     for value in model.graph.inputs:
@@ -63,6 +64,8 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
             continue
         if not isinstance(value.type, ir.TensorType):
             raise UnsupportedError(f"input {value.name!r} is no tensor", hint="feed this model from Python")
+        if value.dtype == ir.DataType.UNDEFINED:
+            raise ModelError(f"input {value.name!r} has no type of elements", hint="export it again")
         dtype = np.dtype(np.object_) if value.dtype == ir.DataType.STRING else value.type.dtype.numpy()
         specs.append(InputSpec(value.name, np.dtype(dtype), _dims(value.shape)))
     return specs

@@ -94,7 +94,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Signatures:
-    """The signatures that hold in a model or function.
+    """The signatures that hold in a model or function; where it does not import the operators of onnx, the newest are meant.
 
     Args:
         versions: of the operator sets that it imports.
@@ -113,13 +113,10 @@ class Signatures:
     def _signature(self, node: onnx.NodeProto) -> Signature | None:
         own = self.own.get((node.domain, node.op_type, node.overload))
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if own is not None or (domain not in self.versions and domain != MICROSOFT):
-            return own
-        return (
-            _contributed().get(node.op_type)
-            if domain == MICROSOFT
-            else _known(node.op_type, domain, self.versions[domain])
-        )
+        if own is None and domain == MICROSOFT:
+            return _contributed().get(node.op_type)
+        version = self.versions.get(domain, 0 if domain else onnx.defs.onnx_opset_version())
+        return own if own is not None or not version else _known(node.op_type, domain, version)
 
 
 def function_signature(function: onnx.FunctionProto) -> Signature:

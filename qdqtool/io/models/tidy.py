@@ -17,7 +17,7 @@ from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
 
 from qdqtool.io.models.proto_tensors import MAX_RANK, MAX_SIZE, TOO_LARGE
 
-T = onnx.TensorProto
+A, T = onnx.AttributeProto, onnx.TensorProto
 
 
 def tidy(model: onnx.ModelProto) -> None:
@@ -150,7 +150,7 @@ def _light(model: onnx.ModelProto) -> onnx.ModelProto:
             light.graph.initializer.add().CopyFrom(stored)
             light.graph.initializer[-1].name = node.output[0]
         elif node.op_type != "EPContext":
-            light.graph.node.append(_light_node(node) if any(a.HasField("g") for a in node.attribute) else node)
+            light.graph.node.append(_light_node(node) if any(a.type == A.GRAPH for a in node.attribute) else node)
     shown = {tensor.name: tensor for tensor in light.graph.initializer}
     for node in light.graph.node:
         _show(node, shown)
@@ -171,7 +171,7 @@ def _light_node(node: onnx.NodeProto) -> onnx.NodeProto:
         op_type=node.op_type, domain=node.domain, name=node.name, input=node.input, output=node.output
     )
     for attribute in node.attribute:
-        if not attribute.HasField("g"):
+        if attribute.type != A.GRAPH:
             light.attribute.append(attribute)
             continue
         body = light.attribute.add(name=attribute.name, type=attribute.type).g

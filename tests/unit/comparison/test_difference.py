@@ -64,6 +64,9 @@ def test_nodes_that_change_places() -> None:
 
 
 def test_both_halves_of_a_pair_in_words() -> None:
+    computed = model((HALVES % 0.5).replace("x) =>", "x, float t) =>").replace("other, z)", "t, z)"))
+    words = [described_difference(d.kind, d.b) for d in differences(model(HALVES % 0.5), computed)]
+    assert "int8 scale 2^-1, activation, pair, quantized with scale computed at run time (t)" in words
     (one,) = found(HALVES, "0.5", "0.25")
     assert described_difference("encoding", one.a) == "int8 scale 2^-1, activation, pair"
     assert (

@@ -12,6 +12,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from qdq_passes.graph.evaluate.exact import exact
+from qdq_passes.graph.evaluate.walk import walk
+
+from tests.cases.small_models import model
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(1)
@@ -136,3 +139,10 @@ def test_old_opsets() -> None:
     assert squeezed[0].shape == (1, 2, 3)
     assert exact(node_of("Add", {}, [X, Y])[0], [X, Y], 6) is None
     assert exact(node_of("Clip", {"min": 0.0}, [X])[0], [X], 10) is None
+
+
+def test_what_comes_out_at_an_unknown_size_is_not_computed() -> None:
+    """A Tile whose repeats do not fit the rank of its data: numpy makes 268 million elements of 16."""
+    text = """g (float[16] x) => (float y) <int8[1,16] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}, int64[1] r = {16777216}>
+        { t = Tile (w, r)  f = Cast <to = 1> (t)  y = Add (f, x) }"""
+    assert walk(model(text), {}).computed == set()

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import pytest
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError, UsageError
 
@@ -40,6 +41,8 @@ def test_input_specs_leave_initializers_out() -> None:
         spec((2,), np.int64, "s"),
         spec((), np.object_, "t"),
     ]
+    with refusal(ModelError):
+        input_specs(ir.Model(ir.Graph([ir.val("x", ir.DataType.UNDEFINED)], [], nodes=[]), ir_version=10))
 
 
 @pytest.mark.parametrize(
@@ -74,8 +77,8 @@ def test_an_incomplete_batch_is_dropped_with_a_warning() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "given"),
-    [((4, 3), (3, 3)), (("N", 3), (5, 4)), (("N", 3, 8), (5,)), (("N", 3), (0, 3))],
-    ids=["batch", "shape", "no sample axis", "no sample"],
+    [((4, 3), (3, 3)), (("N", 3), (5, 4)), (("N", 3, 8), (5,)), (("N", 3), (0, 3)), ((0, 3), (4, 3))],
+    ids=["batch", "shape", "no sample axis", "no sample", "size 0"],
 )
 def test_arrays_that_cannot_be_cut(wanted: Dims, given: tuple[int, ...]) -> None:
     with refusal(UsageError):

@@ -288,7 +288,7 @@ class _Walker:
             return True
         self._infer(node)
         shapes = [self.found.shape(value) for value in node.outputs]
-        return all(shape is None or self._count(shape) <= LARGEST_RESULT for shape in shapes)
+        return all(shape is not None and self._count(shape) <= LARGEST_RESULT for shape in shapes)
 
     @staticmethod
     def _count(shape: Sequence[int] | Array) -> int:

@@ -34,6 +34,8 @@ Indices = npt.NDArray[np.int64]
 #: How far from a half, in float32, a coordinate may be and still count as one: newer onnxruntimes (1.31.1) mend with it what
 #: rounding does to 14.5 = 4.5 / 0.3 − 0.5. In older ones (1.23.2) it is 0.
 TIE = np.float32(1e-6)
+#: Elements along an axis at most: indices and coordinates of all of them are held.
+LONGEST = 1 << 24
 
 #: Stands for the operators before opset 11, which have no nearest_mode: up for smaller outputs, else toward 0.
 BEFORE_OPSET_11 = ""
@@ -125,10 +127,13 @@ def _output(
     output, factors = list(shape), np.ones(len(shape), np.float32)
     if scales is not None:
         factors[axes] = scales
-        return [int(factor * np.float32(size)) for factor, size in zip(factors, shape, strict=True)], factors
+        written = factors * np.array(shape, np.float32)
+        _refuse_long(written)
+        return [int(size) for size in written], factors
     assert sizes is not None
     for axis, size in zip(axes, sizes, strict=True):
         output[axis] = int(size)
+    _refuse_long(np.array(output, np.float32))
     factors = np.asarray(np.array(output, np.float32) / np.array(shape, np.float32), np.float32)
     if policy != "stretch":
         one = (min if policy == "not_larger" else max)(factors[axes])
@@ -136,6 +141,11 @@ def _output(
             factors[axis] = one
             output[axis] = int(np.floor(np.float64(one * np.float32(shape[axis])) + 0.5))
     return output, factors
+
+
+def _refuse_long(sizes: Floats) -> None:
+    if not (np.abs(sizes) <= LONGEST).all():
+        raise UnsupportedError(f"a Resize to more than {LONGEST:,} elements along an axis")
 
 
 def _coordinates(mode: str, factor: np.float32, resized: int, size: int, start: np.float32, end: np.float32) -> Floats:
