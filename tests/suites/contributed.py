@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from onnx import AttributeProto
+from onnx import AttributeProto, defs
 
 from qdqtool.io.models.signatures import _KINDS, MICROSOFT
 
@@ -19,9 +19,9 @@ def text() -> str:
     letters = {AttributeProto.AttributeType.Name(kind): letter for letter, kind in _KINDS.items()}
     found = {}
     for schema in sorted(get_all_operator_schema(), key=lambda s: (s.name, s.since_version)):
-        if schema.domain == MICROSOFT:
+        if schema.domain == MICROSOFT or (not schema.domain and not defs.has(schema.name)):
             attributes = sorted(schema.attributes.items())
-            found[schema.name] = {
+            found[f"{schema.domain}::{schema.name}"] = {
                 "least": [schema.min_input, schema.min_output], "kinds": {name: letters[a.type.name] for name, a in attributes},
                 "needed": [name for name, a in attributes if a.required],
             }  # fmt: skip

@@ -20,15 +20,8 @@ from qdqtool.io.models.proto_tensors import KNOWN
 A = onnx.AttributeProto
 MICROSOFT = "com.microsoft"
 _KINDS = {
-    "f": A.FLOAT,
-    "i": A.INT,
-    "s": A.STRING,
-    "t": A.TENSOR,
-    "g": A.GRAPH,
-    "F": A.FLOATS,
-    "I": A.INTS,
-    "S": A.STRINGS,
-}
+    "f": A.FLOAT, "i": A.INT, "s": A.STRING, "t": A.TENSOR, "g": A.GRAPH, "F": A.FLOATS, "I": A.INTS, "S": A.STRINGS,
+}  # fmt: skip
 #: What a person calls them.
 _WORDS: dict[int, str] = {
     A.FLOAT: "a number", A.INT: "an integer", A.STRING: "a text", A.TENSOR: "a tensor", A.GRAPH: "a graph",
@@ -113,10 +106,9 @@ class Signatures:
     def _signature(self, node: onnx.NodeProto) -> Signature | None:
         own = self.own.get((node.domain, node.op_type, node.overload))
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if own is None and domain == MICROSOFT:
-            return _contributed().get(node.op_type)
         version = self.versions.get(domain, 0 if domain else onnx.defs.onnx_opset_version())
-        return own if own is not None or not version else _known(node.op_type, domain, version)
+        known = _known(node.op_type, domain, version) if own is None and version else own
+        return known if known is not None else _contributed().get(f"{domain}::{node.op_type}")
 
 
 def function_signature(function: onnx.FunctionProto) -> Signature:
@@ -129,9 +121,7 @@ def _known(op_type: str, domain: str, version: int) -> Signature | None:
     schema = next(_versions(op_type, domain, version), None)
     if schema is None:
         return None
-    is_newer = (
-        not domain and version > onnx.defs.onnx_opset_version()
-    )  # than the installed onnx: it may take more by now
+    is_newer = not domain and version > onnx.defs.onnx_opset_version()  # it may take more by now
     most = (_LATEST, _LATEST) if is_newer else (schema.max_input, schema.max_output)
     kinds = {
         name: _number(a)

@@ -27,7 +27,8 @@ FUNCTIONS = f"""<domain: "f", opset_import: ["" : 21]> F <dtype, group> (a) => (
     "[n] y = Cast <to = 99> (x)", "[n] y = MatMul (x)", "[n] y, z = Relu (x)", "[n] y = GatherND <batch_dims = -1> (x, i)",
     "[n] y = MaxPool <kernel_shape = [2], strides = [0]> (x)", "[n] y = Transpose <perm = [0, 0]> (x)", "[n] y = Gemm (x, v)",
     "[n] y = BatchNormalization (x, v, v, v, u)", "[n] y = Conv (x, k, u)", "[n] y = Conv <kernel_shape = [3]> (x, k)",
-    "[n] y = Conv <pads = [1]> (x, k)", "[n] y = f.F (x, x)", "[n] y, z, w = Split <num_outputs = 2> (x)", NEGATIVE, "y = f.G (x, p, b, e)",
+    "[n] y = Conv <pads = [1]> (x, k)", "[n] y = SimplifiedLayerNormalization <axis = 1.5> (x, v)", "[n] y = f.F (x, x)",
+    "[n] y, z, w = Split <num_outputs = 2> (x)", NEGATIVE, "y = f.G (x, p, b, e)",
     f"y = If (c) <then_branch = t () => (y) {{ {NEGATIVE} }}, else_branch = f () => (v) {{ v = Neg (x) }}>",
 ])  # fmt: skip
 def test_no_such_node(text: str) -> None:

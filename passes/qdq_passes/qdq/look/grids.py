@@ -88,7 +88,7 @@ class Grid:
 
 
 def grid_of(node: ir.Node) -> Grid | None:
-    """The grid a Q, a DQ or a node that is both applies; None when scale or zero point are computed at run time."""
+    """The grid a Q, a DQ or a node that is both applies; None when scale or zero point are computed at run time, or hold nothing."""
     if is_quantize_dequantize(node):
         encoding = encoding_of(node)
         if encoding is None:
@@ -98,7 +98,7 @@ def grid_of(node: ir.Node) -> Grid | None:
     given = (*node.inputs, None, None, None)[1:3]
     scales = constant_array(given[0]) if is_qdq(node) else None
     zeros = constant_array(given[1]) if given[1] is not None else np.zeros(1)
-    if scales is None or zeros is None or scales.dtype.kind in "OSU":
+    if scales is None or zeros is None or scales.dtype.kind in "OSU" or not scales.size * zeros.size:
         return None
     block_size = integer_of(node, "block_size", 0)
     return Grid(
