@@ -88,7 +88,7 @@ class Grid:
 
 
 def grid_of(node: ir.Node) -> Grid | None:
-    """The grid a Q, a DQ or a node that is both applies; None when scale or zero point are computed at run time, or hold nothing."""
+    """The grid a Q, a DQ or a node that is both applies; None when scale or zero point are computed at run time, or empty."""
     if is_quantize_dequantize(node):
         encoding = encoding_of(node)
         if encoding is None:
