@@ -7,7 +7,6 @@ shapes, which it would believe."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import onnx
@@ -18,76 +17,44 @@ from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
 from qdqtool.io.models.proto_tensors import MAX_RANK, MAX_SIZE, TOO_LARGE
 
 A, T = onnx.AttributeProto, onnx.TensorProto
+#: Texts on which nothing hangs, by the kind of message; of others its comment.
+_TEXTS = {
+    "ModelProto": ("producer_name", "producer_version", "domain", "doc_string"), "StringStringEntryProto": ("key", "value"),
+}  # fmt: skip
 
 
-def tidy(model: onnx.ModelProto) -> None:
-    """Clear sizes below zero in all types of ``model``; write U+FFFD for bytes that are no UTF-8 in its comments and metadata.
+def tidy(message: Any) -> None:
+    """Clear sizes below zero in all types of a protobuf; write U+FFFD for bytes that are no UTF-8 in its comments and metadata.
 
     Raises:
         ModelError: a value has more dimensions or elements than any array.
     """
-    _mend(model, "producer_name", "producer_version", "domain", "doc_string")
-    _mend_metadata(model)
-    _tidy_graph(model.graph)
-    for function in model.functions:
-        _mend(function, "doc_string")
-        _mend_metadata(function)
-        _tidy_values(function.value_info)
-        _tidy_nodes(function.node)
-
-
-def _tidy_graph(graph: onnx.GraphProto) -> None:
-    _mend(graph, "doc_string")
-    _mend_metadata(graph)
-    for values in (graph.input, graph.output, graph.value_info):
-        _tidy_values(values)
-    for tensor in graph.initializer:
-        _mend(tensor, "doc_string")
-    _tidy_nodes(graph.node)
-
-
-def _tidy_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
-    for node in nodes:
-        _mend(node, "doc_string")
-        _mend_metadata(node)
-        for attribute in node.attribute:
-            _mend(attribute, "doc_string")
-            if attribute.HasField("g"):
-                _tidy_graph(attribute.g)
-            elif attribute.HasField("t"):
-                _mend(attribute.t, "doc_string")
-            for body in attribute.graphs:
-                _tidy_graph(body)
-
-
-def _tidy_values(values: Iterable[onnx.ValueInfoProto]) -> None:
-    for value in values:
-        _mend(value, "doc_string")
-        _mend_metadata(value)
-        kind = value.type
-        while inner := kind.WhichOneof("value"):
-            if inner not in ("sequence_type", "optional_type"):
-                break
-            kind = getattr(kind, inner).elem_type
-        dims = kind.tensor_type.shape.dim if inner == "tensor_type" else ()
-        if len(dims) > MAX_RANK or math.prod(max(dim.dim_value, 1) for dim in dims) >= MAX_SIZE:
-            shape = [dim.dim_param or dim.dim_value for dim in dims[:8]]
-            raise ModelError(f"it has the shape {shape}", where=f"value {value.name!r}", hint=TOO_LARGE)
-        for dim in dims:
-            if dim.HasField("dim_value") and dim.dim_value < 0:
-                dim.ClearField("dim_value")
-
-
-def _mend(message: Any, *fields: str) -> None:
-    for field in fields:
-        text = getattr(message, field)
+    for name in _TEXTS.get(type(message).__name__, ("doc_string",)):
+        text = getattr(message, name, "")
         if isinstance(text, bytes):
-            setattr(message, field, text.decode("utf-8", "replace"))
+            setattr(message, name, text.decode("utf-8", "replace"))
+    if isinstance(message, onnx.ValueInfoProto):
+        _tidy_sizes(message)
+    if not isinstance(message, T | onnx.TypeProto):
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                for inner in (value,) if hasattr(value, "ListFields") else value:
+                    tidy(inner)
 
 
-def _mend_metadata(message: Any) -> None:
-    for entry in message.metadata_props:
-        _mend(entry, "key", "value")
+def _tidy_sizes(value: onnx.ValueInfoProto) -> None:
+    kind = value.type
+    while inner := kind.WhichOneof("value"):
+        if inner not in ("sequence_type", "optional_type"):
+            break
+        kind = getattr(kind, inner).elem_type
+    dims = kind.tensor_type.shape.dim if inner == "tensor_type" else ()
+    if len(dims) > MAX_RANK or math.prod(max(dim.dim_value, 1) for dim in dims) >= MAX_SIZE:
+        shape = [dim.dim_param or dim.dim_value for dim in dims[:8]]
+        raise ModelError(f"it has the shape {shape}", where=f"value {value.name!r}", hint=TOO_LARGE)
+    for dim in dims:
+        if dim.HasField("dim_value") and dim.dim_value < 0:
+            dim.ClearField("dim_value")
 
 
 def contradiction_in(model: onnx.ModelProto) -> str:
