@@ -23,7 +23,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "calibrate": ("m.onnx -o out.json --data d.npz --method {method}", "m.onnx -o out.json --data random:1"),
     "quantize": ("IO --preset {preset} --data d.npz", "IO --preset {preset} --data random:1",
         "IO --target {target} --data d.npz", "IO --preset w8"),
-    "sensitivity": ("m.onnx --data d.npz --preset {preset} --samples 1",),
+    "sensitivity": ("m.onnx --data d.npz --preset {preset} --samples 1 --by type",),
     "mixed-precision": ("IO --data d.npz --preset {preset} --min-sqnr 5 --samples 1",), "qdq list": ("m.onnx", "m.onnx --json"),
     "qdq insert": ("IO --dtype int8 --scale 0.5 --select tensor:*", "IO --dynamic --select *"),
     "qdq remove": ("IO --all", "IO --select op:Conv --allow-empty"),
