@@ -117,7 +117,7 @@ def check_model(model: onnx.ModelProto, folder: str | None) -> TensorRules:
         key = (_text(function.domain), _text(function.name), _text(function.overload))
         if key in calls:
             raise ModelError("defined twice", where=f"function {key[0]}::{key[1]}", hint="keep one of them")
-        scope = _Scope(function, [], tensors, Signatures(_versions(function.opset_import), own))
+        scope = _Scope(function, [], tensors, Signatures(_versions(function.opset_import), own), in_function=True)
         scope.check()
         calls[key] = scope.calls
     check_call_order(calls)
@@ -191,8 +191,11 @@ class _Scope:
         outer: list[set[str]],
         tensors: TensorRules,
         signatures: Signatures,
+        *,
+        in_function: bool = False,
     ) -> None:
         self.graph = graph
+        self.in_function = in_function
         self.outer = outer
         self.tensors = tensors
         self.signatures = signatures
@@ -292,6 +295,8 @@ class _Scope:
                 raise ModelError(f"attribute {name!r} is given twice", where=where, hint=DAMAGED)
             names.add(name)
             kind = attribute.type
+            if attribute.ref_attr_name and not self.in_function:
+                raise ModelError(f"attribute {name!r} is that of a function, and here is none", where=where, hint=DAMAGED)
             if attribute.ref_attr_name or kind in (A.INT, A.FLOAT, A.STRING, A.INTS, A.FLOATS):
                 continue
             if kind in SPARSE:
@@ -305,7 +310,8 @@ class _Scope:
                 if kind == A.TENSORS and tensor.data_location == onnx.TensorProto.EXTERNAL:
                     raise UnsupportedError(f"external data in the list {name!r}", where=where, hint="store it inside")
             for body in [attribute.g] if kind == A.GRAPH else attribute.graphs:
-                scope = _Scope(body, [*self.outer, self.defined], self.tensors, self.signatures)
+                outer = [*self.outer, self.defined]
+                scope = _Scope(body, outer, self.tensors, self.signatures, in_function=self.in_function)
                 scope.check()
                 captured |= scope.captured
                 self.calls.update(scope.calls)

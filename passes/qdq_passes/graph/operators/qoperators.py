@@ -58,10 +58,10 @@ class Parameters:
         if scales.size == 1 and len(zero_points) == 1 and not self.block_size:
             return Encoding(dtype=dtype, scale=(float(scales.item()),), zero_point=(zero_points[0],))
         shape = scales.shape if scales.size > 1 or self.block_size else zero_point.shape
-        if len(zero_points) not in (1, int(np.prod(shape))) or (len(shape) > 1 and not self.block_size):
+        count = int(np.prod(shape))
+        if {len(zero_points), scales.size} - {1, count} or (len(shape) > 1 and not self.block_size):
             return None
         axis = self.axis % len(integers.shape) if integers.shape else self.axis
-        count = int(np.prod(shape))
         return Encoding(
             dtype=dtype,
             scale=tuple(np.broadcast_to(scales.astype(np.float64).ravel(), count).tolist()),
