@@ -296,7 +296,9 @@ class _Scope:
             names.add(name)
             kind = attribute.type
             if attribute.ref_attr_name and not self.in_function:
-                raise ModelError(f"attribute {name!r} is that of a function, and here is none", where=where, hint=DAMAGED)
+                raise ModelError(
+                    f"attribute {name!r} is that of a function, and here is none", where=where, hint=DAMAGED
+                )
             if attribute.ref_attr_name or kind in (A.INT, A.FLOAT, A.STRING, A.INTS, A.FLOATS):
                 continue
             if kind in SPARSE:
