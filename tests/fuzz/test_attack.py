@@ -47,7 +47,7 @@ def test_a_small_attack(attack: Attack, tmp_path: Path) -> None:
 
 def test_damage_can_be_made_again(attack: Attack) -> None:
     made = [attack.job(number) for number in range(20)]
-    assert len({repr(job) for job in made}) == 20
+    assert len({job.files["m.onnx"] for job in made if "m.onnx" in job.files}) > 10, "the damage differs"
     assert made == [attack.job(number) for number in range(20)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import re
@@ -78,7 +79,15 @@ def run_all(make: Callable[[int], Job], numbers: Iterable[int], folder: Path, wo
     with contextlib.ExitStack() as stack:
         for k in range(workers):
             idle.put(stack.enter_context(Worker(folder / f"w{k}")))
-        yield from stack.enter_context(ThreadPoolExecutor(workers)).map(check, numbers)
+        pool = stack.enter_context(ThreadPoolExecutor(workers))
+        for some in _pieces(numbers, 50 * workers):  # an interrupt ends with those that are begun
+            yield from pool.map(check, some)
+
+
+def _pieces(numbers: Iterable[int], size: int) -> Iterator[list[int]]:
+    left = iter(numbers)
+    while piece := list(itertools.islice(left, size)):
+        yield piece
 
 
 @dataclass

@@ -86,8 +86,14 @@ def _inline(model: ir.Model, functions: list[ir.Function]) -> None:
 def _refuse_left_out(node: ir.Node, opset: int) -> None:
     """Refuse a node of a body that needs an input which the call left out."""
     if is_standard(node, node.op_type) and defs.has(node.op_type, opset):
-        least = defs.get_schema(node.op_type, opset).min_input
-        if len(node.inputs) < least or None in node.inputs[:least]:
+        schema = defs.get_schema(node.op_type, opset)
+        given = [*node.inputs, *[None] * schema.min_input]
+        needed = zip(
+            given, schema.inputs[: schema.min_input], strict=False
+        )  # those of a Loop that count may be left out
+        if any(
+            value is None and formal.option != defs.OpSchema.FormalParameterOption.Optional for value, formal in needed
+        ):
             message = "needs an input of its function that the call leaves out"
             raise ModelError(message, where=label(node), hint="export the model again")
 

@@ -100,9 +100,8 @@ class _Cut:
             self._step, self.count = 0, len(array)
         elif array.ndim and (rank is None or (rank and spec.takes((batch, *array.shape[1:])))):
             if not batch:
-                raise UsageError(
-                    f"input {spec.name!r} has an axis of size 0: no sample fits", hint="bind it with `fix-shapes`"
-                )
+                message = f"input {spec.name!r} has a first axis of size 0: no sample fits"
+                raise UsageError(message, hint="export the model with a batch of one")
             self._step, self.count = batch, len(array) // batch
             left = len(array) - self.count * batch
             if not self.count:

@@ -109,15 +109,16 @@ def check_model(model: onnx.ModelProto, folder: str | None) -> TensorRules:
     tensors = TensorRules(folder)
     _check_header(model)
     own = {(_text(f.domain), _text(f.name), _text(f.overload)): function_signature(f) for f in model.functions}
-    signatures = Signatures(_versions(model.opset_import), own)
-    main = _Scope(model.graph, [], tensors, signatures)
+    versions = {"": onnx.defs.onnx_opset_version(), **_versions(model.opset_import)} if model.opset_import else {"": 1}
+    main = _Scope(model.graph, [], tensors, Signatures(versions, own))
     main.check()
     calls: dict[Call, Counter[Call]] = {}
     for function in model.functions:
         key = (_text(function.domain), _text(function.name), _text(function.overload))
         if key in calls:
             raise ModelError("defined twice", where=f"function {key[0]}::{key[1]}", hint="keep one of them")
-        scope = _Scope(function, [], tensors, Signatures(_versions(function.opset_import), own), in_function=True)
+        imported = {**versions, **_versions(function.opset_import)}
+        scope = _Scope(function, [], tensors, Signatures(imported, own), in_function=True)
         scope.check()
         calls[key] = scope.calls
     check_call_order(calls)
@@ -296,9 +297,10 @@ class _Scope:
             names.add(name)
             kind = attribute.type
             if attribute.ref_attr_name and not self.in_function:
-                raise ModelError(
-                    f"attribute {name!r} is that of a function, and here is none", where=where, hint=DAMAGED
+                message = (
+                    f"attribute {name!r} is the parameter {attribute.ref_attr_name!r} of a function, and stands in none"
                 )
+                raise ModelError(message, where=where, hint=DAMAGED)
             if attribute.ref_attr_name or kind in (A.INT, A.FLOAT, A.STRING, A.INTS, A.FLOATS):
                 continue
             if kind in SPARSE:

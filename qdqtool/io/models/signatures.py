@@ -14,6 +14,7 @@ from importlib.resources import files
 
 import onnx
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.shapes.guards import LOCK
 
 from qdqtool.io.models.proto_tensors import KNOWN
 
@@ -31,6 +32,8 @@ _WORDS: dict[int, str] = {
 _LATEST = 2**31 - 1
 #: Attributes that must be positive wherever they stand: onnx divides by them.
 POSITIVE = frozenset({"blocksize", "dilations", "group", "kernel_shape", "num_outputs", "strides"})
+#: Operators that draw random numbers.
+_DRAWING = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 #: Attributes that say a data type, by number.
 TYPES = frozenset({"dtype", "output_datatype", "output_dtype", "to"})
 
@@ -85,9 +88,18 @@ class Signature:
             raise ModelError(f"its attribute {name!r} {problem}", where=where, hint="export the model again")
 
 
+def _check_distribution(node: onnx.NodeProto, where: str) -> None:
+    """Refuse random numbers of no width: onnxruntime ends the process on them, by an assertion of its standard library."""
+    given = {"scale": 1.0, "low": 0.0, "high": 1.0} | {a.name: a.f for a in node.attribute if a.type == A.FLOAT}
+    if not (given["scale"] > 0 and given["low"] <= given["high"]):
+        raise ModelError(
+            "it draws from a range of no width", where=where, hint="its scale is above 0, and low not above high"
+        )
+
+
 @dataclass(frozen=True)
 class Signatures:
-    """The signatures that hold in a model or function; where it does not import the operators of onnx, the newest are meant.
+    """The signatures that hold in a model or function.
 
     Args:
         versions: of the operator sets that it imports.
@@ -102,13 +114,16 @@ class Signatures:
         signature = self._signature(node)
         if signature is not None:
             signature.check(node, where)
+        if node.op_type in _DRAWING and node.domain in ("", "ai.onnx"):
+            _check_distribution(node, where)
 
     def _signature(self, node: onnx.NodeProto) -> Signature | None:
         own = self.own.get((node.domain, node.op_type, node.overload))
         domain = "" if node.domain == "ai.onnx" else node.domain
-        version = self.versions.get(domain, 0 if domain else onnx.defs.onnx_opset_version())
-        known = _known(node.op_type, domain, version) if own is None and version else own
-        return known if known is not None else _contributed().get(f"{domain}::{node.op_type}")
+        known = own if own is not None else _contributed().get(f"{domain}::{node.op_type}")
+        if known is None and domain in self.versions and domain != MICROSOFT:
+            known = _known(node.op_type, domain, self.versions[domain])
+        return known
 
 
 def function_signature(function: onnx.FunctionProto) -> Signature:
@@ -118,6 +133,11 @@ def function_signature(function: onnx.FunctionProto) -> Signature:
 
 @functools.cache
 def _known(op_type: str, domain: str, version: int) -> Signature | None:
+    with LOCK:  # what inference lays over the schemas is none
+        return _of_onnx(op_type, domain, version)
+
+
+def _of_onnx(op_type: str, domain: str, version: int) -> Signature | None:
     schema = next(_versions(op_type, domain, version), None)
     if schema is None:
         return None
@@ -129,6 +149,8 @@ def _known(op_type: str, domain: str, version: int) -> Signature | None:
         for name, a in each.attributes.items()
     }
     kinds |= {name: _number(a) for name, a in schema.attributes.items()}
+    if op_type == "Cast" and not domain:
+        kinds["to"] = A.INT  # no runtime has the Cast to a text of opset 5
     needed = tuple(name for name, a in schema.attributes.items() if a.required)
     return Signature((schema.min_input, most[0]), (schema.min_output, most[1]), kinds, needed)
 

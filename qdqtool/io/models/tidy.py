@@ -24,7 +24,7 @@ _TEXTS = {
 
 
 def tidy(message: Any) -> None:
-    """Clear sizes below zero in all types of a protobuf; write U+FFFD for bytes that are no UTF-8 in its comments and metadata.
+    """Clear sizes below zero of all values in a protobuf; write U+FFFD for bytes that are no UTF-8 in comments and metadata.
 
     Raises:
         ModelError: a value has more dimensions or elements than any array.
@@ -156,7 +156,7 @@ def _light_node(node: onnx.NodeProto) -> onnx.NodeProto:
 
 def _show(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:
     """Give bodies of ``node`` the ``constants`` that they read from around them: onnxruntime sees those, onnx does not."""
-    for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+    for body in (attribute.g for attribute in node.attribute if attribute.type == A.GRAPH):
         read = {name for inner in body.node for name in inner.input}
         known = {value.name: value for value in body.initializer}
         body.initializer.extend(constants[name] for name in sorted(read & constants.keys() - known.keys()))

@@ -172,7 +172,7 @@ def test_cut_off_anywhere(tmp_path: Path) -> None:
             ["imports versions 21 and 20"],
         ),
         ('<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = LeakyRelu <alpha: float = @a> (x) }',
-         ["attribute 'alpha' is that of a function, and here is none"]),
+         ["attribute 'alpha' is the parameter 'a' of a function, and stands in none"]),
         ('<ir_version: 10, opset_import: ["" : 0]> g (float[2] x) => (float[2] y) { y = Relu (x) }', ["imports version 0"]),
         ('<ir_version: 10, opset_import: ["" : 9000000000]> g () => (float y) { y = Relu (y) }', ["imports version 9000000000"]),
     ],

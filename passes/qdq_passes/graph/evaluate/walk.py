@@ -288,7 +288,8 @@ class _Walker:
             return True
         self._infer(node)
         shapes = [self.found.shape(value) for value in node.outputs]
-        return all(shape is not None and self._count(shape) <= LARGEST_RESULT for shape in shapes)
+        is_known = not is_standard(node, *_REPEATING)  # else what is not known may be of any size
+        return all(is_known if shape is None else self._count(shape) <= LARGEST_RESULT for shape in shapes)
 
     @staticmethod
     def _count(shape: Sequence[int] | Array) -> int:

@@ -59,7 +59,11 @@ class Parameters:
             return Encoding(dtype=dtype, scale=(float(scales.item()),), zero_point=(zero_points[0],))
         shape = scales.shape if scales.size > 1 or self.block_size else zero_point.shape
         count = int(np.prod(shape))
-        if {len(zero_points), scales.size} - {1, count} or (len(shape) > 1 and not self.block_size):
+        if (
+            not scales.size * len(zero_points)
+            or {len(zero_points), scales.size} - {1, count}
+            or (len(shape) > 1 and not self.block_size)
+        ):
             return None
         axis = self.axis % len(integers.shape) if integers.shape else self.axis
         return Encoding(

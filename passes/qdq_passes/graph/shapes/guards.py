@@ -15,7 +15,8 @@ from onnx import defs
 
 #: Of what a context holds, what is wrong with it, in words; nothing: all is well.
 Guard = Callable[[Any], str]
-_lock = threading.RLock()
+#: Held while onnx's schemas are not its own.
+LOCK = threading.RLock()
 #: Nodes that were kept from onnx since the last `guarding` began, and what is wrong with each.
 _kept: list[tuple[str, str]] = []
 
@@ -60,7 +61,7 @@ def guarded_schema(schema: defs.OpSchema) -> defs.OpSchema:
 def guarding(operators: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
     """Let onnx infer those of ``operators`` (of its own domain) that need a guard behind it, for the time of the body; what was
     kept from it is in the list. One body at a time runs in a process."""
-    with _lock, ExitStack() as stack:
+    with LOCK, ExitStack() as stack:
         _kept.clear()
         for op_type in GUARDS.keys() & set(operators):
             most = defs.onnx_opset_version()

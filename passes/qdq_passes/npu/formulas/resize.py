@@ -137,6 +137,7 @@ def _output(
     factors = np.asarray(np.array(output, np.float32) / np.array(shape, np.float32), np.float32)
     if policy != "stretch":
         one = (min if policy == "not_larger" else max)(factors[axes])
+        _refuse_long(one * np.array(shape, np.float32)[axes])
         for axis in axes:
             factors[axis] = one
             output[axis] = int(np.floor(np.float64(one * np.float32(shape[axis])) + 0.5))

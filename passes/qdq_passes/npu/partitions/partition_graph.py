@@ -66,10 +66,12 @@ def compute_nodes(units: Iterable[Unit]) -> int:
 
 def bytes_of(value: ir.Value) -> int:
     """Bytes of ``value`` in one inference; two 4-bit elements are a byte. A dimension, or a whole shape, that is not known counts
-    as 1, an unknown type as float32."""
+    as 1, an unknown type as float32, and so do texts."""
     shape = next((v.shape for v in itertools.chain((value,), _same_shape(value)) if v.shape is not None), ())
     count = math.prod(d if isinstance(d, int) else 1 for d in shape)
-    return -(-count * (_element_type(value) or ir.DataType.FLOAT).bitwidth // 8)
+    dtype = _element_type(value)
+    plain = ir.DataType.FLOAT if dtype in (None, ir.DataType.STRING, ir.DataType.UNDEFINED) else dtype
+    return -(-count * plain.bitwidth // 8)
 
 
 def weight_bytes(units: Iterable[Unit]) -> int:
