@@ -18,6 +18,7 @@ from qdq_passes.graph.uses import all_nodes, is_standard, label
 
 #: Set on calls while they are inlined: onnx_ir copies a call's metadata to the nodes of its body.
 _CALL = "qdqtool.call"
+_OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,13 @@ def _inline(model: ir.Model, functions: list[ir.Function]) -> None:
 
 
 def _refuse_left_out(node: ir.Node, opset: int) -> None:
-    """Refuse a node of a body that needs an input which the call left out."""
+    """Refuse a node of a body whose last inputs a call left out, where the operator needs them."""
     if is_standard(node, node.op_type) and defs.has(node.op_type, opset):
         schema = defs.get_schema(node.op_type, opset)
-        given = [*node.inputs, *[None] * schema.min_input]
-        needed = zip(
-            given, schema.inputs[: schema.min_input], strict=False
-        )  # those of a Loop that count may be left out
+        count = max((place + 1 for place, value in enumerate(node.inputs) if value is not None), default=0)
         if any(
-            value is None and formal.option != defs.OpSchema.FormalParameterOption.Optional for value, formal in needed
-        ):
+            formal.option != _OPTIONAL for formal in schema.inputs[count : schema.min_input]
+        ):  # a Loop's may be left out
             message = "needs an input of its function that the call leaves out"
             raise ModelError(message, where=label(node), hint="export the model again")
 

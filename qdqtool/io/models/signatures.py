@@ -30,6 +30,7 @@ _WORDS: dict[int, str] = {
     A.TYPE_PROTO: "a type", A.TYPE_PROTOS: "types", A.SPARSE_TENSOR: "a sparse tensor", A.SPARSE_TENSORS: "sparse tensors",
 }  # fmt: skip
 _LATEST = 2**31 - 1
+_VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 #: Attributes that must be positive wherever they stand: onnx divides by them.
 POSITIVE = frozenset({"blocksize", "dilations", "group", "kernel_shape", "num_outputs", "strides"})
 #: Operators that draw random numbers.
@@ -47,12 +48,15 @@ class Signature:
         outputs: likewise.
         kinds: attribute → its kind; those of other versions of the operator are among them.
         needed: attributes that it must have.
+        many: the input from which on it takes any number, none of which may be left out; None where it takes so many, or it is
+            not known.
     """
 
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     kinds: Mapping[str, int]
     needed: tuple[str, ...]
+    many: int | None = None
 
     def check(self, node: onnx.NodeProto, where: str) -> None:
         """Raise `ModelError` for the first thing of ``node`` that is not as the operator wants it."""
@@ -61,6 +65,9 @@ class Signature:
         missing = [name for name in self.needed if all(name != a.name for a in node.attribute)]
         if missing:
             raise ModelError(f"it has no attribute {missing[0]!r}", where=where, hint=f"{node.op_type} needs one")
+        if self.many is not None and "" in node.input[self.many :]:  # onnxruntime ends the process on one
+            message = f"it leaves out one of the inputs of which {node.op_type} takes any number"
+            raise ModelError(message, where=where, hint="export the model again")
         for what, values, (least, most) in (("input", node.input, self.inputs), ("output", node.output, self.outputs)):
             if not least <= len(values) <= most:
                 wanted = f"{least}" if least == most else f"{least} to {most}" if most < _LATEST else f"{least} or more"
@@ -152,7 +159,8 @@ def _of_onnx(op_type: str, domain: str, version: int) -> Signature | None:
     if op_type == "Cast" and not domain:
         kinds["to"] = A.INT  # no runtime has the Cast to a text of opset 5
     needed = tuple(name for name, a in schema.attributes.items() if a.required)
-    return Signature((schema.min_input, most[0]), (schema.min_output, most[1]), kinds, needed)
+    many = next((place for place, formal in enumerate(schema.inputs) if formal.option == _VARIADIC), None)
+    return Signature((schema.min_input, most[0]), (schema.min_output, most[1]), kinds, needed, many)
 
 
 def _versions(op_type: str, domain: str, most: int) -> Iterator[onnx.defs.OpSchema]:

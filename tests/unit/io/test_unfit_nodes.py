@@ -23,7 +23,7 @@ FUNCTIONS = f"""<domain: "f", opset_import: ["" : 21]> F <dtype, group> (a) => (
 
 
 @pytest.mark.parametrize("text", [
-    "[n] y = ReduceMean <axes = 1> (x)", "[n] y = com.microsoft.QuickGelu <alpha = 1> (x)", "[n] y = Cast (x)",
+    "[n] y = ReduceMean <axes = 1> (x)", "[n] y = com.microsoft.QuickGelu <alpha = 1> (x)", "[n] y = Cast (x)", '[n] y = Max (x, "", x)',
     "[n] y = RandomNormalLike <scale = 0.0> (x)", "[n] y = RandomUniformLike <low = 2.0> (x)", "[n] y = Cast <to = 99> (x)", "[n] y = MatMul (x)", "[n] y, z = Relu (x)", "[n] y = GatherND <batch_dims = -1> (x, i)",
     "[n] y = MaxPool <kernel_shape = [2], strides = [0]> (x)", "[n] y = Transpose <perm = [0, 0]> (x)", "[n] y = Gemm (x, v)",
     "[n] y = BatchNormalization (x, v, v, v, u)", "[n] y = Conv (x, k, u)", "[n] y = Conv <kernel_shape = [3]> (x, k)",
