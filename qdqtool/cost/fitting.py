@@ -1,0 +1,63 @@
+"""Least squares with priors: coefficients of a form from the logarithms of measured times.
+
+The step is Gauss-Newton's on the log posterior; rows far off count less (weights of a t distribution), and the assumed noise
+sinks from step to step, so that the first steps follow all rows. Everything is numpy, deterministic, without a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+#: Coefficients [n] → log times [rows] and their derivatives [rows, n].
+Predict = Callable[[Array], tuple[Array, Array]]
+
+#: Degrees of freedom of the noise: a row three sigmas off counts a third.
+FREEDOM = 4.0
+#: What the assumed noise begins with and what is left of it after a step.
+FIRST_NOISE, COOLING = 0.5, 0.75
+#: The largest change of a coefficient in a step, and the largest one of the last.
+LONGEST, SHORTEST = 1.0, 1e-4
+MOST_STEPS = 80
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Coefficients after the rows were seen.
+
+    Args:
+        mean: [n].
+        covariance: [n, n].
+    """
+
+    mean: Array
+    covariance: Array
+
+
+def fit(predict: Predict, prior: Posterior, log_ms: Array, noise: float) -> Posterior:
+    """The posterior of a form's coefficients.
+
+    Args:
+        predict: the form on the rows.
+        prior: of the coefficients, before a row is seen.
+        log_ms: logarithms of the measured times [rows].
+        noise: standard deviation of ``log_ms`` around the form.
+    """
+    inverse = np.linalg.inv(prior.covariance)
+    mean = prior.mean.copy()
+    precision = inverse
+    for step in range(MOST_STEPS):
+        sigma = max(noise, FIRST_NOISE * COOLING**step)
+        predicted, slopes = predict(mean)
+        off = log_ms - predicted
+        weights = (FREEDOM + 1) / (FREEDOM + (off / sigma) ** 2)
+        precision = slopes.T @ (slopes * weights[:, None]) / sigma**2 + inverse
+        change = np.linalg.solve(precision, slopes.T @ (weights * off) / sigma**2 - inverse @ (mean - prior.mean))
+        largest = float(np.abs(change).max(initial=0.0))
+        mean = mean + change * min(1.0, LONGEST / max(largest, SHORTEST))
+        if largest < SHORTEST and sigma == noise:
+            break
+    return Posterior(mean, np.linalg.inv(precision))

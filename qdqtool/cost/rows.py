@@ -1,0 +1,96 @@
+"""Measured times, one a row, as the public rows have them: a network's run, a prefill, a token of a decode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Phase = Literal["", "prefill", "decode"]
+
+#: Milliseconds of a second.
+MS = 1000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One published or measured time.
+
+    Args:
+        id: what it is called in reports; unique in its file.
+        model: the network, or the language model by a name of `shapes`.
+        stack: the runtime: ``qnn_dlc``, ``genie``, ``llm.npu``.
+        precision: as published: ``float``, ``w8a8``, ``w4a16``.
+        value: in ``unit``.
+        unit: ``ms``, or ``tok/s``.
+        metric: ``latency`` of one run or token, ``latency_total`` of a whole decode, ``throughput`` in tokens a second.
+        chip: its name; "" where only the board is told.
+        device: the board.
+        phase: of a language model; "" of a network.
+        component: part of a network of several.
+        seq_len: prefill: tokens; decode: context at that moment; 0 where it is not told.
+        ctx: static context the graph was compiled for; 0 where it is not told.
+        out_tokens: tokens of a ``latency_total``.
+        batch: inputs at once.
+        month: when it was measured, ``2026-02``; "" where it is not told.
+        source: where it was read.
+        suspect: whether it contradicts its own table.
+        duplicate: whether the same measurement stands under another name as well.
+    """
+
+    id: str
+    model: str
+    stack: str
+    precision: str
+    value: float
+    unit: str = "ms"
+    metric: str = "latency"
+    chip: str = ""
+    device: str = ""
+    phase: Phase = ""
+    component: str = ""
+    seq_len: int = 0
+    ctx: int = 0
+    out_tokens: int = 0
+    batch: int = 1
+    month: str = ""
+    source: str = ""
+    suspect: bool = False
+    duplicate: bool = False
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds of one run, one prefill or one token."""
+        return self.value_of(self.value)
+
+    def value_of(self, number: float) -> float:
+        """Milliseconds where ``number`` is in the row's unit, and the other way round: the two are each other's inverse."""
+        if self.metric == "throughput":
+            return (self.seq_len if self.phase == "prefill" else 1) * MS / number
+        return number
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """The row of one entry of ``rows``; columns that it does not know are let be."""
+        out = data.get("out_range")
+        return cls(
+            id=str(data["id"]),
+            model=str(data.get("model") or ""),
+            stack=str(data.get("stack") or ""),
+            precision=str(data.get("precision") or ""),
+            value=float(data["value"]),
+            unit=str(data.get("unit") or "ms"),
+            metric=str(data.get("metric") or "latency"),
+            chip=str(data.get("chip") or ""),
+            device=str(data.get("device") or ""),
+            phase=data.get("phase") if data.get("phase") in ("prefill", "decode") else "",  # type: ignore[arg-type]
+            component=str(data.get("component") or ""),
+            seq_len=int(data.get("seq_len") or 0),
+            ctx=int(data.get("ctx") or 0),
+            out_tokens=round(sum(out) / 2) if out else 0,
+            batch=int(data.get("batch") or 1),
+            month=str(data.get("month") or ""),
+            source=str(data.get("source") or ""),
+            suspect=bool(data.get("suspect")),
+            duplicate=bool(data.get("duplicate")),
+        )
