@@ -1,7 +1,7 @@
 """Least squares with priors: coefficients of a form from the logarithms of measured times.
 
-The step is Gauss-Newton's on the log posterior; rows far off count less (weights of a t distribution), and the assumed noise
-sinks from step to step, so that the first steps follow all rows. Everything is numpy, deterministic, without a seed."""
+The step is Gauss-Newton's on the log posterior, halved until it gains; rows far off count less (noise of a t distribution), and the
+assumed noise sinks from step to step, so that the first steps follow all rows. Everything is numpy, deterministic, without a seed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Predict = Callable[[Array], tuple[Array, Array]]
 #: Degrees of freedom of the noise: a row three sigmas off counts a third.
 FREEDOM = 4.0
 #: What the assumed noise begins with and what is left of it after a step.
-FIRST_NOISE, COOLING = 0.5, 0.75
-#: The largest change of a coefficient in a step, and the largest one of the last.
-LONGEST, SHORTEST = 1.0, 1e-4
-MOST_STEPS = 80
+FIRST_NOISE, COOLING = 0.5, 0.7
+#: The largest change of a coefficient in a step, that of the last step, and how often a step is halved.
+LONGEST, SHORTEST, HALVINGS = 1.0, 1e-4, 6
+MOST_STEPS = 60
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Coefficients after the rows were seen.
+    """Coefficients and how sure they are.
 
     Args:
         mean: [n].
@@ -48,16 +48,27 @@ def fit(predict: Predict, prior: Posterior, log_ms: Array, noise: float) -> Post
     """
     inverse = np.linalg.inv(prior.covariance)
     mean = prior.mean.copy()
+    predicted, slopes = predict(mean)
     precision = inverse
+
+    def loss(at: Array, log_times: Array, sigma: float) -> float:
+        rows = (FREEDOM + 1) / 2 * np.log1p(((log_ms - log_times) / sigma) ** 2 / FREEDOM).sum()
+        return float(rows + (at - prior.mean) @ inverse @ (at - prior.mean) / 2)
+
     for step in range(MOST_STEPS):
         sigma = max(noise, FIRST_NOISE * COOLING**step)
-        predicted, slopes = predict(mean)
         off = log_ms - predicted
         weights = (FREEDOM + 1) / (FREEDOM + (off / sigma) ** 2)
         precision = slopes.T @ (slopes * weights[:, None]) / sigma**2 + inverse
         change = np.linalg.solve(precision, slopes.T @ (weights * off) / sigma**2 - inverse @ (mean - prior.mean))
-        largest = float(np.abs(change).max(initial=0.0))
-        mean = mean + change * min(1.0, LONGEST / max(largest, SHORTEST))
-        if largest < SHORTEST and sigma == noise:
+        change *= min(1.0, LONGEST / max(float(np.abs(change).max(initial=0.0)), SHORTEST))
+        before = loss(mean, predicted, sigma)
+        for _ in range(HALVINGS):
+            tried, slopes_there = predict(mean + change)
+            if loss(mean + change, tried, sigma) <= before:
+                break
+            change /= 2
+        mean, predicted, slopes = mean + change, tried, slopes_there
+        if float(np.abs(change).max(initial=0.0)) < SHORTEST and sigma == noise:
             break
     return Posterior(mean, np.linalg.inv(precision))

@@ -1,0 +1,241 @@
+"""What each node of a graph has to do, judged after the folding that a compiler does, before any chip is asked how long it takes.
+
+No weight is read: tensors of more than `SMALL` bytes count by their shapes alone, so that a graph without its data file is enough.
+Folded are constants and shape arithmetic; one function each are a norm, a GELU, a SiLU, a softmax in its pieces; nothing costs a
+QDQ pair, a reshape, an activation or a BatchNormalization behind its layer, a bias behind its product, a repeated KV head."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.annotate import PART
+from qdq_passes.graph.operators.fused_products import is_attention
+from qdq_passes.graph.operators.kinds import ELEMENTWISE, NORMS, is_passed, kind_of
+from qdq_passes.graph.operators.macs import macs_of
+from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.uses import FLOAT_TYPES, integer_of, integers_of, is_constant, label, only_reader, readers
+from qdq_passes.pipeline.pipeline import run_pipeline
+
+#: Bytes of a constant up to which its values are looked at: shapes, axes, scalars.
+SMALL = 1024
+
+#: What stands before the counting, on a copy that is thrown away.
+FOLDING = (
+    "give-names,lift-constants,remove-identity,infer-shapes,fold-constants,remove-identity,infer-shapes,remove-nan-guards,"
+    + ",".join(
+        f"fuse-{name}{{into=group}}"
+        for name in ("layer-norm", "rms-norm", "gelu", "silu", "hard-swish", "l2-norm", "instance-norm")
+    )
+)
+
+Kind = Literal["dense", "grouped", "depthwise", "product", "move", "elementwise", "function", "pool"]
+
+#: Layers, the activations that they compute themselves, and what costs nothing in a compiled graph.
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_INSIDE = ("Clip", "LeakyRelu", "PRelu", "Relu")
+_FREE = frozenset({"Constant", "ConstantOfShape", "Flatten", "Range", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
+_FUNCTIONS = frozenset({"Cos", "Erf", "Exp", "Gelu", "Log", "LogSoftmax", "Mish", "Pow", "Sigmoid", "Sin", "Softmax", "Softplus",
+                        "Sqrt", "Swish", "Tanh"}) | NORMS - {"BatchNormalization"}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """What one node, or a group that is one operator, does in one run of batch 1.
+
+    Args:
+        name: of the node, or of the group's first.
+        op: its operator, or the one that the group computes.
+        kind: which of the form's terms it belongs to.
+        macs: multiply-accumulates.
+        weights: elements of its constants of more than one dimension.
+        reads: elements that flow in.
+        writes: elements that flow out; of a pool those that its windows read.
+        width: input channels of one group of a grouped convolution, else 0.
+    """
+
+    name: str
+    op: str
+    kind: Kind
+    macs: int = 0
+    weights: int = 0
+    reads: int = 0
+    writes: int = 0
+    width: int = 0
+
+
+def counted(model: ir.Model) -> list[Count]:
+    """The nodes of ``model`` that a compiled graph spends time on, in order; ``model`` is changed and good for nothing else.
+
+    Raises:
+        UnsupportedError: a shape is not static after the folding.
+    """
+    if model.functions:
+        run_pipeline(model, "inline-functions")
+    weights = _without_weights(model)
+    run_pipeline(model, FOLDING)
+    return _Counting(model, weights).run()
+
+
+def _without_weights(model: ir.Model) -> set[str]:
+    """Make inputs of the large constants, so that nobody reads them; returns their names."""
+    graph = model.graph
+    names = set()
+    for node in list(graph):
+        value = node.outputs[0] if node.op_type == "Constant" and node.outputs else None
+        if value is not None and value.const_value is not None and value.const_value.nbytes > SMALL:
+            names.add(value.name or "")
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and (tensor.nbytes > SMALL or _is_missing(tensor)):
+            del graph.initializers[name]
+            value.const_value = None
+            value.shape, value.dtype = ir.Shape(tensor.shape), tensor.dtype
+            if not value.is_graph_input():
+                graph.inputs.append(value)
+            names.add(name)
+    return names
+
+
+def _is_missing(tensor: ir.TensorProtocol) -> bool:
+    return isinstance(tensor, ir.ExternalTensor) and not os.path.exists(tensor.path)
+
+
+class _Counting:
+    def __init__(self, model: ir.Model, weights: set[str]) -> None:
+        self.nodes = list(model.graph)
+        self.fixed = {value for value in model.graph.inputs if value.name in weights}
+        self.fixed.update(model.graph.initializers.values())
+        self.counts: list[Count] = []
+        self.seen: set[str] = set()
+
+    def run(self) -> list[Count]:
+        for node in self.nodes:
+            data = [value for value in node.inputs if value is not None]
+            if all(value in self.fixed or is_constant(value) for value in data) and not node.op_type.startswith("Random"):
+                self.fixed.update(node.outputs)
+            elif (found := self._count(node)) is not None:
+                self.counts.append(found)
+        return self.counts
+
+    def _count(self, node: ir.Node) -> Count | None:
+        kind = kind_of(node)
+        if kind in _FREE or is_passed(node) or not node.outputs:
+            return None
+        if (node.outputs[0].dtype or ir.DataType.FLOAT) not in FLOAT_TYPES and not node.op_type.startswith("QLinear"):
+            return None
+        part = PART.get(node)
+        if part is not None:
+            if part.of in self.seen:
+                return None
+            self.seen.add(part.of)
+            return self._made(node, "function", op=part.operator)
+        if kind in _LAYERS or is_attention(node):
+            return self._layer(node, kind)
+        if self._is_inside(node, kind):
+            return None
+        if kind in _FUNCTIONS:
+            return self._made(node, "function")
+        if "Pool" in kind or kind.startswith(("Reduce", "Arg")):
+            return self._pool(node)
+        return self._made(node, "elementwise" if kind in ELEMENTWISE or kind == "BatchNormalization" else "move")
+
+    def _is_inside(self, node: ir.Node, kind: str) -> bool:
+        """Whether ``node`` costs nothing beside the one it stands behind or before."""
+        source = node.inputs[0]
+        maker = source.producer() if source is not None else None
+        behind = kind_of(maker) if maker is not None and source is not None and only_reader(source) is node else ""
+        if kind in _INSIDE:
+            return behind in (*_LAYERS, "Add", "BatchNormalization")
+        if kind == "BatchNormalization":
+            return behind in ("Conv", "ConvTranspose", "Gemm")
+        if kind == "Add":
+            return any(self._is_bias(node, index) for index in (0, 1))
+        if kind == "Expand":
+            return _feeds_products(node.outputs[0])
+        return kind == "Transpose" and _is_renaming(node)
+
+    def _is_bias(self, node: ir.Node, index: int) -> bool:
+        value, other = node.inputs[index], node.inputs[1 - index]
+        maker = value.producer() if value is not None else None
+        return other in self.fixed and maker is not None and kind_of(maker) in _LAYERS and only_reader(value) is node
+
+    def _layer(self, node: ir.Node, kind: str) -> Count:
+        macs = macs_of(node)
+        if macs is None:
+            raise _not_static(node)
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        if is_attention(node) or (weight is not None and self._source(weight) not in self.fixed):
+            return self._made(node, "product", macs=macs)
+        sizes = _sizes(node, weight)
+        groups, width = integer_of(node, "group", 1), sizes[1] if len(sizes) > 1 else 1
+        if kind not in ("Conv", "ConvTranspose") or groups == 1:
+            return self._made(node, "dense", macs=macs, weights=math.prod(sizes))
+        form: Kind = "depthwise" if width == 1 else "grouped"
+        return self._made(node, form, macs=macs, weights=math.prod(sizes), width=width)
+
+    def _source(self, value: ir.Value) -> ir.Value:
+        """``value`` before the pairs and casts it went through."""
+        while (maker := value.producer()) is not None and is_passed(maker) and maker.inputs[0] is not None:
+            value = maker.inputs[0]
+        return value
+
+    def _pool(self, node: ir.Node) -> Count:
+        window = math.prod(integers_of(node, "kernel_shape")) if integers_of(node, "kernel_shape") else 0
+        read = math.prod(_sizes(node, node.inputs[0]))
+        return self._made(node, "pool", writes=math.prod(_sizes(node, node.outputs[0])) * window if window else read)
+
+    def _made(
+        self, node: ir.Node, kind: Kind, *, op: str = "", macs: int = 0, weights: int = 0, writes: int | None = None, width: int = 0
+    ) -> Count:
+        flowing = [value for value in node.inputs if value is not None and value not in self.fixed and not is_constant(value)]
+        return Count(
+            name=label(node),
+            op=op or node.op_type,
+            kind=kind,
+            macs=macs,
+            weights=weights,
+            reads=sum(math.prod(_sizes(node, value)) for value in flowing),
+            writes=sum(math.prod(_sizes(node, v)) for v in node.outputs if v.name) if writes is None else writes,
+            width=width,
+        )
+
+
+def _sizes(node: ir.Node, value: ir.Value | None) -> list[int]:
+    sizes = static_sizes(value)
+    if sizes is None:
+        raise _not_static(node)
+    return sizes
+
+
+def _not_static(node: ir.Node) -> UnsupportedError:
+    return UnsupportedError(
+        "its shapes are not static", where=label(node), hint="make them so: qdqtool fix-shapes, or qdqtool split for a decoder"
+    )
+
+
+def _is_renaming(node: ir.Node) -> bool:
+    """Whether a Transpose leaves the elements where they are, or is the turned operand of a product."""
+    order, sizes = integers_of(node, "perm"), static_sizes(node.inputs[0])
+    if sizes is None or not order:
+        return False
+    kept = [axis for axis in order if sizes[axis] != 1]
+    if kept == sorted(kept):
+        return True
+    rank = len(order)
+    turned = order == [*range(rank - 2), rank - 1, rank - 2]
+    return turned and all(kind_of(reader) == "MatMul" for reader, _ in readers(node.outputs[0]))
+
+
+def _feeds_products(value: ir.Value) -> bool:
+    """Whether all that reads ``value``, through reshapes and transposes, are products: KV heads that are repeated."""
+    found = readers(value)
+    return bool(found) and all(
+        kind_of(reader) == "MatMul"
+        or (kind_of(reader) in ("Reshape", "Transpose", "Unsqueeze") and _feeds_products(reader.outputs[0]))
+        for reader, _ in found
+    )
