@@ -18,6 +18,7 @@ from qdq_passes.numerics.documents import json_of
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 _AMOUNT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*)?")
+_BAR = re.compile(r"^ *\|", re.MULTILINE)
 #: Unit of a row and factor to it, by the unit as people write it.
 _UNITS = {
     **dict.fromkeys(("s", "sec", "seconds"), ("ms", 1e3)),
@@ -111,16 +112,16 @@ class Source:
         return tuple(self.table(self.text))
 
     def table(self, text: str, skipped: int = 0) -> Iterator[Record]:
-        """The lines of the CSV or markdown table ``text``, which stands behind ``skipped`` lines of the file.
+        """The lines of the CSV or markdown table ``text``, behind ``skipped`` lines of the file; its header may recur.
 
         Raises:
             ModelError: as `records`.
         """
-        lines = list(_markdown(text) if text.lstrip().startswith("|") else self._csv(text))
+        lines = list(_markdown(text) if _BAR.search(text) else self._csv(text))
         header = [name.strip().lower() for name in lines[0][1]] if lines else []
         if twice := next((name for name in header if name and header.count(name) > 1), ""):
             raise self.bad(f"line {lines[0][0] + skipped}", f"the column {twice!r} stands twice")
-        for number, (line, cells) in enumerate(lines[1:], 1):
+        for number, (line, cells) in enumerate((item for item in lines[1:] if item[1] != lines[0][1]), 1):
             if len(cells) > len(header):
                 raise self.bad(f"line {line + skipped}", f"{len(cells)} cells under {len(header)} columns")
             yield Record(f"line {line + skipped}", number, dict(zip(header, cells, strict=False)))

@@ -28,7 +28,7 @@ LLAMA: list[dict[str, Any]] = [
      "test_time": "2026-03-01T10:02:00Z"},
 ]  # fmt: skip
 LLAMA_CSV = "\n".join(
-    ",".join(f'"{cell}"' for cell in line) for line in [LLAMA[0].keys(), *(row.values() for row in LLAMA)]
+    ",".join(f'"{cell}"' for cell in line) for line in [list(LLAMA[0]), *(list(row.values()) for row in LLAMA)]
 )
 LLAMA_MD = """
 | model                   |     size | backend | ngl |            test |           t/s |
@@ -112,7 +112,7 @@ def read(tmp_path: Path, text: str, name: str = "times", **given: Any) -> list[R
         (json.dumps(LLAMA), ("2026-03",)),
         ("\n".join(map(json.dumps, LLAMA)), ("2026-03",)),
         (LLAMA_CSV, ("2026-03",)),
-        (LLAMA_MD, ("",)),
+        (f"load_backend: HTP\n{LLAMA_MD}\nbuild: 1\n", ("",)),
     ],
     ids=["json", "jsonl", "csv", "md"],
 )
