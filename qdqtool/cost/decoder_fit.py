@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qdqtool.cost.decoders import FORMS, Call, Design, Form
-from qdqtool.cost.fitting import Array, Posterior, fit
+from qdqtool.cost.fitting import Array, Posterior, Predict, fit
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import DecoderShape, shape_named
 
@@ -24,8 +24,10 @@ CHIPS = {"Krackan": "Krackan XDNA2"}
 NOISE, NOISE_ROWS = 0.05, 4.0
 #: How many groups the prior of a distance between groups is worth, and how far apart (chip, stack) and families are to begin with.
 SPREAD_GROUPS = 4.0
-STACK_SHARE, FAMILY_SHARE = 0.5, 1.0
+STACK_SHARE, FAMILY_SHARE = 1.0, 1.0
 ROUNDS = 8
+#: A row counts as at most so many noises² off when the noise is looked for.
+FAR_OFF = 4.0
 #: Half the width of an 80 % interval, in standard deviations; how many rows say that the standard deviations are right.
 EIGHTY, SCALE_ROWS = 1.2816, 10
 
@@ -38,7 +40,7 @@ class ChipFit:
         form: of the runtime.
         posterior: of log coefficients, for a model that was not seen; its covariance has the distance between models in it.
         near: the same for a family (``qwen``) and for a model (``Qwen3-8B``) of which there were rows.
-        noise: standard deviation of log ms, per row.
+        noise: standard deviation of log ms of a row, by phase.
         model_sd: of log coefficients between models [coefficients].
         scale: factor on standard deviations with which left-out models' intervals hold what they promise.
         training: lowest and highest of tokens, context and weights (products a token).
@@ -47,7 +49,7 @@ class ChipFit:
     form: Form
     posterior: Posterior
     near: Mapping[str, Posterior]
-    noise: float
+    noise: Mapping[str, float]
     model_sd: Array
     scale: float
     training: Mapping[str, tuple[float, float]]
@@ -60,7 +62,7 @@ class ChipFit:
         """Log milliseconds of a call, and their standard deviation."""
         known = self.posterior_of(shape)
         log, slopes = Design.of(self.form, [(shape, call)]).log_ms(known.mean)
-        return float(log[0]), self.scale * math.sqrt(float(slopes[0] @ known.covariance @ slopes[0]) + self.noise**2)
+        return float(log[0]), self.scale * math.sqrt(float(slopes[0] @ known.covariance @ slopes[0]) + self.noise[call.phase] ** 2)
 
     def interval(self, shape: DecoderShape, call: Call) -> tuple[float, float, float]:
         """Milliseconds of a call, and the ends of the 80 % interval."""
@@ -119,6 +121,17 @@ def observed(rows: Sequence[Row], form: Form) -> list[Observed]:
     return found
 
 
+def fit_rows(predict: Predict, prior: Posterior, log_ms: Array, sigma: Array) -> Posterior:
+    """`fit` where each row has a noise of its own [rows]."""
+    relative = sigma / sigma.min()
+
+    def even(theta: Array) -> tuple[Array, Array]:
+        log, slopes = predict(theta)
+        return log / relative, slopes / relative[:, None]
+
+    return fit(even, prior, log_ms / relative, float(sigma.min()))
+
+
 class _Levels:
     """One long vector of μ and the offsets of all groups, and the rows that each of them moves.
 
@@ -137,7 +150,8 @@ class _Levels:
         chip, model = np.array([p.chip for p in parts]), np.array([p.model for p in parts])
         self.first = {"chip": chip, "stack": STACK_SHARE * chip, "family": FAMILY_SHARE * model, "model": model}
         self.spread = dict(self.first)
-        self.noise = NOISE
+        self.phases = np.array([r.call.phase for r in rows])
+        self.noise = {"prefill": NOISE, "decode": NOISE}
         for _ in range(ROUNDS):
             self.found = self._fitted()
 
@@ -146,21 +160,28 @@ class _Levels:
         log, slopes = self.design.log_ms(self.members @ vector.reshape(-1, len(self.form.coefficients)))
         return log, np.einsum("rm,rn->rmn", self.members, slopes).reshape(len(log), -1)
 
+    @property
+    def sigma(self) -> Array:
+        """The noise of each row."""
+        return np.array([self.noise[phase] for phase in self.phases])
+
     def _fitted(self) -> Posterior:
         """One round: the vector under the distances, then the distances and the noise under the vector."""
         parts = self.form.coefficients
         n = len(parts)
         sds = np.concatenate([[p.sd for p in parts], *(self.spread[level] for level, _ in self.groups)])
         mean = np.concatenate([np.log([p.ms for p in parts]), np.zeros(n * len(self.groups))])
-        found = fit(self.predict, Posterior(mean, np.diag(sds**2)), self.log_ms, self.noise)
+        found = fit_rows(self.predict, Posterior(mean, np.diag(sds**2)), self.log_ms, self.sigma)
         squares = (found.mean**2 + np.diag(found.covariance)).reshape(-1, n)[1:]
         for level, first in self.first.items():
             own = squares[[group[0] == level for group in self.groups]]
             self.spread[level] = np.sqrt((SPREAD_GROUPS * first**2 + own.sum(axis=0)) / (SPREAD_GROUPS + len(own)))
         log, slopes = self.predict(found.mean)
-        off = np.minimum((self.log_ms - log) ** 2, 4 * self.noise**2)
+        off = np.minimum((self.log_ms - log) ** 2, FAR_OFF * self.sigma**2)
         off += np.einsum("rn,nm,rm->r", slopes, found.covariance, slopes)
-        self.noise = math.sqrt((NOISE_ROWS * NOISE**2 + off.sum()) / (NOISE_ROWS + len(off)))
+        for phase in self.noise:
+            own = off[self.phases == phase]
+            self.noise[phase] = math.sqrt((NOISE_ROWS * NOISE**2 + own.sum()) / (NOISE_ROWS + len(own)))
         return found
 
     def posterior(self, *groups: tuple[str, str]) -> Posterior:
@@ -186,7 +207,7 @@ class _Levels:
             if level == "model":
                 near[name] = self.posterior(*board, ("family", family_of(name)), ("model", name))
         unseen = self.posterior(*board, ("family", ""), ("model", ""))
-        return ChipFit(self.form, unseen, near, self.noise, self.spread["model"], 1.0, _training(own))
+        return ChipFit(self.form, unseen, near, dict(self.noise), self.spread["model"], 1.0, _training(own))
 
 
 def _training(rows: Sequence[Observed]) -> dict[str, tuple[float, float]]:

@@ -23,6 +23,10 @@ Resource = Literal["mac", "weights", "cache", "dispatch", "cpu"]
 OVERLAP = 3.0
 #: Cores of an NPU that is an array of cores: a head is one core's work.
 CORES = 32
+#: Chunks in which the gaps of a pipeline of chunks shrink by e.
+GAPS = 1.5
+#: Elements of 16 bits that fit into the 8 MB beside a Hexagon's matrix unit.
+TIGHTLY_COUPLED = 4 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,14 +180,16 @@ def static_context(shape: DecoderShape, call: Call) -> list[Term]:
     """One chunk of ``tokens``, or one token, against the whole context that the graph was compiled for, full or not."""
     g, attended = 1e9, shape.attended(call.context)
     bits = weight_bits(call.precision)
-    slow = () if re.search(r"a\d", call.precision) else ("float",)
-    size = shape.layers * shape.layer_weights * bits / 8 + shape.head_weights * max(bits, 16 if slow else 8) / 8
+    factors = ("pace",) if re.search(r"a\d", call.precision) else ("pace", "float")
+    size = shape.layers * shape.layer_weights * bits / 8 + shape.head_weights * max(bits, 16 if "float" in factors else 8) / 8
+    spilled = shape.layers * max(0, call.tokens * shape.ffn - TIGHTLY_COUPLED)
     return [
-        Term("products", "mac", shape.weights * call.tokens / g, ("mac", *slow)),
-        Term("products", "weights", size / g, ("weights", *slow)),
-        Term("cache", "cache", attended * shape.cache_per_token / g, ("cache", *slow)),
-        Term("scores", "cache", attended * shape.heads * call.tokens / g, ("scores", *slow)),
-        Term("layers", "dispatch", shape.layers, ("layer",)),
+        Term("products", "mac", shape.weights * call.tokens / g, ("mac", *factors)),
+        Term("products", "weights", size / g, ("weights", *factors)),
+        Term("cache", "cache", attended * shape.cache_per_token / g, ("cache", *factors)),
+        Term("scores", "cache", attended * shape.heads * call.tokens / g, ("scores", *factors)),
+        Term("spilled", "cache", spilled / g, ("spilled", *factors)),
+        Term("layers", "dispatch", shape.layers, ("layer", *factors)),
     ]
 
 
@@ -208,8 +214,8 @@ def streaming(shape: DecoderShape, call: Call) -> list[Term]:
 
 
 def pipelined_linear(shape: DecoderShape, call: Call) -> list[Term]:
-    """Linear layers on the NPU beside float attention on the CPU, in chunks that fill each other's gaps the better the more
-    there are: of the n-th chunk's serial time one n-th stays. A decode is the CPU's."""
+    """Linear layers on the NPU beside float attention and quantization on the CPU, in chunks that fill each other's gaps: of the
+    n-th chunk's serial time e^(-n / `GAPS`) stays. A decode is the CPU's."""
     g = 1e9
     linear = shape.layers * shape.layer_weights
     if call.phase == "decode":
@@ -219,7 +225,7 @@ def pipelined_linear(shape: DecoderShape, call: Call) -> list[Term]:
             Term("layers", "cpu", shape.layers, ("decode layer",)),
         ]
     chunks = call.tokens / call.chunk
-    filled = call.chunk * math.log1p(chunks)
+    filled = call.chunk * GAPS * -math.expm1(-chunks / GAPS)
     pairs = shape.attended_pairs(call.tokens) * shape.heads * shape.head_dim
     return [
         Term("linear", "mac", linear * call.tokens / g, ("mac",)),
@@ -240,12 +246,14 @@ STATIC_CONTEXT = Form(
     name="static-context",
     stacks=("genie", "qnn_context_binary"),
     coefficients=_coefficients(
-        ("mac", 0.12, 0.7, 0.4, 0.15, "GMAC"),
-        ("weights", 16.0, 0.4, 0.3, 0.12, "GB"),
-        ("cache", 40.0, 0.7, 0.3, 0.15, "G elements"),
-        ("scores", 3.0, 1.0, 0.3, 0.15, "G scores"),
-        ("layer", 0.1, 1.0, 0.4, 0.2, "layer"),
+        ("mac", 0.1, 0.7, 0.2, 0.15, "GMAC"),
+        ("weights", 14.0, 0.4, 0.15, 0.12, "GB"),
+        ("cache", 40.0, 0.7, 0.15, 0.15, "G elements"),
+        ("scores", 60.0, 0.7, 0.15, 0.2, "G scores"),
+        ("spilled", 2000.0, 0.7, 0.1, 0.15, "G elements"),
+        ("layer", 0.2, 1.0, 0.2, 0.2, "layer"),
         ("float", 2.0, 0.5, 0.1, 0.15, "factor"),
+        ("pace", 1.0, 0.01, 0.3, 0.01, "factor"),
     ),
     terms=static_context,
 )
