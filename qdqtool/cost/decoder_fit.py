@@ -24,8 +24,8 @@ CHIPS = {"Krackan": "Krackan XDNA2"}
 NOISE, NOISE_ROWS = 0.05, 4.0
 #: How many groups the prior of a distance between groups is worth, and how far apart (chip, stack) and families are to begin with.
 SPREAD_GROUPS = 4.0
-STACK_SHARE, FAMILY_SHARE = 1.0, 1.0
-ROUNDS = 8
+STACK_SHARE, FAMILY_SHARE, PAIR_SHARE = 1.0, 1.0, 0.5
+ROUNDS = 4
 #: A row counts as at most so many noises² off when the noise is looked for.
 FAR_OFF = 4.0
 #: Half the width of an 80 % interval, in standard deviations; how many rows say that the standard deviations are right.
@@ -84,7 +84,7 @@ class Observed:
         """Of each level the group that the row is of."""
         chip = chip_of(self.row)
         model = self.shape.name
-        return ("chip", chip), ("stack", f"{chip}|{self.row.stack}"), ("family", family_of(model)), ("model", model)
+        return ("chip", chip), ("stack", f"{chip}|{self.row.stack}"), ("family", family_of(model)), ("model", model), ("pair", f"{chip}|{model}")
 
 
 def family_of(name: str) -> str:
@@ -132,6 +132,17 @@ def fit_rows(predict: Predict, prior: Posterior, log_ms: Array, sigma: Array) ->
     return fit(even, prior, log_ms / relative, float(sigma.min()))
 
 
+def _groups(rows: Sequence[Observed]) -> tuple[list[tuple[str, str]], set[tuple[str, str]]]:
+    """The groups of the rows; and those left out of them because they have the same rows as a group of a level above."""
+    members: dict[tuple[str, str], set[int]] = {}
+    for at, row in enumerate(rows):
+        for group in row.groups:
+            members.setdefault(group, set()).add(at)
+    above = {level: [members[g] for g in members if g[0] == other] for level, other in (("stack", "chip"), ("pair", "model"))}
+    twins = {group for group in members if members[group] in above.get(group[0], [])}
+    return sorted(set(members) - twins), twins
+
+
 class _Levels:
     """One long vector of μ and the offsets of all groups, and the rows that each of them moves.
 
@@ -143,12 +154,12 @@ class _Levels:
     def __init__(self, form: Form, rows: Sequence[Observed]) -> None:
         parts = form.coefficients
         self.form, self.rows = form, rows
-        self.groups = sorted({group for row in rows for group in row.groups})
+        self.groups, self.twins = _groups(rows)
         self.design = Design.of(form, [(r.shape, r.call) for r in rows])
         self.log_ms = np.array([r.log_ms for r in rows])
         self.members = np.array([[1.0, *(group in r.groups for group in self.groups)] for r in rows])
         chip, model = np.array([p.chip for p in parts]), np.array([p.model for p in parts])
-        self.first = {"chip": chip, "stack": STACK_SHARE * chip, "family": FAMILY_SHARE * model, "model": model}
+        self.first = {"chip": chip, "stack": STACK_SHARE * chip, "family": FAMILY_SHARE * model, "model": model, "pair": PAIR_SHARE * model}
         self.spread = dict(self.first)
         self.phases = np.array([r.call.phase for r in rows])
         self.noise = {"prefill": NOISE, "decode": NOISE}
@@ -194,7 +205,7 @@ class _Levels:
             if group in self.groups:
                 at = n * (1 + self.groups.index(group))
                 take[:, at : at + n] = np.eye(n)
-            else:
+            elif group not in self.twins:
                 extra += self.spread[group[0]] ** 2
         return Posterior(take @ self.found.mean, take @ self.found.covariance @ take.T + np.diag(extra))
 
@@ -202,11 +213,11 @@ class _Levels:
         """What the rows say of a chip; of one without rows it is what they say of all."""
         board = ("chip", chip), ("stack", f"{chip}|{stack}")
         own = [r for r in self.rows if board[0] in r.groups] or self.rows
-        near = {name: self.posterior(*board, ("family", name), ("model", "")) for level, name in self.groups if level == "family"}
+        near = {name: self.posterior(*board, ("family", name), ("model", ""), ("pair", "")) for level, name in self.groups if level == "family"}
         for level, name in self.groups:
             if level == "model":
-                near[name] = self.posterior(*board, ("family", family_of(name)), ("model", name))
-        unseen = self.posterior(*board, ("family", ""), ("model", ""))
+                near[name] = self.posterior(*board, ("family", family_of(name)), ("model", name), ("pair", f"{chip}|{name}"))
+        unseen = self.posterior(*board, ("family", ""), ("model", ""), ("pair", ""))
         return ChipFit(self.form, unseen, near, dict(self.noise), self.spread["model"], 1.0, _training(own))
 
 

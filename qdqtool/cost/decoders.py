@@ -220,7 +220,8 @@ def pipelined_linear(shape: DecoderShape, call: Call) -> list[Term]:
     linear = shape.layers * shape.layer_weights
     if call.phase == "decode":
         return [
-            Term("weights", "cpu", shape.weights / g, ("decode",)),
+            Term("weights", "cpu", linear / g, ("decode",)),
+            Term("head", "cpu", shape.head_weights / g, ("decode head",)),
             Term("cache", "cpu", shape.attended(call.context) * shape.cache_per_token * 2 / g, ("decode",)),
             Term("layers", "cpu", shape.layers, ("decode layer",)),
         ]
@@ -277,13 +278,14 @@ PIPELINED_LINEAR = Form(
     name="pipelined-linear",
     stacks=("llm.npu",),
     coefficients=_coefficients(
-        ("mac", 0.25, 0.7, 0.2, 0.1, "GMAC"),
-        ("scores", 0.05, 1.0, 0.2, 0.1, "G elements"),
+        ("mac", 0.2, 0.5, 0.2, 0.1, "GMAC"),
+        ("scores", 0.05, 0.7, 0.2, 0.1, "G elements"),
         ("gaps", 0.4, 0.7, 0.2, 0.15, "GMAC"),
         ("vectors", 7000.0, 0.7, 0.2, 0.15, "G elements"),
-        ("layer", 1.0, 1.0, 0.2, 0.1, "layer of a chunk"),
-        ("decode", 20.0, 0.5, 0.2, 0.2, "GB"),
-        ("decode layer", 1.0, 1.0, 0.2, 0.2, "layer"),
+        ("layer", 1.5, 0.7, 0.2, 0.1, "layer of a chunk"),
+        ("decode", 20.0, 0.5, 0.2, 0.1, "GB"),
+        ("decode head", 50.0, 0.5, 0.2, 0.1, "G weights"),
+        ("decode layer", 1.0, 1.0, 0.2, 0.1, "layer"),
     ),
     terms=pipelined_linear,
 )
