@@ -22,7 +22,8 @@ from qdqtool.cost.shapes import DecoderShape, shape_named
 CHIPS = {"Krackan": "Krackan XDNA2"}
 #: Standard deviation of log ms around the form before a row is seen, and how many rows that is worth.
 NOISE, NOISE_ROWS = 0.05, 4.0
-#: How many groups the prior of a distance between groups is worth, and how far apart (chip, stack) and families are to begin with.
+#: How many groups the prior of a distance between groups is worth; distances of stacks on a chip, in shares of the chips', of
+#: families and of models on one chip, in shares of the models'.
 SPREAD_GROUPS = 4.0
 STACK_SHARE, FAMILY_SHARE, PAIR_SHARE = 1.0, 1.0, 0.5
 ROUNDS = 4
@@ -62,7 +63,16 @@ class ChipFit:
         """Log milliseconds of a call, and their standard deviation."""
         known = self.posterior_of(shape)
         log, slopes = Design.of(self.form, [(shape, call)]).log_ms(known.mean)
-        return float(log[0]), self.scale * math.sqrt(float(slopes[0] @ known.covariance @ slopes[0]) + self.noise[call.phase] ** 2)
+        return float(log[0]), self.scale * math.sqrt(
+            float(slopes[0] @ known.covariance @ slopes[0]) + self.noise[call.phase] ** 2
+        )
+
+    def seen(self, shape: DecoderShape, calls: Sequence[Call], log_ms: Sequence[float]) -> ChipFit:
+        """The same with measured calls of one model: they move that model's posterior alone."""
+        sigma = np.array([self.noise[call.phase] for call in calls])
+        design = Design.of(self.form, [(shape, call) for call in calls])
+        after = fit_rows(design.log_ms, self.posterior_of(shape), np.array(log_ms), sigma)
+        return replace(self, near={**self.near, shape.name: after})
 
     def interval(self, shape: DecoderShape, call: Call) -> tuple[float, float, float]:
         """Milliseconds of a call, and the ends of the 80 % interval."""
@@ -84,7 +94,13 @@ class Observed:
         """Of each level the group that the row is of."""
         chip = chip_of(self.row)
         model = self.shape.name
-        return ("chip", chip), ("stack", f"{chip}|{self.row.stack}"), ("family", family_of(model)), ("model", model), ("pair", f"{chip}|{model}")
+        return (
+            ("chip", chip),
+            ("stack", f"{chip}|{self.row.stack}"),
+            ("family", family_of(model)),
+            ("model", model),
+            ("pair", f"{chip}|{model}"),
+        )
 
 
 def family_of(name: str) -> str:
@@ -113,7 +129,14 @@ def observed(rows: Sequence[Row], form: Form) -> list[Observed]:
     found = []
     for row in rows:
         shape = shape_named(row.model)
-        if row.stack not in form.stacks or not row.phase or shape is None or row.suspect or row.duplicate or row.component:
+        if (
+            row.stack not in form.stacks
+            or not row.phase
+            or shape is None
+            or row.suspect
+            or row.duplicate
+            or row.component
+        ):
             continue
         tokens = row.out_tokens if row.metric == "latency_total" else 1
         if tokens:
@@ -138,7 +161,9 @@ def _groups(rows: Sequence[Observed]) -> tuple[list[tuple[str, str]], set[tuple[
     for at, row in enumerate(rows):
         for group in row.groups:
             members.setdefault(group, set()).add(at)
-    above = {level: [members[g] for g in members if g[0] == other] for level, other in (("stack", "chip"), ("pair", "model"))}
+    above = {
+        level: [members[g] for g in members if g[0] == other] for level, other in (("stack", "chip"), ("pair", "model"))
+    }
     twins = {group for group in members if members[group] in above.get(group[0], [])}
     return sorted(set(members) - twins), twins
 
@@ -159,7 +184,13 @@ class _Levels:
         self.log_ms = np.array([r.log_ms for r in rows])
         self.members = np.array([[1.0, *(group in r.groups for group in self.groups)] for r in rows])
         chip, model = np.array([p.chip for p in parts]), np.array([p.model for p in parts])
-        self.first = {"chip": chip, "stack": STACK_SHARE * chip, "family": FAMILY_SHARE * model, "model": model, "pair": PAIR_SHARE * model}
+        self.first = {
+            "chip": chip,
+            "stack": STACK_SHARE * chip,
+            "family": FAMILY_SHARE * model,
+            "model": model,
+            "pair": PAIR_SHARE * model,
+        }
         self.spread = dict(self.first)
         self.phases = np.array([r.call.phase for r in rows])
         self.noise = {"prefill": NOISE, "decode": NOISE}
@@ -213,10 +244,16 @@ class _Levels:
         """What the rows say of a chip; of one without rows it is what they say of all."""
         board = ("chip", chip), ("stack", f"{chip}|{stack}")
         own = [r for r in self.rows if board[0] in r.groups] or self.rows
-        near = {name: self.posterior(*board, ("family", name), ("model", ""), ("pair", "")) for level, name in self.groups if level == "family"}
+        near = {
+            name: self.posterior(*board, ("family", name), ("model", ""), ("pair", ""))
+            for level, name in self.groups
+            if level == "family"
+        }
         for level, name in self.groups:
             if level == "model":
-                near[name] = self.posterior(*board, ("family", family_of(name)), ("model", name), ("pair", f"{chip}|{name}"))
+                near[name] = self.posterior(
+                    *board, ("family", family_of(name)), ("model", name), ("pair", f"{chip}|{name}")
+                )
         unseen = self.posterior(*board, ("family", ""), ("model", ""), ("pair", ""))
         return ChipFit(self.form, unseen, near, dict(self.noise), self.spread["model"], 1.0, _training(own))
 

@@ -146,7 +146,8 @@ class Design:
         powers = np.exp(OVERLAP * (self.work + np.einsum("rtn,rn->rt", self.uses, theta)))
         sums = np.einsum("rtg,rt->rg", self.groups, powers)
         scale = np.where(sums > 0, sums, 1.0) ** (1 / OVERLAP - 1)
-        return powers * np.einsum("rtg,rg->rt", self.groups, scale)
+        ms: Array = powers * np.einsum("rtg,rg->rt", self.groups, scale)
+        return ms
 
     def log_ms(self, theta: Array) -> tuple[Array, Array]:
         """Log milliseconds [calls] and their derivatives [calls, coefficients]: a coefficient's is its share of the time."""
@@ -178,10 +179,13 @@ def weight_bits(precision: str) -> int:
 
 def static_context(shape: DecoderShape, call: Call) -> list[Term]:
     """One chunk of ``tokens``, or one token, against the whole context that the graph was compiled for, full or not."""
-    g, attended = 1e9, shape.attended(call.context)
+    g, attended = 1e9, shape.attended(max(call.context, call.tokens))
     bits = weight_bits(call.precision)
     factors = ("pace",) if re.search(r"a\d", call.precision) else ("pace", "float")
-    size = shape.layers * shape.layer_weights * bits / 8 + shape.head_weights * max(bits, 16 if "float" in factors else 8) / 8
+    size = (
+        shape.layers * shape.layer_weights * bits / 8
+        + shape.head_weights * max(bits, 16 if "float" in factors else 8) / 8
+    )
     spilled = shape.layers * max(0, call.tokens * shape.ffn - TIGHTLY_COUPLED)
     return [
         Term("products", "mac", shape.weights * call.tokens / g, ("mac", *factors)),
