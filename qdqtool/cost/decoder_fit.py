@@ -28,7 +28,7 @@ SPREAD_GROUPS = 4.0
 STACK_SHARE, FAMILY_SHARE, PAIR_SHARE = 1.0, 1.0, 0.5
 ROUNDS = 4
 #: A row counts as at most so many noises² off when the noise is looked for.
-FAR_OFF = 4.0
+FAR_OFF = 9.0
 #: Half the width of an 80 % interval, in standard deviations; how many rows say that the standard deviations are right.
 EIGHTY, SCALE_ROWS = 1.2816, 10
 
