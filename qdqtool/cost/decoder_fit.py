@@ -31,6 +31,8 @@ ROUNDS = 4
 FAR_OFF = 9.0
 #: Half the width of an 80 % interval, in standard deviations; how many rows say that the standard deviations are right.
 EIGHTY, SCALE_ROWS = 1.2816, 10
+#: What a scale is at least.
+LEAST_SCALE = 0.3
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class ChipFit:
         near: the same for a family (``qwen``) and for a model (``Qwen3-8B``) of which there were rows.
         noise: standard deviation of log ms of a row, by phase.
         model_sd: of log coefficients between models [coefficients].
-        scale: factor on standard deviations with which left-out models' intervals hold what they promise.
+        scale: factor on the coefficients' standard deviations with which left-out models' intervals hold what they promise.
         training: lowest and highest of tokens, context and weights (products a token).
     """
 
@@ -63,9 +65,8 @@ class ChipFit:
         """Log milliseconds of a call, and their standard deviation."""
         known = self.posterior_of(shape)
         log, slopes = Design.of(self.form, [(shape, call)]).log_ms(known.mean)
-        return float(log[0]), self.scale * math.sqrt(
-            float(slopes[0] @ known.covariance @ slopes[0]) + self.noise[call.phase] ** 2
-        )
+        unsure = self.scale * math.sqrt(float(slopes[0] @ known.covariance @ slopes[0]))
+        return float(log[0]), math.hypot(unsure, self.noise[call.phase])
 
     def seen(self, shape: DecoderShape, calls: Sequence[Call], log_ms: Sequence[float]) -> ChipFit:
         """The same with measured calls of one model: they move that model's posterior alone."""
@@ -267,36 +268,62 @@ def _training(rows: Sequence[Observed]) -> dict[str, tuple[float, float]]:
     return {name: (min(found), max(found)) for name, found in values.items() if found}
 
 
-def _left_out(form: Form, rows: Sequence[Observed]) -> list[tuple[Observed, float, float]]:
-    """Each row as the other models' rows predict it: (row, log ms, standard deviation)."""
+@dataclass(frozen=True)
+class LeftOut:
+    """A row as the rows of other models predict it.
+
+    Args:
+        seen: the row.
+        log_ms: predicted.
+        sd: of ``log_ms`` without a scale, noise and all.
+        noise: the part of the row alone.
+    """
+
+    seen: Observed
+    log_ms: float
+    sd: float
+    noise: float
+
+    @property
+    def scale(self) -> float:
+        """What the coefficients' standard deviation is to be multiplied by for the row to be at the end of its interval."""
+        off = (self.seen.log_ms - self.log_ms) / EIGHTY
+        return math.sqrt(max(off**2 - self.noise**2, 0.0) / (self.sd**2 - self.noise**2))
+
+    def interval(self, scale: float) -> tuple[float, float, float]:
+        """Milliseconds, and the ends of the 80 % interval."""
+        wide = EIGHTY * math.sqrt(scale**2 * (self.sd**2 - self.noise**2) + self.noise**2)
+        return math.exp(self.log_ms), math.exp(self.log_ms - wide), math.exp(self.log_ms + wide)
+
+
+def _left_out(form: Form, rows: Sequence[Observed]) -> list[LeftOut]:
     found = []
     for model in sorted({r.shape.name for r in rows}):
-        seen = [r for r in rows if r.shape.name != model]
-        if not seen:
+        others = [r for r in rows if r.shape.name != model]
+        if not others:
             continue
-        levels = _Levels(form, seen)
-        for r in rows:
-            if r.shape.name == model:
-                found.append((r, *levels.of(chip_of(r.row), r.row.stack).log_ms(r.shape, r.call)))
+        levels = _Levels(form, others)
+        for r in (r for r in rows if r.shape.name == model):
+            log, sd = levels.of(chip_of(r.row), r.row.stack).log_ms(r.shape, r.call)
+            found.append(LeftOut(r, log, sd, levels.noise[r.call.phase]))
     return found
 
 
-def _scale(left_out: Sequence[tuple[Observed, float, float]]) -> float:
-    """What standard deviations are to be multiplied by for 80 % of these rows to be in their intervals."""
-    away = sorted(abs(r.log_ms - log) / sd for r, log, sd in left_out)
-    if not away:
+def _scale(left_out: Sequence[LeftOut]) -> float:
+    """The scale with which 80 % of these rows are in their intervals, the nearer to 1 the fewer they are."""
+    if not left_out:
         return 1.0
-    needed = float(np.quantile(away, 0.8)) / EIGHTY
-    return float((needed ** len(away)) ** (1 / (len(away) + SCALE_ROWS)))
+    needed = float(np.quantile([one.scale for one in left_out], 0.8))
+    return float(max(needed, LEAST_SCALE) ** (len(left_out) / (len(left_out) + SCALE_ROWS)))
 
 
 def leave_one_model_out(rows: Sequence[Row]) -> Iterator[tuple[Row, float, float, float]]:
     """Each usable row as the rows of other models predict it: (row, ms, low, high), of a token where it tells a whole decode."""
     for form in FORMS:
         left_out = _left_out(form, observed(rows, form))
-        for r, log, sd in left_out:
-            wide = EIGHTY * sd * _scale([other for other in left_out if other[0].shape.name != r.shape.name])
-            yield r.row, math.exp(log), math.exp(log - wide), math.exp(log + wide)
+        for one in left_out:
+            others = [other for other in left_out if other.seen.shape.name != one.seen.shape.name]
+            yield one.seen.row, *one.interval(_scale(others))
 
 
 def fit_decoders(rows: Sequence[Row]) -> dict[tuple[str, str], ChipFit]:
