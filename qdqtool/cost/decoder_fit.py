@@ -1,8 +1,9 @@
 """The fit of the decoders' forms to measured rows: shared coefficients and how chips, families and models lie off them.
 
-θ = μ + a(chip) + a(chip, stack) + b(family) + c(model), all with Gaussian priors; how far chips, families and models lie from
-each other, and the noise, follow from the rows in some steps of expectation and maximization. A model that was never seen has
-c = 0 with its prior's variance: that is part of the posteriors given back, so a few rows of it are one more `fit` from there."""
+θ = μ + a(chip) + b(chip, stack) + c(family) + d(model) + e(chip, model), all with Gaussian priors; how far chips, families and
+models lie from each other, and the noise, follow from the rows in some steps of expectation and maximization. Of a model that
+was never seen d and e are 0 with their priors' variance: that is part of the posteriors given back, so that a few rows of the
+model are one more `fit` from there."""
 
 from __future__ import annotations
 
@@ -31,6 +32,8 @@ ROUNDS = 4
 FAR_OFF = 9.0
 #: Half the width of an 80 % interval, in standard deviations; how many rows say that the standard deviations are right.
 EIGHTY, SCALE_ROWS = 1.2816, 10
+#: What each factor of e beyond the sizes that were seen adds to the standard deviation of log ms.
+BEYOND = 0.1
 #: What a scale is at least.
 LEAST_SCALE = 0.3
 
@@ -44,8 +47,9 @@ class ChipFit:
         posterior: of log coefficients, for a model that was not seen; its covariance has the distance between models in it.
         near: the same for a family (``qwen``) and for a model (``Qwen3-8B``) of which there were rows.
         noise: standard deviation of log ms of a row, by phase.
-        model_sd: of log coefficients between models [coefficients].
-        scale: factor on the coefficients' standard deviations with which left-out models' intervals hold what they promise.
+        model_sd: of log coefficients between models of one chip, whatever their family [coefficients].
+        scale: factor on the coefficients' standard deviations with which left-out models' intervals hold what they promise; of a
+            family without rows it narrows nothing.
         training: lowest and highest of tokens, context and weights (products a token).
     """
 
@@ -65,8 +69,13 @@ class ChipFit:
         """Log milliseconds of a call, and their standard deviation."""
         known = self.posterior_of(shape)
         log, slopes = Design.of(self.form, [(shape, call)]).log_ms(known.mean)
-        unsure = self.scale * math.sqrt(float(slopes[0] @ known.covariance @ slopes[0]))
-        return float(log[0]), math.hypot(unsure, self.noise[call.phase])
+        scale = max(self.scale, 1.0) if known is self.posterior else self.scale
+        unsure = scale * math.sqrt(float(slopes[0] @ known.covariance @ slopes[0]))
+        beyond = 0.0
+        for name, value in _sizes(shape, call).items():
+            low, high = self.training.get(name, (value, value))
+            beyond += math.log(max(low / value, value / high, 1.0))
+        return float(log[0]), math.hypot(unsure, self.noise[call.phase], BEYOND * beyond)
 
     def seen(self, shape: DecoderShape, calls: Sequence[Call], log_ms: Sequence[float]) -> ChipFit:
         """The same with measured calls of one model: they move that model's posterior alone."""
@@ -130,19 +139,24 @@ def observed(rows: Sequence[Row], form: Form) -> list[Observed]:
     found = []
     for row in rows:
         shape = shape_named(row.model)
-        if (
-            row.stack not in form.stacks
-            or not row.phase
-            or shape is None
-            or row.suspect
-            or row.duplicate
-            or row.component
-        ):
+        if row.stack not in form.stacks or shape is None or row.suspect or row.duplicate or row.component:
             continue
         tokens = row.out_tokens if row.metric == "latency_total" else 1
-        if tokens:
+        told = row.phase == "decode" or (row.phase == "prefill" and row.seq_len)
+        if told and tokens and row.value > 0:
             found.append(Observed(row, shape, call_of(row), math.log(row.ms / tokens)))
     return found
+
+
+def _sizes(shape: DecoderShape, call: Call) -> dict[str, float]:
+    sizes = {"weights": shape.weights, "context": call.context, "tokens": call.tokens if call.phase == "prefill" else 0}
+    return {name: float(size) for name, size in sizes.items() if size}
+
+
+def _ranges(rows: Sequence[Observed]) -> dict[str, tuple[float, float]]:
+    sizes = [_sizes(r.shape, r.call) for r in rows]
+    values = {name: [one[name] for one in sizes if name in one] for name in ("weights", "context", "tokens")}
+    return {name: (min(found), max(found)) for name, found in values.items() if found}
 
 
 def fit_rows(predict: Predict, prior: Posterior, log_ms: Array, sigma: Array) -> Posterior:
@@ -256,16 +270,8 @@ class _Levels:
                     *board, ("family", family_of(name)), ("model", name), ("pair", f"{chip}|{name}")
                 )
         unseen = self.posterior(*board, ("family", ""), ("model", ""), ("pair", ""))
-        return ChipFit(self.form, unseen, near, dict(self.noise), self.spread["model"], 1.0, _training(own))
-
-
-def _training(rows: Sequence[Observed]) -> dict[str, tuple[float, float]]:
-    values = {
-        "tokens": [float(r.call.tokens) for r in rows if r.call.phase == "prefill"],
-        "context": [float(r.call.context) for r in rows if r.call.context],
-        "weights": [float(r.shape.weights) for r in rows],
-    }
-    return {name: (min(found), max(found)) for name, found in values.items() if found}
+        between = np.sqrt(sum(self.spread[level] ** 2 for level in ("family", "model", "pair")))
+        return ChipFit(self.form, unseen, near, dict(self.noise), between, 1.0, _ranges(own))
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def test_a_fit_finds_what_the_rows_were_made_of() -> None:
         assert low < row.ms < high
         assert ms == pytest.approx(row.ms, rel=0.12)
     assert fit_decoders(rows)["N", "FastFlowLM"].posterior.mean.tolist() == fit.posterior.mean.tolist()
-    assert fit.training["tokens"] == (512, 8192)
+    assert fit.training["tokens"] == (512.0, 8192.0)
     unknown = fit_decoders(rows)["", "FastFlowLM"]
     assert np.diag(unknown.posterior.covariance).sum() > np.diag(fit.posterior.covariance).sum()
 
