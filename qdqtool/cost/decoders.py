@@ -23,7 +23,7 @@ Resource = Literal["mac", "weights", "cache", "dispatch", "cpu"]
 OVERLAP = 3.0
 #: Cores of an NPU that is an array of cores: a head is one core's work.
 CORES = 32
-#: Chunks in which the gaps of a pipeline of chunks shrink by e.
+#: Chunks in which the gaps of a pipeline of chunks shrink by e: of 0.5 to 5 and other laws, what met the public rows best.
 GAPS = 1.5
 #: Elements of 16 bits that fit into the 8 MB beside a Hexagon's matrix unit.
 TIGHTLY_COUPLED = 4 * 2**20
@@ -245,8 +245,9 @@ def _coefficients(*rows: tuple[str, float, float, float, float, str]) -> tuple[C
     return tuple(Coefficient(name=n, ms=m, sd=s, chip=c, model=d, unit=u) for n, m, s, c, d, u in rows)
 
 
-#: Priors from what such machines can do: a Hexagon of these years makes about 5 to 10 T products a second, DRAM moves 40 to 80
-#: GB/s, a call of a layer takes some 10 µs to 1 ms. name, ms a unit, sd, between chips, between models, unit.
+#: Priors: rates of products and of DRAM from what such machines can do (a Hexagon of these years makes 5 to 10 T products a
+#: second, DRAM moves 40 to 80 GB/s); scores, spilled, vectors, layer, gaps and head were set with the public rows in view, where
+#: few rows tell them apart. name, ms a unit, sd, between chips, between models, unit.
 STATIC_CONTEXT = Form(
     name="static-context",
     stacks=("genie", "qnn_context_binary"),
