@@ -60,10 +60,12 @@ class TomlRegistry:
     Args:
         kind: folder name below ``--path`` and tail of the entry-point group: ``"targets"``, ``"presets"``.
         package: our own package that holds the files.
+        nested: whether files lie one folder deeper, by vendor: ``chips/acme/k2.toml`` is called ``k2``.
     """
 
     kind: str
     package: str
+    nested: bool = False
 
     def entries(self) -> dict[str, Entry]:
         """Everything there is, by name, sorted.
@@ -108,12 +110,17 @@ class TomlRegistry:
         )
 
     def _own(self) -> Iterable[Entry]:
-        return _entries_of(files(self.package).iterdir())
+        return self._entries_in(files(self.package))
 
     def _from_folders(self) -> Iterable[Entry]:
         for folder in search_path():
             if (folder / self.kind).is_dir():
-                yield from _entries_of((folder / self.kind).iterdir())
+                yield from self._entries_in(folder / self.kind)
+
+    def _entries_in(self, folder: Traversable) -> Iterable[Entry]:
+        inner = [each for each in folder.iterdir() if each.is_dir()] if self.nested else []
+        for each in (folder, *sorted(inner, key=lambda p: p.name)):
+            yield from _entries_of(each.iterdir())
 
     def _from_entry_points(self) -> Iterable[Entry]:
         for entry in entry_point_entries(self.kind):

@@ -16,16 +16,24 @@ WIDTH = 100
 
 
 def toml_text(document: Mapping[str, Any]) -> str:
-    """``document`` as TOML: values first, then a table for each mapping of the top level; mappings inside those are inline.
+    """``document`` as TOML: values first, then a table for each mapping of the top level, and one for each of a list of mappings;
+    mappings inside those are inline.
 
     Raises:
         UsageError: a value is no text, number, boolean, list or mapping, or a number is not finite.
     """
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in document.items() if not isinstance(value, Mapping)]
-    for key, table in document.items():
-        if isinstance(table, Mapping) and table:
-            lines += ["", f"[{_key(key)}]", *(f"{_key(name)} = {_value(value)}" for name, value in table.items())]
+    tables = {key: value for key, value in document.items() if isinstance(value, Mapping) or _is_tables(value)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in document.items() if key not in tables]
+    for key, value in tables.items():
+        head = f"[{_key(key)}]" if isinstance(value, Mapping) else f"[[{_key(key)}]]"
+        for table in [value] if isinstance(value, Mapping) else value:
+            if table:
+                lines += ["", head, *(f"{_key(name)} = {_value(inner)}" for name, inner in table.items())]
     return "\n".join(lines) + "\n"
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) and one for one in value)
 
 
 def _key(name: str) -> str:

@@ -1,0 +1,191 @@
+"""Chip files: TOML → `Chip`, with a line that names file, table and key for whatever is wrong."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
+from qdq_passes.core.toml_table import TomlTable
+from qdq_passes.errors import UsageError
+from qdq_passes.numerics.documents import toml_of
+
+from qdqtool.chips.chip import HARDWARE, Array, Chip, Confidence, Fitted, Measured, Profile, Sourced
+
+CHIPS = TomlRegistry("chips", "qdqtool.chips", nested=True)
+
+ROOT = ("name", "vendor", "npu", "target", "aliases", "boards", "like", "hardware", "watts", "profile")
+SOURCED = ("value", "source", "confidence", "date")
+FITTED = ("coefficients", "errors", "correlations")
+PROFILE = (
+    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "measured", "carried",
+    *FITTED,
+)  # fmt: skip
+CONFIDENCES = ("measured", "documented", "assumed")
+_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+#: What is added to correlations of two decimals so that they stay those of something.
+ROUNDING = 0.01
+
+
+def load_chip(name_or_path: str | os.PathLike[str]) -> Chip:
+    """The chip of that name, alias or board or, when it ends in ``.toml``, in that file.
+
+    Raises:
+        UsageError: there is no such name or file; the nearest names are given.
+        ModelError: the file is broken; the message names file, table and key.
+    """
+    text = os.fspath(name_or_path)
+    if not text.endswith(".toml"):
+        text = _names().get(_key(text), text)
+    return _chip(CHIPS.read(text))
+
+
+def chip_names() -> tuple[str, ...]:
+    """File names of all chips, sorted."""
+    return tuple(CHIPS.names())
+
+
+def find_chip(name: str) -> Chip | None:
+    """The chip of that name, alias or board, or None."""
+    file = _names().get(_key(name))
+    return None if file is None else _known(file)
+
+
+@functools.cache
+def _known(file: str) -> Chip:
+    return _chip(CHIPS.read(file))
+
+
+def _names() -> dict[str, str]:
+    """Key of a name, alias or board → file; what stands before the profiles tells it, and they are most of the text."""
+    found: dict[str, str] = {}
+    for file in chip_names():
+        head = toml_of(CHIPS.path(file).read_text(encoding="utf-8").partition("\n[[profile]]")[0])
+        for name in (file, head.get("name"), *_texts(head, "aliases"), *_texts(head, "boards")):
+            other = found.setdefault(_key(str(name)), file)
+            if other != file:
+                raise UsageError(f"two chips are called {name!r}", hint=f"{other} and {file}: take the name out of one")
+    return found
+
+
+def _texts(data: Mapping[str, Any], key: str) -> list[Any]:
+    found = data.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _chip(file: TomlFile) -> Chip:
+    root = file.root(*ROOT)
+    text = {key: root.text(key) for key in ("name", "vendor", "npu", "target")}
+    hardware = {
+        key: _sourced(root.table("hardware", *HARDWARE).table(key, *SOURCED))
+        for key in cast(Mapping[str, Any], file.data.get("hardware", {}))
+    }
+    watts = cast(Mapping[str, Any], file.data.get("watts", {}))
+    return Chip(
+        **text,
+        file=file.name,
+        aliases=root.texts("aliases"),
+        boards=root.texts("boards"),
+        like=root.text("like") if "like" in file.data else "",
+        hardware=hardware,
+        watts={key: _sourced(root.table("watts", *watts).table(key, *SOURCED)) for key in watts},
+        profiles=tuple(_profile(table) for table in (root.tables("profile", *PROFILE) if "profile" in file.data else ())),
+    )
+
+
+def _sourced(table: TomlTable) -> Sourced:
+    value = number_of(table, "value")
+    date = table.text("date")
+    if not _DATE.fullmatch(date):
+        raise table.error(f"date is {date!r}", hint="write 2026-02")
+    confidence = cast(Confidence, table.choice("confidence", CONFIDENCES))
+    return Sourced(value=value, source=table.text("source"), confidence=confidence, date=date)
+
+
+def number_of(table: TomlTable, key: str, *, least: float = 0.0) -> float:
+    """A finite number above ``least``."""
+    value = table.data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= least:
+        raise table.error(f"{key} is {value!r}", hint=f"write a number above {least:g}")
+    return float(value)
+
+
+def _profile(table: TomlTable) -> Profile:
+    data = table.data
+    families = cast(Mapping[str, Any], data.get("family", {}))
+    inner = table.table("family", *families)
+
+    def text(key: str) -> str:
+        return table.text(key) if key in data else ""
+
+    return Profile(
+        stack=table.text("stack"),
+        precision=text("precision"),
+        form=table.text("form"),
+        version=text("version"),
+        date=text("date"),
+        carried=text("carried"),
+        unseen=number_of(table, "unseen") if "unseen" in data else 0.0,
+        scale=number_of(table, "scale") if "scale" in data else 1.0,
+        rows=table.number("rows"),
+        fitted=fitted_of(table),
+        families={name: fitted_of(inner.table(name, *FITTED)) for name in families},
+        noise=_numbers(table, "noise"),
+        training=_ranges(table),
+        measured=tuple(_measured(table)),
+    )
+
+
+def fitted_of(table: TomlTable) -> Fitted:
+    """Coefficients, the standard errors of their logarithms, and the correlations of these below the diagonal, in percent."""
+    coefficients, errors = _numbers(table, "coefficients"), _numbers(table, "errors")
+    if not coefficients or coefficients.keys() != errors.keys():
+        raise table.error("coefficients and errors do not name the same", hint="give an error for each coefficient")
+    n = len(coefficients)
+    lower = table.data.get("correlations", [0] * (n * (n - 1) // 2))
+    if not isinstance(lower, list) or len(lower) != n * (n - 1) // 2 or not all(isinstance(c, int) for c in lower):
+        raise table.error(f"correlations are not {n * (n - 1) // 2} whole percents", hint="row by row below the diagonal")
+    correlation: Array = np.eye(n) * (1 + ROUNDING)
+    correlation[np.tril_indices(n, -1)] = np.array(lower, dtype=float) / 100
+    correlation = np.tril(correlation) + np.tril(correlation, -1).T
+    sd = np.array(list(errors.values()))
+    return Fitted(tuple(coefficients), np.log(np.array(list(coefficients.values()))), correlation * np.outer(sd, sd))
+
+
+def _numbers(table: TomlTable, key: str) -> dict[str, float]:
+    inner = table.data.get(key, {})
+    if not isinstance(inner, Mapping):
+        raise table.error(f"{key} is no table", hint=f"write {key} = {{ name = 1.0 }}")
+    named = TomlTable.of(inner, where=f"{table.where} {key}", keys=inner)
+    return {name: number_of(named, name) for name in inner}
+
+
+def _ranges(table: TomlTable) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name, pair in cast(Mapping[str, Any], table.data.get("training", {})).items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise table.error(f"training.{name} is {pair!r}", hint="write [lowest, highest]")
+        found[name] = (float(pair[0]), float(pair[1]))
+    return found
+
+
+def _measured(table: TomlTable) -> list[Measured]:
+    """Of networks ``{ resnet18 = 0.4 }`` in ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``."""
+    data = table.data.get("measured", {})
+    if isinstance(data, Mapping):
+        return [Measured(model=name, ms=ms) for name, ms in _numbers(table, "measured").items()]
+    if not isinstance(data, list) or not all(isinstance(row, list) and len(row) == 6 for row in data):
+        raise table.error("measured is no list of rows", hint="write [model, precision, phase, tokens, context, ms]")
+    return [
+        Measured(model=model, precision=precision, phase=phase, tokens=tokens, context=context, ms=float(ms))
+        for model, precision, phase, tokens, context, ms in data
+    ]

@@ -1,0 +1,266 @@
+"""Times with 80 % intervals from a chip's profiles: of a network's graph, or of a language model's prefill and tokens.
+
+A network that was measured is answered with its own row; one measured elsewhere (another chip, runtime or precision) is carried
+over from there, by the ratio of what the form says of the graph at both places, or of the networks that both places know."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qdqtool.chips.chip import Chip, Fitted, Measured, Profile
+from qdqtool.cost.decoder_fit import ChipFit, family_of
+from qdqtool.cost.decoders import FORMS, Call, breakdown
+from qdqtool.cost.fitting import Posterior
+from qdqtool.cost.network_fit import EIGHTY
+from qdqtool.cost.networks import COEFFICIENTS, NAMES, RESOURCES, Amounts, log_ms, node_ms
+from qdqtool.cost.shapes import DecoderShape, shape_named
+
+#: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 % in
+#: the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
+DRIFT, BETWEEN_CHIPS, BETWEEN_STACKS, BETWEEN_PRECISIONS = 0.05, 0.08, 0.12, 0.15
+#: Carrying over without a graph: what networks differ in that two places have in common.
+BY_RATIO = 0.05
+#: Networks that two places must have in common.
+LEAST_COMMON = 3
+#: What each factor of e beyond the sizes that were seen adds to the standard deviation.
+BEYOND = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Milliseconds and the ends of their 80 % interval."""
+
+    ms: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, log: float, sd: float) -> Span:
+        """From a logarithm and its standard deviation."""
+        return cls(ms=math.exp(log), low=math.exp(log - EIGHTY * sd), high=math.exp(log + EIGHTY * sd))
+
+    def times(self, factor: float) -> Span:
+        """All three by ``factor``."""
+        return Span(ms=self.ms * factor, low=self.low * factor, high=self.high * factor)
+
+    @property
+    def width(self) -> float:
+        """High by low."""
+        return self.high / self.low
+
+    def to_json(self) -> dict[str, float]:
+        """JSON-ready, four digits."""
+        return {key: float(f"{getattr(self, key):.4g}") for key in ("ms", "low", "high")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a run, a prefill or a token takes.
+
+    Args:
+        span: the time.
+        resources: milliseconds by what is busy.
+        widens: what makes the interval wide, the most telling first.
+        nearest: the measured row that it is held against, with its place; None without one.
+    """
+
+    span: Span
+    resources: Mapping[str, float]
+    widens: tuple[str, ...] = ()
+    nearest: tuple[str, Measured] | None = None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A network's time as a row of another place tells it."""
+
+    log_ms: float
+    sd: float
+    place: str
+    row: Measured
+
+
+def network(chips: Sequence[Chip], chip: Chip, profile: Profile, name: str, amounts: Amounts | None) -> Prediction | None:
+    """The time of one run of a network.
+
+    Args:
+        chips: whose rows may be carried over.
+        chip: the one that is asked about.
+        profile: its profile of the runtime and precision.
+        name: of the network among the measured ones, or "".
+        amounts: what its graph does; None where there is no graph.
+
+    Returns:
+        None where neither rows nor a graph tell.
+    """
+    own = profile.of_model.get(name, ())
+    form = _form(profile, amounts) if amounts is not None else None
+    if own:
+        log, sd, nearest = math.log(own[0].ms), DRIFT, (_place(chip, profile), own[0])
+    else:
+        carried = sorted(_carried(chips, chip, profile, name, amounts), key=lambda one: (one.sd, one.place))
+        best = carried[:4]
+        known = [(one.log_ms, one.sd) for one in best] + ([form] if form is not None else [])
+        if not known:
+            return None
+        log, sd = _combined(known) if best else known[0]
+        nearest = (best[0].place, best[0].row) if best else _nearest(chip, profile, log)
+    resources = {}
+    if amounts is not None:
+        shares = node_ms(profile.fitted.mean, amounts).sum(0)
+        scale = math.exp(log) / shares.sum()
+        for coefficient, ms in zip(NAMES, shares, strict=True):
+            resource = COEFFICIENTS[coefficient][0]
+            resources[resource] = resources.get(resource, 0.0) + float(ms) * scale
+    return Prediction(
+        span=Span.of(log, sd),
+        resources={key: resources[key] for key in RESOURCES if key in resources},
+        widens=() if own else tuple(_widens(profile, amounts)),
+        nearest=nearest,
+    )
+
+
+def _form(profile: Profile, amounts: Amounts) -> tuple[float, float]:
+    log, slopes = log_ms(profile.fitted.mean, amounts)
+    unsure = float(slopes @ profile.fitted.covariance @ slopes) + profile.unseen**2
+    beyond = sum(math.log(max(low / size, size / high, 1.0)) for low, size, high, _ in _beyond(profile, amounts))
+    noise = max(profile.noise.values(), default=0.0)
+    return log, math.sqrt(profile.scale**2 * unsure + noise**2 + (BEYOND * beyond) ** 2)
+
+
+def _beyond(profile: Profile, amounts: Amounts) -> Iterator[tuple[float, float, float, str]]:
+    sizes = dict(zip(NAMES, amounts.totals, strict=True))
+    for key, (low, high) in profile.training.items():
+        if sizes.get(key, 0) > 0:
+            yield low, float(sizes[key]), high, key
+
+
+def _widens(profile: Profile, amounts: Amounts | None) -> Iterator[str]:
+    if profile.carried:
+        yield f"nobody measured here: carried over from {profile.carried}"
+    if amounts is None:
+        return
+    _, slopes = log_ms(profile.fitted.mean, amounts)
+    worst = np.abs(slopes) * profile.fitted.errors
+    name = NAMES[int(worst.argmax())]
+    if worst.max() > profile.unseen / 2:
+        yield f"{100 * slopes[worst.argmax()]:.0f} % of the time are {name} ({COEFFICIENTS[name][2]}), of which the rows tell little"
+    for low, size, high, key in _beyond(profile, amounts):
+        if size > high:
+            yield f"{key}: {size:.4g}, beyond the {high:.4g} that was measured ({COEFFICIENTS[key][2]})"
+
+
+def _nearest(chip: Chip, profile: Profile, log: float) -> tuple[str, Measured] | None:
+    rows = sorted(profile.measured, key=lambda row: (abs(math.log(row.ms) - log), row.model))
+    return (_place(chip, profile), rows[0]) if rows else None
+
+
+def _place(chip: Chip, profile: Profile) -> str:
+    return ", ".join(part for part in (chip.name, profile.stack, profile.precision) if part)
+
+
+def _carried(
+    chips: Sequence[Chip], chip: Chip, profile: Profile, name: str, amounts: Amounts | None
+) -> Iterator[Carried]:
+    """The network's rows at other places, as they would be at this one."""
+    if not name:
+        return
+    for other in dict.fromkeys((chip, *chips)):
+        for there in other.profiles:
+            rows = there.of_model.get(name, ())
+            if there is profile or not rows or rows[0].phase or there.form != profile.form:
+                continue
+            steps = (other.file != chip.file, there.stack != profile.stack, there.precision != profile.precision)
+            variance = sum(
+                (step * sd) ** 2
+                for step, sd in zip(steps, (BETWEEN_CHIPS, BETWEEN_STACKS, BETWEEN_PRECISIONS), strict=True)
+            )
+            ratio = _ratio(there, profile, amounts)
+            if ratio is not None:
+                sd = math.sqrt(variance + DRIFT**2 + ratio[1] ** 2)
+                yield Carried(math.log(rows[0].ms) + ratio[0], sd, _place(other, there), rows[0])
+
+
+def _ratio(there: Profile, here: Profile, amounts: Amounts | None) -> tuple[float, float] | None:
+    """Logarithm of how many times longer a network takes here than there, and its standard deviation."""
+    known = _common(there, here)
+    if known is not None:
+        return known
+    if amounts is None:
+        return None
+    return log_ms(here.fitted.mean, amounts)[0] - log_ms(there.fitted.mean, amounts)[0], BY_RATIO
+
+
+@functools.lru_cache(maxsize=4096)
+def _common(there: Profile, here: Profile) -> tuple[float, float] | None:
+    """The median ratio of the networks that both places know, and how sure it is."""
+    common = sorted(here.of_model.keys() & there.of_model.keys())
+    if len(common) < LEAST_COMMON:
+        return None
+    logs = [math.log(here.of_model[m][0].ms / there.of_model[m][0].ms) for m in common]
+    return float(np.median(logs)), BY_RATIO
+
+
+def _combined(known: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The mean of several opinions by how sure they are; together they are no surer than the surest of two alike."""
+    weights = np.array([1 / sd**2 for _, sd in known])
+    log = float(weights @ np.array([log for log, _ in known]) / weights.sum())
+    return log, max(1 / math.sqrt(weights.sum()), min(sd for _, sd in known) / math.sqrt(2))
+
+
+@functools.lru_cache(maxsize=256)
+def language_model(profile: Profile) -> ChipFit:
+    """The decoders' form with what the profile tells of it; models that were measured are known by their rows."""
+    form = next(form for form in FORMS if form.name == profile.form)
+    n = len(form.coefficients)
+    fit = ChipFit(
+        form,
+        _posterior(profile.fitted),
+        {name: _posterior(fitted) for name, fitted in profile.families.items()},
+        dict(profile.noise),
+        np.zeros(n),
+        profile.scale,
+        profile.training,
+    )
+    for name, rows in profile.of_model.items():
+        shape = shape_named(name)
+        if shape is not None:
+            fit = fit.seen(shape, [call_of(row) for row in rows], [math.log(row.ms) for row in rows])
+    return fit
+
+
+def _posterior(fitted: Fitted) -> Posterior:
+    return Posterior(fitted.mean, fitted.covariance)
+
+
+def call_of(row: Measured) -> Call:
+    """What a measured row of a language model is the time of."""
+    phase = "decode" if row.phase == "decode" else "prefill"
+    return Call(phase=phase, tokens=max(row.tokens, 1), context=row.context, precision=row.precision)
+
+
+def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Prediction:
+    """The time of one prefill, or of one token, of a language model."""
+    fit = language_model(profile)
+    log, sd = fit.log_ms(shape, call)
+    rows = [row for row in profile.measured if (row.phase == call.phase)]
+    same = [row for row in rows if (known := shape_named(row.model)) is not None and known.name == shape.name]
+    nearest = min(same or rows, key=lambda row: (abs(math.log(row.ms) - log), row.model), default=None)
+    widens = []
+    if profile.carried:
+        widens.append(f"nobody measured here: carried over from {profile.carried}")
+    if not same:
+        family = family_of(shape.name)
+        told = "of its family there are rows" if family in profile.families else "nor was one of its family"
+        widens.append(f"{shape.name} was not measured here; {told}")
+    return Prediction(
+        span=Span.of(log, sd),
+        resources=dict(breakdown(fit.form, fit.posterior_of(shape).mean, shape, call)),
+        widens=tuple(widens),
+        nearest=None if nearest is None else (_place(chip, profile), nearest),
+    )
