@@ -98,7 +98,9 @@ def _chip(file: TomlFile) -> Chip:
         like=root.text("like") if "like" in file.data else "",
         hardware=hardware,
         watts={key: _sourced(root.table("watts", *watts).table(key, *SOURCED)) for key in watts},
-        profiles=tuple(_profile(table) for table in (root.tables("profile", *PROFILE) if "profile" in file.data else ())),
+        profiles=tuple(
+            _profile(table) for table in (root.tables("profile", *PROFILE) if "profile" in file.data else ())
+        ),
     )
 
 
@@ -153,7 +155,9 @@ def fitted_of(table: TomlTable) -> Fitted:
     n = len(coefficients)
     lower = table.data.get("correlations", [0] * (n * (n - 1) // 2))
     if not isinstance(lower, list) or len(lower) != n * (n - 1) // 2 or not all(isinstance(c, int) for c in lower):
-        raise table.error(f"correlations are not {n * (n - 1) // 2} whole percents", hint="row by row below the diagonal")
+        raise table.error(
+            f"correlations are not {n * (n - 1) // 2} whole percents", hint="row by row below the diagonal"
+        )
     correlation: Array = np.eye(n) * (1 + ROUNDING)
     correlation[np.tril_indices(n, -1)] = np.array(lower, dtype=float) / 100
     correlation = np.tril(correlation) + np.tril(correlation, -1).T

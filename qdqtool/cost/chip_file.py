@@ -41,7 +41,11 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "rows": profile.rows,
         **{key: number for key, number in numbers.items() if number},
         "noise": {phase or "run": digits(sd) for phase, sd in profile.noise.items()},
-        **({"training": {k: [digits(a), digits(b)] for k, (a, b) in profile.training.items()}} if profile.training else {}),
+        **(
+            {"training": {k: [digits(a), digits(b)] for k, (a, b) in profile.training.items()}}
+            if profile.training
+            else {}
+        ),
         **_fitted(profile.fitted),
         **({"family": {name: _fitted(one) for name, one in profile.families.items()}} if profile.families else {}),
         "measured": _measured(profile),

@@ -38,7 +38,9 @@ Kind = Literal["dense", "grouped", "depthwise", "product", "move", "elementwise"
 #: Layers, the activations that they compute themselves, and what costs nothing in a compiled graph.
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _INSIDE = ("Clip", "LeakyRelu", "PRelu", "Relu")
-_FREE = frozenset({"Constant", "ConstantOfShape", "Flatten", "Range", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"})
+_FREE = frozenset(
+    {"Constant", "ConstantOfShape", "Flatten", "Range", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"}
+)
 _FUNCTIONS = frozenset({"Cos", "Erf", "Exp", "Gelu", "Log", "LogSoftmax", "Mish", "Pow", "Sigmoid", "Sin", "Softmax", "Softplus",
                         "Sqrt", "Swish", "Tanh"}) | NORMS - {"BatchNormalization"}  # fmt: skip
 
@@ -68,17 +70,41 @@ class Count:
     width: int = 0
 
 
-def counted(model: ir.Model) -> list[Count]:
-    """The nodes of ``model`` that a compiled graph spends time on, in order; ``model`` is changed and good for nothing else.
+def counted(model: ir.Model, *, batch: int = 1) -> tuple[list[Count], list[str]]:
+    """The nodes of ``model`` that a compiled graph spends time on, and the names of those whose shapes are not static.
+
+    Args:
+        model: it is changed, and good for nothing else.
+        batch: what stands in the place of a first dimension of an input that is not static.
 
     Raises:
-        UnsupportedError: a shape is not static after the folding.
+        UnsupportedError: no node has static shapes; with the inputs that have none.
     """
     if model.functions:
         run_pipeline(model, "inline-functions")
     weights = _without_weights(model)
+    moving = _bind_batch(model, batch)
     run_pipeline(model, FOLDING)
-    return _Counting(model, weights).run()
+    counting = _Counting(model, weights)
+    counting.run()
+    if moving and not any(count.kind in ("dense", "product") for count in counting.counts):
+        raise UnsupportedError(
+            "its sizes are not static",
+            where=", ".join(moving),
+            hint="qdqtool fix-shapes; for a decoder qdqtool split, or its config.json",
+        )
+    return counting.counts, counting.uncounted
+
+
+def _bind_batch(model: ir.Model, batch: int) -> list[str]:
+    """Make the first dimension of each input static; returns the inputs that have others that are not."""
+    moving = []
+    for value in model.graph.inputs:
+        if value.shape is not None and value.shape and not isinstance(value.shape[0], int):
+            value.shape = ir.Shape([batch, *value.shape[1:]])
+        if value.shape is None or not value.shape.is_static():
+            moving.append(value.name or "")
+    return moving
 
 
 def _without_weights(model: ir.Model) -> set[str]:
@@ -94,7 +120,7 @@ def _without_weights(model: ir.Model) -> set[str]:
         if tensor is not None and (tensor.nbytes > SMALL or _is_missing(tensor)):
             del graph.initializers[name]
             value.const_value = None
-            value.shape, value.dtype = ir.Shape(tensor.shape), tensor.dtype
+            value.shape, value.dtype = ir.Shape(list(tensor.shape)), tensor.dtype
             if not value.is_graph_input():
                 graph.inputs.append(value)
             names.add(name)
@@ -111,16 +137,25 @@ class _Counting:
         self.fixed = {value for value in model.graph.inputs if value.name in weights}
         self.fixed.update(model.graph.initializers.values())
         self.counts: list[Count] = []
+        self.uncounted: list[str] = []
         self.seen: set[str] = set()
 
-    def run(self) -> list[Count]:
+    def run(self) -> None:
+        """Count, in the order of the graph."""
         for node in self.nodes:
             data = [value for value in node.inputs if value is not None]
-            if all(value in self.fixed or is_constant(value) for value in data) and not node.op_type.startswith("Random"):
+            if all(value in self.fixed or is_constant(value) for value in data) and not node.op_type.startswith(
+                "Random"
+            ):
                 self.fixed.update(node.outputs)
-            elif (found := self._count(node)) is not None:
+                continue
+            try:
+                found = self._count(node)
+            except UnsupportedError:
+                self.uncounted.append(label(node))
+                continue
+            if found is not None:
                 self.counts.append(found)
-        return self.counts
 
     def _count(self, node: ir.Node) -> Count | None:
         kind = kind_of(node)
@@ -148,7 +183,7 @@ class _Counting:
         """Whether ``node`` costs nothing beside the one it stands behind or before."""
         source = node.inputs[0]
         maker = source.producer() if source is not None else None
-        behind = kind_of(maker) if maker is not None and source is not None and only_reader(source) is node else ""
+        behind = kind_of(maker) if source is not None and maker is not None and only_reader(source) is node else ""
         if kind in _INSIDE:
             return behind in (*_LAYERS, "Add", "BatchNormalization")
         if kind == "BatchNormalization":
@@ -162,7 +197,9 @@ class _Counting:
     def _is_bias(self, node: ir.Node, index: int) -> bool:
         value, other = node.inputs[index], node.inputs[1 - index]
         maker = value.producer() if value is not None else None
-        return other in self.fixed and maker is not None and kind_of(maker) in _LAYERS and only_reader(value) is node
+        if value is None or maker is None or other not in self.fixed:
+            return False
+        return kind_of(maker) in _LAYERS and only_reader(value) is node
 
     def _layer(self, node: ir.Node, kind: str) -> Count:
         macs = macs_of(node)
@@ -190,9 +227,19 @@ class _Counting:
         return self._made(node, "pool", writes=math.prod(_sizes(node, node.outputs[0])) * window if window else read)
 
     def _made(
-        self, node: ir.Node, kind: Kind, *, op: str = "", macs: int = 0, weights: int = 0, writes: int | None = None, width: int = 0
+        self,
+        node: ir.Node,
+        kind: Kind,
+        *,
+        op: str = "",
+        macs: int = 0,
+        weights: int = 0,
+        writes: int | None = None,
+        width: int = 0,
     ) -> Count:
-        flowing = [value for value in node.inputs if value is not None and value not in self.fixed and not is_constant(value)]
+        flowing = [
+            value for value in node.inputs if value is not None and value not in self.fixed and not is_constant(value)
+        ]
         return Count(
             name=label(node),
             op=op or node.op_type,
@@ -214,7 +261,9 @@ def _sizes(node: ir.Node, value: ir.Value | None) -> list[int]:
 
 def _not_static(node: ir.Node) -> UnsupportedError:
     return UnsupportedError(
-        "its shapes are not static", where=label(node), hint="make them so: qdqtool fix-shapes, or qdqtool split for a decoder"
+        "its shapes are not static",
+        where=label(node),
+        hint="make them so: qdqtool fix-shapes, or qdqtool split for a decoder",
     )
 
 

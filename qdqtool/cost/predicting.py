@@ -85,7 +85,9 @@ class Carried:
     row: Measured
 
 
-def network(chips: Sequence[Chip], chip: Chip, profile: Profile, name: str, amounts: Amounts | None) -> Prediction | None:
+def network(
+    chips: Sequence[Chip], chip: Chip, profile: Profile, name: str, amounts: Amounts | None
+) -> Prediction | None:
     """The time of one run of a network.
 
     Args:
