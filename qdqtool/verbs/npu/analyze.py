@@ -72,8 +72,10 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdq_passes.pipeline.pipeline import run_pipeline
         from qdq_passes.verification.rules import verify
 
+        from qdqtool.io.files.progress import pass_on
+        from qdqtool.io.models.load import missing_weights
         from qdqtool.io.models.save import save
-        from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
+        from qdqtool.io.models.working import missing_warnings, opened, provenance_of, refuse_errors, repair
         from qdqtool.npu.analyzing import (
             INLINE,
             OUTLINE,
@@ -91,7 +93,8 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
 
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
-        work, source = opened(self.model)
+        work, source = opened(self.model, weights=self.output is not None or self.simulated)
+        pass_on(missing_warnings(missing_weights(work)), self.warn)
         refuse_compiled(work, chip)
         known = verify(work, minimum="error")
         steps = [INLINE] if work.functions else []
