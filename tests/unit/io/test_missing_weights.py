@@ -89,7 +89,7 @@ def test_values_are_not_made_up(tmp_path: Path) -> None:
     assert missing_weights(model) == {"w.data": 1}
     assert is_constant(weight)
     assert constant_array(weight) is None
-    with pytest.raises(ModelError, match="w.data"):
+    with pytest.raises(ModelError, match="data file"):
         weight.const_value.numpy()  # type: ignore[union-attr]
     run_pipeline(model, "fold-constants{what=all},infer-shapes")
     assert model.graph.outputs[0].shape == (1, 288)
