@@ -62,7 +62,8 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
     outline: bool = option(False, "… and with each partition as a local function, one box in Netron.")
 
     def run(self) -> Analysis:
-        """The analysis; the model is written with it in the metadata of its nodes where there is an ``output``.
+        """The analysis; the model is written with it in the metadata of its nodes where there is an ``output``. What hangs on
+        static shapes alone is computed first, as compilers do, and is no node any more (but where ``simulated``).
 
         Raises:
             UsageError: the model is compiled already, or the baseline is no report of an analysis.
@@ -77,6 +78,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdqtool.io.models.save import save
         from qdqtool.io.models.working import missing_warnings, opened, provenance_of, refuse_errors, repair
         from qdqtool.npu.analyzing import (
+            FOLD,
             INLINE,
             OUTLINE,
             PREPARE,
@@ -98,7 +100,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         refuse_compiled(work, chip)
         known = verify(work, minimum="error")
         steps = [INLINE] if work.functions else []
-        steps += [*repair(work, self.warn), PREPARE]
+        steps += [*repair(work, self.warn), PREPARE, *([] if self.simulated else [FOLD])]
         run_pipeline(work, ",".join(steps))
         path = "model.onnx" if isinstance(self.model, ir.Model) else os.fspath(self.model)
         found = analysis(work, path, chip, self.boundary, simulated=self.simulated)
