@@ -71,12 +71,14 @@ def without_copies(
 
 
 def _in_place(unit: Unit, done: Work | str, kept: frozenset[ir.Value]) -> Work | str:
-    """What an update of the cache does: it writes what it reads beside the past."""
+    """What an update of the cache does: it writes what it reads beside the past, whose integers may count as no data."""
     is_update = unit.core.op_type == "Concat" or unit.core.op_type.startswith("Scatter")
-    if isinstance(done, str) or not is_update or kept.isdisjoint(done.writes) or kept.isdisjoint(done.reads):
+    if isinstance(done, str) or not is_update or kept.isdisjoint(done.writes):
         return done
     reads = {value: size for value, size in done.reads.items() if value not in kept}
-    whole, rows = sum(done.writes.values()), sum(reads.values())
+    new = unit.core.inputs[-1]
+    rows = sum(reads.values()) or (0 if new is None else bytes_of(new))
+    whole = sum(done.writes.values())
     ops = done.element_ops * rows // whole if whole else 0
     return replace(done, reads=reads, writes=dict.fromkeys(done.writes, rows), element_ops=ops)
 
