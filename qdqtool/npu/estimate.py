@@ -10,9 +10,9 @@
 A grouped convolution, above all a depthwise one, runs on the matrix unit, where each group fills tiles of its own, or on the
 vector unit, one multiply-accumulate an element operation: whichever is quicker. An activation stays beside the engines when what
 its writer and each of its readers read and write fits there at once. Weights are read once; where neither the weights nor the
-inputs of a node fit, the cheaper side is read again for each piece of the other. A KV cache stays on the device, and heads
-repeated for grouped queries are read once (`qdqtool.npu.resident`). Nodes on the CPU are listed without an
-estimate: where nothing runs on the NPU the estimate is 0, and a note says so."""
+inputs of a node fit, the cheaper side is read again for each piece of the other. Floats are as wide as the target computes them.
+A KV cache stays on the device, and heads repeated for grouped queries are read once (`qdqtool.npu.resident`). Nodes on the CPU
+are listed without an estimate: where nothing runs on the NPU the estimate is 0, and a note says so."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def estimate(target: Target, found: Partitioning) -> Estimate:
     cost, memory = target.cost, target.memory
     part_of = {unit: part for part in found.partitions for unit in part.units}
     kept = cache_on_device(found.units)
-    work, repeats = without_copies({unit: work_of(unit) for unit in found.units}, found.partitions, kept)
+    bits = FLOAT_BITS[target.arithmetic.float_precision]
+    work, repeats = without_copies({unit: work_of(unit, bits) for unit in found.units}, found.partitions, kept)
     beside = _beside(found.partitions, work, int(memory.tile_bytes.value))
     nodes = []
     for unit, verdict in zip(found.units, found.verdicts, strict=True):
