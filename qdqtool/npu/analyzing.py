@@ -35,6 +35,7 @@ from qdq_passes.refine.look.shifts import violations_at
 from qdq_passes.roles.roles import Roles
 
 from qdqtool.io.files.read import read_text
+from qdqtool.io.models.load import missing_weights
 from qdqtool.npu.figures import broken_rules, node_reports, partition_report, refusals_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis
@@ -52,6 +53,8 @@ _WAY_OUT = "`--arrange whole` leaves it to the target"
 
 #: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
 PREPARE = "give-names,infer-shapes"
+#: … and what a compiler computes of static shapes before it asks who runs what.
+FOLD = "fold-constants{weights=false},infer-shapes"
 INLINE = "inline-functions"
 OUTLINE = "outline-partitions"
 
@@ -178,7 +181,8 @@ def analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | No
     units, nodes = units_of(model), main_nodes(model)
     verdicts = {unit: target.judge(unit) for unit in units}
     said = list(verdicts.values())
-    lacking = not_simulated(units, said, target)
+    missing = missing_weights(model)
+    lacking = {} if missing else not_simulated(units, said, target)  # of no weights, nothing can be simulated
     outside = lacking if simulated else None
     found = partitions(nodes, units, said, target.policy, edge, target.minimum_group, outside)
     setting = Setting(
@@ -207,6 +211,7 @@ def analysis(model: ir.Model, path: str, target: Target, boundary: Boundary | No
         rules=broken_rules(units, target) if target.policy == "whole-model" else (),
         repairs=repairs(setting),
         cut=cut_of(setting, path),
+        missing_files=missing,
     )
 
 

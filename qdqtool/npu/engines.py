@@ -19,6 +19,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.npu.estimate import estimate
 from qdqtool.npu.figures import counts
+from qdqtool.npu.resident import cache_note, cache_on_device
 from qdqtool.npu.work import work_of
 from qdqtool.targets.cost import Cost
 from qdqtool.targets.target import Target
@@ -33,12 +34,14 @@ class GraphTimes:
         partitions: microseconds of each partition, by its id; the engines of an NPU work on one partition at a time.
         cpu_us: name of a node on the CPU → microseconds.
         unknown: names of nodes whose time is not known: a shape is not static; they count as 0.
+        notes: what is assumed.
     """
 
     units: tuple[PlacedUnit, ...]
     partitions: tuple[float, ...]
     cpu_us: Mapping[str, float]
     unknown: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def all_on_cpu(model: ir.Model, target: Target | None) -> GraphTimes:
@@ -88,6 +91,7 @@ def times_in(found: Partitioning, target: Target) -> GraphTimes:
         partitions=tuple(part.us or 0.0 for part in estimated.partitions),
         cpu_us=cpu,
         unknown=tuple(unknown),
+        notes=tuple(cache_note(found.partitions, cache_on_device(found.units))),
     )
 
 

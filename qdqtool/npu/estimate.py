@@ -10,13 +10,15 @@
 A grouped convolution, above all a depthwise one, runs on the matrix unit, where each group fills tiles of its own, or on the
 vector unit, one multiply-accumulate an element operation: whichever is quicker. An activation stays beside the engines when what
 its writer and each of its readers read and write fits there at once. Weights are read once; where neither the weights nor the
-inputs of a node fit, the cheaper side is read again for each piece of the other. Nodes on the CPU are listed without an
-estimate: where nothing runs on the NPU the estimate is 0, and a note says so."""
+inputs of a node fit, the cheaper side is read again for each piece of the other. Floats are as wide as the target computes them.
+A KV cache stays on the device, and heads repeated for grouped queries are read once (`qdqtool.npu.resident`). Nodes on the CPU
+are listed without an estimate: where nothing runs on the NPU the estimate is 0, and a note says so."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -26,6 +28,7 @@ from qdq_passes.npu.units.units import Unit
 from qdq_passes.npu.units.verdict import Verdict
 
 from qdqtool.npu.estimated import Assumption, Estimate, NodeEstimate, PartitionEstimate
+from qdqtool.npu.resident import cache_note, cache_on_device, without_copies
 from qdqtool.npu.work import Work, work_of
 from qdqtool.targets.cost import Cost, Figure, Memory
 from qdqtool.targets.target import Target
@@ -34,6 +37,8 @@ from qdqtool.targets.target import Target
 FLOAT_BITS = {"float16": 16, "bfloat16": 16, "float32": 32}
 #: Names in a note.
 SHOWN = 3
+#: What is said of what repeats the heads of a cache.
+REPEATS = "repeats heads for a product that reads each once: no time of its own"
 
 
 def estimate(target: Target, found: Partitioning) -> Estimate:
@@ -45,7 +50,9 @@ def estimate(target: Target, found: Partitioning) -> Estimate:
     """
     cost, memory = target.cost, target.memory
     part_of = {unit: part for part in found.partitions for unit in part.units}
-    work = {unit: work_of(unit) for unit in found.units}
+    kept = cache_on_device(found.units)
+    bits = FLOAT_BITS[target.arithmetic.float_precision]
+    work, repeats = without_copies({unit: work_of(unit, bits) for unit in found.units}, found.partitions, kept)
     beside = _beside(found.partitions, work, int(memory.tile_bytes.value))
     nodes = []
     for unit, verdict in zip(found.units, found.verdicts, strict=True):
@@ -53,14 +60,18 @@ def estimate(target: Target, found: Partitioning) -> Estimate:
         if part is None or isinstance(done, str):
             nodes.append(_without(unit, part, verdict, done))
         else:
-            nodes.append(_node(unit, part, verdict, done, target, beside))
-    partitions = [_partition(part, [n for n in nodes if n.partition == part.id], cost) for part in found.partitions]
+            node = _node(unit, part, verdict, done, target, beside)
+            nodes.append(replace(node, note=REPEATS) if unit in repeats else node)
+    partitions = [
+        _partition(part, [n for n in nodes if n.partition == part.id], cost, kept) for part in found.partitions
+    ]
+    counted = _notes(nodes, found.partitions, work, memory, sum(v.kind == "npu-float" for v in found.verdicts))
     return Estimate(
         target=target.name,
         nodes=tuple(nodes),
         partitions=tuple(partitions),
         assumptions=assumptions(target),
-        notes=tuple(_notes(nodes, found.partitions, work, memory, sum(v.kind == "npu-float" for v in found.verdicts))),
+        notes=(*counted, *cache_note(found.partitions, kept)),
     )
 
 
@@ -154,9 +165,11 @@ def _dram_bytes(work: Work, beside: set[ir.Value], room: int) -> int:
     return work.weight_bytes + read + written + again
 
 
-def _partition(part: Partition, nodes: Sequence[NodeEstimate], cost: Cost) -> PartitionEstimate:
+def _partition(
+    part: Partition, nodes: Sequence[NodeEstimate], cost: Cost, kept: Collection[ir.Value]
+) -> PartitionEstimate:
     known = [node.us for node in nodes if node.us is not None]
-    came, went = (sum(bytes_of(value) for value in values) for values in (part.inputs, part.outputs))
+    came, went = (sum(bytes_of(value) for value in ends if value not in kept) for ends in (part.inputs, part.outputs))
     speed = cost.boundary_bytes_per_us.value
     return PartitionEstimate(
         id=part.id,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -178,6 +179,7 @@ class Analysis(Shares):
         failures: why the analysis counts as failed, in words.
         known_errors: errors among ``findings`` that the baseline has too.
         memory: what it needs of the target's memory; None where nobody asked.
+        missing_files: files of external data that are not there → how many tensors of the model lie there.
     """
 
     target: str
@@ -194,6 +196,7 @@ class Analysis(Shares):
     failures: tuple[str, ...] = ()
     known_errors: int = 0
     memory: MemoryPlan | None = None
+    missing_files: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> VerdictKind:
@@ -219,6 +222,10 @@ class Analysis(Shares):
         kinds: tuple[str, ...] = VERDICT_KINDS
         return sorted(found, key=lambda reason: (-kinds.index(reason.placement.verdict), -len(reason.nodes)))
 
+    def _missing(self) -> dict[str, Any]:
+        files = dict(self.missing_files)
+        return {"missing_weights": sum(files.values()), "missing_files": files} if files else {}
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; the keys of the command's contract, and more."""
         return {
@@ -240,4 +247,5 @@ class Analysis(Shares):
             "cut": None if self.cut is None else asdict(self.cut),
             "failures": list(self.failures),
             **({} if self.memory is None else {"memory": self.memory.to_json()}),
+            **self._missing(),
         }

@@ -53,8 +53,13 @@ class Work:
         return self.groups > 1
 
 
-def work_of(unit: Unit) -> Work | str:
-    """What ``unit`` does, or in words why that cannot be said: a shape is not static."""
+def work_of(unit: Unit, float_bits: int = 32) -> Work | str:
+    """What ``unit`` does, or in words why that cannot be said: a shape is not static.
+
+    Args:
+        unit: the unit.
+        float_bits: bits in which what computes it holds floats of 32 bits.
+    """
     flowing = [o for o in unit.operands if o.kind in ("activation", "float") and not o.constant]
     stored = [
         o for o in unit.operands if o.kind in ("weight", "bias", "constant") or (o.kind == "float" and o.constant)
@@ -69,9 +74,9 @@ def work_of(unit: Unit) -> Work | str:
     return Work(
         products=core.products,
         element_ops=_element_ops(unit, written),
-        weight_bytes=sum(_bytes(o) for o in stored),
-        reads={_key(o): _bytes(o) for o in flowing},
-        writes={_key(r): _bytes(r) for r in unit.results},
+        weight_bytes=sum(_bytes(o, float_bits) for o in stored),
+        reads={_key(o): _bytes(o, float_bits) for o in flowing},
+        writes={_key(r): _bytes(r, float_bits) for r in unit.results},
         groups=core.groups,
         is_blocked=any(o.encoding is not None and o.encoding.granularity.kind == "blocked" for o in stored),
         bits=max([_dtype(o).bitwidth for o in flowing] + [_dtype(r).bitwidth for r in unit.results], default=8),
@@ -102,9 +107,11 @@ def _key(end: Operand | Result) -> ir.Value:
     return value
 
 
-def _bytes(end: Operand | Result) -> int:
+def _bytes(end: Operand | Result, float_bits: int) -> int:
     """As stored: 4-bit elements are two a byte."""
-    return -(-count(end.value) * _dtype(end).bitwidth // 8)
+    dtype = _dtype(end)
+    bits = min(dtype.bitwidth, float_bits) if dtype == ir.DataType.FLOAT else dtype.bitwidth
+    return -(-count(end.value) * bits // 8)
 
 
 def _dtype(end: Operand | Result) -> ir.DataType:

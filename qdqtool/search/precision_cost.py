@@ -8,7 +8,7 @@ something wider is read in the one and written in the other, by the vector unit,
 long a byte.
 
 f_t and p are the speeds of the target where one is given (its ``[cost]``), else those that a target file has by default: 1024
-multiply-accumulates a cycle in 8 bit, 256 in 16 bit, 128 in floats, 64 bytes a cycle in the vector unit. Half-size floats count
+multiply-accumulates a cycle in 8 bit, 585 in 16 bit, 394 in floats, 64 bytes a cycle in the vector unit. Half-size floats count
 as 16 bit. Operators that do not multiply cost nothing but their crossings; the number of nodes does not count."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Prices:
         per_byte: p, multiply-accumulates in 8 bit a byte.
     """
 
-    factors: Mapping[str, float] = field(default_factory=lambda: {"8": 1.0, "16": 4.0, "fp16": 4.0, "float": 8.0})
+    factors: Mapping[str, float] = field(default_factory=lambda: {"8": 1.0, "16": 1.75, "fp16": 1.75, "float": 2.6})
     per_byte: float = 16.0
 
     @classmethod

@@ -30,6 +30,10 @@ class Figure(Generic[T]):
     confidence: Confidence
 
 
+#: What the speeds of wider types are assumed from.
+_PAIRS = "ratio of {} published pairs of AI Hub, 2026-02: {} takes"
+
+
 def _assumed(value: T) -> Figure[T]:
     return Figure(value=value, source="qdqtool's default: the target file does not say", confidence="assumed")
 
@@ -71,7 +75,15 @@ class Cost:
 
     clock_mhz: Figure[float] = dataclasses.field(default_factory=lambda: _assumed(1000.0))
     macs_per_cycle: Mapping[str, Figure[float]] = dataclasses.field(
-        default_factory=lambda: {"8": _assumed(1024.0), "16": _assumed(256.0), "float": _assumed(128.0)}
+        default_factory=lambda: {
+            "8": _assumed(1024.0),
+            "16": Figure(
+                value=585.0, source=f"{_PAIRS.format(206, 'w8a16')} 1.75 times the w8a8 time", confidence="assumed"
+            ),
+            "float": Figure(
+                value=394.0, source=f"{_PAIRS.format(701, 'float')} 2.6 times the w8a8 time", confidence="assumed"
+            ),
+        }
     )
     vector_elements_per_cycle: Figure[float] = dataclasses.field(default_factory=lambda: _assumed(64.0))
     dram_bytes_per_cycle: Figure[float] = dataclasses.field(default_factory=lambda: _assumed(16.0))

@@ -28,11 +28,13 @@ class Inspect(Warns, Verb[dict[str, Any]]):
     def run(self) -> dict[str, Any]:
         """JSON-ready: see `describe`."""
         from qdqtool.io.files.progress import pass_on
-        from qdqtool.io.models.load import load
+        from qdqtool.io.models.load import load, missing_weights
+        from qdqtool.io.models.working import missing_warnings
         from qdqtool.npu.compiled import findings
         from qdqtool.targets.loading import load_target
 
-        graph = load(self.model)
+        graph = load(self.model, weights=False)
+        pass_on(missing_warnings(missing_weights(graph)), self.warn)
         found = describe(graph)
         if self.target is not None:
             wrong = findings(graph, load_target(self.target))
@@ -47,7 +49,9 @@ def describe(model: ir.Model) -> dict[str, Any]:
     from qdq_passes.graph.uses import all_nodes
     from qdq_passes.qdq.look.pairs import is_dequantize, is_quantize, qdq_pairs
 
-    nodes = all_nodes(model)
+    from qdqtool.io.models.load import missing_weights
+
+    nodes, missing = all_nodes(model), missing_weights(model)
     ops = Counter(f"{n.domain}::{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
     tensors += [n.attributes["value"].as_tensor() for n in nodes if n.op_type == "Constant" and _has_tensor(n)]
@@ -67,6 +71,7 @@ def describe(model: ir.Model) -> dict[str, Any]:
         "functions": len(model.functions),
         "parameters": sum(t.size for t in tensors),
         "parameter_bytes": sum(t.nbytes for t in tensors),
+        **({"missing_weights": sum(missing.values()), "missing_files": missing} if missing else {}),
         "dynamic_dims": list(dict.fromkeys(d if d is not None else "?" for d in dims)),
         "qdq": {
             "q": sum(is_quantize(n) for n in nodes),

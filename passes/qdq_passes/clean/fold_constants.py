@@ -59,7 +59,7 @@ class FoldConstants(Pass):
     may round differently: within the bound.
     Skips: what would make the file larger by more than ``max-growth``, each with its figures; random numbers, casts of floats
     that an integer cannot hold, operators that onnx does not define; without ``compute`` sums of more than 8192
-    terms, Resize, and what rounds to 16 bits.
+    terms, Resize, and what rounds to 16 bits; without ``weights`` what is computed from a large initializer.
 
     Args:
         what: ``exact`` or ``all``.
@@ -67,11 +67,13 @@ class FoldConstants(Pass):
             of the model where that is more.
         compute: what computes what may round: the runtime in the verbs of the tool; None: onnx's reference, which has no Resize
             that runtimes agree with.
+        weights: whether initializers of more than 8192 elements are read; what hangs on shapes alone needs none of them.
     """
 
     what: Literal["exact", "all"] = "exact"
     max_growth: int = 2**20
     compute: Compute | Named | None = None
+    weights: bool = True
 
     @property
     def keeps(self) -> Keeps:  # type: ignore[override]
@@ -98,7 +100,7 @@ class FoldConstants(Pass):
     def _fold(self, model: ir.Model, graph: GraphLike) -> Iterator[Change]:
         """Walk ``graph`` until no branch opens and nothing grows too much, then store."""
         compute = None if isinstance(self.compute, Named) else self.compute
-        scope = Scope(weights=True, rounding=self.what == "all", compute=compute, declared=True)
+        scope = Scope(weights=self.weights, rounding=self.what == "all", compute=compute, declared=True)
         walked = walk(model, {}, graph=graph, scope=scope)
         while opened := list(open_branches(model, walked)):
             yield from opened

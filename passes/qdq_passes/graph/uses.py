@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes.numerics.missing import data_of
+
 #: Operators that move elements without computing on them: output and input share one encoding.
 DATA_MOVEMENT = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
@@ -101,16 +103,14 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """The array of an initializer (that is no graph input) or of a Constant node's output; None when not constant.
-
-    Reads only (onnx_ir's own query names the tensors it finds).
+    """The array of an initializer (that is no graph input) or of a Constant node's output; None when not constant, or missing.
 
     An initializer that is also a graph input is a default that the caller may override, hence not constant.
     """
     if value is None or value.is_graph_input():
         return None
     if value.const_value is not None:
-        return value.const_value.numpy()
+        return data_of(value.const_value)
     producer = value.producer()
     if producer is None or not is_standard(producer, "Constant"):
         return None
@@ -118,7 +118,7 @@ def constant_array(value: ir.Value | None) -> npt.NDArray[Any] | None:
         if attribute.is_ref() or name == "sparse_value":
             return None
         if name == "value":
-            return attribute.as_tensor().numpy()
+            return data_of(attribute.as_tensor())
         array: npt.NDArray[Any] = np.array(attribute.value, _CONSTANT_TYPES[name])
         return array
     return None
@@ -132,7 +132,7 @@ def known_array(value: ir.Value | None) -> npt.NDArray[Any]:
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether `constant_array` would give an array (the data is not read)."""
+    """Whether ``value`` is stored in the model (the data is not read, and may be missing)."""
     if value is None or value.is_graph_input():
         return False
     if value.const_value is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import onnx_ir as ir
 from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
+from qdq_passes.numerics.missing import MissingTensor
 
 from qdqtool.io.files.read import holds
 from qdqtool.io.models.parse import check_model, read_model
@@ -171,11 +173,12 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def load(path: str | os.PathLike[str]) -> ir.Model:
+def load(path: str | os.PathLike[str], *, weights: bool = True) -> ir.Model:
     """Load the model in the file at ``path``: ``.onnx``, or text as ``.onnxtxt``, ``.json``, ``.textproto``.
 
     Nodes without a name get one in memory (``Conv_12``, from their operator and place); saving leaves them nameless again.
-    Where the model came from is kept in ``model.meta["qdqtool.source"]``.
+    Where the model came from is kept in ``model.meta["qdqtool.source"]``. Without ``weights`` files of external data may be
+    missing: of what lies there only types and shapes are known (`missing_weights`); where data may lie is checked all the same.
 
     Raises:
         ModelError: there is no such file, or it is broken: cut off, a value defined twice, a missing tensor, a cycle,
@@ -184,7 +187,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """
     where = os.path.abspath(os.fspath(path))
     try:
-        return _model_of(read_model(path), os.path.dirname(where), where, is_shared=False)
+        return _model_of(read_model(path), os.path.dirname(where), where, is_shared=False, weights=weights)
     except QdqError as error:
         given = os.fspath(path)
         error.where = given if error.where in (None, given) else f"{given}: {_short(error.where)}"
@@ -213,26 +216,30 @@ def model_of(proto: onnx.ModelProto, folder: str | None = None, *, source: str |
     return _model_of(proto, folder, source, is_shared=True)
 
 
-def _model_of(proto: onnx.ModelProto, folder: str | None, source: str | None, *, is_shared: bool) -> ir.Model:
+def _model_of(
+    proto: onnx.ModelProto, folder: str | None, source: str | None, *, is_shared: bool, weights: bool = True
+) -> ir.Model:
     """`model_of`; a protobuf that nobody else holds (``is_shared``) is let go of, its large weights become arrays."""
     tidy(proto)
-    tensors = check_model(proto, folder)
+    tensors = check_model(proto, folder, weights=weights)
     contradiction = contradiction_in(proto)
-    weights: dict[str, Weight] = {}
+    taken: dict[str, Weight] = {}
     if not is_shared:
-        proto, weights = _taken_out(proto)
+        proto, taken = _taken_out(proto)
     with payloads_apart(proto) as payloads:
         try:
             model = ir.serde.deserialize_model(proto)
         except Exception as error:
             raise _refusal(error) from error
     put_back(model, payloads)
-    for name, weight in weights.items():
+    for name, weight in taken.items():
         model.graph.initializers[name].const_value = weight
-    if tensors.sizes and folder is not None:
+    if (tensors.sizes or tensors.missing) and folder is not None:
         for slot in slots(model):
-            if isinstance(slot.tensor, ir.ExternalTensor):
-                slot.tensor.base_dir = folder
+            if isinstance(tensor := slot.tensor, ir.ExternalTensor):
+                tensor.base_dir = folder
+                if tensor.location in tensors.missing:
+                    slot.put(MissingTensor.of(tensor))
     if source is not None:
         model.meta[SOURCE] = source
     if contradiction:
@@ -260,6 +267,11 @@ def _taken_out(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Weigh
     light = onnx.ModelProto()  # the memory of the fields cleared is that of the whole message
     light.CopyFrom(proto)
     return light, found
+
+
+def missing_weights(model: ir.Model) -> dict[str, int]:
+    """How many weights of ``model`` lie in each file that is not there; empty unless it was loaded without them."""
+    return dict(Counter(os.fspath(t.location) for s in slots(model) if isinstance(t := s.tensor, MissingTensor)))
 
 
 def root_cause(error: BaseException) -> tuple[BaseException, str]:

@@ -95,18 +95,19 @@ def _one_line(error: Exception) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
-def check_model(model: onnx.ModelProto, folder: str | None) -> TensorRules:
+def check_model(model: onnx.ModelProto, folder: str | None, *, weights: bool = True) -> TensorRules:
     """Check everything that must hold before ``model`` can be turned into a graph.
 
     Args:
         model: the parsed file.
         folder: folder of the file, where its external data lies; None for a model that comes from memory.
+        weights: whether every file of external data must be there.
 
     Raises:
         ModelError: the model is broken.
         UnsupportedError: it has a construct that would be lost: sparse tensors, maps, training information.
     """
-    tensors = TensorRules(folder)
+    tensors = TensorRules(folder, weights=weights)
     _check_header(model)
     own = {(_text(f.domain), _text(f.name), _text(f.overload)): function_signature(f) for f in model.functions}
     versions = {"": onnx.defs.onnx_opset_version(), **_versions(model.opset_import)} if model.opset_import else {"": 1}

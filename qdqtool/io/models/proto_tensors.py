@@ -37,10 +37,14 @@ class TensorRules:
 
     Args:
         folder: the model's folder, below which external data lies; None: the model came from memory, and has none.
+        weights: whether every file of external data must be there.
     """
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, *, weights: bool = True) -> None:
         self.folder = folder
+        self.weights = weights
+        #: Locations of the external data files that are not there.
+        self.missing: set[str] = set()
         #: Size in bytes of each external data file seen.
         self.sizes: dict[str, int] = {}
         #: Hex SHA-1 of each whose checksum a tensor says.
@@ -70,14 +74,29 @@ class TensorRules:
         extent = external.extent_of(tensor)
         if self.folder is None:
             raise ModelError("external data without a folder", where=where, hint="load the model from its file")
-        size = self.sizes.get(extent.location)
-        if size is None:
-            with os.fdopen(external.open_data(self.folder, extent.location, where), "rb") as file:
-                size = self.sizes[extent.location] = os.fstat(file.fileno()).st_size
-        external.check_bounds(extent, bytes_of(tensor.data_type, elements), size, where)
+        nbytes = bytes_of(tensor.data_type, elements)
+        if self._is_missing(self.folder, extent.location, where):
+            external.check_bounds(extent, nbytes, extent.offset + nbytes, where)
+            return
+        external.check_bounds(extent, nbytes, self.sizes[extent.location], where)
         if extent.checksum and extent.checksum != self._digest(extent.location, where):
             problem = f"external data {extent.location!r} has another SHA-1 than the model says"
             raise ModelError(problem, where=where, hint="model and data file do not belong together: fetch both again")
+
+    def _is_missing(self, folder: str, location: str, where: str) -> bool:
+        """Whether a data file is not there, and need not be; its size is noted where it is. Any other fault is refused."""
+        if location in self.missing or location in self.sizes:
+            return location in self.missing
+        try:
+            handle = external.open_data(folder, location, where)
+        except ModelError as error:
+            if self.weights or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            self.missing.add(location)
+            return True
+        with os.fdopen(handle, "rb") as file:
+            self.sizes[location] = os.fstat(file.fileno()).st_size
+        return False
 
     def _digest(self, location: str, where: str) -> str:
         """Hex SHA-1 of a data file, read once."""

@@ -34,11 +34,21 @@ def provenance_of(pipeline: str, source_sha256: str, inputs: Mapping[str, str] |
     return Provenance(pipeline=pipeline, inputs=(*model, *(inputs or {}).items()))
 
 
-def opened(model: ModelOrPath) -> tuple[ir.Model, str]:
-    """A model to edit and the SHA-256 of its file; a model in memory is cloned, so that the caller's stays as it is."""
+def opened(model: ModelOrPath, *, weights: bool = True) -> tuple[ir.Model, str]:
+    """A model to edit and the SHA-256 of its file; a model in memory is cloned, so that the caller's stays as it is. Without
+    ``weights`` it may lack files of external data, as `load` does."""
     if isinstance(model, ir.Model):
         return copy_model(model), ""
-    return load(model), sha256_of_file(model)
+    return load(model, weights=weights), sha256_of_file(model)
+
+
+def missing_warnings(missing: Mapping[str, int]) -> list[str]:
+    """What to say of the `missing_weights` of a model: a line for each file."""
+    return [
+        f"external data file {file!r} is missing: only type and shape of {count} tensor{'s' if count > 1 else ''} are known, "
+        "what hangs on values is not judged"
+        for file, count in missing.items()
+    ]
 
 
 def repairs_of(model: ir.Model) -> list[str]:

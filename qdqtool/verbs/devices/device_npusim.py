@@ -113,7 +113,7 @@ def _notes(times: GraphTimes) -> list[str]:
     if times.unknown:
         more = f" and {len(times.unknown) - SHOWN} more" if len(times.unknown) > SHOWN else ""
         found.append(f"not in the estimate: {', '.join(times.unknown[:SHOWN])}{more}")
-    return found
+    return [*found, *times.notes]
 
 
 device = NpuDevice

@@ -62,7 +62,8 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
     outline: bool = option(False, "… and with each partition as a local function, one box in Netron.")
 
     def run(self) -> Analysis:
-        """The analysis; the model is written with it in the metadata of its nodes where there is an ``output``.
+        """The analysis; the model is written with it in the metadata of its nodes where there is an ``output``. What hangs on
+        static shapes alone is computed first, as compilers do, and is no node any more (but where ``simulated``).
 
         Raises:
             UsageError: the model is compiled already, or the baseline is no report of an analysis.
@@ -72,9 +73,12 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdq_passes.pipeline.pipeline import run_pipeline
         from qdq_passes.verification.rules import verify
 
+        from qdqtool.io.files.progress import pass_on
+        from qdqtool.io.models.load import missing_weights
         from qdqtool.io.models.save import save
-        from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
+        from qdqtool.io.models.working import missing_warnings, opened, provenance_of, refuse_errors, repair
         from qdqtool.npu.analyzing import (
+            FOLD,
             INLINE,
             OUTLINE,
             PREPARE,
@@ -91,11 +95,12 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
 
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
-        work, source = opened(self.model)
+        work, source = opened(self.model, weights=self.output is not None or self.simulated)
+        pass_on(missing_warnings(missing_weights(work)), self.warn)
         refuse_compiled(work, chip)
         known = verify(work, minimum="error")
         steps = [INLINE] if work.functions else []
-        steps += [*repair(work, self.warn), PREPARE]
+        steps += [*repair(work, self.warn), PREPARE, *([] if self.simulated else [FOLD])]
         run_pipeline(work, ",".join(steps))
         path = "model.onnx" if isinstance(self.model, ir.Model) else os.fspath(self.model)
         found = analysis(work, path, chip, self.boundary, simulated=self.simulated)

@@ -377,3 +377,15 @@ def test_a_group_of_several_suggestions_says_that_it_shows_one(tmp_path: Path) -
     [shown] = [line for line in lines if line.startswith("    → ")]
     assert "`qdqtool extract --outputs d0`; tried without success" in shown
     assert shown.endswith(" (the first; --json has that of each)")
+
+
+def test_shape_arithmetic_is_computed_before_it_is_judged() -> None:
+    text = """g (float[2,3,4] x) => (float[2,1000] y) <int64[1] i = {0}, int64[1] j = {1}, int64[1] k = {2}, float[1000,12] w> {
+        [s] s = Shape(x)  [g0] n = Gather(s, i)  [g1] h = Gather(s, j)  [g2] v = Gather(s, k)  [m] m = Mul(h, v)
+        [c] c = Concat<axis: int = 0>(n, m)  [r] r = Reshape(x, c)  [t] t = Transpose(w)  [p] y = MatMul(r, t) }"""
+    graph = model(text, {"w": np.ones((1000, 12), np.float32)})
+    found = qdqtool.analyze(graph, target="qnn_htp")
+    assert [node.name for node in found.nodes] == ["r", "t", "p"]  # the weight is no shape: it is not read
+    assert found.npu_percent == 100
+    assert len(graph.graph) == 9
+    assert "s" in {node.name for node in qdqtool.analyze(graph, target="qnn_htp", simulated=True).nodes}

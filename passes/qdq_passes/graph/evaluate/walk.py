@@ -41,6 +41,7 @@ from qdq_passes.graph.uses import (
     values_read,
 )
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.missing import is_missing
 
 #: Elements of a result up to which it is computed: a mask [4096, 4096].
 LARGEST_RESULT = 1 << 24
@@ -206,10 +207,7 @@ class _Walker:
         if self._is_kept(node) or not all(value is None or self._is_known(value) for value in node.inputs):
             return self._picked(node)
         large = [v for v in node.inputs if v is not None and v not in arrays]
-        for value in large:
-            array = constant_array(value)
-            if array is not None:
-                arrays[value] = array
+        arrays.update({value: array for value in large if (array := constant_array(value)) is not None})
         found = self._of_constants(node)
         for value in large:
             arrays.pop(value, None)
@@ -230,7 +228,9 @@ class _Walker:
         if value in self.found.arrays:
             return True
         tensor = value.const_value
-        return self.scope.weights and tensor is not None and is_constant(value) and tensor.dtype != ir.DataType.STRING
+        if tensor is None or tensor.dtype == ir.DataType.STRING or is_missing(tensor):
+            return False
+        return self.scope.weights and is_constant(value)
 
     def _is_kept(self, node: ir.Node) -> bool:
         """Whether ``node`` stays whatever its inputs are."""

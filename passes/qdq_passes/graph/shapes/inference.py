@@ -19,6 +19,7 @@ from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_qu
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
 from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of
+from qdq_passes.numerics.missing import is_missing
 
 
 def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
@@ -200,7 +201,13 @@ def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
             node.attributes.clear()
     for value in [v for v in copy.graph.initializers.values() if v.const_value is not None]:
         _declare(value)
-        if value.const_value is not None and value.const_value.nbytes > SHOWN_BYTES:
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if tensor.nbytes <= SHOWN_BYTES and not is_missing(tensor):
+            if isinstance(tensor, ir.ExternalTensor):  # onnx reads no files
+                value.const_value = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
+        else:
             del copy.graph.initializers[value.name or ""]
             value.const_value = None
             if not value.is_graph_input():

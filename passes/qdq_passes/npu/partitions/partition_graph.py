@@ -22,6 +22,7 @@ from qdq_passes.graph.convex import convex_groups, joined_siblings
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize, reads_stored
 from qdq_passes.graph.uses import constant_array, dtype_of, is_constant
 from qdq_passes.npu.units.units import Unit, UnitGraph, operands_of
+from qdq_passes.numerics.missing import is_missing
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -89,10 +90,11 @@ def stored_weights(units: Iterable[Unit]) -> dict[ir.Value, int]:
                 source = (
                     operand.quantize.inputs[0] if operand.quantize is not None else operand.integers or operand.value
                 )
-                array = constant_array(source)
+                tensor = None if source is None else source.const_value
+                array = tensor if is_missing(tensor) else constant_array(source)
                 if source is not None and array is not None:
-                    bits = operand.encoding.dtype.bitwidth if operand.encoding is not None else 8 * array.itemsize
-                    found[source] = -(-array.size * bits // 8)
+                    bits = operand.encoding.dtype.bitwidth if operand.encoding is not None else 0
+                    found[source] = -(-array.size * bits // 8) if bits else array.nbytes
     return found
 
 

@@ -14,8 +14,9 @@ import onnx_ir as ir
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.operators.qdq_ops import FIX, float_source, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integer_of, is_constant
-from qdq_passes.numerics.arrays import MANY, Numbers
+from qdq_passes.numerics.arrays import MANY, Array, Numbers
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.missing import is_missing
 from qdq_passes.numerics.pow2 import scale_of
 
 __all__ = [
@@ -187,17 +188,19 @@ def _kind(dq: ir.Node, is_parameter: bool) -> Kind:
 
 
 def encoding_of(node: ir.Node) -> Encoding | None:
-    """The encoding a Q or DQ node applies, or None when scale or zero point are computed at run time, or it has no grid."""
+    """The encoding a Q or DQ node applies, or None when scale or zero point are computed at run time, or it has no grid.
+
+    Of scales and zero points whose data are missing the shape alone is known: they count as 1 and 0."""
     if is_quantize_dequantize(node):
         return _fixed(node)
     if len(node.inputs) > 2 and (many := _of_many(node)) is not None:
         return many
-    scale = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+    scale = _parameter(node.inputs[1], 1) if len(node.inputs) > 1 else None
     if scale is None:
         return None
     zero_point_value = node.inputs[2] if len(node.inputs) > 2 else None
     if zero_point_value is not None:
-        zero_point = constant_array(zero_point_value)
+        zero_point = _parameter(zero_point_value, 0)
         if zero_point is None:
             return None
         dtype = zero_point_value.dtype or ir.DataType.from_numpy(zero_point.dtype)
@@ -217,6 +220,14 @@ def encoding_of(node: ir.Node) -> Encoding | None:
     )
 
 
+def _parameter(value: ir.Value | None, assumed: int) -> Array | None:
+    """The array of a constant; of few numbers whose data are missing as many times ``assumed``."""
+    tensor = None if value is None or value.is_graph_input() else value.const_value
+    if tensor is None or not is_missing(tensor) or tensor.size >= MANY:
+        return constant_array(value)
+    return np.full(tensor.shape.numpy(), assumed, tensor.dtype.numpy())
+
+
 def _of_many(node: ir.Node) -> Encoding | None:
     """The encoding of a node with many scales, or such that are computed when they are written, and a zero point for each, in
     initializers that are not read before they are asked for; None where it is no such node."""
@@ -228,8 +239,12 @@ def _of_many(node: ir.Node) -> Encoding | None:
         return None
     return Encoding(
         dtype=zero_point.dtype,
-        scale=Numbers(scale.size, lambda: np.asarray(scale.numpy(), np.float64).reshape(-1), source=scale),
-        zero_point=Numbers(scale.size, lambda: zero_point.numpy().reshape(-1).astype(np.int64), source=zero_point),
+        scale=Numbers.same(scale.size, 1)
+        if is_missing(scale)
+        else Numbers(scale.size, lambda: np.asarray(scale.numpy(), np.float64).reshape(-1), source=scale),
+        zero_point=Numbers.same(scale.size, 0)
+        if is_missing(zero_point)
+        else Numbers(scale.size, lambda: zero_point.numpy().reshape(-1).astype(np.int64), source=zero_point),
         shape=tuple(scale.shape.numpy()),
         axis=integer_of(node, "axis", 1),
         block_size=integer_of(node, "block_size", 0),
