@@ -1,7 +1,7 @@
 """Which lengths of chunks to compile: the least expected time of the prompts that come, padding among it.
 
-A prompt of N tokens runs in chunks c with Σ c ≥ N. A static graph takes as long wherever in the context it stands, so the cheapest
-chunks are found by T(n) = min over c of (t(c) + T(max(0, n - c))), T(0) = 0; t rises with c, and T with n."""
+A prompt of N tokens runs in chunks c with Σ c ≥ N. A static graph takes as long wherever in the context it stands, so the
+cheapest chunks are found by T(n) = min over c of (t(c) + T(max(0, n - c))), T(0) = 0; t rises with c, and T with n."""
 
 from __future__ import annotations
 

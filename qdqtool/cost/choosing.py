@@ -14,6 +14,8 @@ from qdqtool.cost.decoders import FORMS, PIPELINED_LINEAR
 LANGUAGE = tuple(form.name for form in FORMS)
 #: Bits of weights, and of activations where they are integers, at the beginning of a published precision.
 _PRECISION = re.compile(r"w(\d+)(?:a(\d+))?(?=[^\w.]|$)", re.IGNORECASE)
+#: Precisions of a profile without rows.
+UNMEASURED = ("w4a16", "w8a8", "w4")
 
 
 def profile_for(chip: Chip, stack: str | None = None, *, from_specs: bool = False) -> Profile:
@@ -61,7 +63,7 @@ def measured() -> str:
 def precisions_of(profile: Profile) -> tuple[str, ...]:
     """What a runtime was measured with, in short: ``w8a8 (llm.npu)`` → ``w8a8``; more bits of activations first."""
     found = (_PRECISION.match(row.precision) for row in profile.measured)
-    names = {f"w{m[1]}a{m[2]}" if m[2] else f"w{m[1]}" for m in found if m is not None}
+    names = {f"w{m[1]}a{m[2]}" if m[2] else f"w{m[1]}" for m in found if m is not None} or set(UNMEASURED)
     return tuple(sorted(names, key=lambda name: (bits_of(name)[1] == 0, -bits_of(name)[1], bits_of(name)[0])))
 
 

@@ -6,8 +6,8 @@
                  graph; the same again in float16 for the embedding where it is a table of its own
     cache        attended(C) · 2 · kv_heads · head_dim · e, e = 1 beside integer activations, else 2
     activations  of a graph, a bytes an element (a = 1, 2 by the precision, 2 where they float):
-                 a · (2 · S · hidden + max(attention, MLP) + vocab), attention = S · (2 heads + 2 kv_heads) · head_dim + heads · S · C
-                 + S · C of the mask, MLP = S · ffn · (ffn_mats - 1); each static graph keeps its own, so they add up
+                 a · (2 · S · hidden + max(attention, MLP) + vocab), attention = S · (2 heads + 2 kv_heads) · head_dim
+                 + (heads + 1) · S · C of scores and mask, MLP = S · ffn · (ffn_mats - 1); each static graph keeps its own
 
 A placement decides who holds what: *whole* keeps all but the embedding on the NPU; *linear* weights and activations of the linear
 layers there, head, cache and scores with the CPU, which has weights of its own for decoding; *prefill* is whole, and the weights

@@ -1,8 +1,8 @@
-"""What a decoder may be made of for a chip, option by option: memory, first token, tokens a second, energy; what fits, what is best.
+"""What a decoder may be made of for a chip, option by option: memory, first token, tokens a second, energy; what fits and is best.
 
-An option is a precision, a placement, lengths of chunks and a context. Times are those of the chip's profile with 80 % intervals; the
-times of one answer are wrong together, so intervals add up end by end. Nothing is said of accuracy: options of another precision do
-not push one off the front."""
+An option is a precision, a placement, lengths of chunks and a context. Times are those of the chip's profile with 80 % intervals;
+the times of one answer are wrong together, so intervals add up end by end. Nothing is said of accuracy: options of another
+precision do not push one off the front."""
 
 from __future__ import annotations
 
@@ -85,10 +85,11 @@ class Choice:
         chunks: lengths of the prefill graphs; () where the runtime takes a prompt as it is.
         context: slots of the cache.
         memory: bytes.
-        first: to the first token, of each prompt.
+        first: to the first token, of each prompt, the longest last.
+        expected: mean of these.
         start: of a token behind the longest prompt.
         end: of a token when the context is full.
-        answer: of all tokens of an answer behind the longest prompt, the prompt among them.
+        answer: mean of the prompts' and all tokens of an answer behind the longest.
         padding: tokens computed ÷ tokens of the prompts.
         preparing_ms: of preparing the graphs online, None where nobody measured that.
         joules: of an answer, with its interval; None without data.
@@ -106,6 +107,7 @@ class Choice:
     context: int
     memory: Memory
     first: tuple[Span, ...]
+    expected: Span
     start: Span
     end: Span
     answer: Span
@@ -120,8 +122,8 @@ class Choice:
 
     @property
     def figures(self) -> tuple[float, float, float]:
-        """What is to be small: logarithms of the longest prompt's time, of a token's at the end, of the memory."""
-        return tuple(round(math.log(x), ALIKE) for x in (self.first[-1].ms, self.end.ms, self.memory.total))  # type: ignore[return-value]
+        """What is to be small: logarithms of the time to the first token that is expected, of a token's at the end, of the memory."""
+        return tuple(round(math.log(x), ALIKE) for x in (self.expected.ms, self.end.ms, self.memory.total))  # type: ignore[return-value]
 
     def value_of(self, axis: Axis) -> object:
         """Where it stands on an axis."""
@@ -130,11 +132,12 @@ class Choice:
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; milliseconds, bytes, joules."""
         plain = ("precision", "placement", "stack", "context", "preparing_ms", "busy", "binds", "fits", "kept", "front")
-        spans = {key: getattr(self, key).to_json() for key in ("start", "end", "answer")}
-        joules = None if self.joules is None else {"joules" if k == "ms" else k: v for k, v in self.joules.to_json().items()}
+        spans = {key: getattr(self, key).to_json() for key in ("expected", "start", "end", "answer")}
+        joules = {} if self.joules is None else self.joules.to_json()
         return {
             **{key: getattr(self, key) for key in plain}, "chunks": list(self.chunks), "memory": self.memory.to_json(),
-            "first": [span.to_json() for span in self.first], **spans, "padding": round(self.padding, 4), "joules": joules,
+            "first": [span.to_json() for span in self.first], **spans, "padding": round(self.padding, 4), 
+            "joules": {"joules" if key == "ms" else key: value for key, value in joules.items()} or None,
             "tokens_per_second": {"start": tokens_per_second(self.start), "end": tokens_per_second(self.end)},
         }  # fmt: skip
 
@@ -168,7 +171,7 @@ def what_if(found: Sequence[Choice], axes: Sequence[Axis]) -> tuple[Choice, ...]
 
 def _rank(one: Choice) -> tuple[object, ...]:
     kept = ("yes", "likely", "no").index(one.kept)
-    return not one.fits, kept, round(math.log(one.answer.ms), ALIKE), len(one.chunks), one.memory.total, one.chunks
+    return not one.fits, kept, round(math.log(one.answer.ms), ALIKE + 1), len(one.chunks), one.memory.total, one.chunks
 
 
 def _marked(found: Sequence[Choice]) -> tuple[Choice, ...]:
@@ -228,7 +231,8 @@ class _Times:
             self._token(precision, placement, context, held)
             for held in (min(longest, context), context, min(longest + asked.new, context))
         )
-        answer = _sum([first[-1], start.span.times(asked.new / 2), last.span.times(asked.new / 2)])
+        expected = _sum(first).times(1 / len(first))
+        answer = _sum([expected, start.span.times(asked.new / 2), last.span.times(asked.new / 2)])
         addressable, watts = chip.hardware.get("addressable_gb"), chip.watts.get(asked.profile.stack)
         room = None if addressable is None else int(addressable.value * 2**30)
         memory = memory_of(
@@ -239,7 +243,7 @@ class _Times:
         kept, fails = _kept(asked.limits, first[-1], end.span)
         return Choice(
             precision=precision, placement=placement, stack=asked.profile.stack, chunks=chunks, context=context, memory=memory,
-            first=first, start=start.span, end=end.span, answer=answer, padding=padding_of(self.prompts, runs),
+            first=first, expected=expected, start=start.span, end=end.span, answer=answer, padding=padding_of(self.prompts, runs),
             preparing_ms=preparing_ms(chip.npu, (*chunks, 1)) if is_static else None,
             joules=None if watts is None or placement == "prefill" else answer.times(watts.value / 1000),
             busy=max(end.resources, key=lambda key: end.resources[key]),
