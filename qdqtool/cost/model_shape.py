@@ -31,8 +31,8 @@ def shape_of_model(model: ir.Model, name: str) -> DecoderShape:
     kv_heads, head_dim = (past[1], past[3]) if len(past) == 4 else (None, None)
     if not isinstance(kv_heads, int) or not isinstance(head_dim, int) or io.pairs[0].axis != 2:
         raise UnsupportedError("its caches are not [batch, heads, slots, head size]", where=name, hint=HINT)
-    ops = skeleton_of(model).ops
-    sizes = {op: (a, b) for op in ops if is_projection(op) and (a := widths(op)[0]) and (b := widths(op)[1])}
+    ops = skeleton_of(model).ops  # of products those that read one channel are the angles of positions
+    sizes = {op: (a, b) for op in ops if is_projection(op) and (a := widths(op)[0] or 0) > 1 and (b := widths(op)[1])}
     vocab = (sizes_of(io.logits) or [None])[-1]
     wide = [op for op, (_, out) in sizes.items() if out == vocab or not isinstance(vocab, int)]
     head = max(wide, key=lambda op: sizes[op][1], default=None)

@@ -15,8 +15,9 @@ from qdqtool.cost.predicting import Span
 WIDTH, HEIGHT, LEFT, BELOW = 720, 360, 70, 50
 
 _STYLE = """
-body { font: 14px system-ui, sans-serif; margin: 2em auto; max-width: 1100px; padding: 0 1em; color: #24292f; background: #ffffff }
-table { border-collapse: collapse; font-size: 13px } td, th { padding: 3px 10px; text-align: left; border-bottom: 1px solid #d0d7de }
+body { font: 14px system-ui, sans-serif; margin: 2em auto; max-width: 1100px; color: #24292f; background: #ffffff }
+table { border-collapse: collapse; font-size: 13px }
+td, th { padding: 3px 10px; text-align: left; border-bottom: 1px solid #d0d7de }
 pre { padding: 1em; background: #f6f8fa; overflow-x: auto } text { font: 12px system-ui, sans-serif; fill: #57606a }
 .front { fill: #0969da } .best { fill: #cf222e } .fits { fill: #afb8c1 } .misfit { fill: none; stroke: #afb8c1 }
 path { fill: none; stroke: #0969da } line { stroke: #8c959f }
@@ -63,9 +64,8 @@ class PlanReport:
     def columns(self) -> tuple[str, ...]:
         """Titles of the table."""
         prompts = [f"first token of {n}, s" for n in sorted(self.asked.prompts)]
-        return (
-            "", "precision", "placement", "chunks", "context", "parts", "memory", *prompts, "tokens/s", "at the end", "energy", "binds",
-        )  # fmt: skip
+        head = ("", "precision", "placement", "chunks", "context", "parts", "memory")
+        return (*head, *prompts, "tokens/s", "at the end", "energy", "binds")
 
     def row(self, one: Choice) -> tuple[object, ...]:
         """The cells of an option."""
@@ -73,7 +73,7 @@ class PlanReport:
         rates = [tokens_per_second(span) for span in (one.start, one.end)]
         return (
             mark, one.precision, one.placement, ",".join(map(str, one.chunks)) or "-", one.context, one.memory.sessions or "-",
-            f"{one.memory.total / 1e9:.2f} GB", *(seconds(span) for span in one.first),
+            f"{one.memory.total / 1e9:.3g} GB", *(seconds(span) for span in one.first),
             *(f"{r['rate']:.3g} ({r['low']:.3g}-{r['high']:.3g})" for r in rates),
             "no data" if one.joules is None else f"{one.joules.ms:.3g} J", one.binds,
         )  # fmt: skip

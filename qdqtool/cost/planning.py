@@ -1,4 +1,4 @@
-"""What a decoder may be made of for a chip, option by option: memory, first token, tokens a second, energy; what fits and is best.
+"""What a decoder may be made of for a chip, option by option: memory, first token, tokens a second, energy; what fits, is best.
 
 An option is a precision, a placement, lengths of chunks and a context. Times are those of the chip's profile with 80 % intervals;
 the times of one answer are wrong together, so intervals add up end by end. Nothing is said of accuracy: options of another
@@ -122,7 +122,7 @@ class Choice:
 
     @property
     def figures(self) -> tuple[float, float, float]:
-        """What is to be small: logarithms of the time to the first token that is expected, of a token's at the end, of the memory."""
+        """What is to be small: logarithms of the first token's expected time, of a token's at the end, of the memory."""
         return tuple(round(math.log(x), ALIKE) for x in (self.expected.ms, self.end.ms, self.memory.total))  # type: ignore[return-value]
 
     def value_of(self, axis: Axis) -> object:
@@ -136,7 +136,7 @@ class Choice:
         joules = {} if self.joules is None else self.joules.to_json()
         return {
             **{key: getattr(self, key) for key in plain}, "chunks": list(self.chunks), "memory": self.memory.to_json(),
-            "first": [span.to_json() for span in self.first], **spans, "padding": round(self.padding, 4), 
+            "first": [span.to_json() for span in self.first], **spans, "padding": round(self.padding, 4),
             "joules": {"joules" if key == "ms" else key: value for key, value in joules.items()} or None,
             "tokens_per_second": {"start": tokens_per_second(self.start), "end": tokens_per_second(self.end)},
         }  # fmt: skip

@@ -194,7 +194,11 @@ class Plan(Verb["PlanReport"]):
                     "is in parts, and has no config.json", where=text, hint="put the model's config.json there"
                 )
             read = graph is None or os.path.isfile(config)
-            shape = read_shape(config) if read else shape_of_model(load(str(graph)), text)
+            shape = (
+                read_shape(config)
+                if read
+                else shape_of_model(load(str(graph)), os.path.basename(os.path.normpath(text)))
+            )
             return _Source(
                 shape=shape, path=text, graphs=(prefills, contexts), is_quantized=bool(manifest.quantization)
             )
@@ -202,7 +206,8 @@ class Plan(Verb["PlanReport"]):
         if not (path.endswith(".onnx") and (is_folder or os.path.isfile(path))):
             return _Source(shape=read_shape(text))
         config = os.path.join(os.path.dirname(path), "config.json")
-        shape = read_shape(config) if os.path.isfile(config) else shape_of_model(load(path), path)
+        stem = os.path.splitext(os.path.basename(path))[0]
+        shape = read_shape(config) if os.path.isfile(config) else shape_of_model(load(path), stem)
         return _Source(shape=shape, path=path if os.path.isfile(path) else None)
 
     def _commands(self, source: _Source, asked: Question, best: Choice) -> tuple[tuple[str, ...], list[str]]:

@@ -1,0 +1,213 @@
+"""Plans of decoders: buckets, memory, what fits, and commands that run as they are printed."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from qdq_passes.errors import UnsupportedError, UsageError
+
+from qdqtool import api
+from qdqtool.chips.loading import load_chip
+from qdqtool.cost.buckets import bucket_lists, covering, preparing_ms
+from qdqtool.cost.choosing import precisions_of, profile_for
+from qdqtool.cost.memory_of_shape import memory_of, sessions_of
+from qdqtool.cost.model_shape import shape_of_model
+from qdqtool.cost.planning import Limits, Question, best_of, choices
+from qdqtool.cost.shapes import read_shape
+from qdqtool.io.models.load import load
+from qdqtool.verbs.plan import Plan, duration
+from tests.cases.cli_helpers import cli
+from tests.dial import examples
+from tests.golden_messages.refusal import refusal
+
+ROOT = Path(__file__).parents[3]
+SAMPLE = ROOT / "sample_models" / "tiny_llama.onnx"
+LLAMA = read_shape("Llama3.2-1B")
+PLACES = [("8 Elite", "genie"), ("8 Gen 3", "llm.npu"), ("Krackan", "FastFlowLM")]
+TOKENS = st.integers(1, 3000)
+
+
+def asked(chip: str, stack: str | None = None, **more: object) -> Question:
+    known = load_chip(chip)
+    return Question(**{"shape": LLAMA, "chip": known, "profile": profile_for(known, stack), **more})  # type: ignore[arg-type]
+
+
+@given(TOKENS, st.dictionaries(st.sampled_from([32, 64, 128, 256, 512]), st.floats(1, 100), min_size=1))
+@settings(max_examples=examples(40), deadline=None)
+def test_chunks_cover_the_prompt_at_no_more_than_one_length(tokens: int, ms: dict[int, float]) -> None:
+    runs = covering(tokens, ms)
+    assert sum(runs) >= tokens
+    taken = sum(ms[c] for c in runs)
+    assert all(taken <= -(-tokens // c) * t + 1e-6 for c, t in ms.items())
+
+
+def test_lists_of_buckets_and_their_preparation() -> None:
+    assert bucket_lists((64, 32)) == [(32,), (64,), (32, 64)]
+    assert preparing_ms("Hexagon v75", (135, 1000)) == pytest.approx(408 + 2050)
+    assert preparing_ms("XDNA2", (128,)) is None
+
+
+def test_memory_of_a_shape() -> None:
+    """1.24 G weights in 4 bits, a head of 8, a cache of 8: 16 layers x 4096 x 2 x 8 x 64."""
+    found = memory_of(LLAMA, "w4a16", context=4096, runs=(128,))
+    assert found.weights == LLAMA.layers * LLAMA.layer_weights // 2
+    assert found.head == LLAMA.head_weights
+    assert found.cache == 16 * 4096 * 2 * 8 * 64
+    assert found.total == found.session
+    assert found.sessions == 1
+
+
+def test_sessions() -> None:
+    sizes = {"layers": 8, "layer": 10, "head": 30, "activations": 5}
+    assert sessions_of(**sizes, addressable=None) == (1, 115)
+    assert sessions_of(**sizes, addressable=65) == (2, 65)
+    assert sessions_of(**sizes, addressable=34) == (0, 35)
+    counts = [sessions_of(**sizes, addressable=room)[0] for room in range(36, 120)]
+    assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.parametrize(("chip", "stack"), PLACES)
+@given(data=st.data())
+@settings(max_examples=examples(8), deadline=None)
+def test_longer_never_takes_less(chip: str, stack: str, data: st.DataObject) -> None:
+    prompts = sorted(data.draw(st.tuples(TOKENS, TOKENS)))
+    contexts = sorted(data.draw(st.tuples(st.integers(512, 8192), st.integers(512, 8192))))
+    short = choices(asked(chip, stack, contexts=contexts[:1], prompts=prompts[:1], buckets=((32, 256),)))
+    long = choices(asked(chip, stack, contexts=contexts[1:], prompts=prompts[1:], buckets=((32, 256),)))
+    assert len(short) == len(long) > 0
+    for one, other in zip(short, long, strict=True):
+        assert one.memory.total <= other.memory.total
+        for figure in ("expected", "start", "end"):
+            assert getattr(one, figure).ms <= getattr(other, figure).ms * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("chip", "stack"), PLACES)
+def test_the_best_is_on_the_front_and_within_the_limits(chip: str, stack: str) -> None:
+    found = choices(asked(chip, stack, prompts=(200, 1000)))
+    best = best_of(found)
+    assert best is not None
+    assert any(one.front for one in found)
+    limits = Limits(memory=0.9 * min(one.memory.total for one in found))
+    assert best_of(choices(asked(chip, stack, limits=limits))) is None
+    assert best.first[0].ms <= best.first[1].ms
+    assert (best.joules is not None) == (chip == "Krackan")
+
+
+def test_what_fails_is_said() -> None:
+    late = choices(asked("8 Elite", limits=Limits(first_ms=1e-3, tokens_per_second=1e6)))
+    assert {one.binds for one in late if one.fits} == {"first token, tokens a second"}
+    short = choices(asked("8 Elite", contexts=(512,), prompts=(512,)))
+    assert {one.binds for one in short} == {"context: 512 + 256 tokens"}
+
+
+def test_a_chip_that_nobody_measured() -> None:
+    for more in ({}, {"stack": "genie"}, {"from_specs": True}):
+        with pytest.raises(UsageError, match="Apple M3") as told:
+            profile_for(load_chip("M3"), **more)  # type: ignore[arg-type]
+        assert "Snapdragon 8 Elite (genie" in str(told.value.hint)
+    with pytest.raises(UsageError, match="rows of language models"):
+        profile_for(load_chip("8 Elite"), "nothing")
+    assert precisions_of(profile_for(load_chip("8 Elite"), "llm.npu")) == ("w8a8",)
+
+
+def test_the_shape_of_a_graph() -> None:
+    found = shape_of_model(load(SAMPLE), "tiny")
+    assert (found.layers, found.hidden, found.heads, found.kv_heads, found.head_dim) == (4, 128, 4, 2, 32)
+    assert (found.ffn, found.vocab, found.ffn_mats, found.tied) == (384, 1024, 3, False)
+    with pytest.raises(UnsupportedError):
+        shape_of_model(load(ROOT / "sample_models" / "vit_block.onnx"), "vit")
+
+
+def built(folder: Path, *sizes: str) -> Path:
+    """A decoder with random weights."""
+    path, before = folder / "random.onnx", sys.argv
+    sys.argv, sys.path[:0] = ["", str(path), *sizes], [str(ROOT / "sample_models")]
+    try:
+        runpy.run_path(str(ROOT / "sample_models" / "qwen2_shape.py"), run_name="__main__")
+    finally:
+        sys.argv = before
+        sys.path.remove(str(ROOT / "sample_models"))
+    return path
+
+
+SIZES = (
+    "--layers",
+    "2",
+    "--hidden",
+    "64",
+    "--heads",
+    "4",
+    "--kv-heads",
+    "2",
+    "--intermediate",
+    "128",
+    "--vocab",
+    "300",
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [(None, PLACES[0]), (SIZES, PLACES[0]), (SIZES, PLACES[1]), (SIZES, PLACES[2])],
+    ids=["llama", "random-whole", "random-linear", "random-streaming"],
+)
+def test_printed_commands_run(
+    model: tuple[str, ...] | None, place: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = SAMPLE if model is None else built(tmp_path, *model)
+    monkeypatch.chdir(tmp_path)
+    said = (
+        "plan",
+        path,
+        "--chip",
+        place[0],
+        "--stack",
+        place[1],
+        "--context",
+        "128",
+        "--prompt",
+        "20,60",
+        "--new",
+        "8",
+    )
+    told = cli(*said, "--json", "--html", "plan.html").json
+    assert told["runnable"]
+    assert len(told["commands"]) == 2
+    page = Path("plan.html").read_text(encoding="utf-8")
+    assert "<circle" in page
+    assert "src=" not in page
+    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    for line in told["commands"]:
+        done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, line + done.stderr
+    again = cli(
+        "plan", Path(told["commands"][0].split("--output ")[1].split()[0]), *said[2:6], "--prompt", "60", "--new", "8"
+    )
+    assert "qdqtool quantize" in again.out
+
+
+def test_a_name_without_a_model() -> None:
+    shown = cli("plan", "Llama3.2-1B", "--chip", "8 Elite", "--prompt", "200,1000").out
+    assert "MODEL.onnx" in shown
+    assert "100 options" in shown
+    found = cli("plan", "Llama3.2-1B", "--chip", "8 Elite", "--what-if", "precision,context", "--json").json
+    assert [(one["precision"], one["context"]) for one in found["options"][:2]] == [("w4a16", 1024), ("w4a16", 2048)]
+    assert not found["runnable"]
+    assert cli("plan", "Llama3.2-1B", "--chip", "8 Elite", "--memory", "100MB", code=1).out
+    assert api.plan("Llama3.2-1B", chip="Krackan").best is not None
+
+
+def test_what_is_no_option() -> None:
+    assert (duration("1s"), duration("800ms"), duration("2")) == (1, 0.8, 2)
+    with pytest.raises(ValueError, match="no time"):
+        duration("soon")
+    cli("plan", "Llama3.2-1B", "--chip", "8 Elite", "--what-if", "colour", code=2)
+    with refusal(UsageError):
+        Plan("Llama3.2-1B", chip="8 Elite", prompt=(0,)).run()
