@@ -22,10 +22,10 @@ PAGES = {
     "debug": "finding_what_hurts.md", "deploy": "deploying.md", "encodings": "quantizing.md", "externalize": "editing_qdq.md",
     "extract": "finding_what_hurts.md", "fix-shapes": "prefill_and_decode.md", "generate": "prefill_and_decode.md",
     "inspect": "editing_qdq.md", "list": "reference/catalogue.md", "llm": "prefill_and_decode.md", "lower": "npu_program.md",
-    "match": "editing_qdq.md", "mixed-precision": "finding_what_hurts.md", "opt": "writing_a_pass.md", "qdq": "editing_qdq.md",
-    "quantize": "quantizing.md", "rename": "editing_qdq.md", "sensitivity": "finding_what_hurts.md",
-    "simplify": "reference/catalogue.md", "simulate": "simulated_npu.md", "split": "prefill_and_decode.md",
-    "view": "editing_qdq.md",
+    "match": "editing_qdq.md", "mixed-precision": "finding_what_hurts.md", "opt": "writing_a_pass.md",
+    "plan": "deployment_plan.md", "qdq": "editing_qdq.md", "quantize": "quantizing.md", "rename": "editing_qdq.md",
+    "sensitivity": "finding_what_hurts.md", "simplify": "reference/catalogue.md", "simulate": "simulated_npu.md",
+    "split": "prefill_and_decode.md", "view": "editing_qdq.md",
 }  # fmt: skip
 
 
