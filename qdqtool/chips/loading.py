@@ -23,8 +23,8 @@ ROOT = ("name", "vendor", "npu", "target", "aliases", "boards", "like", "hardwar
 SOURCED = ("value", "source", "confidence", "date")
 FITTED = ("coefficients", "errors", "correlations")
 PROFILE = (
-    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "measured", "carried",
-    *FITTED,
+    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "measured",
+    "carried", *FITTED,
 )  # fmt: skip
 CONFIDENCES = ("measured", "documented", "assumed")
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
@@ -183,7 +183,7 @@ def _ranges(table: TomlTable) -> dict[str, tuple[float, float]]:
 
 
 def _measured(table: TomlTable) -> list[Measured]:
-    """Of networks ``{ resnet18 = 0.4 }`` in ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``."""
+    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``."""
     data = table.data.get("measured", {})
     if isinstance(data, Mapping):
         return [Measured(model=name, ms=ms) for name, ms in _numbers(table, "measured").items()]

@@ -1,6 +1,6 @@
 """What each node of a graph has to do, judged after the folding that a compiler does, before any chip is asked how long it takes.
 
-No weight is read: tensors of more than `SMALL` bytes count by their shapes alone, so that a graph without its data file is enough.
+No weight is read: tensors of more than `SMALL` bytes count by their shapes, so that a graph without its data file is enough.
 Folded are constants and shape arithmetic; one function each are a norm, a GELU, a SiLU, a softmax in its pieces; nothing costs a
 QDQ pair, a reshape, an activation or a BatchNormalization behind its layer, a bias behind its product, a repeated KV head."""
 

@@ -20,8 +20,8 @@ from qdqtool.cost.network_fit import EIGHTY
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, RESOURCES, Amounts, log_ms, node_ms
 from qdqtool.cost.shapes import DecoderShape, shape_named
 
-#: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 % in
-#: the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
+#: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 %
+#: in the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
 DRIFT, BETWEEN_CHIPS, BETWEEN_STACKS, BETWEEN_PRECISIONS = 0.05, 0.08, 0.12, 0.15
 #: Carrying over without a graph: what networks differ in that two places have in common.
 BY_RATIO = 0.05
@@ -151,8 +151,9 @@ def _widens(profile: Profile, amounts: Amounts | None) -> Iterator[str]:
     worst = np.abs(slopes) * profile.fitted.errors
     name = NAMES[int(worst.argmax())]
     if worst.max() > profile.unseen / 2:
-        yield f"{100 * slopes[worst.argmax()]:.0f} % of the time are {name} ({COEFFICIENTS[name][2]}), of which the rows tell little"
-    for low, size, high, key in _beyond(profile, amounts):
+        share = 100 * slopes[worst.argmax()]
+        yield f"{share:.0f} % of the time are {name} ({COEFFICIENTS[name][2]}), of which the rows tell little"
+    for _, size, high, key in _beyond(profile, amounts):
         if size > high:
             yield f"{key}: {size:.4g}, beyond the {high:.4g} that was measured ({COEFFICIENTS[key][2]})"
 

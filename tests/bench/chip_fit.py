@@ -77,7 +77,9 @@ def _measured_networks(rows: Iterable[Row], place: tuple[str, str, str]) -> Iter
             parts.setdefault(row.model, set()).add(row.component)
     found: dict[str, list[float]] = {}
     for row in here:
-        found.setdefault(row.model if len(parts[row.model]) == 1 else f"{row.model}--{row.component}", []).append(row.ms)
+        found.setdefault(row.model if len(parts[row.model]) == 1 else f"{row.model}--{row.component}", []).append(
+            row.ms
+        )
     return [Measured(model=model, ms=float(np.median(ms))) for model, ms in sorted(found.items())]
 
 
@@ -97,7 +99,10 @@ def scale_of(left_out: Sequence[LeftOut]) -> dict[str, float]:
 def _decoders(rows: Sequence[Row]) -> list[tuple[str, Profile]]:
     usable = [row for form in FORMS for row in (one.row for one in observed(rows, form))]
     return [
-        (chip, _decoder_profile(chip, stack, fit, [row for row in usable if (chip_of(row), row.stack) == (chip, stack)]))
+        (
+            chip,
+            _decoder_profile(chip, stack, fit, [row for row in usable if (chip_of(row), row.stack) == (chip, stack)]),
+        )
         for (chip, stack), fit in sorted(fit_decoders(usable).items())
         if chip
     ]
@@ -137,14 +142,19 @@ def tables() -> str:
     known = with_chips(public_rows(), chips())
     rows = [replace(row, chip=chip.file) for chip, row in known]
     usable = seen(rows, public_networks())
-    lines = ["| networks | left out | rows | median | p90 | in the 80 % interval | width |", "|---|---|--:|--:|--:|--:|--:|"]
+    lines = [
+        "| networks | left out | rows | median | p90 | in the 80 % interval | width |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
     for precision, what in ((True, "the network in this precision"), (False, "the network")):
         left_out = leave_out(usable, precision=precision)
         scales = scale_of(left_out)
         for name in network_fit.PRECISIONS:
             own = [one for one in left_out if one.seen.place[2] == name]
             wide = [EIGHTY * math.hypot(scales[name] * math.sqrt(one.sd**2 - NOISE**2), NOISE) for one in own]
-            lines.append(_line(name, what, [(one.log_ms - one.seen.log_ms, w) for one, w in zip(own, wide, strict=True)]))
+            lines.append(
+                _line(name, what, [(one.log_ms - one.seen.log_ms, w) for one, w in zip(own, wide, strict=True)])
+            )
     lines += ["", "| language models | left out | rows | median | p90 | in the 80 % interval | width |", lines[1]]
     found: dict[str, list[tuple[float, float]]] = {}
     for row, ms, low, high in leave_one_model_out(rows):
@@ -177,7 +187,9 @@ def main(arguments: Sequence[str]) -> int:
     found = tables()
     print(found)
     page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "<!-- fit -->\n<!-- /fit -->\n"
-    new = re.sub(r"(<!-- fit -->\n).*(<!-- /fit -->)", lambda m: m[1] + "\n" + found + "\n" + m[2], page, flags=re.DOTALL)
+    new = re.sub(
+        r"(<!-- fit -->\n).*(<!-- /fit -->)", lambda m: m[1] + "\n" + found + "\n" + m[2], page, flags=re.DOTALL
+    )
     if new != page:
         different.append(str(PAGE.name))
         if "--write" in arguments:
