@@ -120,7 +120,7 @@ def _without_weights(model: ir.Model) -> set[str]:
         if tensor is not None and (tensor.nbytes > SMALL or _is_missing(tensor)):
             del graph.initializers[name]
             value.const_value = None
-            value.shape, value.dtype = ir.Shape(list(tensor.shape)), tensor.dtype
+            value.shape, value.dtype = ir.Shape([int(size) for size in tensor.shape.numpy()]), tensor.dtype
             if not value.is_graph_input():
                 graph.inputs.append(value)
             names.add(name)

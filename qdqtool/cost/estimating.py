@@ -20,6 +20,7 @@ from qdqtool.cost.choosing import Choice, profile_for
 from qdqtool.cost.counting import counted
 from qdqtool.cost.decoder_fit import call_of, chip_of
 from qdqtool.cost.decoders import Call
+from qdqtool.cost.network_fit import EIGHTY
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, amounts_of, node_ms
 from qdqtool.cost.predicting import Prediction, Span
 from qdqtool.cost.rows import Row
@@ -134,7 +135,7 @@ def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = Non
     notes = list(choice.notes)
     if on_cpu:
         span, log = found.span, math.log(found.span.ms * FALLBACK)
-        sd = math.hypot(math.log(span.high / span.low) / 2 / predicting.EIGHTY, FALLBACK_SD)
+        sd = math.hypot(math.log(span.high / span.low) / 2 / EIGHTY, FALLBACK_SD)
         found = replace(found, span=Span.of(log, sd), widens=(f"{len(on_cpu)} operators run on the CPU", *found.widens))
         notes.append(
             f"{len(on_cpu)} operators on the CPU, {crossings} partitions: published pairs take 0.73 to 2.6 times as long"

@@ -103,7 +103,8 @@ def network(
     own = profile.of_model.get(name, ())
     form = _form(profile, amounts) if amounts is not None else None
     if own:
-        log, sd, nearest = math.log(own[0].ms), DRIFT, (_place(chip, profile), own[0])
+        log, sd = math.log(own[0].ms), DRIFT
+        nearest: tuple[str, Measured] | None = (_place(chip, profile), own[0])
     else:
         carried = sorted(_carried(chips, chip, profile, name, amounts), key=lambda one: (one.sd, one.place))
         best = carried[:4]
@@ -112,7 +113,7 @@ def network(
             return None
         log, sd = _combined(known) if best else known[0]
         nearest = (best[0].place, best[0].row) if best else _nearest(chip, profile, log)
-    resources = {}
+    resources: dict[str, float] = {}
     if amounts is not None:
         shares = node_ms(profile.fitted.mean, amounts).sum(0)
         scale = math.exp(log) / shares.sum()
@@ -243,8 +244,12 @@ def _posterior(fitted: Fitted) -> Posterior:
 
 def call_of(row: Measured) -> Call:
     """What a measured row of a language model is the time of."""
-    phase = "decode" if row.phase == "decode" else "prefill"
-    return Call(phase=phase, tokens=max(row.tokens, 1), context=row.context, precision=row.precision)
+    return Call(
+        phase="decode" if row.phase == "decode" else "prefill",
+        tokens=max(row.tokens, 1),
+        context=row.context,
+        precision=row.precision,
+    )
 
 
 def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Prediction:
@@ -263,7 +268,7 @@ def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Pr
         widens.append(f"{shape.name} was not measured here; {told}")
     return Prediction(
         span=Span.of(log, sd),
-        resources=dict(breakdown(fit.form, fit.posterior_of(shape).mean, shape, call)),
+        resources={str(key): ms for key, ms in breakdown(fit.form, fit.posterior_of(shape).mean, shape, call).items()},
         widens=tuple(widens),
         nearest=None if nearest is None else (_place(chip, profile), nearest),
     )

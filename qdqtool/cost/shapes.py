@@ -113,6 +113,12 @@ _LEFT_OUT = {
 _NUMBERS = "layers=16,hidden=2048,heads=32,kv_heads=8,ffn=8192,vocab=128256[,head_dim=64,tied=true,ffn_mats=3]"
 
 
+def shapes() -> list[DecoderShape]:
+    """Those of the table, by name."""
+    named = _table()[0]
+    return [named[name] for name in sorted(named)]
+
+
 def shape_named(text: str) -> DecoderShape | None:
     """The shape of a published name: ``llama_v3_2_1b_instruct`` → Llama3.2-1B; None where the table has none."""
     return _table()[1].get(_key(text))

@@ -103,13 +103,14 @@ class Estimate(Warns, Verb[dict[str, Any]]):
         from qdqtool.cost.estimating import Rows
         from qdqtool.cost.reading import read_rows
         from qdqtool.io.files.artifacts import write_document
+        from qdqtool.io.files.progress import pass_on
 
         assert self.rows is not None
         chip = None if self.chip is None else load_chip(self.chip)
         asked = Rows(nets=os.fspath(self.nets or ""), load=_without_weights, chip=chip, from_specs=self.from_specs)
         found, failed = asked.answer(read_rows(self.rows, stack=self.stack, precision=self.precision))
-        for why in sorted(set(failed.values())):
-            self.warn(f"{sum(one == why for one in failed.values())} rows without an answer: {why}")
+        reasons = sorted(set(failed.values()))
+        pass_on([f"{list(failed.values()).count(why)} rows without an answer: {why}" for why in reasons], self.warn)
         if self.output is not None:
             write_document(self.output, found, overwrite=self.overwrite)
         return {"rows": os.fspath(self.rows), "predictions": found, "failed": failed, "output": self.output}
@@ -178,9 +179,10 @@ def _without_weights(path: str) -> ir.Model:
 
 def precision_of(model: ir.Model) -> str:
     """``float``, or what the QDQ pairs of ``model`` make it: w8a8, w8a16."""
-    from qdq_passes.qdq.look.pairs import qdq_pairs
+    from qdq_passes.qdq.look.pairs import encoding_of, qdq_pairs
 
-    bits = [pair.dtype.bitwidth for pair in qdq_pairs(model) if pair.kind == "activation"]
+    known = [encoding_of(pair.dq) for pair in qdq_pairs(model) if pair.kind == "activation"]
+    bits = [encoding.dtype.bitwidth for encoding in known if encoding is not None]
     if not bits:
         return "float"
     return "w8a16" if sum(width > 8 for width in bits) * 2 > len(bits) else "w8a8"
@@ -191,7 +193,7 @@ def fallback_of(path: str, target: str) -> tuple[list[str], int]:
     from qdqtool.verbs.npu.analyze import Analyze
 
     found = Analyze(path, target=target, trials=False).run()
-    return [node.name for node in found.nodes if node.device == "CPU"], len(found.partitions)
+    return [node.name for node in found.nodes if node.is_compute and not node.is_npu], len(found.partitions)
 
 
 #: What a caller in Python uses.

@@ -41,6 +41,7 @@ class AnalyzeCommand(Analyze):
 def analyze(out: Out, asked: AnalyzeCommand) -> int:
     from qdqtool.cli.tables.memory import show_memory
     from qdqtool.npu.analyzing import too_little
+    from qdqtool.verbs.work.chip_times import time_line
     from qdqtool.npu.shares import as_share
 
     model, output = text(asked.model), None if asked.output is None else text(asked.output)
@@ -59,6 +60,8 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
 
     def render() -> None:
         _render(found, out, model, output)
+        if found.chip_time is not None:
+            say(time_line(found.chip_time))
         if found.memory is not None:
             say()
             show_memory(found.memory)
