@@ -48,7 +48,8 @@ def _networks(rows: Sequence[Row]) -> list[tuple[str, Profile]]:
     totals = np.array([amounts.totals for amounts in public_networks().values()])
     training = {name: (0.0, float(totals[:, at].max())) for at, name in enumerate(NAMES) if totals[:, at].max() > 1}
     profiles = []
-    for place in found.places:
+    order = [network_fit.STACKS.index, network_fit.PRECISIONS.index]
+    for place in sorted(found.places, key=lambda p: (p[0], order[0](p[1]), order[1](p[2]))):
         chip, stack, precision = place
         profile = Profile(
             stack=stack,

@@ -41,8 +41,8 @@ class AnalyzeCommand(Analyze):
 def analyze(out: Out, asked: AnalyzeCommand) -> int:
     from qdqtool.cli.tables.memory import show_memory
     from qdqtool.npu.analyzing import too_little
-    from qdqtool.verbs.work.chip_times import time_line
     from qdqtool.npu.shares import as_share
+    from qdqtool.verbs.work.chip_times import time_line
 
     model, output = text(asked.model), None if asked.output is None else text(asked.output)
     if os.path.isdir(model):
