@@ -28,8 +28,6 @@ PROFILE = (
 )  # fmt: skip
 CONFIDENCES = ("measured", "documented", "assumed")
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
-#: What is added to correlations of two decimals so that they stay those of something.
-ROUNDING = 0.01
 
 
 def load_chip(name_or_path: str | os.PathLike[str]) -> Chip:
@@ -158,9 +156,9 @@ def fitted_of(table: TomlTable) -> Fitted:
         raise table.error(
             f"correlations are not {n * (n - 1) // 2} whole percents", hint="row by row below the diagonal"
         )
-    correlation: Array = np.eye(n) * (1 + ROUNDING)
+    correlation: Array = np.eye(n)
     correlation[np.tril_indices(n, -1)] = np.array(lower, dtype=float) / 100
-    correlation = np.tril(correlation) + np.tril(correlation, -1).T
+    correlation += np.tril(correlation, -1).T
     sd = np.array(list(errors.values()))
     return Fitted(tuple(coefficients), np.log(np.array(list(coefficients.values()))), correlation * np.outer(sd, sd))
 

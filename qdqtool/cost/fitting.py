@@ -22,6 +22,8 @@ FIRST_NOISE, NEAR, COOLING = 0.5, 3.0, 0.7
 #: The largest change of a coefficient in a step, that of the last step, and how often a step is halved.
 LONGEST, SHORTEST, HALVINGS = 1.0, 1e-3, 6
 MOST_STEPS = 60
+#: Share of a prior's variances that is added to them: correlations of two decimals may be those of nothing without.
+ROUNDING = 0.01
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def fit(predict: Predict, prior: Posterior, log_ms: Array, noise: float, *, star
         noise: standard deviation of ``log_ms`` around the form.
         start: coefficients [n] near the end, from most of the same rows: few steps are left from there.
     """
-    inverse = np.linalg.inv(prior.covariance)
+    inverse = np.linalg.inv(prior.covariance + ROUNDING * np.diag(np.diag(prior.covariance)))
     mean = (prior.mean if start is None else start).copy()
     first = FIRST_NOISE if start is None else NEAR * noise
     predicted, slopes = predict(mean)

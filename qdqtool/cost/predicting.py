@@ -130,7 +130,7 @@ def network(
 
 def _form(profile: Profile, amounts: Amounts) -> tuple[float, float]:
     log, slopes = log_ms(profile.fitted.mean, amounts)
-    unsure = float(slopes @ profile.fitted.covariance @ slopes) + profile.unseen**2
+    unsure = max(float(slopes @ profile.fitted.covariance @ slopes), 0.0) + profile.unseen**2
     beyond = sum(math.log(max(low / size, size / high, 1.0)) for low, size, high, _ in _beyond(profile, amounts))
     noise = max(profile.noise.values(), default=0.0)
     return log, math.sqrt(profile.scale**2 * unsure + noise**2 + (BEYOND * beyond) ** 2)
