@@ -179,7 +179,6 @@ class Analysis(Shares):
         failures: why the analysis counts as failed, in words.
         known_errors: errors among ``findings`` that the baseline has too.
         memory: what it needs of the target's memory; None where nobody asked.
-        chip_time: what a run takes on a chip, as `estimate` says it; None where nobody asked.
         missing_files: files of external data that are not there → how many tensors of the model lie there.
     """
 
@@ -197,7 +196,6 @@ class Analysis(Shares):
     failures: tuple[str, ...] = ()
     known_errors: int = 0
     memory: MemoryPlan | None = None
-    chip_time: Mapping[str, Any] | None = None
     missing_files: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -249,6 +247,5 @@ class Analysis(Shares):
             "cut": None if self.cut is None else asdict(self.cut),
             "failures": list(self.failures),
             **({} if self.memory is None else {"memory": self.memory.to_json()}),
-            **({} if self.chip_time is None else {"chip_time": dict(self.chip_time)}),
             **self._missing(),
         }

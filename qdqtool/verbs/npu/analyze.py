@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from qdqtool.options import option
-from qdqtool.verbs.groups import MODEL, OUTPUT, OnChip, Path, Saving, Targeted, Warns
+from qdqtool.verbs.groups import MODEL, OUTPUT, Path, Saving, Targeted, Warns
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def share_of(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analyze(Targeted, OnChip, Saving, Warns, Verb["Analysis"]):
+class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
     """Say of each node of MODEL whether an NPU computes it, why not, and what to change; exit 1 with errors or too little on it.
 
     Errors are what the target computes silently wrong; they change no verdict.
@@ -92,7 +92,6 @@ class Analyze(Targeted, OnChip, Saving, Warns, Verb["Analysis"]):
         from qdqtool.npu.memory import graph_memory, plan_of
         from qdqtool.npu.trying import with_trials
         from qdqtool.targets.loading import load_target
-        from qdqtool.verbs.work.chip_times import chip_time
 
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
@@ -112,10 +111,6 @@ class Analyze(Targeted, OnChip, Saving, Warns, Verb["Analysis"]):
             taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
             plan = plan_of(chip, [graph_memory(work, taken, name=os.path.basename(path))])
             found = dataclasses.replace(found, memory=plan)
-        if self.chip is not None:
-            on_cpu = [node.name for node in found.nodes if node.is_compute and not node.is_npu]
-            told = chip_time(work, self, on_cpu=on_cpu, crossings=len(found.partitions))
-            found = dataclasses.replace(found, chip_time=told)
         if self.output is not None:
             steps.append("assign-targets{target=@target" + options(self.boundary, simulated=self.simulated) + "}")
             if self.outline:
