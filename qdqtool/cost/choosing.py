@@ -14,7 +14,7 @@ from qdqtool.cost.specs import carried_over
 #: The form of networks; all others are of language models.
 NETWORK = "network"
 #: Runtimes that run what another one compiles, and precisions that are mostly another one: what answers for them.
-ALIKE = {"precompiled_qnn_onnx": "onnx", "qnn_context_binary": "qnn_dlc"}
+ALIKE = {"precompiled_qnn_onnx": ("onnx", "qnn_dlc"), "qnn_context_binary": ("qnn_dlc",)}
 MOSTLY = {
     "w8a8_mixed_int16": "w8a8", "w8a8_mixed_fp16": "w8a8", "w8a16_mixed_int16": "w8a16", "w8a16_mixed_fp16": "w8a16",
     "w16a16": "w8a16", "mixed_with_float": "w8a8", "fp16": "float", "float16": "float", "int8": "w8a8",
@@ -67,7 +67,7 @@ def profile_for(chip: Chip, stack: str = "", precision: str = "", *, decoder: bo
 def _measured(chip: Chip, stack: str, precision: str, *, decoder: bool) -> Choice | None:
     own = [p for p in chip.profiles if (p.form != NETWORK) == decoder]
     notes: list[str] = []
-    for wanted in dict.fromkeys((stack, ALIKE.get(stack, stack))):
+    for wanted in dict.fromkeys((stack, *ALIKE.get(stack, ()))):
         here = [p for p in own if not wanted or p.stack == wanted]
         if not here:
             continue

@@ -110,7 +110,7 @@ class Estimate(Warns, Verb[dict[str, Any]]):
         asked = Rows(nets=os.fspath(self.nets or ""), load=_without_weights, chip=chip, from_specs=self.from_specs)
         found, failed = asked.answer(read_rows(self.rows, stack=self.stack, precision=self.precision))
         reasons = sorted(set(failed.values()))
-        pass_on([f"{list(failed.values()).count(why)} rows without an answer: {why}" for why in reasons], self.warn)
+        pass_on([f"no answer to {list(failed.values()).count(why)} of the rows: {why}" for why in reasons], self.warn)
         if self.output is not None:
             write_document(self.output, found, overwrite=self.overwrite)
         return {"rows": os.fspath(self.rows), "predictions": found, "failed": failed, "output": self.output}
