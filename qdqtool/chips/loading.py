@@ -38,9 +38,7 @@ def load_chip(name_or_path: str | os.PathLike[str]) -> Chip:
         ModelError: the file is broken; the message names file, table and key.
     """
     text = os.fspath(name_or_path)
-    if not text.endswith(".toml"):
-        text = _names().get(_key(text), text)
-    return _chip(CHIPS.read(text))
+    return _chip(CHIPS.read(text)) if text.endswith(".toml") else _known(_names().get(_key(text), text))
 
 
 def chip_names() -> tuple[str, ...]:
@@ -54,8 +52,13 @@ def find_chip(name: str) -> Chip | None:
     return None if file is None else _known(file)
 
 
-@functools.cache
 def _known(file: str) -> Chip:
+    return _at(file, str(CHIPS.path(file)))
+
+
+@functools.cache
+def _at(file: str, path: str) -> Chip:
+    """A chip is read once from where it lies."""
     return _chip(CHIPS.read(file))
 
 

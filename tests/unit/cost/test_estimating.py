@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes.errors import UsageError
 
@@ -55,6 +55,7 @@ STACKS = [("8 Elite", "genie"), ("krackan_xdna2", "FastFlowLM"), ("8 Gen 3", "ll
 
 
 @pytest.mark.parametrize(("chip", "stack"), STACKS)
+@settings(max_examples=20)
 @given(tokens=st.integers(1, 4096), more=st.integers(1, 4096))
 def test_more_tokens_context_and_layers_never_take_less(chip: str, stack: str, tokens: int, more: int) -> None:
     at = load_chip(chip)
@@ -68,6 +69,7 @@ def test_more_tokens_context_and_layers_never_take_less(chip: str, stack: str, t
     assert _ms(at, stack, call, deeper) >= _ms(at, stack, call, fewer)
 
 
+@settings(max_examples=10)
 @given(factor=st.floats(1.01, 8))
 def test_less_bandwidth_or_tops_never_help(factor: float) -> None:
     chip = load_chip("snapdragon_x2_elite")
