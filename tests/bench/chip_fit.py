@@ -28,6 +28,8 @@ from tests.bench.chip_rows import chips, head_of, public_networks, public_rows, 
 DATES = {"network": "2026-02", "static-context": "2026-02", "streaming": "2026-02", "pipelined-linear": "2024-07"}
 VERSIONS = {"genie": "AI Hub 2026-02", "qnn_context_binary": "AI Hub 2024-03 to 2026-02", "llm.npu": "arXiv 2407.05858",
             "FastFlowLM": "0.9.30 to 0.9.40"}  # fmt: skip
+#: Share of the rows left out that their intervals hold: rows of one network miss together, so that a few networks decide the rest.
+HELD = 0.78
 PAGE = Path(__file__).parents[2] / "docs" / "chips.md"
 
 
@@ -93,7 +95,7 @@ def scale_of(left_out: Sequence[LeftOut]) -> dict[str, float]:
             math.sqrt(max(((one.log_ms - one.seen.log_ms) / EIGHTY) ** 2 - NOISE**2, 0) / (one.sd**2 - NOISE**2))
             for one in own
         ]
-        found[precision] = float(np.quantile(needed, 0.8))
+        found[precision] = float(np.quantile(needed, HELD))
     return found
 
 
