@@ -46,6 +46,11 @@ def chip_names() -> tuple[str, ...]:
     return tuple(CHIPS.names())
 
 
+def all_known() -> tuple[Chip, ...]:
+    """Every chip, by the name of its file."""
+    return tuple(_known(file) for file in chip_names())
+
+
 def find_chip(name: str) -> Chip | None:
     """The chip of that name, alias or board, or None."""
     file = _names().get(_key(name))

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from qdq_passes.errors import QdqError, UnsupportedError, UsageError
 
 from qdqtool.chips.chip import Chip, Measured
-from qdqtool.chips.loading import chip_names, find_chip
+from qdqtool.chips.loading import all_known, find_chip
 from qdqtool.cost import predicting
 from qdqtool.cost.choosing import Choice, profile_for
 from qdqtool.cost.counting import counted
@@ -117,7 +117,7 @@ def _digits(ms: float) -> float:
 @functools.cache
 def all_chips() -> tuple[Chip, ...]:
     """Every chip that is known by name."""
-    return tuple(chip for name in chip_names() if (chip := find_chip(name)) is not None)
+    return all_known()
 
 
 def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = None, crossings: int = 0) -> Estimated:
@@ -130,7 +130,8 @@ def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = Non
         crossings: partitions that it falls into.
     """
     profile = choice.profile
-    found = predicting.network(all_chips(), choice.chip, profile, graph.name, graph.amounts)
+    chips = all_chips() if graph.name else ()
+    found = predicting.network(chips, choice.chip, profile, graph.name, graph.amounts)
     assert found is not None
     notes = list(choice.notes)
     if on_cpu:
