@@ -23,13 +23,11 @@ ROOT = ("name", "vendor", "npu", "target", "aliases", "boards", "like", "hardwar
 SOURCED = ("value", "source", "confidence", "date")
 FITTED = ("coefficients", "errors", "correlations")
 PROFILE = (
-    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "measured", "carried",
-    *FITTED,
+    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "measured",
+    "carried", *FITTED,
 )  # fmt: skip
 CONFIDENCES = ("measured", "documented", "assumed")
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
-#: What is added to correlations of two decimals so that they stay those of something.
-ROUNDING = 0.01
 
 
 def load_chip(name_or_path: str | os.PathLike[str]) -> Chip:
@@ -40,14 +38,17 @@ def load_chip(name_or_path: str | os.PathLike[str]) -> Chip:
         ModelError: the file is broken; the message names file, table and key.
     """
     text = os.fspath(name_or_path)
-    if not text.endswith(".toml"):
-        text = _names().get(_key(text), text)
-    return _chip(CHIPS.read(text))
+    return _chip(CHIPS.read(text)) if text.endswith(".toml") else _known(_names().get(_key(text), text))
 
 
 def chip_names() -> tuple[str, ...]:
     """File names of all chips, sorted."""
     return tuple(CHIPS.names())
+
+
+def all_known() -> tuple[Chip, ...]:
+    """Every chip, by the name of its file."""
+    return tuple(_known(file) for file in chip_names())
 
 
 def find_chip(name: str) -> Chip | None:
@@ -56,8 +57,13 @@ def find_chip(name: str) -> Chip | None:
     return None if file is None else _known(file)
 
 
-@functools.cache
 def _known(file: str) -> Chip:
+    return _at(file, str(CHIPS.path(file)))
+
+
+@functools.cache
+def _at(file: str, path: str) -> Chip:
+    """A chip is read once from where it lies."""
     return _chip(CHIPS.read(file))
 
 
@@ -158,9 +164,9 @@ def fitted_of(table: TomlTable) -> Fitted:
         raise table.error(
             f"correlations are not {n * (n - 1) // 2} whole percents", hint="row by row below the diagonal"
         )
-    correlation: Array = np.eye(n) * (1 + ROUNDING)
+    correlation: Array = np.eye(n)
     correlation[np.tril_indices(n, -1)] = np.array(lower, dtype=float) / 100
-    correlation = np.tril(correlation) + np.tril(correlation, -1).T
+    correlation += np.tril(correlation, -1).T
     sd = np.array(list(errors.values()))
     return Fitted(tuple(coefficients), np.log(np.array(list(coefficients.values()))), correlation * np.outer(sd, sd))
 
@@ -183,7 +189,7 @@ def _ranges(table: TomlTable) -> dict[str, tuple[float, float]]:
 
 
 def _measured(table: TomlTable) -> list[Measured]:
-    """Of networks ``{ resnet18 = 0.4 }`` in ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``."""
+    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``."""
     data = table.data.get("measured", {})
     if isinstance(data, Mapping):
         return [Measured(model=name, ms=ms) for name, ms in _numbers(table, "measured").items()]

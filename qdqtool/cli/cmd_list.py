@@ -1,4 +1,4 @@
-"""List passes, presets, targets, calibration methods, namings, devices or commands; with NAME show that one in full."""
+"""List passes, presets, targets, chips, shapes, methods, namings, devices or commands; with NAME show that one in full."""
 
 from __future__ import annotations
 
@@ -133,9 +133,21 @@ def _devices() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def _chips() -> list[dict[str, Any]]:
+    from qdqtool.cli.tables.chips import listed_chips
+
+    return listed_chips()
+
+
+def _shapes() -> list[dict[str, Any]]:
+    from qdqtool.cli.tables.chips import listed_shapes
+
+    return listed_shapes()
+
+
 KINDS = {
-    "passes": _passes, "presets": _presets, "targets": _targets, "methods": _methods, "namings": _namings,
-    "devices": _devices, "commands": _commands,
+    "passes": _passes, "presets": _presets, "targets": _targets, "chips": _chips, "shapes": _shapes, "methods": _methods,
+    "namings": _namings, "devices": _devices, "commands": _commands,
 }  # fmt: skip
 
 
@@ -143,11 +155,16 @@ KINDS = {
 @click.argument("what", metavar="WHAT", type=click.Choice(list(KINDS)))
 @click.argument("name", required=False)
 def list_(out: Out, what: str, name: str | None) -> None:
-    """List passes, presets, targets, calibration methods, namings, devices or commands; with NAME show that one in full."""
+    """List passes, presets, targets, chips, shapes, methods, namings, devices or commands; with NAME show that one in full."""
     entries = KINDS[what]()
     if name is None:
         out.result({what: entries}, lambda: table(("name", "what it is"), [(e["name"], e["summary"]) for e in entries]))
         return
+    if what == "chips":
+        from qdqtool.chips.loading import find_chip
+
+        chip = find_chip(name)
+        name = name if chip is None else chip.file
     found = next((e for e in entries if e["name"] == name), None)
     if found is None:
         from qdq_passes.core.registry import unknown_name

@@ -19,7 +19,8 @@ START = "index.md"
 PAGES = {
     "analyze": "simulated_npu.md", "calibrate": "quantizing.md", "check": "editing_qdq.md", "compare": "comparing.md",
     "compile": "simulated_npu.md", "convert-opset": "writing_a_pass.md", "diff": "editing_qdq.md", "demo": "quantizing.md",
-    "debug": "finding_what_hurts.md", "deploy": "deploying.md", "encodings": "quantizing.md", "externalize": "editing_qdq.md",
+    "debug": "finding_what_hurts.md", "deploy": "deploying.md", "encodings": "quantizing.md", "estimate": "chips.md",
+    "externalize": "editing_qdq.md",
     "extract": "finding_what_hurts.md", "fix-shapes": "prefill_and_decode.md", "generate": "prefill_and_decode.md",
     "inspect": "editing_qdq.md", "list": "reference/catalogue.md", "llm": "prefill_and_decode.md", "lower": "npu_program.md",
     "match": "editing_qdq.md", "mixed-precision": "finding_what_hurts.md", "opt": "writing_a_pass.md",

@@ -49,7 +49,9 @@ def _command_loader(verb: Entry) -> Callable[[], click.Command]:
 
 
 COMMANDS = CommandRegistry(
-    "commands", ("qdqtool.cli", "qdqtool.cli.edits", "qdqtool.cli.npu"), verbs="qdqtool.verbs.edits"
+    "commands",
+    ("qdqtool.cli", "qdqtool.cli.edits", "qdqtool.cli.npu", "qdqtool.cli.chips"),
+    verbs="qdqtool.verbs.edits",
 )
 
 #: Exit codes beside those of `QdqError`.

@@ -1,79 +1,117 @@
-"""Which profile of a chip answers for language models: that of the runtime that was named, else the first that has rows."""
+"""Which profile of a chip answers: by runtime and precision, or carried over from data sheets where a person says so."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from qdq_passes.errors import UsageError
 
 from qdqtool.chips.chip import Chip, Profile
 from qdqtool.chips.loading import chip_names, load_chip
-from qdqtool.cost.decoders import FORMS, PIPELINED_LINEAR
+from qdqtool.cost.specs import carried_over
 
-#: Forms of language models.
-LANGUAGE = tuple(form.name for form in FORMS)
-#: Bits of weights, and of activations where they are integers, at the beginning of a published precision.
-_PRECISION = re.compile(r"w(\d+)(?:a(\d+))?(?=[^\w.]|$)", re.IGNORECASE)
-#: Precisions of a profile without rows.
-UNMEASURED = ("w4a16", "w8a8", "w4")
+#: The form of networks; all others are of language models.
+NETWORK = "network"
+#: Runtimes that run what another one compiles, and precisions that are mostly another one: what answers for them.
+ALIKE = {"precompiled_qnn_onnx": ("onnx", "qnn_dlc"), "qnn_context_binary": ("qnn_dlc",)}
+MOSTLY = {
+    "w8a8_mixed_int16": "w8a8", "w8a8_mixed_fp16": "w8a8", "w8a16_mixed_int16": "w8a16", "w8a16_mixed_fp16": "w8a16",
+    "w16a16": "w8a16", "mixed_with_float": "w8a8", "fp16": "float", "float16": "float", "int8": "w8a8",
+}  # fmt: skip
+#: What standing in for another adds to the standard deviation of log ms.
+STANDING_IN = 0.15
 
 
-def profile_for(chip: Chip, stack: str | None = None, *, from_specs: bool = False) -> Profile:
-    """The profile of a chip that language models are planned with.
+@dataclass(frozen=True)
+class Choice:
+    """The profile that answers.
 
     Args:
-        chip: it.
-        stack: the runtime; None takes the first with rows.
-        from_specs: where nobody measured, a profile from the data sheet will do.
+        chip: whose it is.
+        profile: of the runtime and precision.
+        precision: that was asked for.
+        notes: what it stands in for.
+    """
+
+    chip: Chip
+    profile: Profile
+    precision: str
+    notes: tuple[str, ...] = ()
+
+
+def profile_for(chip: Chip, stack: str = "", precision: str = "", *, decoder: bool, from_specs: bool = False) -> Choice:
+    """The profile of ``chip`` that answers for a runtime and a precision.
+
+    Args:
+        chip: that is asked about.
+        stack: the runtime; "" for the first with rows.
+        precision: "" for the first.
+        decoder: whether it is of a language model, else of a network.
+        from_specs: whether one carried over by data sheets will do.
 
     Raises:
-        UsageError: there is none; the message names the runtimes of the chip, or the chips, that have one.
+        UsageError: nobody measured that, and data sheets were not asked for.
     """
-    known = {profile.stack: profile for profile in chip.profiles if profile.form in LANGUAGE}
-    if stack is None and known:
-        return next(iter(known.values()))
-    if stack is not None and stack in known:
-        return known[stack]
-    if from_specs:
-        raise UsageError(f"{chip.name} has no profile from its data sheet", hint=f"measured: {measured()}")
-    if known:
-        raise UsageError(f"{stack!r} has no rows of language models on {chip.name}", hint=f"give {' or '.join(known)}")
-    hint = f"measured: {measured()}; or --from-specs"
-    raise UsageError(f"nobody measured a language model on {chip.name}", hint=hint)
-
-
-def beside(chip: Chip, profile: Profile) -> Profile | None:
-    """Where the profile is of graphs that run whole, the chip's one of linear layers beside a CPU; it knows what the CPU does."""
-    if profile.form == PIPELINED_LINEAR.name:
-        return None
-    return next((other for other in chip.profiles if other.form == PIPELINED_LINEAR.name), None)
-
-
-def measured() -> str:
-    """Chips with rows of language models, and their runtimes: ``Krackan XDNA2 (FastFlowLM), …``."""
-    found = []
-    for name in chip_names():
-        chip = load_chip(name)
-        stacks = dict.fromkeys(profile.stack for profile in chip.profiles if profile.form in LANGUAGE)
-        if stacks:
-            found.append(f"{chip.name} ({', '.join(stacks)})")
-    return ", ".join(found)
-
-
-def precisions_of(profile: Profile) -> tuple[str, ...]:
-    """What a runtime was measured with, in short: ``w8a8 (llm.npu)`` → ``w8a8``; more bits of activations first."""
-    found = (_PRECISION.match(row.precision) for row in profile.measured)
-    names = {f"w{m[1]}a{m[2]}" if m[2] else f"w{m[1]}" for m in found if m is not None} or set(UNMEASURED)
-    return tuple(sorted(names, key=lambda name: (bits_of(name)[1] == 0, -bits_of(name)[1], bits_of(name)[0])))
-
-
-def bits_of(precision: str) -> tuple[int, int]:
-    """Bits of weights and of activations; 0 where activations are floats.
-
-    Raises:
-        UsageError: it is no precision.
-    """
-    found = _PRECISION.match(precision)
+    found = _measured(chip, stack, precision, decoder=decoder)
+    if found is None and from_specs and chip.like:
+        like = load_chip(chip.like)
+        there = _measured(like, stack, precision, decoder=decoder)
+        if there is not None:
+            return Choice(chip, carried_over(chip, like, there.profile), there.precision, there.notes)
     if found is None:
-        raise UsageError(f"{precision!r} is no precision", hint="write w4a16, w8a8 or w4")
-    return int(found[1]), int(found[2] or 0)
+        raise _nobody(chip, stack, precision, decoder=decoder)
+    return found
+
+
+def _measured(chip: Chip, stack: str, precision: str, *, decoder: bool) -> Choice | None:
+    own = [p for p in chip.profiles if (p.form != NETWORK) == decoder]
+    notes: list[str] = []
+    for wanted in dict.fromkeys((stack, *ALIKE.get(stack, ()))):
+        here = [p for p in own if not wanted or p.stack == wanted]
+        if not here:
+            continue
+        if wanted != stack:
+            notes.append(f"{stack} was not measured: {wanted} stands in")
+        if decoder:
+            return Choice(chip, here[0], precision or _first_precision(here[0]), tuple(notes))
+        here = [p for p in here if p.stack == here[0].stack]
+        exact = next((p for p in here if p.precision == (precision or here[0].precision)), None)
+        near = next((p for p in here if p.precision == MOSTLY.get(precision)), None)
+        if exact is None and near is not None:
+            notes.append(f"{precision} was not measured: {near.precision} stands in")
+        chosen = exact or near
+        if chosen is not None:
+            if notes:
+                chosen = replace(chosen, unseen=(chosen.unseen**2 + STANDING_IN**2) ** 0.5)
+            return Choice(chip, chosen, precision or chosen.precision, tuple(notes))
+    return None
+
+
+def _first_precision(profile: Profile) -> str:
+    return profile.measured[0].precision if profile.measured else "w4a16"
+
+
+def _nobody(chip: Chip, stack: str, precision: str, *, decoder: bool) -> UsageError:
+    what = "language models" if decoder else "networks"
+    asked = " ".join(part for part in (stack, precision) if part)
+    own = _shown(chip, decoder=decoder)
+    ways = [f"on it were measured: {own}"] if own else [f"measured are {_where(decoder=decoder)}"]
+    if chip.like:
+        ways.append(f"--from-specs carries over from {load_chip(chip.like).name} by data sheets, with wide intervals")
+    ways.append("qdqtool calibrate-chip makes a profile of own rows")
+    return UsageError(f"nobody measured {what} on {chip.name}{f' with {asked}' if asked else ''}", hint="; ".join(ways))
+
+
+def _shown(chip: Chip, *, decoder: bool) -> str:
+    own = [p for p in chip.profiles if (p.form != NETWORK) == decoder]
+    return ", ".join(dict.fromkeys(" ".join(part for part in (p.stack, p.precision) if part) for p in own))
+
+
+def _where(*, decoder: bool) -> str:
+    return each_chip(lambda chip: chip.name if _shown(chip, decoder=decoder) else "")
+
+
+def each_chip(say: Callable[[Chip], str]) -> str:
+    """What ``say`` says of each chip, where it says something, in a row."""
+    return ", ".join(text for text in map(say, (load_chip(name) for name in chip_names())) if text)

@@ -1,6 +1,6 @@
 """What each node of a graph has to do, judged after the folding that a compiler does, before any chip is asked how long it takes.
 
-No weight is read: tensors of more than `SMALL` bytes count by their shapes alone, so that a graph without its data file is enough.
+No weight is read: tensors of more than `SMALL` bytes count by their shapes, so that a graph without its data file is enough.
 Folded are constants and shape arithmetic; one function each are a norm, a GELU, a SiLU, a softmax in its pieces; nothing costs a
 QDQ pair, a reshape, an activation or a BatchNormalization behind its layer, a bias behind its product, a repeated KV head."""
 
@@ -24,13 +24,10 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 #: Bytes of a constant up to which its values are looked at: shapes, axes, scalars.
 SMALL = 1024
 
-#: What stands before the counting, on a copy that is thrown away.
-FOLDING = (
-    "give-names,lift-constants,remove-identity,infer-shapes,fold-constants,remove-identity,infer-shapes,remove-nan-guards,"
-    + ",".join(
-        f"fuse-{name}{{into=group}}"
-        for name in ("layer-norm", "rms-norm", "gelu", "silu", "hard-swish", "l2-norm", "instance-norm")
-    )
+#: What marks functions in their pieces, after the folding.
+FUSING = "remove-nan-guards," + ",".join(
+    f"fuse-{name}{{into=group}}"
+    for name in ("layer-norm", "rms-norm", "gelu", "silu", "hard-swish", "l2-norm", "instance-norm")
 )
 
 Kind = Literal["dense", "grouped", "depthwise", "product", "move", "elementwise", "function", "pool"]
@@ -84,7 +81,7 @@ def counted(model: ir.Model, *, batch: int = 1) -> tuple[list[Count], list[str]]
         run_pipeline(model, "inline-functions")
     weights = _without_weights(model)
     moving = _bind_batch(model, batch)
-    run_pipeline(model, FOLDING)
+    _fold(model)
     counting = _Counting(model, weights)
     counting.run()
     if moving and not any(count.kind in ("dense", "product") for count in counting.counts):
@@ -94,6 +91,22 @@ def counted(model: ir.Model, *, batch: int = 1) -> tuple[list[Count], list[str]]
             hint="qdqtool fix-shapes; for a decoder qdqtool split, or its config.json",
         )
     return counting.counts, counting.uncounted
+
+
+def _fold(model: ir.Model) -> None:
+    """What a compiler folds, on a copy that is thrown away; shapes are inferred where they are not written down."""
+    run_pipeline(model, "give-names,lift-constants")
+    if _unknown(model):
+        run_pipeline(model, "infer-shapes")
+    before = len(model.graph)
+    run_pipeline(model, "fold-constants")
+    if len(model.graph) != before and _unknown(model):
+        run_pipeline(model, "infer-shapes")
+    run_pipeline(model, FUSING)
+
+
+def _unknown(model: ir.Model) -> bool:
+    return any(static_sizes(value) is None for node in model.graph for value in node.outputs if value.name)
 
 
 def _bind_batch(model: ir.Model, batch: int) -> list[str]:
@@ -120,7 +133,7 @@ def _without_weights(model: ir.Model) -> set[str]:
         if tensor is not None and (tensor.nbytes > SMALL or _is_missing(tensor)):
             del graph.initializers[name]
             value.const_value = None
-            value.shape, value.dtype = ir.Shape(list(tensor.shape)), tensor.dtype
+            value.shape, value.dtype = ir.Shape([int(size) for size in tensor.shape.numpy()]), tensor.dtype
             if not value.is_graph_input():
                 graph.inputs.append(value)
             names.add(name)

@@ -70,7 +70,7 @@ class ChipFit:
         known = self.posterior_of(shape)
         log, slopes = Design.of(self.form, [(shape, call)]).log_ms(known.mean)
         scale = max(self.scale, 1.0) if known is self.posterior else self.scale
-        unsure = scale * math.sqrt(float(slopes[0] @ known.covariance @ slopes[0]))
+        unsure = scale * math.sqrt(max(float(slopes[0] @ known.covariance @ slopes[0]), 0.0))
         beyond = 0.0
         for name, value in _sizes(shape, call).items():
             low, high = self.training.get(name, (value, value))

@@ -1,7 +1,7 @@
 """Least squares with priors: coefficients of a form from the logarithms of measured times.
 
-The step is Gauss-Newton's on the log posterior, halved until it gains; rows far off count less (noise of a t distribution), and the
-assumed noise sinks from step to step, so that the first steps follow all rows. Everything is numpy, deterministic, without a seed."""
+The step is Gauss-Newton's on the log posterior, halved until it gains; rows far off count less (noise of a t distribution).
+The assumed noise sinks from step to step, so that the first steps follow all rows. Numpy, deterministic, no seed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ Predict = Callable[[Array], tuple[Array, Array]]
 
 #: Degrees of freedom of the noise: a row three sigmas off counts a third.
 FREEDOM = 4.0
-#: What the assumed noise begins with and what is left of it after a step.
-FIRST_NOISE, COOLING = 0.5, 0.7
+#: What the assumed noise begins with, in shares of the noise what it does near the end, and what is left of it after a step.
+FIRST_NOISE, NEAR, COOLING = 0.5, 3.0, 0.7
 #: The largest change of a coefficient in a step, that of the last step, and how often a step is halved.
-LONGEST, SHORTEST, HALVINGS = 1.0, 1e-4, 6
+LONGEST, SHORTEST, HALVINGS = 1.0, 1e-3, 6
 MOST_STEPS = 60
+#: Share of a prior's variances that is added to them: correlations of two decimals may be those of nothing without.
+ROUNDING = 0.01
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Posterior:
     covariance: Array
 
 
-def fit(predict: Predict, prior: Posterior, log_ms: Array, noise: float) -> Posterior:
+def fit(predict: Predict, prior: Posterior, log_ms: Array, noise: float, *, start: Array | None = None) -> Posterior:
     """The posterior of a form's coefficients.
 
     Args:
@@ -45,9 +47,11 @@ def fit(predict: Predict, prior: Posterior, log_ms: Array, noise: float) -> Post
         prior: of the coefficients, before a row is seen.
         log_ms: logarithms of the measured times [rows].
         noise: standard deviation of ``log_ms`` around the form.
+        start: coefficients [n] near the end, from most of the same rows: few steps are left from there.
     """
-    inverse = np.linalg.inv(prior.covariance)
-    mean = prior.mean.copy()
+    inverse = np.linalg.inv(prior.covariance + ROUNDING * np.diag(np.diag(prior.covariance)))
+    mean = (prior.mean if start is None else start).copy()
+    first = FIRST_NOISE if start is None else NEAR * noise
     predicted, slopes = predict(mean)
     precision = inverse
 
@@ -56,7 +60,7 @@ def fit(predict: Predict, prior: Posterior, log_ms: Array, noise: float) -> Post
         return float(rows + (at - prior.mean) @ inverse @ (at - prior.mean) / 2)
 
     for step in range(MOST_STEPS):
-        sigma = max(noise, FIRST_NOISE * COOLING**step)
+        sigma = max(noise, first * COOLING**step)
         off = log_ms - predicted
         weights = (FREEDOM + 1) / (FREEDOM + (off / sigma) ** 2)
         precision = slopes.T @ (slopes * weights[:, None]) / sigma**2 + inverse

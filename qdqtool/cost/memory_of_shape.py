@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qdqtool.cost.choosing import bits_of
+from qdqtool.cost.precisions import bits_of
 from qdqtool.cost.shapes import DecoderShape
 
 Placement = Literal["whole", "linear", "prefill"]

@@ -1,8 +1,8 @@
-"""The fit of the networks' form to measured rows: shared coefficients, and how precisions, runtimes, chips and networks lie off them.
+"""The fit of the networks' form to measured rows: shared coefficients, and how precisions, runtimes, chips and networks differ.
 
-log θ = base + precision + runtime + runtime·precision + chip (its speed, and three groups of coefficients), each also by precision;
+log θ = base + precision + runtime + runtime·precision + chip (speed, and three groups of coefficients), each also by precision;
 log ms = log form(θ) + network + network·precision + network·runtime. All have Gaussian priors: precisions are multipliers of what
-float tells, chips differ by few numbers, and a network that no row tells of adds the distance between networks to its interval."""
+float tells, chips differ by few numbers, and a network without rows adds the distance between networks to its interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qdqtool.cost.fitting import Array, Posterior, fit
-from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, log_ms
+from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, log_ms, log_ms_at
 from qdqtool.cost.rows import Row
 
 #: Precisions and runtimes that rows are fitted of; the first of each is what the others are multipliers of.
@@ -126,11 +126,13 @@ class NetworkFit:
 
     Args:
         rows: not empty.
+        near: a fit of most of the same rows, to start from.
     """
 
-    def __init__(self, rows: Sequence[Seen]) -> None:
+    def __init__(self, rows: Sequence[Seen], near: NetworkFit | None = None) -> None:
         self._at: dict[tuple[str, ...], tuple[int, int]] = {}
-        means, sds = [], []
+        means: list[Array] = []
+        sds: list[Array] = []
         for row in rows:
             for effect in effects_of(row.place, row.row.model):
                 if effect.key not in self._at:
@@ -144,12 +146,26 @@ class NetworkFit:
         designs = [self._design(row.place, row.row.model) for row in rows]
         moves, adds = (np.array(part) for part in zip(*designs, strict=True))
 
-        def predict(unknowns: Array) -> tuple[Array, Array]:
-            pairs = [log_ms(move @ unknowns, row.amounts) for move, row in zip(moves, rows, strict=True)]
-            slopes = np.array([slope @ move for (_, slope), move in zip(pairs, moves, strict=True)])
-            return np.array([log for log, _ in pairs]) + adds @ unknowns, slopes + adds
+        same: dict[int, list[int]] = {}
+        for at, row in enumerate(rows):
+            same.setdefault(id(row.amounts), []).append(at)
 
-        self.found = fit(predict, prior, np.array([row.log_ms for row in rows]), NOISE)
+        def predict(unknowns: Array) -> tuple[Array, Array]:
+            thetas = moves @ unknowns
+            logs, slopes = np.empty(len(rows)), np.empty(thetas.shape)
+            for at in same.values():
+                logs[at], slopes[at] = log_ms_at(thetas[at], rows[at[0]].amounts)
+            return logs + adds @ unknowns, np.einsum("rc,rcn->rn", slopes, moves) + adds
+
+        start = None if near is None else self._taken(near, prior.mean)
+        self.found = fit(predict, prior, np.array([row.log_ms for row in rows]), NOISE, start=start)
+
+    def _taken(self, near: NetworkFit, otherwise: Array) -> Array:
+        start = otherwise.copy()
+        for key, (at, size) in self._at.items():
+            if key in near._at:
+                start[at : at + size] = near.found.mean[near._at[key][0] :][:size]
+        return start
 
     def _design(self, place: Place, network: str = "") -> tuple[Array, Array]:
         move, add = np.zeros((len(NAMES), self._size)), np.zeros(self._size)
@@ -198,8 +214,9 @@ def leave_out(rows: Sequence[Seen], *, precision: bool) -> list[LeftOut]:
         return row.row.model, row.place[2] if precision else ""
 
     found = []
+    whole = NetworkFit(rows)
     for left in sorted({group(row) for row in rows}):
-        known = NetworkFit([row for row in rows if group(row) != left])
+        known = NetworkFit([row for row in rows if group(row) != left], near=whole)
         for row in rows:
             if group(row) == left and row.place in known.places:
                 found.append(LeftOut(row, *known.log_ms(row.place, row.row.model, row.amounts)))

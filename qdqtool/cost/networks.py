@@ -1,12 +1,12 @@
 """The form of networks: what a graph's run takes, from what its nodes do.
 
-    layer        (MAC time³ + weight time³ + activation time³)^⅓     of convolutions and products with weights, and per element written
-    grouped      more for each group narrower than 32 channels
+    layer        (MAC time³ + weight time³ + activation time³)^⅓ of convolutions, products with weights; and per element written
+    grouped      more for groups narrower than 64 channels
     depthwise    by multiply-accumulates; products of MatMul by theirs
     the rest     by elements: moves, elementwise, functions, gates, windows of pools
     all          by the number of operators, and a constant
 
-The coefficients are logarithms of milliseconds for each of these units, so that none is negative: more work never takes less time."""
+The coefficients are logarithms of milliseconds a unit, so that none is negative: more work never takes less time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ import numpy as np
 from qdqtool.cost.counting import Count
 from qdqtool.cost.fitting import Array
 
-#: Exponent of the norm in which the times of a layer overlap: 1 is one after the other, infinite all at once.
-NORM = 3.0
 #: Channels of a group that fill the matrix unit.
-FULL_GROUP = 32
+FULL_GROUP = 64
 
 #: Coefficient → resource, unit that it is milliseconds of, and what it is milliseconds of.
 COEFFICIENTS: Mapping[str, tuple[str, float, str]] = {
@@ -107,20 +105,35 @@ def log_ms(theta: Array, amounts: Amounts) -> tuple[float, Array]:
         theta: coefficients [n], logarithms.
         amounts: what the graph does.
     """
-    shares, total = _shares(np.exp(theta), amounts)
-    return float(np.log(total)), shares.sum(0) / total
+    logs, slopes = log_ms_at(theta[None], amounts)
+    return float(logs[0]), slopes[0]
+
+
+def log_ms_at(thetas: Array, amounts: Amounts) -> tuple[Array, Array]:
+    """The same under several coefficients at once.
+
+    Args:
+        thetas: [rows, n].
+        amounts: what the graph does.
+
+    Returns:
+        [rows], [rows, n].
+    """
+    speeds = np.exp(thetas)
+    powers = (amounts.layers[amounts.layers.any(1)][None] * speeds[:, None, :_LAYER]) ** 3
+    sums = powers.sum(2)
+    shares = (powers * np.cbrt(np.where(sums > 0, sums, 1.0))[:, :, None] ** -2).sum(1)
+    parts = np.hstack([shares, (amounts.others.sum(0) + amounts.constant) * speeds[:, _LAYER:]])
+    total = parts.sum(1)
+    return np.log(total), parts / total[:, None]
 
 
 def node_ms(theta: Array, amounts: Amounts) -> Array:
     """Milliseconds of each node by coefficient [nodes + 1, n]; the last row is what the run has once."""
-    return _shares(np.exp(theta), amounts)[0]
-
-
-def _shares(speed: Array, amounts: Amounts) -> tuple[Array, float]:
-    powers = (amounts.layers * speed[:_LAYER]) ** NORM
+    speed = np.exp(theta)
+    powers = (amounts.layers * speed[:_LAYER]) ** 3
     sums = powers.sum(1, keepdims=True)
-    layers = powers * np.where(sums > 0, sums, 1.0) ** (1 / NORM - 1)
+    layers = powers * np.cbrt(np.where(sums > 0, sums, 1.0)) ** -2
     nodes = np.hstack([layers, amounts.others * speed[_LAYER:]])
     once = np.concatenate([np.zeros(_LAYER), amounts.constant * speed[_LAYER:]])
-    shares = np.vstack([nodes, once])
-    return shares, float(shares.sum())
+    return np.vstack([nodes, once])

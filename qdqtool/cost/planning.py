@@ -16,9 +16,9 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.chips.chip import Chip, Profile
 from qdqtool.cost.buckets import CHUNKS, bucket_lists, covering, padding_of, preparing_ms
-from qdqtool.cost.choosing import beside, precisions_of
 from qdqtool.cost.decoders import PIPELINED_LINEAR, STATIC_CONTEXT, STREAMING, Call
 from qdqtool.cost.memory_of_shape import Memory, Placement, memory_of
+from qdqtool.cost.precisions import beside, precisions_of
 from qdqtool.cost.predicting import Prediction, Span, decoder
 from qdqtool.cost.shapes import DecoderShape
 

@@ -20,8 +20,8 @@ from qdqtool.cost.network_fit import EIGHTY
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, RESOURCES, Amounts, log_ms, node_ms
 from qdqtool.cost.shapes import DecoderShape, shape_named
 
-#: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 % in
-#: the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
+#: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 %
+#: in the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
 DRIFT, BETWEEN_CHIPS, BETWEEN_STACKS, BETWEEN_PRECISIONS = 0.05, 0.08, 0.12, 0.15
 #: Carrying over without a graph: what networks differ in that two places have in common.
 BY_RATIO = 0.05
@@ -103,7 +103,8 @@ def network(
     own = profile.of_model.get(name, ())
     form = _form(profile, amounts) if amounts is not None else None
     if own:
-        log, sd, nearest = math.log(own[0].ms), DRIFT, (_place(chip, profile), own[0])
+        log, sd = math.log(own[0].ms), DRIFT
+        nearest: tuple[str, Measured] | None = (_place(chip, profile), own[0])
     else:
         carried = sorted(_carried(chips, chip, profile, name, amounts), key=lambda one: (one.sd, one.place))
         best = carried[:4]
@@ -112,7 +113,7 @@ def network(
             return None
         log, sd = _combined(known) if best else known[0]
         nearest = (best[0].place, best[0].row) if best else _nearest(chip, profile, log)
-    resources = {}
+    resources: dict[str, float] = {}
     if amounts is not None:
         shares = node_ms(profile.fitted.mean, amounts).sum(0)
         scale = math.exp(log) / shares.sum()
@@ -129,7 +130,7 @@ def network(
 
 def _form(profile: Profile, amounts: Amounts) -> tuple[float, float]:
     log, slopes = log_ms(profile.fitted.mean, amounts)
-    unsure = float(slopes @ profile.fitted.covariance @ slopes) + profile.unseen**2
+    unsure = max(float(slopes @ profile.fitted.covariance @ slopes), 0.0) + profile.unseen**2
     beyond = sum(math.log(max(low / size, size / high, 1.0)) for low, size, high, _ in _beyond(profile, amounts))
     noise = max(profile.noise.values(), default=0.0)
     return log, math.sqrt(profile.scale**2 * unsure + noise**2 + (BEYOND * beyond) ** 2)
@@ -151,8 +152,9 @@ def _widens(profile: Profile, amounts: Amounts | None) -> Iterator[str]:
     worst = np.abs(slopes) * profile.fitted.errors
     name = NAMES[int(worst.argmax())]
     if worst.max() > profile.unseen / 2:
-        yield f"{100 * slopes[worst.argmax()]:.0f} % of the time are {name} ({COEFFICIENTS[name][2]}), of which the rows tell little"
-    for low, size, high, key in _beyond(profile, amounts):
+        share = 100 * slopes[worst.argmax()]
+        yield f"{share:.0f} % of the time are {name} ({COEFFICIENTS[name][2]}), of which the rows tell little"
+    for _, size, high, key in _beyond(profile, amounts):
         if size > high:
             yield f"{key}: {size:.4g}, beyond the {high:.4g} that was measured ({COEFFICIENTS[key][2]})"
 
@@ -242,8 +244,12 @@ def _posterior(fitted: Fitted) -> Posterior:
 
 def call_of(row: Measured) -> Call:
     """What a measured row of a language model is the time of."""
-    phase = "decode" if row.phase == "decode" else "prefill"
-    return Call(phase=phase, tokens=max(row.tokens, 1), context=row.context, precision=row.precision)
+    return Call(
+        phase="decode" if row.phase == "decode" else "prefill",
+        tokens=max(row.tokens, 1),
+        context=row.context,
+        precision=row.precision,
+    )
 
 
 def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Prediction:
@@ -262,7 +268,7 @@ def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Pr
         widens.append(f"{shape.name} was not measured here; {told}")
     return Prediction(
         span=Span.of(log, sd),
-        resources=dict(breakdown(fit.form, fit.posterior_of(shape).mean, shape, call)),
+        resources={str(key): ms for key, ms in breakdown(fit.form, fit.posterior_of(shape).mean, shape, call).items()},
         widens=tuple(widens),
         nearest=None if nearest is None else (_place(chip, profile), nearest),
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import difflib
 import functools
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.documents import json_of, toml_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +112,12 @@ _LEFT_OUT = {
 _NUMBERS = "layers=16,hidden=2048,heads=32,kv_heads=8,ffn=8192,vocab=128256[,head_dim=64,tied=true,ffn_mats=3]"
 
 
+def shapes() -> list[DecoderShape]:
+    """Those of the table, by name."""
+    named = _table()[0]
+    return [named[name] for name in sorted(named)]
+
+
 def shape_named(text: str) -> DecoderShape | None:
     """The shape of a published name: ``llama_v3_2_1b_instruct`` → Llama3.2-1B; None where the table has none."""
     return _table()[1].get(_key(text))
@@ -160,7 +165,7 @@ def _from_numbers(text: str) -> DecoderShape:
 
 def _from_config(path: Path) -> DecoderShape:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json_of(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot be read as JSON ({error})", where=str(path), hint="give a model's config.json"
@@ -211,7 +216,7 @@ def _key(text: str) -> str:
 @functools.cache
 def _table() -> tuple[dict[str, DecoderShape], dict[str, DecoderShape]]:
     """The shapes of shapes.toml by name, and by what a name or an alias is without punctuation and suffixes."""
-    data = tomllib.loads(resources.files(__package__).joinpath("shapes.toml").read_text(encoding="utf-8"))
+    data = toml_of(resources.files(__package__).joinpath("shapes.toml").read_text(encoding="utf-8"))
     named, keyed = {}, {}
     for name, one in data.items():
         aliases = one.pop("aliases", [])

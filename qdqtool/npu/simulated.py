@@ -145,6 +145,7 @@ class Simulation:
         seconds: of each run, by what ran: ``"npu"``, ``"reference"``, ``"qdq"``, ``"float"``.
         notes: what was left out, and why.
         values: the outputs of the NPU, one array a sample; empty unless they were kept.
+        chip_time: what a run takes on a chip, as `estimate` says it; None where nobody asked.
     """
 
     target: str
@@ -159,6 +160,7 @@ class Simulation:
     seconds: Mapping[str, tuple[float, ...]]
     notes: tuple[str, ...] = ()
     values: Mapping[str, list[Array]] = field(default_factory=dict)
+    chip_time: Mapping[str, Any] | None = None
 
     @property
     def wall_s(self) -> float | None:
@@ -188,6 +190,7 @@ class Simulation:
             "placement": None if self.placement is None else self.placement.to_json(),
             "estimated_us": None if self.estimate is None else self.estimate.us,
             "estimate": None if self.estimate is None else self.estimate.to_json(),
+            **({} if self.chip_time is None else {"chip_time": dict(self.chip_time)}),
             "wall_s": self.wall_s,
             "seconds": {key: sum(runs) for key, runs in self.seconds.items()},
             "notes": list(self.notes),

@@ -108,6 +108,20 @@ class Targeted(Findings):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnChip:
+    """The chip whose measured rows tell a time."""
+
+    chip: str | None = option(
+        None, "Also say how long a run takes on this chip: a name, alias or board (`list chips`), or FILE.toml.",
+        value="NAME|FILE", use="read",
+    )  # fmt: skip
+    stack: str = option(
+        "", "… under this runtime: qnn_dlc, tflite, onnx, …; without, the first that was measured.", value="NAME"
+    )
+    from_specs: bool = option(False, "… where nobody measured, carried over from a chip that is near, by data sheets.")
+
+
 def first_samples(default: int | None) -> int | None:
     """The option that says how many samples are taken, with its default; None for all."""
     return option(default, "Take the first N samples.", value="N", least=1, shown=default is not None)

@@ -156,6 +156,7 @@ class Plan(Verb["PlanReport"]):
         from qdqtool.cost.planning import Limits, Question
 
         chip = load_chip(self.chip)
+        chosen = profile_for(chip, self.stack or "", decoder=True, from_specs=self.from_specs)
         contexts = tuple(self.context) or (CONTEXT,)
         if source.graphs is not None:
             contexts = source.graphs[1]
@@ -167,7 +168,7 @@ class Plan(Verb["PlanReport"]):
             tokens_per_second=self.tokens_per_second,
         )
         return Question(
-            shape=source.shape, chip=chip, profile=profile_for(chip, self.stack, from_specs=self.from_specs), contexts=contexts,
+            shape=source.shape, chip=chip, profile=chosen.profile, contexts=contexts,
             prompts=tuple(self.prompt), new=self.new, limits=limits,
             buckets=None if source.graphs is None else (source.graphs[0],),
         )  # fmt: skip
@@ -248,7 +249,7 @@ class Plan(Verb["PlanReport"]):
 
 def _preset(precision: str) -> tuple[str, dict[str, str], list[str]]:
     """Preset, options, notes; the nearest where none makes the precision."""
-    from qdqtool.cost.choosing import bits_of
+    from qdqtool.cost.precisions import bits_of
 
     if precision in PRESETS:
         return *PRESETS[precision], []
@@ -277,7 +278,8 @@ def _told(asked: Question, found: Sequence[Choice]) -> list[str]:
     from qdqtool.cost.predicting import decoder
 
     profile = asked.profile
-    notes = [f"times of {profile.stack} {profile.version} with 80 % intervals; memory without a compiler's own buffers"]
+    version = f" {profile.version}" if profile.version else ""
+    notes = [f"times of {profile.stack}{version} with 80 % intervals; memory without a compiler's own buffers"]
     for precision in list(dict.fromkeys(one.precision for one in found))[:1]:
         call = Call(phase="decode", context=asked.contexts[0], precision=precision)
         notes += decoder(asked.chip, profile, asked.shape, call).widens

@@ -13,6 +13,7 @@ from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, megabytes, plural, say, table
 from qdqtool.options import option
+from qdqtool.verbs.groups import OnChip
 from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.npu.memory_plan import MemoryPlanOf
 
@@ -29,7 +30,7 @@ SHOWN, NAMES = 10, 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeCommand(Analyze):
+class AnalyzeCommand(OnChip, Analyze):
     """`Analyze` as a command."""
 
     annotate: bool = option(
@@ -42,6 +43,7 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
     from qdqtool.cli.tables.memory import show_memory
     from qdqtool.npu.analyzing import too_little
     from qdqtool.npu.shares import as_share
+    from qdqtool.verbs.work.chip_times import chip_time, time_line
 
     model, output = text(asked.model), None if asked.output is None else text(asked.output)
     if os.path.isdir(model):
@@ -55,10 +57,14 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
     if output is not None and not (asked.annotate or asked.outline):
         raise UsageError("nothing to write", where=output, hint="give --annotate or --outline")
     found = ran(out, asked, "analyzing")
-    payload = {"model": model, **found.to_json(), "output": output}
+    on_cpu = [node.name for node in found.nodes if node.is_compute and not node.is_npu]
+    told = chip_time(found.model, asked, on_cpu=on_cpu, crossings=len(found.partitions))
+    payload = {"model": model, **found.to_json(), "output": output, **({} if told is None else {"chip_time": told})}
 
     def render() -> None:
         _render(found, out, model, output)
+        if told is not None:
+            say(time_line(told))
         if found.memory is not None:
             say()
             show_memory(found.memory)

@@ -13,6 +13,7 @@ from qdqtool.cli.options import text
 from qdqtool.cli.render import EXACT, Out, megabytes, plural, say, table
 from qdqtool.options import option
 from qdqtool.verbs.npu.simulate import Simulate
+from qdqtool.verbs.work.chip_times import time_line
 
 if TYPE_CHECKING:
     from qdqtool.npu.estimated import NodeEstimate
@@ -79,6 +80,8 @@ def _render(found: Simulation, everything: bool, trace: str | None, output: str 
         say(f"wall time: {1e3 * found.wall_s:.3g} ms a run on this machine, which says nothing about the target")
     if found.estimate is not None:
         _estimate(found, everything)
+    if found.chip_time is not None:
+        say(time_line(found.chip_time))
     for what, file in (("timeline of the estimate", trace), ("outputs", output)):
         if file is not None:
             say(f"wrote the {what}: {file}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from qdqtool.options import metadata_of, option, pairs
-from qdqtool.verbs.groups import MODEL, Path, Reports, Samples, first_samples
+from qdqtool.verbs.groups import MODEL, OnChip, Path, Reports, Samples, first_samples
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _DATA = "Samples: file.npz, a folder of .npz or of images, module:function, or r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulate(Samples, Reports, Verb["Simulation"]):
+class Simulate(Samples, OnChip, Reports, Verb["Simulation"]):
     """Run a quantized MODEL on the simulated NPU of --target inside onnxruntime, and compare with the reference.
 
     MODEL is QDQ, or what `compile` wrote. Exit 1 when an output of the simulated NPU differs from the reference.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -35,6 +35,7 @@ from qdqtool.npu.trace import trace as trace_of
 from qdqtool.runtime.plugin import assignment
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
+from qdqtool.verbs.work.chip_times import chip_time
 
 if TYPE_CHECKING:
     from qdqtool.verbs.npu.simulate import Simulate
@@ -85,6 +86,10 @@ def simulated(asked: Simulate) -> Simulation:
     if compiled and source is None:
         notes.append("a compiled model says nothing of what it was made from: --against QDQ compares it with that")
     result = runs.result(figures, target=name, placement=placement, estimate=found, notes=notes)
+    if asked.chip is not None and source is not None:
+        cpu = [] if found is None else [node.name for node in found.nodes if node.partition is None]
+        parts = 0 if found is None else len(found.partitions)
+        result = replace(result, chip_time=chip_time(source, asked, on_cpu=cpu, crossings=parts))
     if asked.trace is not None and found is not None:
         written = json.dumps(trace_of(found), allow_nan=False, ensure_ascii=False)
         write_whole(asked.trace, written.encode(), overwrite=asked.overwrite)

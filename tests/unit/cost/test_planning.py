@@ -16,10 +16,11 @@ from qdq_passes.errors import UnsupportedError, UsageError
 from qdqtool import api
 from qdqtool.chips.loading import load_chip
 from qdqtool.cost.buckets import bucket_lists, covering, preparing_ms
-from qdqtool.cost.choosing import precisions_of, profile_for
+from qdqtool.cost.choosing import profile_for
 from qdqtool.cost.memory_of_shape import memory_of, sessions_of
 from qdqtool.cost.model_shape import shape_of_model
 from qdqtool.cost.planning import Limits, Question, best_of, choices
+from qdqtool.cost.precisions import precisions_of
 from qdqtool.cost.shapes import read_shape
 from qdqtool.io.models.load import load
 from qdqtool.verbs.plan import Plan, duration
@@ -36,7 +37,9 @@ TOKENS = st.integers(1, 3000)
 
 def asked(chip: str, stack: str | None = None, **more: object) -> Question:
     known = load_chip(chip)
-    return Question(**{"shape": LLAMA, "chip": known, "profile": profile_for(known, stack), **more})  # type: ignore[arg-type]
+    return Question(
+        **{"shape": LLAMA, "chip": known, "profile": profile_for(known, stack or "", decoder=True).profile, **more}
+    )  # type: ignore[arg-type]
 
 
 @given(TOKENS, st.dictionaries(st.sampled_from([32, 64, 128, 256, 512]), st.floats(1, 100), min_size=1))
@@ -108,13 +111,13 @@ def test_what_fails_is_said() -> None:
 
 
 def test_a_chip_that_nobody_measured() -> None:
-    for more in ({}, {"stack": "genie"}, {"from_specs": True}):
-        with pytest.raises(UsageError, match="Apple M3") as told:
-            profile_for(load_chip("M3"), **more)  # type: ignore[arg-type]
-        assert "Snapdragon 8 Elite (genie" in str(told.value.hint)
-    with pytest.raises(UsageError, match="rows of language models"):
-        profile_for(load_chip("8 Elite"), "nothing")
-    assert precisions_of(profile_for(load_chip("8 Elite"), "llm.npu")) == ("w8a8",)
+    for more in ({}, {"stack": "nothing"}):
+        with refusal(UsageError):
+            Plan("Llama3.2-1B", chip="M3", **more).run()
+    found = Plan("Llama3.2-1B", chip="X2 Elite", from_specs=True).run()
+    assert found.best is not None
+    assert any("carried over" in note for note in found.notes)
+    assert precisions_of(asked("8 Elite", "llm.npu").profile) == ("w8a8",)
 
 
 def test_the_shape_of_a_graph() -> None:

@@ -1,0 +1,1 @@
+"""Commands about times on chips."""

@@ -1,0 +1,241 @@
+"""Estimates as people ask for them: of a graph, of a language model, of many rows at once."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from qdq_passes.errors import QdqError, UnsupportedError, UsageError
+
+from qdqtool.chips.chip import Chip, Measured
+from qdqtool.chips.loading import all_known, find_chip
+from qdqtool.cost import predicting
+from qdqtool.cost.choosing import Choice, profile_for
+from qdqtool.cost.counting import counted
+from qdqtool.cost.decoder_fit import call_of, chip_of
+from qdqtool.cost.decoders import Call
+from qdqtool.cost.network_fit import EIGHTY
+from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, amounts_of, node_ms
+from qdqtool.cost.predicting import Prediction, Span
+from qdqtool.cost.rows import Row
+from qdqtool.cost.shapes import DecoderShape, shape_named
+
+#: What falls back to the CPU, of the 60 public pairs of one network with and without operators there: median of the times' ratio,
+#: and the standard deviation of its logarithm that its 10 and 90 % (0.73 and 2.57) tell.
+FALLBACK, FALLBACK_SD = 1.155, 0.49
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """A network as far as estimates need it.
+
+    Args:
+        name: of the network among the measured ones, or "".
+        amounts: what its nodes do in one run of batch 1.
+        ops: operator of each node.
+        uncounted: nodes whose shapes are not static: they are in no estimate.
+    """
+
+    name: str
+    amounts: Amounts
+    ops: tuple[str, ...]
+    uncounted: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: ir.Model, *, name: str = "", batch: int = 1) -> Graph:
+        """That of ``model``, which is changed and good for nothing else.
+
+        Args:
+            model: its weights are not read.
+            name: of the network among the measured ones.
+            batch: inputs at once.
+        """
+        counts, uncounted = counted(model)
+        return cls(
+            name=name, amounts=amounts_of(counts, batch), ops=tuple(c.op for c in counts), uncounted=tuple(uncounted)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimated:
+    """A time and what it is made of.
+
+    Args:
+        what: of which it is: ``one run``, ``prefill of 128 tokens``.
+        choice: the profile that it is from.
+        prediction: the time.
+        nodes: (name, operator, milliseconds, resource), the slowest first; empty of language models.
+        notes: what is not in it.
+    """
+
+    what: str
+    choice: Choice
+    prediction: Prediction
+    nodes: Sequence[tuple[str, str, float, str]] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; milliseconds, four digits."""
+        found, profile = self.prediction, self.choice.profile
+        return {
+            "what": self.what,
+            "chip": self.choice.chip.name,
+            "stack": profile.stack,
+            "precision": self.choice.precision,
+            **found.span.to_json(),
+            "interval": 0.8,
+            "resources": {key: _digits(ms) for key, ms in found.resources.items()},
+            "widens": list(found.widens),
+            "nearest": None if found.nearest is None else nearest_json(*found.nearest),
+            "profile": {
+                "rows": profile.rows,
+                "date": profile.date,
+                "version": profile.version,
+                "carried": profile.carried,
+            },
+            "nodes": [{"name": n, "op": op, "ms": _digits(ms), "resource": res} for n, op, ms, res in self.nodes],
+            "notes": list(self.notes),
+        }
+
+
+def nearest_json(place: str, row: Measured) -> dict[str, Any]:
+    """A measured row as JSON."""
+    told = {"precision": row.precision, "phase": row.phase, "tokens": row.tokens, "context": row.context}
+    return {"place": place, "model": row.model, "ms": row.ms, **{key: value for key, value in told.items() if value}}
+
+
+def _digits(ms: float) -> float:
+    return float(f"{ms:.4g}")
+
+
+@functools.cache
+def all_chips() -> tuple[Chip, ...]:
+    """Every chip that is known by name."""
+    return all_known()
+
+
+def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = None, crossings: int = 0) -> Estimated:
+    """The time of one run of a network.
+
+    Args:
+        choice: chip and profile.
+        graph: what it does.
+        on_cpu: names of nodes that the NPU refuses; None where nobody judged.
+        crossings: partitions that it falls into.
+    """
+    profile = choice.profile
+    chips = all_chips() if graph.name else ()
+    found = predicting.network(chips, choice.chip, profile, graph.name, graph.amounts)
+    assert found is not None
+    notes = list(choice.notes)
+    if on_cpu:
+        span, log = found.span, math.log(found.span.ms * FALLBACK)
+        sd = math.hypot(math.log(span.high / span.low) / 2 / EIGHTY, FALLBACK_SD)
+        found = replace(found, span=Span.of(log, sd), widens=(f"{len(on_cpu)} operators run on the CPU", *found.widens))
+        notes.append(
+            f"{len(on_cpu)} operators on the CPU, {crossings} partitions: published pairs take 0.73 to 2.6 times as long"
+        )
+    elif on_cpu is None:
+        notes.append("every operator is taken to run on the NPU: --target judges that")
+    if graph.uncounted:
+        notes.append(
+            f"not in it: {len(graph.uncounted)} nodes whose shapes are not static, {', '.join(graph.uncounted[:3])}"
+        )
+    shares = node_ms(profile.fitted.mean, graph.amounts)
+    scale = found.span.ms / shares.sum()
+    nodes = [
+        (name, op, float(row.sum()) * scale, COEFFICIENTS[NAMES[int(row.argmax())]][0])
+        for name, op, row in zip(graph.amounts.names, graph.ops, shares, strict=False)
+    ]
+    nodes.sort(key=lambda node: (-node[2], node[0]))
+    return Estimated(what="one run", choice=choice, prediction=found, nodes=nodes, notes=tuple(notes))
+
+
+def of_decoder(choice: Choice, shape: DecoderShape, call: Call) -> Estimated:
+    """The time of one prefill or token of a language model. A static graph takes a longer prompt in chunks."""
+    profile = choice.profile
+    if call.phase == "prefill":
+        what = f"prefill of {call.tokens} tokens"
+        calls = -(-call.tokens // call.chunk) if profile.form == "static-context" else 1
+        if calls > 1:
+            what += f", {calls} chunks of {call.chunk}"
+            call = replace(call, tokens=call.chunk)
+        found = predicting.decoder(choice.chip, profile, shape, call)
+        found = replace(
+            found, span=found.span.times(calls), resources={key: ms * calls for key, ms in found.resources.items()}
+        )
+    else:
+        what = f"one token at {call.context} tokens of context"
+        found = predicting.decoder(choice.chip, profile, shape, call)
+    return Estimated(what=what, choice=choice, prediction=found, notes=choice.notes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Many rows and how they are answered.
+
+    Args:
+        nets: folder of graphs, ``<model>.onnx``; "" without.
+        load: reads a graph without weights.
+        chip: that answers for all rows; None for that of each row.
+        from_specs: whether data sheets will do.
+    """
+
+    nets: str
+    load: Callable[[str], ir.Model]
+    chip: Chip | None = None
+    from_specs: bool = False
+
+    def answer(self, rows: Sequence[Row]) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+        """By id ``{value, low, high}`` in the row's unit, and by id why there is none."""
+        graphs: dict[str, Amounts | None] = {}
+        found, failed = {}, {}
+        for row in rows:
+            try:
+                found[row.id] = self._one(row, graphs)
+            except QdqError as error:
+                failed[row.id] = str(error)
+        return found, failed
+
+    def _one(self, row: Row, graphs: dict[str, Amounts | None]) -> dict[str, float]:
+        chip = self.chip or find_chip(row.chip) or find_chip(row.device) or find_chip(chip_of(row))
+        if chip is None:
+            raise UsageError(f"no chip is called {row.chip or row.device!r}", hint="qdqtool list chips")
+        choice = profile_for(chip, row.stack, row.precision, decoder=bool(row.phase), from_specs=self.from_specs)
+        if row.phase:
+            shape = shape_named(row.model)
+            if shape is None:
+                raise UsageError(f"no decoder is called {row.model!r}", hint="qdqtool list shapes")
+            call = call_of(row)
+            if choice.profile.form == "static-context" and row.phase == "prefill":
+                call = replace(call, chunk=max(call.tokens, 1))
+            span = of_decoder(choice, shape, call).prediction.span
+            if row.metric == "latency_total":
+                span = span.times(max(row.out_tokens, 1))
+        else:
+            span = self._network(choice, row, graphs)
+        value, ends = row.value_of(span.ms), sorted((row.value_of(span.low), row.value_of(span.high)))
+        return {"value": _digits(value), "low": _digits(ends[0]), "high": _digits(ends[1])}
+
+    def _network(self, choice: Choice, row: Row, graphs: dict[str, Amounts | None]) -> Span:
+        part = f"{row.model}--{row.component}"
+        if row.model not in graphs:
+            path = os.path.join(self.nets, f"{row.model}.onnx") if self.nets else ""
+            graphs[row.model] = Graph.of(self.load(path), batch=row.batch).amounts if os.path.isfile(path) else None
+        names = {model for each in all_chips() for p in each.profiles for model in p.of_model}
+        name = part if part in names else row.model
+        found = predicting.network(all_chips(), choice.chip, choice.profile, name, graphs[row.model])
+        if found is None:
+            raise UnsupportedError(f"nobody measured {row.model}, and there is no graph of it", hint="give --nets DIR")
+        return found.span
+
+
+def totals(amounts: Amounts) -> Mapping[str, float]:
+    """What a graph does in all, by coefficient, for reports."""
+    return dict(zip(NAMES, map(float, np.asarray(amounts.totals)), strict=True))

@@ -1,0 +1,41 @@
+"""Precisions that a runtime of language models was measured with, their bits; and what the CPU beside an NPU is known by."""
+
+from __future__ import annotations
+
+import re
+
+from qdq_passes.errors import UsageError
+
+from qdqtool.chips.chip import Chip, Profile
+from qdqtool.cost.decoders import PIPELINED_LINEAR, STATIC_CONTEXT, STREAMING
+
+#: Bits of weights, and of activations where they are integers, at the beginning of a published precision.
+_PRECISION = re.compile(r"w(\d+)(?:a(\d+))?(?=[^\w.]|$)", re.IGNORECASE)
+#: Form → precisions of a profile without rows: those that others of the form were measured with.
+UNMEASURED = {STATIC_CONTEXT.name: ("w4a16", "w4"), STREAMING.name: ("w4",), PIPELINED_LINEAR.name: ("w8a8",)}
+
+
+def beside(chip: Chip, profile: Profile) -> Profile | None:
+    """Where the profile is of graphs that run whole, the chip's one of linear layers beside a CPU; it knows what the CPU does."""
+    if profile.form == PIPELINED_LINEAR.name:
+        return None
+    return next((other for other in chip.profiles if other.form == PIPELINED_LINEAR.name), None)
+
+
+def precisions_of(profile: Profile) -> tuple[str, ...]:
+    """What a runtime was measured with, in short: ``w8a8 (llm.npu)`` → ``w8a8``; more bits of activations first."""
+    found = (_PRECISION.match(row.precision) for row in profile.measured)
+    names = {f"w{m[1]}a{m[2]}" if m[2] else f"w{m[1]}" for m in found if m is not None} or set(UNMEASURED[profile.form])
+    return tuple(sorted(names, key=lambda name: (bits_of(name)[1] == 0, -bits_of(name)[1], bits_of(name)[0])))
+
+
+def bits_of(precision: str) -> tuple[int, int]:
+    """Bits of weights and of activations; 0 where activations are floats.
+
+    Raises:
+        UsageError: it is no precision.
+    """
+    found = _PRECISION.match(precision)
+    if found is None:
+        raise UsageError(f"{precision!r} is no precision", hint="write w4a16, w8a8 or w4")
+    return int(found[1]), int(found[2] or 0)

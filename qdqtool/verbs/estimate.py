@@ -1,0 +1,200 @@
+"""The verb `estimate`: how long a model takes on a chip, with an interval, without a run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qdqtool.options import metadata_of, option
+from qdqtool.verbs.groups import Path, Warns
+from qdqtool.verbs.verb import Verb, function_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from qdqtool.cost.decoders import Call
+    from qdqtool.cost.estimating import Estimated
+    from qdqtool.cost.shapes import DecoderShape
+
+#: What a person may ask about.
+SUBJECT = metadata_of(
+    "A graph (.onnx; its weights may be missing), a folder with config.json, or a decoder: a name (`list shapes`), its "
+    "config.json, or layers=16,hidden=2048,…",
+    kind="argument",
+    value="MODEL|FOLDER|NAME",
+    use="read",
+)
+CHIP = "The chip: a name, alias or board (`list chips`), or FILE.toml."
+STACK = "The runtime it runs under: qnn_dlc, genie, …; without, the first that was measured."
+
+
+def numbers_of(text: str) -> tuple[int, ...]:
+    """``200,1000`` as whole numbers above 0.
+
+    Raises:
+        ValueError: one is none.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"{text!r} is no list of whole numbers above 0; write 200,1000")
+    return tuple(int(part) for part in parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate(Warns, Verb[dict[str, Any]]):
+    """Say how long a model takes on a chip, with an 80 % interval, by node and by what is busy; no run, no weight is read."""
+
+    examples: ClassVar = (
+        "estimate resnet50.onnx --chip 'Snapdragon 8 Elite' --stack qnn_dlc --precision w8a8",
+        "estimate Llama3.2-1B --chip '8 Elite' --stack genie --prompt 200,1000 --context 4096",
+        "estimate --rows ROWS.json --nets DIR -o PRED.json",
+    )
+
+    subject: str | None = field(default=None, kw_only=False, metadata=SUBJECT)
+    chip: str | None = option(None, CHIP, value="NAME|FILE", use="read")
+    stack: str = option("", STACK, value="NAME")
+    precision: str = option(
+        "", "float, w8a8, w8a16, w4a16, …; that of the model's QDQ pairs, or the first measured.", value="P"
+    )
+    batch: int = option(1, "Inputs of a network at once.", value="N")
+    network: str = option("", "Answer with the measured rows of the network of this name too.", value="NAME")
+    prompt: tuple[int, ...] = option((128,), "Tokens of prompts to a decoder.", value="N,…", read=numbers_of)
+    context: tuple[int, ...] = option((1024,), "Tokens of the context of a decoder.", value="N,…", read=numbers_of)
+    chunk: int = option(128, "Tokens that a static graph takes of a prompt at once.", value="N")
+    target: str | None = option(
+        None, "Judge which operators fall back to the CPU on this target.", value="NAME|FILE", use="read"
+    )
+    from_specs: bool = option(False, "Where nobody measured: carry over from a chip that is near, by data sheets.")
+    rows: Path | None = option(
+        None, "Predict many rows, JSON or CSV in the columns of measured rows; -o takes {id: {value, low, high}}.",
+        value="ROWS", use="read",
+    )  # fmt: skip
+    nets: Path | None = option(None, "Graphs of the networks in ROWS: DIR/<model>.onnx.", value="DIR", use="read")
+    output: Path | None = option(
+        None, "Where the predictions of --rows go.", value="FILE", flags=("-o", "--output"), use="file"
+    )
+    overwrite: bool = option(False, "Replace the output where there is one.")
+
+    def run(self) -> dict[str, Any]:
+        """JSON-ready: ``estimates[]``, or with rows ``predictions {id: {value, low, high}}`` and ``failed {id: why}``.
+
+        Raises:
+            UsageError: nothing is asked, no such chip or decoder, or nobody measured that and data sheets are not allowed.
+            QdqError: the graph cannot be read, or its sizes are not static.
+        """
+        from qdq_passes.errors import UsageError
+
+        if self.rows is not None:
+            return self._rows()
+        if self.subject is None or self.chip is None:
+            what = "MODEL, FOLDER or a decoder" if self.subject is None else "--chip NAME (qdqtool list chips)"
+            raise UsageError("nothing to estimate", hint=f"give {what}")
+        if self.batch < 1 or self.chunk < 1:
+            raise UsageError("--batch and --chunk are whole numbers above 0")
+        subject = os.fspath(self.subject)
+        found = self._graph(subject) if subject.endswith(".onnx") else self._decoder(subject)
+        return {"model": subject, "estimates": [one.to_json() for one in found]}
+
+    def _rows(self) -> dict[str, Any]:
+        from qdqtool.chips.loading import load_chip
+        from qdqtool.cost.estimating import Rows
+        from qdqtool.cost.reading import read_rows
+        from qdqtool.io.files.artifacts import write_document
+        from qdqtool.io.files.progress import pass_on
+
+        assert self.rows is not None
+        chip = None if self.chip is None else load_chip(self.chip)
+        asked = Rows(nets=os.fspath(self.nets or ""), load=_without_weights, chip=chip, from_specs=self.from_specs)
+        found, failed = asked.answer(read_rows(self.rows, stack=self.stack, precision=self.precision))
+        reasons = sorted(set(failed.values()))
+        pass_on([f"no answer to {list(failed.values()).count(why)} of the rows: {why}" for why in reasons], self.warn)
+        if self.output is not None:
+            write_document(self.output, found, overwrite=self.overwrite)
+        return {"rows": os.fspath(self.rows), "predictions": found, "failed": failed, "output": self.output}
+
+    def _graph(self, path: str) -> list[Estimated]:
+        from qdqtool.chips.loading import load_chip
+        from qdqtool.cost.choosing import profile_for
+        from qdqtool.cost.estimating import Graph, of_graph
+
+        assert self.chip is not None
+        model = _without_weights(path)
+        precision = self.precision or precision_of(model)
+        choice = profile_for(load_chip(self.chip), self.stack, precision, decoder=False, from_specs=self.from_specs)
+        on_cpu, crossings = (None, 0) if self.target is None else fallback_of(path, self.target)
+        graph = Graph.of(model, name=self.network, batch=self.batch)
+        return [of_graph(choice, graph, on_cpu=on_cpu, crossings=crossings)]
+
+    def _decoder(self, subject: str) -> list[Estimated]:
+        from qdqtool.cost.shapes import read_shape
+
+        assert self.chip is not None
+        return decoder_estimates(
+            read_shape(subject), self.chip, self.stack, self.precision,
+            prompts=self.prompt, contexts=self.context, chunk=self.chunk, from_specs=self.from_specs,
+        )  # fmt: skip
+
+
+def decoder_estimates(
+    shape: DecoderShape, chip: str, stack: str, precision: str, *, prompts: Sequence[int], contexts: Sequence[int],
+    chunk: int, from_specs: bool,
+) -> list[Estimated]:  # fmt: skip
+    """A prefill for each prompt at each context, then a token at each context.
+
+    Raises:
+        UsageError: a prompt is longer than the context, or nobody measured that.
+    """
+    from qdq_passes.errors import UsageError
+
+    from qdqtool.chips.loading import load_chip
+    from qdqtool.cost.choosing import profile_for
+    from qdqtool.cost.decoders import Call
+    from qdqtool.cost.estimating import of_decoder
+
+    if max(prompts) > max(contexts):
+        raise UsageError(
+            f"a prompt of {max(prompts)} is longer than the context", hint=f"--context {max(prompts)} or more"
+        )
+    choice = profile_for(load_chip(chip), stack, precision, decoder=True, from_specs=from_specs)
+
+    def call(phase: Any, tokens: int, context: int) -> Call:
+        wide = chunk if choice.profile.form == "static-context" else Call(phase="prefill").chunk
+        return Call(phase=phase, tokens=tokens, context=context, precision=choice.precision, chunk=wide)
+
+    pairs = [(prompt, context) for context in contexts for prompt in prompts if prompt <= context]
+    if choice.profile.form != "static-context":
+        pairs = list({prompt: (prompt, context) for prompt, context in pairs}.values())
+    found = [of_decoder(choice, shape, call("prefill", prompt, context)) for prompt, context in pairs]
+    return found + [of_decoder(choice, shape, call("decode", 1, context)) for context in contexts]
+
+
+def _without_weights(path: str) -> ir.Model:
+    from qdqtool.io.models.load import load
+
+    return load(path, weights=False)
+
+
+def precision_of(model: ir.Model) -> str:
+    """``float``, or what the QDQ pairs of ``model`` make it: w8a8, w8a16."""
+    from qdq_passes.qdq.look.pairs import encoding_of, qdq_pairs
+
+    known = [encoding_of(pair.dq) for pair in qdq_pairs(model) if pair.kind == "activation"]
+    bits = [encoding.dtype.bitwidth for encoding in known if encoding is not None]
+    if not bits:
+        return "float"
+    return "w8a16" if sum(width > 8 for width in bits) * 2 > len(bits) else "w8a8"
+
+
+def fallback_of(path: str, target: str) -> tuple[list[str], int]:
+    """Names of the operators that ``target`` leaves to the CPU, and the partitions that remain."""
+    from qdqtool.verbs.npu.analyze import Analyze
+
+    found = Analyze(path, target=target, trials=False).run()
+    return [node.name for node in found.nodes if node.is_compute and not node.is_npu], len(found.partitions)
+
+
+#: What a caller in Python uses.
+estimate = function_of(Estimate)
