@@ -23,8 +23,8 @@ ROOT = ("name", "vendor", "npu", "target", "aliases", "boards", "like", "hardwar
 SOURCED = ("value", "source", "confidence", "date")
 FITTED = ("coefficients", "errors", "correlations")
 PROFILE = (
-    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "shifted", "measured", "carried",
-    *FITTED,
+    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "shifted", "measured",
+    "carried", *FITTED,
 )  # fmt: skip
 CONFIDENCES = ("measured", "documented", "assumed")
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")

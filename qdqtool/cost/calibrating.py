@@ -1,8 +1,8 @@
 """A chip's profiles moved by own rows: the profiles are the prior, a few rows give the posterior.
 
-Networks: the time here by that on the base chip, D = speed + precision + runtime·precision + size·log ms + Σ w (D of another chip)
-+ network, all normal around 0: two rows tell the speed, more tell what differs in size and kind. The coefficients move with one speed
-and one overhead in common, and each profile's own. Language models: one speed of the runtime and the coefficients of each model."""
+Networks: log of the time here by that on the base chip, D = speed + precision + runtime·precision + size·log ms + Σ w (D of another
+chip) + network, all normal around 0: two rows tell the speed, more what differs in size and kind. The coefficients move with one
+speed and one overhead in common, and each profile's own. Language models: one speed, and the coefficients of each model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ OWN = Spread(
     speed=0.25, precision=0.1, place=0.05, others=0.0, size=0.02, network=0.05, noise=DRIFT, odd=0.0, group=0.1
 )
 #: Chosen so that eight chips that were left out with all their rows are told best by two rows of one runtime and precision.
-OTHER = Spread(speed=0.7, precision=0.15, place=0.06, others=0.5, size=0.03, network=0.04, noise=0.06, odd=1.0, group=0.3)
+OTHER = Spread(
+    speed=0.7, precision=0.15, place=0.06, others=0.5, size=0.03, network=0.04, noise=0.06, odd=1.0, group=0.3
+)
 _DISPATCH = np.array([float(resource == "dispatch") for resource, _, _ in COEFFICIENTS.values()])
 #: What a network of which there is no graph is thought to spend its time on beside a run's constant, and the most of that.
 _TYPICAL, _MOST = np.array([float(n in ("mac", "weight", "activation", "written", "elementwise")) for n in NAMES]), 0.8
@@ -114,7 +116,9 @@ def own_rows(rows: Sequence[Row], base: Chip) -> tuple[list[Own], list[tuple[Row
             passed.append((row, f"no shape of {row.model} is known"))
         elif precision not in profiles:
             known = ", ".join(f"{p.stack} {p.precision}".strip() for p in base.profiles) or "none"
-            passed.append((row, f"{base.name} has no profile of {f'{row.stack} {precision}'.strip()!r}; it has {known}"))
+            passed.append(
+                (row, f"{base.name} has no profile of {f'{row.stack} {precision}'.strip()!r}; it has {known}")
+            )
         elif row.phase == "prefill" and not row.seq_len:
             passed.append((row, "a prefill of unknown length"))
         else:
@@ -122,7 +126,9 @@ def own_rows(rows: Sequence[Row], base: Chip) -> tuple[list[Own], list[tuple[Row
     return sorted(found, key=lambda own: (*map(str, own.key), own.ms)), passed
 
 
-def predicted(chips: Sequence[Chip], chip: Chip, own: Own, amounts: Mapping[str, Amounts]) -> tuple[float, float] | None:
+def predicted(
+    chips: Sequence[Chip], chip: Chip, own: Own, amounts: Mapping[str, Amounts]
+) -> tuple[float, float] | None:
     """Log ms of an own row by the profiles of ``chip``, and its standard deviation; None where nothing tells."""
     profile = chip.profiles_of(own.stack).get(own.precision)
     if profile is None:
@@ -137,7 +143,9 @@ def predicted(chips: Sequence[Chip], chip: Chip, own: Own, amounts: Mapping[str,
     return math.log(span.ms), math.log(span.high / span.ms) / EIGHTY
 
 
-def calibrated(chips: Sequence[Chip], base: Chip, chip: Chip, rows: Sequence[Own], amounts: Mapping[str, Amounts]) -> Chip:
+def calibrated(
+    chips: Sequence[Chip], base: Chip, chip: Chip, rows: Sequence[Own], amounts: Mapping[str, Amounts]
+) -> Chip:
     """``chip`` with the profiles of ``base`` as the own rows move them.
 
     Args:
@@ -149,6 +157,8 @@ def calibrated(chips: Sequence[Chip], base: Chip, chip: Chip, rows: Sequence[Own
     """
     rows = sorted(rows, key=lambda own: (*map(str, own.key), own.ms))
     spread = OWN if chip.file == base.file else OTHER
+    if not rows and spread is OWN:
+        return base
     networks = [own for own in rows if own.shape is None]
     profiles = []
     shifted = _shifted(chips, base, chip, networks, amounts, spread) if networks or spread is OTHER else {}
@@ -190,7 +200,9 @@ class _Items:
         others: D of other chips, its median at the place taken out; 0 where it was not measured [items, chips].
     """
 
-    def __init__(self, keys: Sequence[tuple[str, str, str]], logs: Array, unsure: Array, others: Array, spread: Spread) -> None:
+    def __init__(
+        self, keys: Sequence[tuple[str, str, str]], logs: Array, unsure: Array, others: Array, spread: Spread
+    ) -> None:
         places = sorted({key[:2] for key in keys})
         precisions = sorted({key[1] for key in keys})
         at = np.array([places.index(key[:2]) for key in keys])

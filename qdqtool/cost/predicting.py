@@ -220,7 +220,7 @@ def _ratio(
 
 @functools.lru_cache(maxsize=4096)
 def _common(there: Profile, here: Profile) -> tuple[float, float, float, float, int] | None:
-    """The networks that both places know: mean log ms there, the ratio, how it grows with that, what they scatter, how many they are."""
+    """What both places know: mean log ms there, the ratio, how it grows with that, its scatter, how many networks."""
     a, b = known_times(there), known_times(here)
     common = sorted(a.keys() & b.keys())
     if len(common) < LEAST_COMMON:
@@ -239,7 +239,7 @@ def _common(there: Profile, here: Profile) -> tuple[float, float, float, float, 
 
 
 def _combined(known: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The mean of several opinions by how sure they are; together they are no surer than the surest: what is odd of a network is so everywhere."""
+    """The mean of several opinions by how sure they are; together as sure as the surest: a network is odd everywhere."""
     weights = np.array([1 / sd**2 for _, sd in known])
     log = float(weights @ np.array([log for log, _ in known]) / weights.sum())
     return log, min(sd for _, sd in known)
