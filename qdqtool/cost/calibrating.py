@@ -1,8 +1,9 @@
 """A chip's profiles moved by own rows: the profiles are the prior, a few rows give the posterior.
 
-Networks: log of the time here by that on the base chip, D = speed + precision + runtime·precision + size·log ms + Σ w (D of
-another chip) + network, all normal around 0: two rows tell the speed, more what differs in size and kind. The coefficients move with one
-speed and one overhead in common, and each profile's own. Language models: one speed, and the coefficients of each model."""
+Networks: log of the time here by that on the base chip, D = speed + precision + runtime·precision + size·log ms
++ Σ w (D of another chip) + network, all normal around 0: two rows tell the speed, more what differs in size and kind.
+The coefficients move with one speed and one overhead in common, and each profile's own.
+Language models: one speed, and the coefficients of each model."""
 
 from __future__ import annotations
 

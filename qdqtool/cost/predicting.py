@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from qdqtool.cost.network_fit import EIGHTY
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, RESOURCES, Amounts, log_ms, node_ms
 from qdqtool.cost.shapes import DecoderShape, shape_named
 
-#: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 % in
-#: the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
+#: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 %
+#: in the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
 DRIFT, BETWEEN = 0.05, (0.08, 0.12, 0.15)
 #: Carrying over by the form alone, where two places have too little in common.
 BY_FORM = 0.05
@@ -106,6 +107,7 @@ def network(
     """
     own = profile.of_model.get(name, ())
     form = _form(profile, amounts) if amounts is not None else None
+    nearest: tuple[str, Measured] | None
     if own:
         log, sd, nearest = math.log(own[0].ms), DRIFT, (_place(chip, profile), own[0])
     elif name in profile.shifted:
@@ -121,7 +123,7 @@ def network(
             return None
         log, sd = _combined(known) if best else known[0]
         nearest = (best[0].place, best[0].row) if best else _nearest(chip, profile, log)
-    resources = {}
+    resources: dict[str, float] = {}
     if amounts is not None:
         shares = node_ms(profile.fitted.mean, amounts).sum(0)
         scale = math.exp(log) / shares.sum()
@@ -161,7 +163,7 @@ def _widens(profile: Profile, amounts: Amounts | None) -> Iterator[str]:
     name = NAMES[int(worst.argmax())]
     if worst.max() > profile.unseen / 2:
         yield f"{100 * slopes[worst.argmax()]:.0f} % of the time are {name} ({COEFFICIENTS[name][2]}), of which the rows tell little"
-    for low, size, high, key in _beyond(profile, amounts):
+    for _, size, high, key in _beyond(profile, amounts):
         if size > high:
             yield f"{key}: {size:.4g}, beyond the {high:.4g} that was measured ({COEFFICIENTS[key][2]})"
 
@@ -272,7 +274,7 @@ def _posterior(fitted: Fitted) -> Posterior:
 
 def call_of(row: Measured) -> Call:
     """What a measured row of a language model is the time of."""
-    phase = "decode" if row.phase == "decode" else "prefill"
+    phase: Literal["decode", "prefill"] = "decode" if row.phase == "decode" else "prefill"
     return Call(phase=phase, tokens=max(row.tokens, 1), context=row.context, precision=row.precision)
 
 
@@ -292,7 +294,7 @@ def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Pr
         widens.append(f"{shape.name} was not measured here; {told}")
     return Prediction(
         span=Span.of(log, sd),
-        resources=dict(breakdown(fit.form, fit.posterior_of(shape).mean, shape, call)),
+        resources={str(key): ms for key, ms in breakdown(fit.form, fit.posterior_of(shape).mean, shape, call).items()},
         widens=tuple(widens),
         nearest=None if nearest is None else (_place(chip, profile), nearest),
     )
