@@ -90,6 +90,7 @@ class Profile:
         unseen: what a network adds to it that was never measured.
         scale: factor on the coefficients' standard deviations that lets 80 % intervals hold what they promise.
         training: lowest and highest of what was seen, by quantity.
+        shifted: networks that were measured elsewhere, as own rows say they are here: ms, standard deviation of log ms.
         measured: rows by which estimates are held against what was measured.
         carried: the chip that the profile was carried over from; "" where it is the chip's own.
     """
@@ -106,6 +107,7 @@ class Profile:
     unseen: float = 0.0
     scale: float = 1.0
     training: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    shifted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
     carried: str = ""
 

@@ -23,8 +23,8 @@ ROOT = ("name", "vendor", "npu", "target", "aliases", "boards", "like", "hardwar
 SOURCED = ("value", "source", "confidence", "date")
 FITTED = ("coefficients", "errors", "correlations")
 PROFILE = (
-    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family", "measured",
-    "carried", *FITTED,
+    "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family",
+    "shifted", "measured", "carried", *FITTED,
 )  # fmt: skip
 CONFIDENCES = ("measured", "documented", "assumed")
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
@@ -148,7 +148,8 @@ def _profile(table: TomlTable) -> Profile:
         fitted=fitted_of(table),
         families={name: fitted_of(inner.table(name, *FITTED)) for name in families},
         noise=_numbers(table, "noise"),
-        training=_ranges(table),
+        training=_ranges(table, "training"),
+        shifted=_ranges(table, "shifted"),
         measured=tuple(_measured(table)),
     )
 
@@ -179,12 +180,18 @@ def _numbers(table: TomlTable, key: str) -> dict[str, float]:
     return {name: number_of(named, name) for name in inner}
 
 
-def _ranges(table: TomlTable) -> dict[str, tuple[float, float]]:
+def _ranges(table: TomlTable, key: str) -> dict[str, tuple[float, float]]:
     found = {}
-    for name, pair in cast(Mapping[str, Any], table.data.get("training", {})).items():
+    least = 0.0 if key == "shifted" else -math.inf
+    for name, pair in cast(Mapping[str, Any], table.data.get(key, {})).items():
         if not isinstance(pair, list) or len(pair) != 2:
-            raise table.error(f"training.{name} is {pair!r}", hint="write [lowest, highest]")
-        found[name] = (float(pair[0]), float(pair[1]))
+            wanted = "[ms, deviation]" if key == "shifted" else "[lowest, highest]"
+            raise table.error(f"{key}.{name} is {pair!r}", hint=f"write {wanted}")
+        low, high = (
+            number_of(TomlTable.of({name: end}, where=f"{table.where} {key}", keys=(name,)), name, least=least)
+            for end in pair
+        )
+        found[name] = (low, high)
     return found
 
 

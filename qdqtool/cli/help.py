@@ -17,7 +17,8 @@ OWN, COMMON = "Options", "Every command"
 START = "index.md"
 #: Command → page in ``docs`` that tells more; of ``qdq``, ``encodings`` and ``llm`` that of the group.
 PAGES = {
-    "analyze": "simulated_npu.md", "calibrate": "quantizing.md", "check": "editing_qdq.md", "compare": "comparing.md",
+    "analyze": "simulated_npu.md", "calibrate": "quantizing.md", "calibrate-chip": "own_chip.md",
+    "check": "editing_qdq.md", "compare": "comparing.md",
     "compile": "simulated_npu.md", "convert-opset": "writing_a_pass.md", "diff": "editing_qdq.md", "demo": "quantizing.md",
     "debug": "finding_what_hurts.md", "deploy": "deploying.md", "encodings": "quantizing.md", "estimate": "chips.md",
     "externalize": "editing_qdq.md",

@@ -48,6 +48,9 @@ def _profile(profile: Profile) -> dict[str, Any]:
         ),
         **_fitted(profile.fitted),
         **({"family": {name: _fitted(one) for name, one in profile.families.items()}} if profile.families else {}),
+        **(
+            {"shifted": {k: [digits(a), digits(b)] for k, (a, b) in profile.shifted.items()}} if profile.shifted else {}
+        ),
         "measured": _measured(profile),
     }
 

@@ -21,6 +21,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "fix-shapes": ("IO --dim N=2", "IO --dim N=2 --dim batch=1"),
     "convert-opset": ("IO --opset 21", "IO --opset 13", "IO --opset 18"), "externalize": ("IO --threshold 16", "IO --inline"),
     "calibrate": ("m.onnx -o out.json --data d.npz --method {method}", "m.onnx -o out.json --data random:1"),
+    "calibrate-chip": ("e.json -o out.toml --chip snapdragon_8_gen_3 --stack qnn_dlc --precision float --nets .",),
     "quantize": ("IO --preset {preset} --data d.npz", "IO --preset {preset} --data random:1",
         "IO --target {target} --data d.npz", "IO --preset w8"),
     "sensitivity": ("m.onnx --data d.npz --preset {preset} --samples 1 --by type",),
