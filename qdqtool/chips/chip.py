@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.targets.cost import Figure
+
 Array = NDArray[np.float64]
-Confidence = Literal["measured", "documented", "assumed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sourced:
+class Dated(Figure[float]):
     """A number of the hardware.
 
     Args:
@@ -25,9 +25,6 @@ class Sourced:
         date: when it was read or measured, ``2026-02``.
     """
 
-    value: float
-    source: str
-    confidence: Confidence
     date: str
 
 
@@ -146,8 +143,8 @@ class Chip:
     aliases: tuple[str, ...] = ()
     boards: tuple[str, ...] = ()
     like: str = ""
-    hardware: Mapping[str, Sourced] = field(default_factory=dict)
-    watts: Mapping[str, Sourced] = field(default_factory=dict)
+    hardware: Mapping[str, Dated] = field(default_factory=dict)
+    watts: Mapping[str, Dated] = field(default_factory=dict)
     profiles: tuple[Profile, ...] = ()
 
     @property

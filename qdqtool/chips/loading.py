@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
@@ -15,18 +15,19 @@ from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.documents import toml_of
 
-from qdqtool.chips.chip import HARDWARE, Array, Chip, Confidence, Fitted, Measured, Profile, Sourced
+from qdqtool.chips.chip import HARDWARE, Array, Chip, Dated, Fitted, Measured, Profile
+from qdqtool.targets.cost import Confidence
 
 CHIPS = TomlRegistry("chips", "qdqtool.chips", nested=True)
 
 ROOT = ("name", "vendor", "npu", "target", "aliases", "boards", "like", "hardware", "watts", "profile")
-SOURCED = ("value", "source", "confidence", "date")
+DATED = ("value", "source", "confidence", "date")
 FITTED = ("coefficients", "errors", "correlations")
 PROFILE = (
     "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family",
     "shifted", "measured", "carried", *FITTED,
 )  # fmt: skip
-CONFIDENCES = ("measured", "documented", "assumed")
+MEASURED = ("model", "precision", "phase", "tokens", "context", "ms")
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 
 
@@ -71,12 +72,20 @@ def _names() -> dict[str, str]:
     """Key of a name, alias or board → file; what stands before the profiles tells it, and they are most of the text."""
     found: dict[str, str] = {}
     for file in chip_names():
-        head = toml_of(CHIPS.path(file).read_text(encoding="utf-8").partition("\n[[profile]]")[0])
+        head = _head(file)
         for name in (file, head.get("name"), *_texts(head, "aliases"), *_texts(head, "boards")):
             other = found.setdefault(_key(str(name)), file)
             if other != file:
                 raise UsageError(f"two chips are called {name!r}", hint=f"{other} and {file}: take the name out of one")
     return found
+
+
+def _head(file: str) -> Mapping[str, Any]:
+    path = CHIPS.path(file)
+    try:
+        return toml_of(path.read_text(encoding="utf-8").partition("\n[[profile]]")[0])
+    except (OSError, ValueError):
+        return CHIPS.read(file).data  # which says what is wrong with it
 
 
 def _texts(data: Mapping[str, Any], key: str) -> list[Any]:
@@ -91,11 +100,8 @@ def _key(name: str) -> str:
 def _chip(file: TomlFile) -> Chip:
     root = file.root(*ROOT)
     text = {key: root.text(key) for key in ("name", "vendor", "npu", "target")}
-    hardware = {
-        key: _sourced(root.table("hardware", *HARDWARE).table(key, *SOURCED))
-        for key in cast(Mapping[str, Any], file.data.get("hardware", {}))
-    }
-    watts = cast(Mapping[str, Any], file.data.get("watts", {}))
+    hardware = {key: _dated(root.table("hardware", *HARDWARE).table(key, *DATED)) for key in _mapping(root, "hardware")}
+    watts = _mapping(root, "watts")
     return Chip(
         **text,
         file=file.name,
@@ -103,20 +109,20 @@ def _chip(file: TomlFile) -> Chip:
         boards=root.texts("boards"),
         like=root.text("like") if "like" in file.data else "",
         hardware=hardware,
-        watts={key: _sourced(root.table("watts", *watts).table(key, *SOURCED)) for key in watts},
+        watts={key: _dated(root.table("watts", *watts).table(key, *DATED)) for key in watts},
         profiles=tuple(
             _profile(table) for table in (root.tables("profile", *PROFILE) if "profile" in file.data else ())
         ),
     )
 
 
-def _sourced(table: TomlTable) -> Sourced:
+def _dated(table: TomlTable) -> Dated:
     value = number_of(table, "value")
     date = table.text("date")
     if not _DATE.fullmatch(date):
         raise table.error(f"date is {date!r}", hint="write 2026-02")
-    confidence = cast(Confidence, table.choice("confidence", CONFIDENCES))
-    return Sourced(value=value, source=table.text("source"), confidence=confidence, date=date)
+    confidence = cast(Confidence, table.choice("confidence", get_args(Confidence)))
+    return Dated(value=value, source=table.text("source"), confidence=confidence, date=date)
 
 
 def number_of(table: TomlTable, key: str, *, least: float = 0.0) -> float:
@@ -129,8 +135,7 @@ def number_of(table: TomlTable, key: str, *, least: float = 0.0) -> float:
 
 def _profile(table: TomlTable) -> Profile:
     data = table.data
-    families = cast(Mapping[str, Any], data.get("family", {}))
-    inner = table.table("family", *families)
+    inner = TomlTable.of(families := _mapping(table, "family"), where=f"{table.where} family", keys=families)
 
     def text(key: str) -> str:
         return table.text(key) if key in data else ""
@@ -161,21 +166,23 @@ def fitted_of(table: TomlTable) -> Fitted:
         raise table.error("coefficients and errors do not name the same", hint="give an error for each coefficient")
     n = len(coefficients)
     lower = table.data.get("correlations", [0] * (n * (n - 1) // 2))
-    if not isinstance(lower, list) or len(lower) != n * (n - 1) // 2 or not all(isinstance(c, int) for c in lower):
+    if (
+        not isinstance(lower, list)
+        or len(lower) != n * (n - 1) // 2
+        or not all(type(c) is int and abs(c) <= 100 for c in lower)
+    ):
         raise table.error(
             f"correlations are not {n * (n - 1) // 2} whole percents", hint="row by row below the diagonal"
         )
     correlation: Array = np.eye(n)
     correlation[np.tril_indices(n, -1)] = np.array(lower, dtype=float) / 100
     correlation += np.tril(correlation, -1).T
-    sd = np.array(list(errors.values()))
+    sd = np.array([errors[name] for name in coefficients])
     return Fitted(tuple(coefficients), np.log(np.array(list(coefficients.values()))), correlation * np.outer(sd, sd))
 
 
 def _numbers(table: TomlTable, key: str) -> dict[str, float]:
-    inner = table.data.get(key, {})
-    if not isinstance(inner, Mapping):
-        raise table.error(f"{key} is no table", hint=f"write {key} = {{ name = 1.0 }}")
+    inner = _mapping(table, key)
     named = TomlTable.of(inner, where=f"{table.where} {key}", keys=inner)
     return {name: number_of(named, name) for name in inner}
 
@@ -183,7 +190,7 @@ def _numbers(table: TomlTable, key: str) -> dict[str, float]:
 def _ranges(table: TomlTable, key: str) -> dict[str, tuple[float, float]]:
     found = {}
     least = 0.0 if key == "shifted" else -math.inf
-    for name, pair in cast(Mapping[str, Any], table.data.get(key, {})).items():
+    for name, pair in _mapping(table, key).items():
         if not isinstance(pair, list) or len(pair) != 2:
             wanted = "[ms, deviation]" if key == "shifted" else "[lowest, highest]"
             raise table.error(f"{key}.{name} is {pair!r}", hint=f"write {wanted}")
@@ -200,9 +207,25 @@ def _measured(table: TomlTable) -> list[Measured]:
     data = table.data.get("measured", {})
     if isinstance(data, Mapping):
         return [Measured(model=name, ms=ms) for name, ms in _numbers(table, "measured").items()]
-    if not isinstance(data, list) or not all(isinstance(row, list) and len(row) == 6 for row in data):
-        raise table.error("measured is no list of rows", hint="write [model, precision, phase, tokens, context, ms]")
-    return [
-        Measured(model=model, precision=precision, phase=phase, tokens=tokens, context=context, ms=float(ms))
-        for model, precision, phase, tokens, context, ms in data
-    ]
+    if not isinstance(data, list) or not all(isinstance(row, list) and len(row) == len(MEASURED) for row in data):
+        raise table.error("measured is no list of rows", hint=f"write [{', '.join(MEASURED)}]")
+    found = []
+    for number, row in enumerate(data, 1):
+        one = TomlTable.of(
+            dict(zip(MEASURED, row, strict=True)), where=f"{table.where} measured {number}", keys=MEASURED
+        )
+        found.append(
+            Measured(
+                model=one.text("model"), precision=one.text("precision"), phase=one.choice("phase", ("prefill", "decode")),
+                tokens=one.number("tokens"), context=one.number("context"), ms=number_of(one, "ms"),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _mapping(table: TomlTable, key: str) -> Mapping[str, Any]:
+    """The table ``key`` in ``table``; empty where it is not there."""
+    found = table.data.get(key, {})
+    if not isinstance(found, Mapping):
+        raise table.error(f"{key} is no table", hint=f"write {key} = {{ name = … }}")
+    return found

@@ -18,8 +18,7 @@ from qdqtool.cost import predicting
 from qdqtool.cost.decoder_fit import call_of as call_of_row
 from qdqtool.cost.decoder_fit import fit_rows
 from qdqtool.cost.decoders import FORMS, Call, Design
-from qdqtool.cost.fitting import Array, Posterior
-from qdqtool.cost.network_fit import EIGHTY
+from qdqtool.cost.fitting import EIGHTY, Array, Posterior
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, log_ms
 from qdqtool.cost.predicting import DRIFT, known_times
 from qdqtool.cost.rows import Row

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.chips.chip import Chip, Fitted, Profile, Sourced
+from qdqtool.chips.chip import Chip, Dated, Fitted, Profile
 from qdqtool.io.files.toml_write import toml_text
 
 
@@ -25,11 +25,11 @@ def chip_text(chip: Chip, *, head: str = "") -> str:
 def _identity(chip: Chip) -> dict[str, Any]:
     texts = {key: getattr(chip, key) for key in ("name", "vendor", "npu", "target", "like")}
     lists = {key: list(getattr(chip, key)) for key in ("aliases", "boards")}
-    tables = {key: {name: _sourced(one) for name, one in getattr(chip, key).items()} for key in ("hardware", "watts")}
+    tables = {key: {name: _dated(one) for name, one in getattr(chip, key).items()} for key in ("hardware", "watts")}
     return {key: value for key, value in {**texts, **lists, **tables}.items() if value}
 
 
-def _sourced(one: Sourced) -> dict[str, Any]:
+def _dated(one: Dated) -> dict[str, Any]:
     return {"value": one.value, "source": one.source, "confidence": one.confidence, "date": one.date}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from qdq_passes.errors import UsageError
+from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.chips.chip import Chip, Profile
-from qdqtool.chips.loading import chip_names, load_chip
+from qdqtool.chips.loading import all_known, load_chip
+from qdqtool.cost.decoders import FORMS
+from qdqtool.cost.networks import NAMES
 from qdqtool.cost.specs import carried_over
 
 #: The form of networks; all others are of language models.
@@ -52,7 +53,9 @@ def profile_for(chip: Chip, stack: str = "", precision: str = "", *, decoder: bo
 
     Raises:
         UsageError: nobody measured that, and data sheets were not asked for.
+        ModelError: the file of the chip has profiles that no form fits.
     """
+    check_forms(chip)
     found = _measured(chip, stack, precision, decoder=decoder)
     if found is None and from_specs and chip.like:
         like = load_chip(chip.like)
@@ -62,6 +65,25 @@ def profile_for(chip: Chip, stack: str = "", precision: str = "", *, decoder: bo
     if found is None:
         raise _nobody(chip, stack, precision, decoder=decoder)
     return found
+
+
+def check_forms(chip: Chip) -> None:
+    """Refuse profiles of a form that is not known, or with other coefficients than it has.
+
+    Raises:
+        ModelError: the chip's file has one.
+    """
+    known = {NETWORK: NAMES, **{form.name: form.names for form in FORMS}}
+    for profile in chip.profiles:
+        where = f"{chip.file}.toml, profile {profile.stack} {profile.precision}".rstrip()
+        if profile.form not in known:
+            raise ModelError(f"no form is called {profile.form!r}", where=where, hint=f"there is {', '.join(known)}")
+        for fitted in (profile.fitted, *profile.families.values()):
+            if fitted.names != known[profile.form]:
+                names = ", ".join(known[profile.form])
+                raise ModelError(
+                    f"other coefficients than {profile.form} has", where=where, hint=f"in this order: {names}"
+                )
 
 
 def _measured(chip: Chip, stack: str, precision: str, *, decoder: bool) -> Choice | None:
@@ -109,9 +131,4 @@ def _shown(chip: Chip, *, decoder: bool) -> str:
 
 
 def _where(*, decoder: bool) -> str:
-    return each_chip(lambda chip: chip.name if _shown(chip, decoder=decoder) else "")
-
-
-def each_chip(say: Callable[[Chip], str]) -> str:
-    """What ``say`` says of each chip, where it says something, in a row."""
-    return ", ".join(text for text in map(say, (load_chip(name) for name in chip_names())) if text)
+    return ", ".join(chip.name for chip in all_known() if _shown(chip, decoder=decoder))

@@ -1,13 +1,12 @@
 """What each node of a graph has to do, judged after the folding that a compiler does, before any chip is asked how long it takes.
 
-No weight is read: tensors of more than `SMALL` bytes count by their shapes, so that a graph without its data file is enough.
+Weights count by their shapes, so that a graph without its data file is enough.
 Folded are constants and shape arithmetic; one function each are a norm, a GELU, a SiLU, a softmax in its pieces; nothing costs a
 QDQ pair, a reshape, an activation or a BatchNormalization behind its layer, a bias behind its product, a repeated KV head."""
 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,9 +19,6 @@ from qdq_passes.graph.operators.macs import macs_of
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import FLOAT_TYPES, integer_of, integers_of, is_constant, label, only_reader, readers
 from qdq_passes.pipeline.pipeline import run_pipeline
-
-#: Bytes of a constant up to which its values are looked at: shapes, axes, scalars.
-SMALL = 1024
 
 #: What marks functions in their pieces, after the folding.
 FUSING = "remove-nan-guards," + ",".join(
@@ -67,22 +63,20 @@ class Count:
     width: int = 0
 
 
-def counted(model: ir.Model, *, batch: int = 1) -> tuple[list[Count], list[str]]:
+def counted(model: ir.Model) -> tuple[list[Count], list[str]]:
     """The nodes of ``model`` that a compiled graph spends time on, and the names of those whose shapes are not static.
 
     Args:
-        model: it is changed, and good for nothing else.
-        batch: what stands in the place of a first dimension of an input that is not static.
+        model: it is changed, and good for nothing else; files of its weights may be missing (`load` without ``weights``).
 
     Raises:
         UnsupportedError: no node has static shapes; with the inputs that have none.
     """
     if model.functions:
         run_pipeline(model, "inline-functions")
-    weights = _without_weights(model)
-    moving = _bind_batch(model, batch)
+    moving = _bind_batch(model)
     _fold(model)
-    counting = _Counting(model, weights)
+    counting = _Counting(model)
     counting.run()
     if moving and not any(count.kind in ("dense", "product") for count in counting.counts):
         raise UnsupportedError(
@@ -99,7 +93,7 @@ def _fold(model: ir.Model) -> None:
     if _unknown(model):
         run_pipeline(model, "infer-shapes")
     before = len(model.graph)
-    run_pipeline(model, "fold-constants")
+    run_pipeline(model, "fold-constants{weights=false}")
     if len(model.graph) != before and _unknown(model):
         run_pipeline(model, "infer-shapes")
     run_pipeline(model, FUSING)
@@ -109,46 +103,21 @@ def _unknown(model: ir.Model) -> bool:
     return any(static_sizes(value) is None for node in model.graph for value in node.outputs if value.name)
 
 
-def _bind_batch(model: ir.Model, batch: int) -> list[str]:
-    """Make the first dimension of each input static; returns the inputs that have others that are not."""
+def _bind_batch(model: ir.Model) -> list[str]:
+    """Make the first dimension of each input 1 where it is not static; returns the inputs that have others that are not."""
     moving = []
     for value in model.graph.inputs:
         if value.shape is not None and value.shape and not isinstance(value.shape[0], int):
-            value.shape = ir.Shape([batch, *value.shape[1:]])
+            value.shape = ir.Shape([1, *value.shape[1:]])
         if value.shape is None or not value.shape.is_static():
             moving.append(value.name or "")
     return moving
 
 
-def _without_weights(model: ir.Model) -> set[str]:
-    """Make inputs of the large constants, so that nobody reads them; returns their names."""
-    graph = model.graph
-    names = set()
-    for node in list(graph):
-        value = node.outputs[0] if node.op_type == "Constant" and node.outputs else None
-        if value is not None and value.const_value is not None and value.const_value.nbytes > SMALL:
-            names.add(value.name or "")
-    for name, value in list(graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is not None and (tensor.nbytes > SMALL or _is_missing(tensor)):
-            del graph.initializers[name]
-            value.const_value = None
-            value.shape, value.dtype = ir.Shape([int(size) for size in tensor.shape.numpy()]), tensor.dtype
-            if not value.is_graph_input():
-                graph.inputs.append(value)
-            names.add(name)
-    return names
-
-
-def _is_missing(tensor: ir.TensorProtocol) -> bool:
-    return isinstance(tensor, ir.ExternalTensor) and not os.path.exists(tensor.path)
-
-
 class _Counting:
-    def __init__(self, model: ir.Model, weights: set[str]) -> None:
+    def __init__(self, model: ir.Model) -> None:
         self.nodes = list(model.graph)
-        self.fixed = {value for value in model.graph.inputs if value.name in weights}
-        self.fixed.update(model.graph.initializers.values())
+        self.fixed = set(model.graph.initializers.values())
         self.counts: list[Count] = []
         self.uncounted: list[str] = []
         self.seen: set[str] = set()

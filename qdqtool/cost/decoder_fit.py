@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qdqtool.cost.decoders import FORMS, Call, Design, Form
-from qdqtool.cost.fitting import Array, Posterior, Predict, fit
+from qdqtool.cost.fitting import BEYOND, EIGHTY, Array, Posterior, Predict, fit
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import DecoderShape, shape_named
 
@@ -30,10 +30,8 @@ STACK_SHARE, FAMILY_SHARE, PAIR_SHARE = 1.0, 1.0, 0.5
 ROUNDS = 4
 #: A row counts as at most so many noises² off when the noise is looked for.
 FAR_OFF = 9.0
-#: Half the width of an 80 % interval, in standard deviations; how many rows say that the standard deviations are right.
-EIGHTY, SCALE_ROWS = 1.2816, 10
-#: What each factor of e beyond the sizes that were seen adds to the standard deviation of log ms.
-BEYOND = 0.1
+#: How many rows say that the standard deviations are right.
+SCALE_ROWS = 10
 #: What a scale is at least.
 LEAST_SCALE = 0.3
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, UnsupportedError, UsageError
 
@@ -19,8 +17,8 @@ from qdqtool.cost import predicting
 from qdqtool.cost.choosing import Choice, profile_for
 from qdqtool.cost.counting import counted
 from qdqtool.cost.decoder_fit import call_of, chip_of
-from qdqtool.cost.decoders import Call
-from qdqtool.cost.network_fit import EIGHTY
+from qdqtool.cost.decoders import STATIC_CONTEXT, Call
+from qdqtool.cost.fitting import EIGHTY
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, amounts_of, node_ms
 from qdqtool.cost.predicting import Prediction, Span
 from qdqtool.cost.rows import Row
@@ -114,12 +112,6 @@ def _digits(ms: float) -> float:
     return float(f"{ms:.4g}")
 
 
-@functools.cache
-def all_chips() -> tuple[Chip, ...]:
-    """Every chip that is known by name."""
-    return all_known()
-
-
 def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = None, crossings: int = 0) -> Estimated:
     """The time of one run of a network.
 
@@ -130,7 +122,7 @@ def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = Non
         crossings: partitions that it falls into.
     """
     profile = choice.profile
-    chips = all_chips() if graph.name else ()
+    chips = all_known() if graph.name else ()
     found = predicting.network(chips, choice.chip, profile, graph.name, graph.amounts)
     assert found is not None
     notes = list(choice.notes)
@@ -162,9 +154,10 @@ def of_decoder(choice: Choice, shape: DecoderShape, call: Call) -> Estimated:
     profile = choice.profile
     if call.phase == "prefill":
         what = f"prefill of {call.tokens} tokens"
-        calls = -(-call.tokens // call.chunk) if profile.form == "static-context" else 1
-        if calls > 1:
-            what += f", {calls} chunks of {call.chunk}"
+        calls = 1
+        if profile.form == STATIC_CONTEXT.name:  # a chunk takes as long however much of it is prompt
+            calls = -(-call.tokens // call.chunk)
+            what += f", {calls} chunk{'s' * (calls > 1)} of {call.chunk}"
             call = replace(call, tokens=call.chunk)
         found = predicting.decoder(choice.chip, profile, shape, call)
         found = replace(
@@ -213,7 +206,7 @@ class Rows:
             if shape is None:
                 raise UsageError(f"no decoder is called {row.model!r}", hint="qdqtool list shapes")
             call = call_of(row)
-            if choice.profile.form == "static-context" and row.phase == "prefill":
+            if choice.profile.form == STATIC_CONTEXT.name and row.phase == "prefill":
                 call = replace(call, chunk=max(call.tokens, 1))
             span = of_decoder(choice, shape, call).prediction.span
             if row.metric == "latency_total":
@@ -228,14 +221,9 @@ class Rows:
         if row.model not in graphs:
             path = os.path.join(self.nets, f"{row.model}.onnx") if self.nets else ""
             graphs[row.model] = Graph.of(self.load(path), batch=row.batch).amounts if os.path.isfile(path) else None
-        names = {model for each in all_chips() for p in each.profiles for model in p.of_model}
+        names = {model for each in all_known() for p in each.profiles for model in p.of_model}
         name = part if part in names else row.model
-        found = predicting.network(all_chips(), choice.chip, choice.profile, name, graphs[row.model])
+        found = predicting.network(all_known(), choice.chip, choice.profile, name, graphs[row.model])
         if found is None:
             raise UnsupportedError(f"nobody measured {row.model}, and there is no graph of it", hint="give --nets DIR")
         return found.span
-
-
-def totals(amounts: Amounts) -> Mapping[str, float]:
-    """What a graph does in all, by coefficient, for reports."""
-    return dict(zip(NAMES, map(float, np.asarray(amounts.totals)), strict=True))

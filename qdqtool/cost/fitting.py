@@ -22,6 +22,10 @@ FIRST_NOISE, NEAR, COOLING = 0.5, 3.0, 0.7
 #: The largest change of a coefficient in a step, that of the last step, and how often a step is halved.
 LONGEST, SHORTEST, HALVINGS = 1.0, 1e-3, 6
 MOST_STEPS = 60
+#: Half the width of an 80 % interval in standard deviations.
+EIGHTY = 1.2816
+#: What each factor of e beyond the sizes that were seen adds to the standard deviation of log ms.
+BEYOND = 0.1
 #: Share of a prior's variances that is added to them: correlations of two decimals may be those of nothing without.
 ROUNDING = 0.01
 

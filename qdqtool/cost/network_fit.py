@@ -43,8 +43,6 @@ SPREAD = {
 }  # fmt: skip
 #: Of log ms of a row around the form and all effects.
 NOISE = 0.07
-#: Half the width of an 80 % interval in standard deviations.
-EIGHTY = 1.2816
 
 _GROUPS = {"MAC": 0, "memory": 1, "vector": 1, "weights": 1, "dispatch": 2}
 _GROUP = np.zeros((len(NAMES), 3))

@@ -15,8 +15,7 @@ import numpy as np
 from qdqtool.chips.chip import Chip, Fitted, Measured, Profile
 from qdqtool.cost.decoder_fit import ChipFit, family_of
 from qdqtool.cost.decoders import FORMS, Call, breakdown
-from qdqtool.cost.fitting import FREEDOM, Posterior
-from qdqtool.cost.network_fit import EIGHTY
+from qdqtool.cost.fitting import BEYOND, EIGHTY, FREEDOM, Posterior
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, RESOURCES, Amounts, log_ms, node_ms
 from qdqtool.cost.shapes import DecoderShape, shape_named
 
@@ -31,8 +30,6 @@ BY_FORM = 0.05
 COMMON_WORTH, SLOPE, MAD, SMALLEST, ROUNDS = 6, 0.1, 1.9, 1e-3, 5
 #: Networks that two places must have in common.
 LEAST_COMMON = 3
-#: What each factor of e beyond the sizes that were seen adds to the standard deviation.
-BEYOND = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

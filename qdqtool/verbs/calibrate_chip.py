@@ -56,8 +56,8 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
     """Move the profiles of a chip by the measured times in ROWS: two rows move its speed, ten all coefficients."""
 
     examples = (
-        "qdqtool calibrate-chip mine.csv -o mine.toml",
-        "qdqtool calibrate-chip mine.csv --chip 'Acme 9' --transfer snapdragon_8_elite -o acme_9.toml",
+        "calibrate-chip mine.csv -o mine.toml",
+        "calibrate-chip mine.csv --chip 'Acme 9' --transfer snapdragon_8_elite -o acme_9.toml",
     )
 
     rows: Path = field(
@@ -85,15 +85,17 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         """
         from dataclasses import replace
 
-        from qdqtool.chips.loading import chip_names, load_chip
+        from qdqtool.chips.loading import all_known
         from qdqtool.cost.calibrating import OTHER, calibrated, own_rows
+        from qdqtool.cost.choosing import check_forms
         from qdqtool.cost.contradictions import checked, contradictions
         from qdqtool.cost.reading import read_rows
 
         rows = read_rows(self.rows, stack=self.stack, precision=self.precision, model=self.model, phase=self.phase)
-        chips = [load_chip(name) for name in chip_names()]
+        chips = all_known()
         amounts = self._amounts({row.model for row in rows if not row.phase})
         chip, base, why = self._chips(rows, chips, amounts)
+        check_forms(base)
         own, passed = own_rows(rows, base)
         speed = OTHER.speed if base.file != chip.file else 0.0
         odd = contradictions(chips, base, own, amounts, speed=speed)
@@ -139,15 +141,16 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         return made, base, why
 
     def _amounts(self, models: set[str]) -> dict[str, Amounts]:
-        import onnx_ir as ir
-
         from qdqtool.cost.counting import counted
         from qdqtool.cost.networks import amounts_of
+        from qdqtool.io.models.load import load
 
         files = (
             {} if self.nets is None else {model: os.path.join(self.nets, f"{model}.onnx") for model in sorted(models)}
         )
-        return {m: amounts_of(counted(ir.load(file))[0]) for m, file in files.items() if os.path.exists(file)}
+        return {
+            m: amounts_of(counted(load(file, weights=False))[0]) for m, file in files.items() if os.path.exists(file)
+        }
 
 
 def _file_name(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import Path, Warns
+from qdqtool.verbs.split import lengths
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
@@ -24,23 +25,11 @@ SUBJECT = metadata_of(
     "A graph (.onnx; its weights may be missing), a folder with config.json, or a decoder: a name (`list shapes`), its "
     "config.json, or layers=16,hidden=2048,…",
     kind="argument",
-    value="MODEL|FOLDER|NAME",
+    value="[MODEL|FOLDER|NAME]",
     use="read",
 )
 CHIP = "The chip: a name, alias or board (`list chips`), or FILE.toml."
 STACK = "The runtime it runs under: qnn_dlc, genie, …; without, the first that was measured."
-
-
-def numbers_of(text: str) -> tuple[int, ...]:
-    """``200,1000`` as whole numbers above 0.
-
-    Raises:
-        ValueError: one is none.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"{text!r} is no list of whole numbers above 0; write 200,1000")
-    return tuple(int(part) for part in parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +48,13 @@ class Estimate(Warns, Verb[dict[str, Any]]):
     precision: str = option(
         "", "float, w8a8, w8a16, w4a16, …; that of the model's QDQ pairs, or the first measured.", value="P"
     )
-    batch: int = option(1, "Inputs of a network at once.", value="N")
+    batch: int = option(1, "Inputs of a network at once.", value="N", least=1, shown=True)
     network: str = option("", "Answer with the measured rows of the network of this name too.", value="NAME")
-    prompt: tuple[int, ...] = option((128,), "Tokens of prompts to a decoder.", value="N,…", read=numbers_of)
-    context: tuple[int, ...] = option((1024,), "Tokens of the context of a decoder.", value="N,…", read=numbers_of)
-    chunk: int = option(128, "Tokens that a static graph takes of a prompt at once.", value="N")
+    prompt: tuple[int, ...] = option((128,), "Tokens of prompts to a decoder.", value="N,…", shown="128", read=lengths)
+    context: tuple[int, ...] = option(
+        (1024,), "Tokens of the context of a decoder.", value="N,…", shown="1024", read=lengths
+    )
+    chunk: int = option(128, "Tokens that a static graph takes of a prompt at once.", value="N", least=1, shown=True)
     target: str | None = option(
         None, "Judge which operators fall back to the CPU on this target.", value="NAME|FILE", use="read"
     )
@@ -92,8 +83,6 @@ class Estimate(Warns, Verb[dict[str, Any]]):
         if self.subject is None or self.chip is None:
             what = "MODEL, FOLDER or a decoder" if self.subject is None else "--chip NAME (qdqtool list chips)"
             raise UsageError("nothing to estimate", hint=f"give {what}")
-        if self.batch < 1 or self.chunk < 1:
-            raise UsageError("--batch and --chunk are whole numbers above 0")
         subject = os.fspath(self.subject)
         found = self._graph(subject) if subject.endswith(".onnx") else self._decoder(subject)
         return {"model": subject, "estimates": [one.to_json() for one in found]}
@@ -178,14 +167,22 @@ def _without_weights(path: str) -> ir.Model:
 
 
 def precision_of(model: ir.Model) -> str:
-    """``float``, or what the QDQ pairs of ``model`` make it: w8a8, w8a16."""
+    """``float``, or the widths that most QDQ pairs of ``model`` have: w8a16, w4a8; w4 where weights alone are quantized."""
+    from collections import Counter
+
     from qdq_passes.qdq.look.pairs import encoding_of, qdq_pairs
 
-    known = [encoding_of(pair.dq) for pair in qdq_pairs(model) if pair.kind == "activation"]
-    bits = [encoding.dtype.bitwidth for encoding in known if encoding is not None]
-    if not bits:
-        return "float"
-    return "w8a16" if sum(width > 8 for width in bits) * 2 > len(bits) else "w8a8"
+    widths: dict[str, Counter[int]] = {"weight": Counter(), "activation": Counter()}
+    for pair in qdq_pairs(model):
+        encoding = encoding_of(pair.dq)
+        if encoding is not None and pair.kind in widths:
+            widths[pair.kind][encoding.dtype.bitwidth] += 1
+    weights, activations = ("".join(str(bits) for bits, _ in widths[kind].most_common(1)) for kind in widths)
+    return (
+        (f"w{weights or activations}" + (f"a{activations}" if activations else ""))
+        if weights or activations
+        else "float"
+    )
 
 
 def fallback_of(path: str, target: str) -> tuple[list[str], int]:

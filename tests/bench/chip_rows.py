@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import onnx_ir as ir
-
 from qdqtool.chips.chip import Chip
 from qdqtool.chips.loading import CHIPS, chip_names, load_chip
 from qdqtool.cost.counting import counted
@@ -19,6 +17,7 @@ from qdqtool.cost.decoder_fit import chip_of
 from qdqtool.cost.networks import Amounts, amounts_of
 from qdqtool.cost.reading import read_rows
 from qdqtool.cost.rows import Row
+from qdqtool.io.models.load import load
 
 DATA = Path(__file__).parents[1] / "data" / "chips"
 
@@ -38,7 +37,9 @@ def public_networks() -> Mapping[str, Amounts]:
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(DATA / "networks.tar.xz") as archive:
             archive.extractall(folder, filter="data")
-        return {path.stem: amounts_of(counted(ir.load(path))[0]) for path in sorted(Path(folder).glob("*.onnx"))}
+        return {
+            path.stem: amounts_of(counted(load(path, weights=False))[0]) for path in sorted(Path(folder).glob("*.onnx"))
+        }
 
 
 def chips() -> list[Chip]:

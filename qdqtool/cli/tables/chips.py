@@ -11,7 +11,7 @@ from qdqtool.chips.chip import HARDWARE, Chip, Profile
 
 def listed_chips() -> list[dict[str, Any]]:
     """Every chip: name, one line, text in full, and the same as data."""
-    from qdqtool.cost.estimating import all_chips
+    from qdqtool.chips.loading import all_known
 
     return [
         {
@@ -21,7 +21,7 @@ def listed_chips() -> list[dict[str, Any]]:
             "hardware": {key: asdict(one) for key, one in chip.hardware.items()},
             "profiles": [_profile(profile) for profile in chip.profiles],
         }
-        for chip in all_chips()
+        for chip in all_known()
     ]
 
 

@@ -10,6 +10,7 @@ from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.chips.loading import chip_names, find_chip, load_chip
 from qdqtool.cost.chip_file import chip_text
+from qdqtool.cost.choosing import check_forms
 from qdqtool.targets.loading import target_names
 
 ACME = """name = "K2"
@@ -81,6 +82,27 @@ def test_a_number_without_a_source_is_refused(old: str, new: str, why: str, tmp_
         load_chip(path)
     assert why in str(error.value)
     assert "k2.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('form = "streaming"', 'form = "dreaming"', "no form is called 'dreaming'"),
+        ("coefficients = {weights", "coefficients = {weight", "do not name the same"),
+        ("training = {weights = [", "training = {weights = ['low', ", "training.weights"),
+        ('measured = [\n    ["', 'measured = [\n    [7, "', "measured is no list of rows"),
+        ('"decode", 1, 1024', '"decode", "one", 1024', "tokens"),
+    ],
+)
+def test_a_broken_profile_is_one_line(old: str, new: str, why: str, tmp_path: Path) -> None:
+    text = chip_text(load_chip("krackan_xdna2"))
+    assert old in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ModelError) as error:
+        check_forms(load_chip(path))
+    assert why in str(error.value)
+    assert "mine" in str(error.value)
 
 
 def test_no_such_chip_names_the_nearest() -> None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from qdq_passes.numerics.missing import MissingTensor
 
 from qdqtool.cost.counting import Count, counted
 from qdqtool.cost.network_fit import NetworkFit, Seen, leave_out
@@ -72,9 +73,10 @@ def test_nodes_are_counted_after_the_folding(case: str) -> None:
 def test_weights_are_counted_by_their_shapes_without_a_file(tmp_path: Path) -> None:
     model = _graph("(float[1,64] x, float[64,512] w) => (float[1,512] y) { y = MatMul(x, w) }")
     value = model.graph.inputs.pop()
-    value.const_value = ir.ExternalTensor(
+    outside = ir.ExternalTensor(
         "left_out.data", 0, 4 * 64 * 512, ir.DataType.FLOAT, shape=ir.Shape([64, 512]), name="w", base_dir=tmp_path
     )
+    value.const_value = MissingTensor.of(outside)
     model.graph.register_initializer(value)
     (count,), _ = counted(model)
     assert (count.kind, count.macs, count.weights) == ("dense", 64 * 512, 64 * 512)
