@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from qdqtool.cost.planning import Choice, Question, tokens_per_second
+from qdqtool.cost.planning import Candidate, Question, tokens_per_second
 from qdqtool.cost.predicting import Span
 
 #: Pixels of the plot: width, height, margins.
@@ -32,7 +32,7 @@ class PlanReport:
 
     Args:
         asked: the question.
-        choices: every option.
+        candidates: every option.
         rows: those that are shown.
         best: within the limits; None where there is none.
         commands: that make it; they run as they stand where ``is_runnable``.
@@ -41,9 +41,9 @@ class PlanReport:
     """
 
     asked: Question
-    choices: tuple[Choice, ...]
-    rows: tuple[Choice, ...]
-    best: Choice | None
+    candidates: tuple[Candidate, ...]
+    rows: tuple[Candidate, ...]
+    best: Candidate | None
     commands: tuple[str, ...] = ()
     is_runnable: bool = False
     notes: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class PlanReport:
         head = ("", "precision", "placement", "chunks", "context", "parts", "memory")
         return (*head, *prompts, "tokens/s", "at the end", "energy", "binds")
 
-    def row(self, one: Choice) -> tuple[object, ...]:
+    def row(self, one: Candidate) -> tuple[object, ...]:
         """The cells of an option."""
         mark = "best" if one == self.best else "front" if one.front else "" if one.fits else "no"
         rates = [tokens_per_second(span) for span in (one.start, one.end)]
@@ -107,13 +107,13 @@ def plan_page(report: PlanReport) -> str:
 
 def _plot(report: PlanReport) -> list[str]:
     """Tokens a second at the end of the context over the expected time to the first token, both logarithmic."""
-    shown = report.choices
+    shown = report.candidates
     if not shown:
         return []
     across = _Axis.of([math.log10(one.expected.ms / 1000) for one in shown], LEFT, WIDTH - 20)
     up = _Axis.of([math.log10(1000 / one.end.ms) for one in shown], HEIGHT - BELOW, 20)
 
-    def place(one: Choice) -> tuple[float, float]:
+    def place(one: Candidate) -> tuple[float, float]:
         return across(math.log10(one.expected.ms / 1000)), up(math.log10(1000 / one.end.ms))
 
     parts = [

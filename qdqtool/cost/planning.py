@@ -75,7 +75,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Candidate:
     """One option, and what comes of it.
 
     Args:
@@ -148,35 +148,35 @@ def tokens_per_second(span: Span) -> dict[str, float]:
     return {key: float(f"{rate:.4g}") for key, rate in ends.items()}
 
 
-def choices(asked: Question) -> tuple[Choice, ...]:
+def candidates(asked: Question) -> tuple[Candidate, ...]:
     """Every option, those of the front marked, in the order in which they are tried: simple before manifold."""
     times = _Times(asked)
     found = [times.choice(*each) for each in _options(asked)]
     return _marked(found)
 
 
-def best_of(found: Iterable[Choice]) -> Choice | None:
+def best_of(found: Iterable[Candidate]) -> Candidate | None:
     """The option with the quickest answer among those that fit and keep the limits, surely before likely; None without one."""
     good = [one for one in found if one.fits and one.kept != "no"]
     return min(good, key=_rank, default=None)
 
 
-def what_if(found: Sequence[Choice], axes: Sequence[Axis]) -> tuple[Choice, ...]:
+def what_if(found: Sequence[Candidate], axes: Sequence[Axis]) -> tuple[Candidate, ...]:
     """The best option of each place on these axes; of a place where nothing fits, what comes nearest."""
-    places: dict[tuple[object, ...], list[Choice]] = {}
+    places: dict[tuple[object, ...], list[Candidate]] = {}
     for one in found:
         places.setdefault(tuple(one.value_of(axis) for axis in axes), []).append(one)
     return tuple(best_of(group) or min(group, key=_rank) for group in places.values())
 
 
-def _rank(one: Choice) -> tuple[object, ...]:
+def _rank(one: Candidate) -> tuple[object, ...]:
     kept = ("yes", "likely", "no").index(one.kept)
     return not one.fits, kept, round(math.log(one.answer.ms), ALIKE + 1), len(one.chunks), one.memory.total, one.chunks
 
 
-def _marked(found: Sequence[Choice]) -> tuple[Choice, ...]:
+def _marked(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """The front: what fits, and than which no other of its precision is better or alike in all of the figures."""
-    front: list[Choice] = []
+    front: list[Candidate] = []
     for one in sorted((one for one in found if one.fits), key=lambda one: (one.figures, len(one.chunks))):
         rivals = (other.figures for other in front if other.precision == one.precision)
         if not any(all(a <= b for a, b in zip(rival, one.figures, strict=True)) for rival in rivals):
@@ -222,7 +222,7 @@ class _Times:
             self._known[key] = decoder(self.asked.chip, profile, self.asked.shape, call)
         return self._known[key]
 
-    def choice(self, precision: str, placement: Placement, chunks: tuple[int, ...], context: int) -> Choice:
+    def choice(self, precision: str, placement: Placement, chunks: tuple[int, ...], context: int) -> Candidate:
         """What comes of an option."""
         asked, chip, longest = self.asked, self.asked.chip, self.prompts[-1]
         is_static = asked.profile.form == STATIC_CONTEXT.name
@@ -241,7 +241,7 @@ class _Times:
         )  # fmt: skip
         fits, binds = _memory_binds(asked, memory, context, longest)
         kept, fails = _kept(asked.limits, first[-1], end.span)
-        return Choice(
+        return Candidate(
             precision=precision, placement=placement, stack=asked.profile.stack, chunks=chunks, context=context, memory=memory,
             first=first, expected=expected, start=start.span, end=end.span, answer=answer, padding=padding_of(self.prompts, runs),
             preparing_ms=preparing_ms(chip.npu, (*chunks, 1)) if is_static else None,

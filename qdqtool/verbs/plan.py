@@ -18,7 +18,7 @@ from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
     from qdqtool.cost.plan_page import PlanReport
-    from qdqtool.cost.planning import Axis, Choice, Question
+    from qdqtool.cost.planning import Axis, Candidate, Question
     from qdqtool.cost.shapes import DecoderShape
 
 #: Precision → preset and options that make it; without activations weights alone are quantized and no data is needed.
@@ -132,15 +132,15 @@ class Plan(Verb["PlanReport"]):
             QdqError: bad shape, chip, model or options; nobody measured the chip.
         """
         from qdqtool.cost.plan_page import PlanReport, plan_page
-        from qdqtool.cost.planning import best_of, choices, what_if
+        from qdqtool.cost.planning import best_of, candidates, what_if
 
         source = self._source()
         asked = self._question(source)
-        found = choices(asked)
+        found = candidates(asked)
         best = best_of(found)
         commands, notes = ((), []) if best is None else self._commands(source, asked, best)
         report = PlanReport(
-            asked=asked, choices=found, rows=what_if(found, self.what_if) if self.what_if else found, best=best,
+            asked=asked, candidates=found, rows=what_if(found, self.what_if) if self.what_if else found, best=best,
             commands=commands, is_runnable=bool(commands) and (source.path or self.model) is not None,
             notes=(*_told(asked, found), *notes),
         )  # fmt: skip
@@ -198,7 +198,7 @@ class Plan(Verb["PlanReport"]):
             shape = (
                 read_shape(config)
                 if read
-                else shape_of_model(load(str(graph)), os.path.basename(os.path.normpath(text)))
+                else shape_of_model(load(str(graph), weights=False), os.path.basename(os.path.normpath(text)))
             )
             return _Source(
                 shape=shape, path=text, graphs=(prefills, contexts), is_quantized=bool(manifest.quantization)
@@ -208,10 +208,10 @@ class Plan(Verb["PlanReport"]):
             return _Source(shape=read_shape(text))
         config = os.path.join(os.path.dirname(path), "config.json")
         stem = os.path.splitext(os.path.basename(path))[0]
-        shape = read_shape(config) if os.path.isfile(config) else shape_of_model(load(path), stem)
+        shape = read_shape(config) if os.path.isfile(config) else shape_of_model(load(path, weights=False), stem)
         return _Source(shape=shape, path=path if os.path.isfile(path) else None)
 
-    def _commands(self, source: _Source, asked: Question, best: Choice) -> tuple[tuple[str, ...], list[str]]:
+    def _commands(self, source: _Source, asked: Question, best: Candidate) -> tuple[tuple[str, ...], list[str]]:
         """`split` and `quantize` as they make an option, and what is to be said of them."""
         from qdqtool.cost.decoders import STATIC_CONTEXT
         from qdqtool.verbs.work.command_lines import command_line
@@ -272,7 +272,7 @@ def _free(name: str) -> str:
     return found
 
 
-def _told(asked: Question, found: Sequence[Choice]) -> list[str]:
+def _told(asked: Question, found: Sequence[Candidate]) -> list[str]:
     """What is to be said of the figures: where they are from, and what widens the intervals."""
     from qdqtool.cost.decoders import Call
     from qdqtool.cost.predicting import decoder
