@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tests.extra import (
     benches,
     browser,
+    chips,
     fuzz,
     genai,
     interpreters,
@@ -57,6 +58,11 @@ PARTS = {
     "wheel": Part(run=lambda _: wheel.run(), seconds=110),
     "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=60),
     "browser": Part(run=lambda _: browser.run(), seconds=45),
+    "chips": Part(
+        run=lambda _: chips.run(),
+        seconds=150,
+        sources=("qdqtool/chips/", "qdqtool/cost/", "tests/bench/", "tests/data/chips/"),
+    ),
     "site": Part(
         run=lambda _: site.run(), seconds=40, sources=("docs/", "mkdocs.yml", "pyproject.toml", "tests/extra/")
     ),

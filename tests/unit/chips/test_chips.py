@@ -12,6 +12,7 @@ from qdqtool.chips.loading import chip_names, find_chip, load_chip
 from qdqtool.cost.chip_file import chip_text
 from qdqtool.cost.choosing import check_forms
 from qdqtool.targets.loading import target_names
+from tests.bench.chip_fit import is_other
 
 ACME = """name = "K2"
 vendor = "Acme"
@@ -108,3 +109,18 @@ def test_a_broken_profile_is_one_line(old: str, new: str, why: str, tmp_path: Pa
 def test_no_such_chip_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="snapdragon_8_elite"):
         load_chip("snapdragon_8_elit")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "other"),
+    [
+        ("rows = 21\na = 0.1234", "rows = 21\na = 0.1236", False),
+        ("c = [50, -7]", "c = [51, -8]", False),
+        ("rows = 21", "rows = 22", True),
+        ("a = 0.12", "a = 0.13", True),
+        ("c = [50]", "c = [55]", True),
+        ("float", "w8a8", True),
+    ],
+)
+def test_a_fit_again_may_differ_by_rounding_alone(before: str, after: str, other: bool) -> None:
+    assert is_other(before, after) == other
