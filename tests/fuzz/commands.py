@@ -37,6 +37,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "encodings import": ("IO --encodings e.json",), "encodings convert": ("e.json -o out.json --format {format}",),
     "compare": ("o.onnx m.onnx --data d.npz", "m.onnx o.onnx --data d.npz --mode local", "m.onnx m.onnx --data random:1 --json"),
     "analyze": ("m.onnx --target {target}", "m.onnx --target {target} --json"),
+    "plan": ("m.onnx --chip snapdragon_8_elite", "m.onnx --chip snapdragon_8_elite --json"),
     "estimate": ("m.onnx --chip snapdragon_8_elite --stack qnn_dlc",),
     "compile": ("IO --target {target}",), "lower": ("IO --target {target}",),
     "simulate": ("m.onnx --target {target} --data d.npz", "m.onnx --target {target} --data random:1 --json"),

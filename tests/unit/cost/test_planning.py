@@ -19,7 +19,7 @@ from qdqtool.cost.buckets import bucket_lists, covering, preparing_ms
 from qdqtool.cost.choosing import profile_for
 from qdqtool.cost.memory_of_shape import memory_of, sessions_of
 from qdqtool.cost.model_shape import shape_of_model
-from qdqtool.cost.planning import Limits, Question, best_of, choices
+from qdqtool.cost.planning import Limits, Question, best_of, candidates
 from qdqtool.cost.precisions import precisions_of
 from qdqtool.cost.shapes import read_shape
 from qdqtool.io.models.load import load
@@ -82,8 +82,8 @@ def test_sessions() -> None:
 def test_longer_never_takes_less(chip: str, stack: str, data: st.DataObject) -> None:
     prompts = sorted(data.draw(st.tuples(TOKENS, TOKENS)))
     contexts = sorted(data.draw(st.tuples(st.integers(512, 8192), st.integers(512, 8192))))
-    short = choices(asked(chip, stack, contexts=contexts[:1], prompts=prompts[:1], buckets=((32, 256),)))
-    long = choices(asked(chip, stack, contexts=contexts[1:], prompts=prompts[1:], buckets=((32, 256),)))
+    short = candidates(asked(chip, stack, contexts=contexts[:1], prompts=prompts[:1], buckets=((32, 256),)))
+    long = candidates(asked(chip, stack, contexts=contexts[1:], prompts=prompts[1:], buckets=((32, 256),)))
     assert len(short) == len(long) > 0
     for one, other in zip(short, long, strict=True):
         assert one.memory.total <= other.memory.total
@@ -93,20 +93,20 @@ def test_longer_never_takes_less(chip: str, stack: str, data: st.DataObject) -> 
 
 @pytest.mark.parametrize(("chip", "stack"), PLACES)
 def test_the_best_is_on_the_front_and_within_the_limits(chip: str, stack: str) -> None:
-    found = choices(asked(chip, stack, prompts=(200, 1000)))
+    found = candidates(asked(chip, stack, prompts=(200, 1000)))
     best = best_of(found)
     assert best is not None
     assert any(one.front for one in found)
     limits = Limits(memory=0.9 * min(one.memory.total for one in found))
-    assert best_of(choices(asked(chip, stack, limits=limits))) is None
+    assert best_of(candidates(asked(chip, stack, limits=limits))) is None
     assert best.first[0].ms <= best.first[1].ms
     assert (best.joules is not None) == (chip == "Krackan")
 
 
 def test_what_fails_is_said() -> None:
-    late = choices(asked("8 Elite", limits=Limits(first_ms=1e-3, tokens_per_second=1e6)))
+    late = candidates(asked("8 Elite", limits=Limits(first_ms=1e-3, tokens_per_second=1e6)))
     assert {one.binds for one in late if one.fits} == {"first token, tokens a second"}
-    short = choices(asked("8 Elite", contexts=(512,), prompts=(512,)))
+    short = candidates(asked("8 Elite", contexts=(512,), prompts=(512,)))
     assert {one.binds for one in short} == {"context: 512 + 256 tokens"}
 
 
