@@ -170,12 +170,15 @@ def _from_config(path: Path) -> DecoderShape:
         raise UsageError(
             f"cannot be read as JSON ({error})", where=str(path), hint="give a model's config.json"
         ) from error
-    data = data.get("text_config", data) if isinstance(data, dict) else {}
+    data = data if isinstance(data, dict) else {}
+    data = data["text_config"] if isinstance(data.get("text_config"), dict) else data
     kind = str(data.get("model_type", ""))
     data = {**_LEFT_OUT.get(kind, {}), **{key: value for key, value in data.items() if value is not None}}
+    if kind == "gpt2" and type(data.get("n_embd")) is int:
+        data.setdefault("n_inner", 4 * data["n_embd"])
     given: dict[str, int | bool] = {}
     for name, keys in _KEYS.items():
-        found = next((data[key] for key in keys if key in data), 4 * int(given["hidden"]) if kind == "gpt2" else None)
+        found = next((data[key] for key in keys if key in data), None)
         if type(found) is not int:
             raise UsageError(
                 f"has no {' or '.join(keys)} that is a whole number", where=str(path), hint=f"write {_NUMBERS}"

@@ -81,6 +81,14 @@ def test_a_part_for_text_is_found_with_what_its_family_leaves_out(tmp_path: Path
     assert (shape.heads, shape.kv_heads, shape.head_dim, shape.global_every, shape.tied) == (8, 4, 256, 6, True)
 
 
+def test_a_gpt2_without_n_inner_has_four_times_its_width(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    config = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_inner": None, "n_layer": 2, "vocab_size": 1000}
+    path.write_text(json.dumps(config))
+    shape = read_shape(str(path))
+    assert (shape.hidden, shape.ffn, shape.ffn_mats, shape.kv_heads, shape.tied) == (64, 256, 2, 4, True)
+
+
 def test_numbers_are_read() -> None:
     shape = read_shape("layers=16,hidden=2048,heads=32,kv_heads=8,ffn=8192,vocab=128256,tied=true")
     known = shape_named("Llama3.2-1B")
