@@ -252,7 +252,7 @@ def _not_static(node: ir.Node) -> UnsupportedError:
 def _is_renaming(node: ir.Node) -> bool:
     """Whether a Transpose leaves the elements where they are, or is the turned operand of a product."""
     order, sizes = integers_of(node, "perm"), static_sizes(node.inputs[0])
-    if sizes is None or not order:
+    if sizes is None or sorted(order) != [*range(len(sizes))]:
         return False
     kept = [axis for axis in order if sizes[axis] != 1]
     if kept == sorted(kept):

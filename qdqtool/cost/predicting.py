@@ -151,7 +151,7 @@ def _beyond(profile: Profile, amounts: Amounts) -> Iterator[tuple[float, float, 
 
 def _widens(profile: Profile, amounts: Amounts | None) -> Iterator[str]:
     if profile.carried:
-        yield f"nobody measured here: carried over from {profile.carried}"
+        yield _carried_over(profile)
     if amounts is None:
         return
     _, slopes = log_ms(profile.fitted.mean, amounts)
@@ -163,6 +163,12 @@ def _widens(profile: Profile, amounts: Amounts | None) -> Iterator[str]:
     for _, size, high, key in _beyond(profile, amounts):
         if size > high:
             yield f"{key}: {size:.4g}, beyond the {high:.4g} that was measured ({COEFFICIENTS[key][2]})"
+
+
+def _carried_over(profile: Profile) -> str:
+    if profile.rows:
+        return f"carried over from {profile.carried} by {profile.rows} own row{'s' * (profile.rows > 1)}"
+    return f"nobody measured here: carried over from {profile.carried}"
 
 
 def _nearest(chip: Chip, profile: Profile, log: float) -> tuple[str, Measured] | None:
@@ -288,7 +294,7 @@ def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Pr
     nearest = min(same or rows, key=lambda row: (abs(math.log(row.ms) - log), row.model), default=None)
     widens = []
     if profile.carried:
-        widens.append(f"nobody measured here: carried over from {profile.carried}")
+        widens.append(_carried_over(profile))
     if not same:
         family = family_of(shape.name)
         told = "of its family there are rows" if family in profile.families else "nor was one of its family"

@@ -134,8 +134,11 @@ class Signatures:
 
 
 def function_signature(function: onnx.FunctionProto) -> Signature:
-    """The signature of a local function: further inputs and outputs than it has are none."""
-    return Signature((0, len(function.input)), (0, len(function.output)), {}, ())
+    """The signature of a local function: further inputs and outputs than it has are none; its parameters are of the kinds that its
+    nodes take them for."""
+    taken = [attribute for node in function.node for attribute in node.attribute if attribute.ref_attr_name]
+    kinds = {attribute.ref_attr_name: attribute.type for attribute in taken if attribute.type in _WORDS}
+    return Signature((0, len(function.input)), (0, len(function.output)), kinds, ())
 
 
 @functools.cache

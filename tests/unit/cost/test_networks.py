@@ -70,6 +70,11 @@ def test_nodes_are_counted_after_the_folding(case: str) -> None:
     assert not uncounted
 
 
+def test_an_order_of_axes_that_there_are_not_moves_all() -> None:
+    model = _graph("(float[2,3] x) => (float[3,2] y) { y = Transpose <perm = [0, 2, 1, 3]> (x) }")
+    assert [(count.kind, count.writes) for count in counted(model)[0]] == [("move", 6)]
+
+
 def test_weights_are_counted_by_their_shapes_without_a_file(tmp_path: Path) -> None:
     model = _graph("(float[1,64] x, float[64,512] w) => (float[1,512] y) { y = MatMul(x, w) }")
     value = model.graph.inputs.pop()

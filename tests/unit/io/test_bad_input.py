@@ -173,6 +173,8 @@ def test_cut_off_anywhere(tmp_path: Path) -> None:
         ),
         ('<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = LeakyRelu <alpha: float = @a> (x) }',
          ["attribute 'alpha' is the parameter 'a' of a function, and stands in none"]),
+        ('g (float[2] x) => (float[2] y) { y = f.F <k = [1, 2]> (x) } <domain: "f", opset_import: ["" : 21]>'
+         " F <k> (a) => (b) { b = LeakyRelu <alpha: float = @k> (a) }", ["'k' is integers, where F takes a number"]),
         ('<ir_version: 10, opset_import: ["" : 0]> g (float[2] x) => (float[2] y) { y = Relu (x) }', ["imports version 0"]),
         ('<ir_version: 10, opset_import: ["" : 9000000000]> g () => (float y) { y = Relu (y) }', ["imports version 9000000000"]),
     ],
