@@ -134,7 +134,7 @@ class Signatures:
 
 
 def function_signature(function: onnx.FunctionProto) -> Signature:
-    """The signature of a local function: further inputs and outputs than it has are none; its parameters are of the kinds that its
+    """The signature of a local function: it has no further inputs and outputs; its parameters are of the kinds that its
     nodes take them for."""
     taken = [attribute for node in function.node for attribute in node.attribute if attribute.ref_attr_name]
     kinds = {attribute.ref_attr_name: attribute.type for attribute in taken if attribute.type in _WORDS}
