@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from qdq_passes.errors import ModelError, UsageError
 
@@ -20,6 +21,8 @@ MOSTLY = {
     "w8a8_mixed_int16": "w8a8", "w8a8_mixed_fp16": "w8a8", "w8a16_mixed_int16": "w8a16", "w8a16_mixed_fp16": "w8a16",
     "w16a16": "w8a16", "mixed_with_float": "w8a8", "fp16": "float", "float16": "float", "int8": "w8a8",
 }  # fmt: skip
+#: What a runtime runs.
+Kind = Literal["network", "decoder"]
 #: What standing in for another adds to the standard deviation of log ms.
 STANDING_IN = 0.15
 
@@ -65,6 +68,20 @@ def profile_for(chip: Chip, stack: str = "", precision: str = "", *, decoder: bo
     if found is None:
         raise _nobody(chip, stack, precision, decoder=decoder)
     return found
+
+
+def kinds_of(chip: Chip, stack: str) -> frozenset[Kind]:
+    """What a runtime runs, by the forms that it is known with, on ``chip`` or anywhere.
+
+    Args:
+        chip: that is asked about.
+        stack: the runtime; "" for whatever the chip was measured with.
+    """
+    if not stack:
+        return frozenset("network" if p.form == NETWORK else "decoder" for p in chip.profiles) | {"network"}
+    known = {p.form for one in (chip, *all_known()) for p in one.profiles if p.stack == stack}
+    known |= {form.name for form in FORMS if stack in form.stacks} | ({NETWORK} if stack in ALIKE else set())
+    return frozenset("network" if form == NETWORK else "decoder" for form in known) or frozenset({"network"})
 
 
 def check_forms(chip: Chip) -> None:

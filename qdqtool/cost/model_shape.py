@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.sizes import sizes_of
+from qdq_passes.graph.sizes import size_at, sizes_of
+from qdq_passes.graph.uses import integer_of
 from qdq_passes.roles.mlp import mlps_of
 from qdq_passes.roles.norms import norms_of
 from qdq_passes.roles.products import is_projection, root, weight_of, widths
@@ -29,6 +30,8 @@ def shape_of_model(model: ir.Model, name: str) -> DecoderShape:
     io = decoder_io(model)
     past = sizes_of(io.pairs[0].past) or []
     kv_heads, head_dim = (past[1], past[3]) if len(past) == 4 else (None, None)
+    if not isinstance(head_dim, int):
+        head_dim = _told_by_attention(io.pairs[0].update)
     if not isinstance(kv_heads, int) or not isinstance(head_dim, int) or io.pairs[0].axis != 2:
         raise UnsupportedError("its caches are not [batch, heads, slots, head size]", where=name, hint=HINT)
     ops = skeleton_of(model).ops  # of products those that read one channel are the angles of positions
@@ -53,6 +56,13 @@ def shape_of_model(model: ir.Model, name: str) -> DecoderShape:
         name=name, layers=io.layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim, ffn=width,
         vocab=words, ffn_mats=max(2, mats), tied=_is_tied(head, ops, sizes),
     )  # fmt: skip
+
+
+def _told_by_attention(node: ir.Node) -> int | None:
+    """The head size of an operator that is attention as a whole and says its heads, where the cache's has no number."""
+    heads = integer_of(node, "num_heads", 0)
+    width = size_at(node.outputs[0], -1, rank=3) if heads else None
+    return None if width is None else width // heads
 
 
 def _is_tied(head: Op, ops: Sequence[Op], others: Collection[Op]) -> bool:

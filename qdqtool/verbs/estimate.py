@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: What a person may ask about.
 SUBJECT = metadata_of(
-    "A graph (.onnx; its weights may be missing), a folder with config.json, or a decoder: a name (`list shapes`), its "
-    "config.json, or layers=16,hidden=2048,…",
+    "A graph (.onnx; its weights may be missing), or a decoder: its graph, a folder of it (also what `split` wrote), a name "
+    "(`list shapes`), its config.json, or layers=16,hidden=2048,…",
     kind="argument",
     value="[MODEL|FOLDER|NAME]",
     use="read",
@@ -84,7 +84,8 @@ class Estimate(Warns, Verb[dict[str, Any]]):
             what = "MODEL, FOLDER or a decoder" if self.subject is None else "--chip NAME (qdqtool list chips)"
             raise UsageError("nothing to estimate", hint=f"give {what}")
         subject = os.fspath(self.subject)
-        found = self._graph(subject) if subject.endswith(".onnx") else self._decoder(subject)
+        network = self._network(subject)
+        found = self._decoder(subject) if network is None else self._graph(subject, network)
         return {"model": subject, "estimates": [one.to_json() for one in found]}
 
     def _rows(self) -> dict[str, Any]:
@@ -104,13 +105,42 @@ class Estimate(Warns, Verb[dict[str, Any]]):
             write_document(self.output, found, overwrite=self.overwrite)
         return {"rows": os.fspath(self.rows), "predictions": found, "failed": failed, "output": self.output}
 
-    def _graph(self, path: str) -> list[Estimated]:
+    def _network(self, subject: str) -> ir.Model | None:
+        """The graph of a network, without weights; None of a decoder, where a runtime of language models is asked about.
+
+        Raises:
+            UsageError: the runtime runs language models alone, and the graph is none.
+        """
+        from qdq_passes.decoder.look.io import decoder_io
+        from qdq_passes.errors import UnsupportedError, UsageError
+
+        from qdqtool.chips.loading import load_chip
+        from qdqtool.cost.choosing import kinds_of
+
+        assert self.chip is not None
+        if not subject.endswith(".onnx"):
+            return None
+        model = _without_weights(subject)
+        kinds = kinds_of(load_chip(self.chip), self.stack)
+        if "decoder" not in kinds:
+            return model
+        try:
+            decoder_io(model)
+        except UnsupportedError as error:
+            if "network" in kinds:
+                return model
+            hint = f"a network: leave out --stack {self.stack} (qdqtool list chips); a decoder: {error.hint}"
+            raise UsageError(
+                f"{self.stack} runs language models, and this {error.message}", where=subject, hint=hint
+            ) from error
+        return None
+
+    def _graph(self, path: str, model: ir.Model) -> list[Estimated]:
         from qdqtool.chips.loading import load_chip
         from qdqtool.cost.choosing import profile_for
         from qdqtool.cost.estimating import Graph, of_graph
 
         assert self.chip is not None
-        model = _without_weights(path)
         precision = self.precision or precision_of(model)
         choice = profile_for(load_chip(self.chip), self.stack, precision, decoder=False, from_specs=self.from_specs)
         on_cpu, crossings = (None, 0) if self.target is None else fallback_of(path, self.target)
@@ -118,11 +148,11 @@ class Estimate(Warns, Verb[dict[str, Any]]):
         return [of_graph(choice, graph, on_cpu=on_cpu, crossings=crossings)]
 
     def _decoder(self, subject: str) -> list[Estimated]:
-        from qdqtool.cost.shapes import read_shape
+        from qdqtool.verbs.work.decoder_shapes import decoder_precision, decoder_shape
 
         assert self.chip is not None
         return decoder_estimates(
-            read_shape(subject), self.chip, self.stack, self.precision,
+            decoder_shape(subject), self.chip, self.stack, self.precision or decoder_precision(subject),
             prompts=self.prompt, contexts=self.context, chunk=self.chunk, from_specs=self.from_specs,
         )  # fmt: skip
 
@@ -167,9 +197,11 @@ def _without_weights(path: str) -> ir.Model:
 
 
 def precision_of(model: ir.Model) -> str:
-    """``float``, or the widths that most QDQ pairs of ``model`` have: w8a16, w4a8; w4 where weights alone are quantized."""
+    """``float``, or the widths that most QDQ pairs of ``model`` have: w8a16, w4a8; w4 where weights alone are quantized, also
+    those that MatMulNBits has inside."""
     from collections import Counter
 
+    from qdq_passes.graph.uses import integer_of
     from qdq_passes.qdq.look.pairs import encoding_of, qdq_pairs
 
     widths: dict[str, Counter[int]] = {"weight": Counter(), "activation": Counter()}
@@ -177,6 +209,9 @@ def precision_of(model: ir.Model) -> str:
         encoding = encoding_of(pair.dq)
         if encoding is not None and pair.kind in widths:
             widths[pair.kind][encoding.dtype.bitwidth] += 1
+    for node in model.graph:
+        if node.op_type == "MatMulNBits":
+            widths["weight"][integer_of(node, "bits", 4)] += 1
     weights, activations = ("".join(str(bits) for bits, _ in widths[kind].most_common(1)) for kind in widths)
     return (
         (f"w{weights or activations}" + (f"a{activations}" if activations else ""))

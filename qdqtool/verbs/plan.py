@@ -174,42 +174,22 @@ class Plan(Verb["PlanReport"]):
         )  # fmt: skip
 
     def _source(self) -> _Source:
-        from qdqtool.cost.model_shape import shape_of_model
-        from qdqtool.cost.shapes import read_shape
-        from qdqtool.io.models.load import load
-        from qdqtool.llm.folder.manifest import MANIFEST, read_manifest
+        from qdqtool.llm.folder.manifest import read_manifest
+        from qdqtool.verbs.work.decoder_shapes import decoder_shape, graph_of, is_split
 
         text = os.fspath(self.shape)
-        is_folder = os.path.isdir(text)
-        if is_folder and os.path.isfile(os.path.join(text, MANIFEST)):
-            manifest = read_manifest(text)
-            prefills = tuple(sorted({one.seq_len for one in manifest.models if one.phase == "prefill"}))
-            if not prefills:
-                raise UsageError("has no prefill graph", where=text, hint="split again with --prefill")
-            contexts = tuple(sorted({one.ctx_len for one in manifest.models}))
-            whole = next((one for one in manifest.models if len(one.parts) == 1), None)
-            graph = None if whole is None else os.path.join(text, whole.parts[0].file)
-            config = os.path.join(text, "config.json")
-            if graph is None and not os.path.isfile(config):
-                raise UsageError(
-                    "is in parts, and has no config.json", where=text, hint="put the model's config.json there"
-                )
-            read = graph is None or os.path.isfile(config)
-            shape = (
-                read_shape(config)
-                if read
-                else shape_of_model(load(str(graph), weights=False), os.path.basename(os.path.normpath(text)))
-            )
-            return _Source(
-                shape=shape, path=text, graphs=(prefills, contexts), is_quantized=bool(manifest.quantization)
-            )
-        path = os.path.join(text, "model.onnx") if is_folder else text
-        if not (path.endswith(".onnx") and (is_folder or os.path.isfile(path))):
-            return _Source(shape=read_shape(text))
-        config = os.path.join(os.path.dirname(path), "config.json")
-        stem = os.path.splitext(os.path.basename(path))[0]
-        shape = read_shape(config) if os.path.isfile(config) else shape_of_model(load(path, weights=False), stem)
-        return _Source(shape=shape, path=path if os.path.isfile(path) else None)
+        if not is_split(text):
+            path = graph_of(text)
+            return _Source(shape=decoder_shape(text), path=path if path is not None and os.path.isfile(path) else None)
+        manifest = read_manifest(text)
+        prefills = tuple(sorted({one.seq_len for one in manifest.models if one.phase == "prefill"}))
+        if not prefills:
+            raise UsageError("has no prefill graph", where=text, hint="split again with --prefill")
+        return _Source(
+            shape=decoder_shape(text), path=text,
+            graphs=(prefills, tuple(sorted({one.ctx_len for one in manifest.models}))),
+            is_quantized=bool(manifest.quantization),
+        )  # fmt: skip
 
     def _commands(self, source: _Source, asked: Question, best: Candidate) -> tuple[tuple[str, ...], list[str]]:
         """`split` and `quantize` as they make an option, and what is to be said of them."""

@@ -74,3 +74,32 @@ def _made_between(model: ir.Model, ends: Sequence[str], first: Sequence[str], la
     low = max((order[name] for name in first), default=-1)
     high = max((order[name] for name in last), default=len(model.graph))
     return [name for name in ends if low < order[name] <= high]
+
+
+def joined(parts: Sequence[ir.Model]) -> ir.Model:
+    """The graph that was cut into ``parts``, which are used up: what a part reads of another, and weights, are found by name."""
+    whole, *others = parts
+    graph = whole.graph
+    known = {value.name: value for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
+    for other in others:
+        given, weights = list(other.graph.inputs), list(other.graph.initializers.values())
+        ends, nodes = list(other.graph.outputs), list(other.graph)
+        other.graph.inputs.clear()
+        other.graph.outputs.clear()
+        other.graph.initializers.clear()
+        other.graph.remove(nodes)
+        for value in (*given, *weights):
+            if value.name in known:
+                before = known[value.name]
+                value.replace_all_uses_with(before)
+                if before.is_graph_output():
+                    graph.outputs.remove(before)
+            elif value in given:
+                graph.inputs.append(value)
+            else:
+                graph.register_initializer(value)
+            known.setdefault(value.name, value)
+        graph.extend(nodes)
+        graph.outputs.extend(ends)
+        known |= {value.name: value for value in ends}
+    return whole

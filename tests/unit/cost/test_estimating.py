@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import os
+import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes.errors import UsageError
 
+import qdqtool
 from qdqtool.api import estimate
 from qdqtool.chips.chip import Chip
 from qdqtool.chips.loading import load_chip
-from qdqtool.cost.choosing import profile_for
+from qdqtool.cost.choosing import kinds_of, profile_for
 from qdqtool.cost.counting import Count
 from qdqtool.cost.decoders import Call
 from qdqtool.cost.estimating import Graph, Rows, of_decoder, of_graph
 from qdqtool.cost.networks import amounts_of
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import read_shape
+from qdqtool.io.models.load import load
+from qdqtool.verbs.estimate import precision_of
+from tests.golden_messages.refusal import refusal
 
 NETWORK = Graph(
     name="",
@@ -36,6 +44,9 @@ NETWORK = Graph(
     ops=("Conv",) * 40,
 )
 LLAMA = read_shape("Llama3.2-1B")
+ROOT = Path(__file__).parents[3] / "sample_models"
+SAMPLE = ROOT / "tiny_llama.onnx"
+TINY = "layers=4,hidden=128,heads=4,kv_heads=2,ffn=384,vocab=1024"
 
 
 def _ms(chip: Chip, stack: str, call: Call, shape: str = "Llama3.2-1B") -> float:
@@ -166,6 +177,50 @@ def test_graphs_of_rows_come_from_a_folder(tmp_path: Path) -> None:
     found, failed = Rows(nets=str(tmp_path), load=ir.load).answer([row])
     assert not failed
     assert 0.05 < found["1"]["low"] < found["1"]["value"] < found["1"]["high"] < 5
+
+
+@functools.cache
+def split_llama() -> Path:
+    """The bundled decoder without a config.json, split, also in parts."""
+    home = Path(tempfile.mkdtemp())
+    for name, more in (("whole", {}), ("parts", {"parts": 2})):
+        qdqtool.split(SAMPLE, home / name, prefill=[16], context=[64], **more)
+    return home
+
+
+@pytest.mark.parametrize("form", ["graph", "whole", "parts", "one"])
+@pytest.mark.parametrize(("chip", "stack"), [*STACKS, ("8 Elite", "qnn_context_binary"), ("8 Elite", "")])
+def test_a_decoder_is_answered_as_its_shape(chip: str, stack: str, form: str) -> None:
+    folder = split_llama()
+    subject = {"graph": SAMPLE, "one": folder / "whole" / "decode_b1_s1_c64.onnx"}.get(form, folder / form)
+    asked = {"chip": chip, "stack": stack, "prompt": (20, 200), "context": (1024,)}
+    told, shape = estimate(str(subject), **asked)["estimates"], estimate(TINY, **asked)["estimates"]
+    figures = ("what", "precision", "ms", "low", "high")
+    assert [[one[key] for key in figures] for one in told] == [[one[key] for key in figures] for one in shape]
+
+
+def test_no_weight_of_a_decoder_is_read(tmp_path: Path) -> None:
+    shutil.copytree(split_llama() / "parts", tmp_path / "parts")
+    for data in (tmp_path / "parts").glob("*.data"):
+        data.unlink()
+    assert estimate(str(tmp_path / "parts"), chip="8 Elite", stack="genie")["estimates"]
+
+
+def test_a_quantized_decoder_tells_its_precision(tmp_path: Path) -> None:
+    packed = ROOT / "int4_weights.onnx"
+    assert precision_of(load(packed)) == "w4"
+    qdqtool.quantize(split_llama() / "parts", tmp_path / "q", preset="w4-g32", lm_head="int8")
+    assert estimate(str(tmp_path / "q"), chip="8 Elite", stack="genie")["estimates"][0]["precision"] == "w4"
+
+
+@pytest.mark.parametrize(
+    ("subject", "stack"), [("vit_block.onnx", "genie"), ("vit_block.onnx", "llm.npu"), (".", "genie"), (".", "")]
+)
+def test_what_is_no_decoder_is_refused_with_the_way_out(subject: str, stack: str) -> None:
+    with refusal(UsageError):
+        estimate(os.path.join("sample_models", subject), chip="8 Elite", stack=stack)
+    assert kinds_of(load_chip("8 Elite"), "qnn_context_binary") == {"network", "decoder"}
+    assert kinds_of(load_chip("8 Elite"), "qnn_dlc") == {"network"}
 
 
 def test_the_same_question_has_the_same_answer() -> None:

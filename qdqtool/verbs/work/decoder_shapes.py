@@ -1,0 +1,82 @@
+"""The shape of a decoder, by what a person has: a name, numbers, a config.json, a graph, or what `split` wrote."""
+
+from __future__ import annotations
+
+import os
+
+import onnx_ir as ir
+from qdq_passes.errors import UsageError
+
+from qdqtool.cost.model_shape import shape_of_model
+from qdqtool.cost.shapes import DecoderShape, read_shape
+from qdqtool.io.models.load import load
+from qdqtool.llm.folder.manifest import MANIFEST, Manifest, StaticModel, read_manifest
+from qdqtool.llm.plan.cut_graphs import joined
+
+#: What a folder of an exporter calls the model, and what tells a model's shape beside it.
+MODEL, CONFIG = "model.onnx", "config.json"
+
+
+def graph_of(text: str) -> str | None:
+    """The graph that ``text`` names: a .onnx file, or that of an exporter's folder; None of anything else."""
+    if os.path.isdir(text):
+        path = os.path.join(text, MODEL)
+        return path if os.path.isfile(path) and not is_split(text) else None
+    return text if text.endswith(".onnx") else None
+
+
+def is_split(text: str) -> bool:
+    """Whether ``text`` is a folder that `split` wrote."""
+    return os.path.isfile(os.path.join(text, MANIFEST))
+
+
+def decoder_shape(text: str) -> DecoderShape:
+    """The shape of the decoder that ``text`` is: a config.json beside the graph comes before the graph. No weight is read.
+
+    Raises:
+        UsageError: there is no such decoder, or its numbers make no sense.
+        UnsupportedError: the graph is no decoder, or does not tell its shape.
+    """
+    graph, split = graph_of(text), is_split(text)
+    folder = text if os.path.isdir(text) else os.path.dirname(text)
+    config = os.path.join(folder, CONFIG)
+    if graph is None and not split:
+        if folder == text and not os.path.isfile(config):
+            hint = f"give a folder with {CONFIG} or {MODEL}, what `split` wrote, or a name (qdqtool list shapes)"
+            raise UsageError("has no decoder in it", where=text, hint=hint)
+        return read_shape(text)
+    if os.path.isfile(config):
+        return read_shape(config)
+    name = os.path.basename(os.path.abspath(folder))
+    model = graph_without_weights(text)
+    assert model is not None
+    if graph is None or os.path.basename(graph) == MODEL:
+        return shape_of_model(model, name)
+    return shape_of_model(model, os.path.splitext(os.path.basename(graph))[0])
+
+
+def decoder_precision(text: str) -> str:
+    """That of the pairs and packed weights of a quantized graph; "" of a float one, or of a shape alone."""
+    from qdqtool.verbs.estimate import precision_of
+
+    graph = graph_without_weights(text)
+    found = "float" if graph is None else precision_of(graph)
+    return "" if found == "float" else found
+
+
+def graph_without_weights(text: str) -> ir.Model | None:
+    """A graph of the decoder that ``text`` is, its parts joined; None of a shape alone."""
+    if is_split(text):
+        return whole_graph(text, least_of(read_manifest(text)))
+    path = graph_of(text)
+    return None if path is None else load(path, weights=False)
+
+
+def least_of(manifest: Manifest) -> StaticModel:
+    """The graph of the fewest tokens in the shortest context: they all have the same shape."""
+    return min(manifest.models, key=lambda model: (model.seq_len, model.ctx_len, model.batch_size, model.name))
+
+
+def whole_graph(folder: str, model: StaticModel) -> ir.Model:
+    """A graph of a folder without weights, its parts joined."""
+    return joined([load(os.path.join(folder, part.file), weights=False) for part in model.parts])
