@@ -91,7 +91,7 @@ def simulated(asked: Simulate) -> Simulation:
         parts = 0 if found is None else len(found.partitions)
         result = replace(result, chip_time=chip_time(source, asked, on_cpu=cpu, crossings=parts))
     if asked.trace is not None and found is not None:
-        written = json.dumps(trace_of(found), allow_nan=False, ensure_ascii=False)
+        written = json.dumps(trace_of(found, result.chip_time), allow_nan=False, ensure_ascii=False)
         write_whole(asked.trace, written.encode(), overwrite=asked.overwrite)
     if asked.output is not None:
         write_npz(asked.output, joined(result.values), overwrite=asked.overwrite)

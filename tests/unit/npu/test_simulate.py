@@ -119,6 +119,21 @@ def test_digits_on_the_npu(digits: str, tmp_path: Path, library: str) -> None:
     assert "nothing was measured" in plain
 
 
+def test_the_timeline_of_a_chip(digits: str, tmp_path: Path) -> None:
+    trace, chip = tmp_path / "t.json", ("--chip", "8 Elite", "--stack", "qnn_dlc")
+    given = ("simulate", digits, "--target", TARGET, "--data", CALIB, "--samples", "1", "--trace", trace, *chip)
+    told = cli(*given, "--json").json["chip_time"]
+    found = json.loads(trace.read_text(encoding="utf-8"))
+    spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    assert spans[-1]["ts"] + spans[-1]["dur"] == pytest.approx(1000 * told["ms"]) == found["otherData"]["estimated_us"]
+    assert found["otherData"]["low_us"] == 1000 * told["low"]
+    nodes = {node["name"]: node["ms"] for node in told["nodes"]}
+    assert {e["name"]: e["dur"] for e in spans[1:]} == {e["name"]: 1000 * nodes[e["name"]] for e in spans[1:]}
+    assert "Snapdragon 8 Elite with qnn_dlc, w8a8" in found["otherData"]["what"]
+    other = cli(*given, "--overwrite", "--precision", "float", "--json").json["chip_time"]
+    assert other["precision"] == "float"
+
+
 @pytest.mark.parametrize("boundary", ["cpu", "npu"])
 def test_both_boundaries_agree_with_the_reference(digits: str, library: str, boundary: Any) -> None:
     found = qdqtool.simulate(digits, CALIB, target=TARGET, samples=2, boundary=boundary)
