@@ -47,8 +47,8 @@ def generate(out: Out, asked: GenerateCommand) -> int:
             raise click.UsageError(
                 "--interactive reads its prompts, and prints text only: no --prompt, --prompt-ids, --json"
             )
-        if asked.trace is not None or asked.placement:
-            raise click.UsageError("--interactive has no --trace and no --placement")
+        if asked.trace is not None or asked.placement or asked.chip is not None:
+            raise click.UsageError("--interactive has no --trace, no --placement and no --chip: give --prompt")
         return _talk(out, asked)
     if asked.placement and not asked.is_on_device:
         raise click.UsageError("--placement is of a device: give --device npusim --target NAME")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import metadata_of, option, python_only
-from qdqtool.verbs.groups import OnDevice, OrtThreads, Path, StepReports
+from qdqtool.verbs.groups import OnChip, OnDevice, OrtThreads, Path, StepReports
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def tokens(text: str) -> list[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
+class Generate(OnDevice, OnChip, OrtThreads, StepReports, Verb["Generated"]):
     """Run the language model in DIR on a prompt, token by token.
 
     The text goes to stdout as it comes; how long it took to stderr. Without a tokenizer.json in DIR tokens are shown as numbers.
@@ -88,6 +88,8 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
 
         if (self.prompt is None) == (self.prompt_ids is None):
             raise UsageError("one prompt is needed", hint="give text or tokens: --prompt TEXT, or --prompt-ids 1,2,3")
+        if self.chip is not None and not self.is_on_device:
+            raise UsageError("the times of a chip are of a device", hint="give --device npusim --target NAME")
         if self.trace is not None:
             if not self.is_on_device:
                 raise UsageError("a timeline is of a device", hint="give --device npusim --target NAME")
@@ -125,11 +127,13 @@ class Generate(OnDevice, OrtThreads, StepReports, Verb["Generated"]):
     def session(self, batch_size: int | None = None) -> Session:
         """The folder, open."""
         from qdqtool.llm.run.session import Session
+        from qdqtool.verbs.work.chip_times import decoder_times
 
         return Session(
             self.folder, threads=self.threads, batch_size=batch_size, verify=self.verify, progress=self.progress,
             device=self.device, target=self.target, arrange=self.arrange, schedule=self.schedule,
             prefill_device=self.prefill_device, decode_device=self.decode_device,
+            times=decoder_times(self.folder, self, self.phases_on_device),
         )  # fmt: skip
 
 

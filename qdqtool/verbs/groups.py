@@ -12,6 +12,8 @@ from qdqtool.options import NODES, SAMPLED, WRITTEN, group, metadata_of, option,
 from qdqtool.verbs.named_paths import NamedPath, paths_of
 
 if TYPE_CHECKING:
+    from qdq_passes.decoder.look.record import Phase
+
     from qdqtool.io.feeds.feeds import FeedSpec
     from qdqtool.io.files.progress import Progress, StageProgress
 
@@ -117,7 +119,10 @@ class OnChip:
         value="NAME|FILE", use="read",
     )  # fmt: skip
     stack: str = option(
-        "", "… under this runtime: qnn_dlc, tflite, onnx, …; without, the first that was measured.", value="NAME"
+        "", "… under this runtime: qnn_dlc, tflite, onnx, genie, …; without, the first that was measured.", value="NAME"
+    )
+    precision: str = option(
+        "", "… in this precision: float, w8a8, w4a16, …; without, that of the QDQ pairs.", value="P"
     )
     from_specs: bool = option(False, "… where nobody measured, carried over from a chip that is near, by data sheets.")
 
@@ -237,6 +242,14 @@ class OnDevice:
         from qdqtool.llm.run.devices import names_plain
 
         return not names_plain(self.device, self.prefill_device, self.decode_device)
+
+    @property
+    def phases_on_device(self) -> tuple[Phase, ...]:
+        """The phases that a device runs, not onnxruntime's CPU provider."""
+        from qdqtool.llm.run.devices import names_plain
+
+        named: dict[Phase, str | None] = {"prefill": self.prefill_device, "decode": self.decode_device}
+        return tuple(phase for phase, name in named.items() if not names_plain(name or self.device))
 
 
 @dataclass(frozen=True, kw_only=True)

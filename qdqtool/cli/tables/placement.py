@@ -60,7 +60,9 @@ def _reasons(placement: GraphPlacement) -> Iterator[str]:
 
 def _show_timeline(timeline: dict[str, Any]) -> None:
     say()
-    say(f"estimate for the target, {timeline['schedule']}; nothing of it was measured")
+    chip = timeline.get("chip")
+    place = "the target" if chip is None else f"{chip['chip']} with {chip['stack']}, {chip['precision']}"
+    say(f"estimate for {place}, {timeline['schedule']}; nothing of it was measured")
     rows = [
         (
             phase["phase"], phase["runs"], engine, figures["tasks"], figures["busy_us"], 100 * figures["utilisation"],
@@ -70,6 +72,12 @@ def _show_timeline(timeline: dict[str, Any]) -> None:
         for engine, figures in phase["engines"].items()
     ]  # fmt: skip
     table(("phase", "runs", "engine", "tasks", "busy µs", "utilisation %", "µs", "in order", "out of order"), rows)
+    for phase in timeline["phases"]:
+        if "low_us" in phase:
+            low, us, high = (phase[key] / phase["runs"] / 1000 for key in ("low_us", "estimated_us", "high_us"))
+            say(f"{phase['phase']}: about {us:.4g} ms a run, 80 % of measurements between {low:.4g} and {high:.4g}")
+    for text in (*chip["widens"], *chip["notes"]) if chip else ():
+        say(f"- {text}")
     walls = ", ".join(f"{phase['phase']} {phase['wall_s']:.3g} s" for phase in timeline["phases"])
     say(
         f"wall time of {plural(len(timeline['phases']), 'phase')} on this machine: {walls}; it says nothing about the target"

@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qdqtool.llm.run.cache import Key
@@ -52,6 +52,12 @@ class Schedule:
     def busy(self) -> dict[str, float]:
         """Engine → microseconds in which it runs something."""
         return {engine: sum(self.tasks[n].us for n in numbers) for engine, numbers in self.orders.items()}
+
+    def lasting(self, us: float) -> Schedule:
+        """The same one, faster or slower, so that it takes ``us``."""
+        factor = us / self.us if self.us else 1.0
+        tasks = tuple(replace(task, us=task.us * factor) for task in self.tasks)
+        return replace(self, tasks=tasks, starts=tuple(start * factor for start in self.starts))
 
 
 def scheduled(tasks: Sequence[Task], policy: Policy) -> Schedule:

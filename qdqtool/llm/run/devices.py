@@ -17,6 +17,7 @@ from qdq_passes.npu.units.verdict import CPU, PlacedUnit
 
 from qdqtool.llm.folder.manifest import StaticModel
 from qdqtool.llm.plan.schedules import Policy
+from qdqtool.llm.run.run_times import RunTimes
 from qdqtool.runtime.session import Session
 
 #: ``device_npusim.py`` makes the device ``npusim``: its ``device`` is called with `DeviceOptions`, and gives a `Device`.
@@ -113,11 +114,13 @@ class Devices:
         by_phase: device of each phase.
         names: their names.
         schedule: see `qdqtool.llm.plan.schedules.Policy`.
+        times: what runs take where it is known as a whole, as of a chip.
     """
 
     by_phase: Mapping[Phase, Device]
     names: Mapping[Phase, str] = field(default_factory=dict)
     schedule: Policy = "sequential"
+    times: RunTimes | None = None
 
     def open(self, path: str, model: StaticModel, part: int) -> OpenedPart:
         """As `Device.open`, on the device of the phase of ``model``."""
@@ -138,6 +141,7 @@ def devices_of(
     prefill_device: str | None = None,
     decode_device: str | None = None,
     threads: int = 0,
+    times: RunTimes | None = None,
 ) -> Devices | None:
     """The devices that options name; None where onnxruntime's CPU provider runs all, and nothing is asked about it.
 
@@ -149,6 +153,7 @@ def devices_of(
         prefill_device: for prefill alone.
         decode_device: for decode alone.
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
+        times: what runs take where it is known as a whole, as of a chip.
 
     Raises:
         UsageError: an option means nothing, or nothing without another.
@@ -164,6 +169,8 @@ def devices_of(
         if given is not None and given not in known:
             raise UsageError(f"{option} cannot be {given!r}", hint=f"it is {' or '.join(known)}")
     if names_plain(*names.values()):
+        if times is not None:
+            raise UsageError("the times of a chip are of a device", hint="give --device npusim --target NAME")
         if target is not None or arrange is not None or schedule is not None:
             raise UsageError("target, arrangement and schedule are of a device", hint="give --device npusim")
         return None
@@ -175,7 +182,10 @@ def devices_of(
     )
     made = {name: DEVICES.load(name)(options) for name in sorted(set(names.values()))}
     return Devices(
-        by_phase={phase: made[name] for phase, name in names.items()}, names=names, schedule=options.schedule
+        by_phase={phase: made[name] for phase, name in names.items()},
+        names=names,
+        schedule=options.schedule,
+        times=times,
     )
 
 

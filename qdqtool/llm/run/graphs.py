@@ -53,8 +53,10 @@ class Graphs:
     ) -> None:
         self._folder, self._threads, self._optimize, self._exact = folder, threads, optimize, exact
         self._watch, self._devices = watch, devices
-        self.timeline = None if devices is None else Timeline(devices.schedule)
-        self._pipeline = None if devices is None or self.timeline is None else Pipeline(devices.schedule, self.timeline)
+        self.timeline, self._pipeline = None, None
+        if devices is not None:
+            self.timeline = Timeline(devices.schedule, None if devices.times is None else devices.times.told)
+            self._pipeline = Pipeline(devices.schedule, self.timeline, devices.times)
         sizes = sorted({model.batch_size for model in manifest.models})
         self.batch_size = sizes[0] if batch_size is None else batch_size
         if self.batch_size not in sizes:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from qdq_passes.decoder.look.record import Phase
 
 from qdqtool.llm.plan.schedules import Policy, Schedule, StagePlan, scheduled, tasks_of
+from qdqtool.llm.run.run_times import RunTime, RunTimes, shared_out
 from qdqtool.llm.run.stages import touched
 from qdqtool.llm.run.steps import Opened, Step
-from qdqtool.llm.run.timeline import Timeline
+from qdqtool.llm.run.timeline import KEPT, Timeline
 from qdqtool.llm.run.workers import Wall, execute
 
 #: Chunks that are scheduled together: more of them need more memory, fewer let engines wait at the end of each batch.
@@ -39,21 +40,23 @@ class Pipeline:
     Args:
         policy: ``sequential``: a graph is one session, and chunks run one after the other; else see `qdqtool.llm.plan.schedules`.
         timeline: told what ran.
+        times: what runs take where it is known as a whole; None for the sums of their pieces.
     """
 
-    def __init__(self, policy: Policy, timeline: Timeline) -> None:
-        self.policy, self.timeline = policy, timeline
-        self._schedules: dict[tuple[str, ...], Schedule] = {}
+    def __init__(self, policy: Policy, timeline: Timeline, times: RunTimes | None = None) -> None:
+        self.policy, self.timeline, self._times = policy, timeline, times
+        self._schedules: dict[tuple[tuple[str, RunTime | None], ...], Schedule] = {}
         self._plans: dict[str, list[StagePlan]] = {}
 
     def run(self, steps: Sequence[Step], chunks: Sequence[Chunk]) -> None:
         """Run ``chunks``, each on its step, which no other of them has. Of graphs whose cache slides, one at a time."""
-        schedule = self._scheduled(steps)
+        times = [self._time(step, chunk) for step, chunk in zip(steps, chunks, strict=True)]
+        schedule = self._scheduled(steps, times)
         if self.policy == "sequential":
             begin = time.perf_counter()
             for step, chunk in zip(steps, chunks, strict=True):
                 step.run(chunk.tokens, chunk.starts)
-            self._note(steps, schedule, (), time.perf_counter() - begin)
+            self._note(steps, times, schedule, (), time.perf_counter() - begin)
             return
         for step, chunk in zip(steps, chunks, strict=True):
             step.begin(chunk.tokens, chunk.starts)
@@ -67,18 +70,41 @@ class Pipeline:
         seconds = time.perf_counter() - begin
         for step, chunk in zip(steps, chunks, strict=True):
             step.end(chunk.tokens, chunk.starts)
-        self._note(steps, schedule, walls, seconds)
+        self._note(steps, times, schedule, walls, seconds)
 
-    def _note(self, steps: Sequence[Step], schedule: Schedule, walls: Sequence[Wall], seconds: float) -> None:
+    def _note(
+        self,
+        steps: Sequence[Step],
+        times: Sequence[RunTime | None],
+        schedule: Schedule,
+        walls: Sequence[Wall],
+        seconds: float,
+    ) -> None:
         phase: Phase = "prefill" if any(step.model.phase == "prefill" for step in steps) else "decode"
-        self.timeline.add(phase, schedule, runs=len(steps), walls=walls, seconds=seconds)
+        known = [found for found in times if found is not None]
+        total = RunTime.sum(known) if len(known) == len(times) else None
+        self.timeline.add(phase, schedule, runs=len(steps), walls=walls, seconds=seconds, time=total)
 
-    def _scheduled(self, steps: Sequence[Step]) -> Schedule:
-        names = tuple(step.model.name for step in steps)
-        if names not in self._schedules:
-            tasks = tasks_of([self._plan(step.opened) for step in steps])
-            self._schedules[names] = scheduled(tasks, self.policy)
-        return self._schedules[names]
+    def _time(self, step: Step, chunk: Chunk) -> RunTime | None:
+        """What the run takes; of several rows, that of the most tokens."""
+        if self._times is None:
+            return None
+        return self._times.of(step.model, *max(chunk.spans, key=lambda span: span[1]))
+
+    def _scheduled(self, steps: Sequence[Step], times: Sequence[RunTime | None]) -> Schedule:
+        """The schedule of runs; where all their times are known it takes these together: what a runtime overlaps is in them."""
+        key = tuple((step.model.name, found) for step, found in zip(steps, times, strict=True))
+        if key not in self._schedules:
+            plans = [
+                self._plan(step.opened) if found is None else shared_out(self._plan(step.opened), found.us)
+                for step, found in zip(steps, times, strict=True)
+            ]
+            made = scheduled(tasks_of(plans), self.policy)
+            if len(self._schedules) > KEPT:
+                self._schedules.clear()
+            known = [found.us for found in times if found is not None]
+            self._schedules[key] = made.lasting(sum(known)) if len(known) == len(times) else made
+        return self._schedules[key]
 
     def _plan(self, opened: Opened) -> list[StagePlan]:
         name = opened.model.name

@@ -19,6 +19,7 @@ from qdqtool.llm.run.devices import GraphPlacement, devices_of
 from qdqtool.llm.run.generating import generate
 from qdqtool.llm.run.graphs import Graphs
 from qdqtool.llm.run.pipelining import Chunk
+from qdqtool.llm.run.run_times import RunTimes
 from qdqtool.llm.run.steps import Step, Watch
 from qdqtool.llm.run.timeline import Timeline
 
@@ -49,6 +50,7 @@ class Session:
             each other. The numbers are the same.
         prefill_device: ``device`` of the prefill graphs alone.
         decode_device: ``device`` of the decode graphs alone.
+        times: of a device, what runs of the graphs take on a chip; by default what their pieces are estimated to take.
         watch: told before each run, see `qdqtool.llm.run.steps.Watch`; with a schedule from a thread of each engine.
         progress: told (files verified, files in all).
 
@@ -73,13 +75,14 @@ class Session:
         schedule: str | None = None,
         prefill_device: str | None = None,
         decode_device: str | None = None,
+        times: RunTimes | None = None,
         watch: Watch | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.folder = os.fspath(folder)
         devices = devices_of(
             device, target=target, arrange=arrange, schedule=schedule, prefill_device=prefill_device,
-            decode_device=decode_device, threads=threads or 0,
+            decode_device=decode_device, threads=threads or 0, times=times,
         )  # fmt: skip
         self.manifest: Manifest = read_manifest(folder)
         if verify:

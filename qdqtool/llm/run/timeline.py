@@ -9,6 +9,7 @@ from typing import Any
 from qdq_passes.decoder.look.record import Phase
 
 from qdqtool.llm.plan.schedules import Schedule, scheduled
+from qdqtool.llm.run.run_times import RunTime
 from qdqtool.llm.run.workers import Wall
 
 #: Tasks that are kept for a trace; sums go on behind.
@@ -24,12 +25,14 @@ class Batch:
         schedule: by the estimate.
         walls: when each ran on this machine; empty where that is not known.
         begin_us: when the first begins, by the estimate, counted from the first of all.
+        time: of all of them on a chip; None where the pieces' estimates tell alone.
     """
 
     phase: Phase
     schedule: Schedule
     walls: tuple[Wall, ...]
     begin_us: float
+    time: RunTime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,7 @@ class PhaseTimes:
         busy_us: engine → how long it works.
         tasks: engine → how many tasks.
         wall_s: seconds on this machine, which say nothing about the target.
+        time: ``us`` with the interval of the chip's profile; None without a chip.
     """
 
     phase: Phase
@@ -55,6 +59,7 @@ class PhaseTimes:
     busy_us: Mapping[str, float]
     tasks: Mapping[str, int]
     wall_s: float
+    time: RunTime | None = None
 
     @property
     def utilisation(self) -> dict[str, float]:
@@ -74,6 +79,7 @@ class PhaseTimes:
                 for engine, busy in self.busy_us.items()
             },
             "wall_s": self.wall_s,
+            **({} if self.time is None else {"low_us": self.time.low, "high_us": self.time.high}),
         }
 
 
@@ -82,10 +88,11 @@ class Timeline:
 
     Args:
         schedule: name of the schedule that is followed.
+        chip: what is said of the chip whose times the schedule takes; None where it is estimated by the target's numbers.
     """
 
-    def __init__(self, schedule: str) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: str, chip: Mapping[str, Any] | None = None) -> None:
+        self.schedule, self.chip = schedule, chip
         self.batches: list[Batch] = []
         self._kept = 0
         self._clock = 0.0
@@ -102,8 +109,17 @@ class Timeline:
         self.batches, self._kept, self._clock = [], 0, 0.0
         self._sums.clear()
 
-    def add(self, phase: Phase, schedule: Schedule, *, runs: int, walls: Sequence[Wall], seconds: float) -> None:
-        """Note a batch of ``runs`` chunks that has run, in ``seconds`` of this machine."""
+    def add(
+        self,
+        phase: Phase,
+        schedule: Schedule,
+        *,
+        runs: int,
+        walls: Sequence[Wall],
+        seconds: float,
+        time: RunTime | None = None,
+    ) -> None:
+        """Note a batch of ``runs`` chunks that has run, in ``seconds`` of this machine, and on a chip in ``time``."""
         in_order, out_of_order = self._both(schedule)
         before = self._sums.get(phase)
         busy, tasks = dict(before.busy_us if before else {}), dict(before.tasks if before else {})
@@ -119,9 +135,12 @@ class Timeline:
             busy_us=busy,
             tasks=tasks,
             wall_s=(before.wall_s if before else 0.0) + seconds,
+            time=time if before is None else RunTime.both(before.time, time),
         )
         if self._kept < KEPT:
-            self.batches.append(Batch(phase=phase, schedule=schedule, walls=tuple(walls), begin_us=self._clock))
+            self.batches.append(
+                Batch(phase=phase, schedule=schedule, walls=tuple(walls), begin_us=self._clock, time=time)
+            )
             self._kept += len(schedule.tasks)
         self._clock += schedule.us
 
@@ -137,11 +156,20 @@ class Timeline:
     def to_json(self) -> dict[str, Any]:
         """JSON-ready. ``estimate`` says that it is one."""
         return {
-            "estimate": "not a measurement: computed from the target's numbers; wall_s is this machine's",
+            "estimate": f"not a measurement: {self._source}; wall_s is this machine's",
             "schedule": self.schedule,
             "phases": [phase.to_json() for phase in self.phases()],
             "assumptions": self.assumptions,
+            **({} if self.chip is None else {"chip": dict(self.chip)}),
         }
+
+    @property
+    def _source(self) -> str:
+        if self.chip is None:
+            return "computed from the target's numbers"
+        return (
+            f"times by the profile of {self.chip['chip']} with {self.chip['stack']}, shared out by the target's numbers"
+        )
 
     def _both(self, schedule: Schedule) -> tuple[float | None, float | None]:
         """Makespans in order and out of order of the tasks of ``schedule``; remembered, as those of a token recur."""
@@ -161,12 +189,19 @@ def _sum(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a + b
 
 
+def _place(found: Timeline, target: str) -> str:
+    """What the times are of."""
+    return (
+        target if found.chip is None else f"{found.chip['chip']} with {found.chip['stack']}, {found.chip['precision']}"
+    )
+
+
 def trace(found: Timeline, target: str) -> dict[str, Any]:
     """The timeline in Chrome's trace format ("Trace Event Format" of the Chromium project), for ``chrome://tracing`` and
     https://ui.perfetto.dev: one process for the estimate, one for this machine, a row an engine in each; times in µs."""
     engines = sorted({task.engine for batch in found.batches for task in batch.schedule.tasks})
     names = {
-        1: f"ESTIMATE for {target}, not a measurement",
+        1: f"ESTIMATE for {_place(found, target)}, not a measurement",
         2: "this machine, simulating: says nothing about the target",
     }
     events: list[dict[str, Any]] = []
@@ -178,13 +213,16 @@ def trace(found: Timeline, target: str) -> dict[str, Any]:
     walls = [begin for batch in found.batches for begin, _ in batch.walls]
     zero = min(walls, default=0.0)
     for batch in found.batches:
+        ends = {} if batch.time is None else {"low": batch.time.low, "high": batch.time.high}
+        share = 0.0 if batch.time is None or not batch.time.us else 1 / batch.time.us
         for task, start in zip(batch.schedule.tasks, batch.schedule.starts, strict=True):
             told = {"phase": batch.phase, "chunk": task.chunk, "stage": task.stage}
             row = engines.index(task.engine)
             name = f"{batch.phase} chunk {task.chunk}: {task.name}"
             event = {"name": name, "cat": batch.phase, "ph": "X", "tid": row}
             times = {"ts": batch.begin_us + start, "dur": task.us}
-            events.append({**event, "pid": 1, **times, "args": {"estimate": True, **told}})
+            interval = {f"{end}_us": us * share * task.us for end, us in ends.items()}
+            events.append({**event, "pid": 1, **times, "args": {"estimate": True, **told, **interval}})
             if batch.walls:
                 begin, end = batch.walls[task.number]
                 times = {"ts": 1e6 * (begin - zero), "dur": 1e6 * (end - begin)}
@@ -197,5 +235,6 @@ def trace(found: Timeline, target: str) -> dict[str, Any]:
             "schedule": found.schedule,
             "phases": [p.to_json() for p in found.phases()],
             "assumptions": found.assumptions,
+            **({} if found.chip is None else {"chip": dict(found.chip)}),
         },
     }

@@ -1,13 +1,20 @@
-"""What a run takes on a chip, for verbs that have a model and know what runs on the NPU."""
+"""What a run takes on a chip, for verbs that have a model and know what runs on the NPU, or that run a split decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from qdq_passes.decoder.look.record import Phase
 
+    from qdqtool.cost.choosing import Choice
+    from qdqtool.cost.estimating import Estimated
+    from qdqtool.cost.shapes import DecoderShape
+    from qdqtool.llm.folder.manifest import StaticModel
+    from qdqtool.llm.run.run_times import RunTime
     from qdqtool.verbs.groups import OnChip
 
 
@@ -34,9 +41,94 @@ def chip_time(model: ir.Model, asked: OnChip, *, on_cpu: Sequence[str], crossing
     from qdqtool.verbs.estimate import precision_of
 
     choice = profile_for(
-        load_chip(asked.chip), asked.stack, precision_of(model), decoder=False, from_specs=asked.from_specs
+        load_chip(asked.chip),
+        asked.stack,
+        asked.precision or precision_of(model),
+        decoder=False,
+        from_specs=asked.from_specs,
     )
     return of_graph(choice, Graph.of(copy_model(model)), on_cpu=on_cpu, crossings=crossings).to_json()
+
+
+class DecoderTimes:
+    """What runs of a split decoder's graphs take on a chip: the `RunTimes` of its session.
+
+    A static runtime takes a graph's run as long wherever it is in the text. One that takes prompts as they are, and tokens behind
+    any number of others, takes for a chunk what it adds to the prompt before it.
+
+    Args:
+        choice: chip and profile.
+        shape: of the decoder.
+        phases: those that the chip runs.
+    """
+
+    def __init__(self, choice: Choice, shape: DecoderShape, phases: Collection[Phase]) -> None:
+        self._choice, self._shape, self._phases = choice, shape, phases
+        self._known: dict[tuple[str, int, int, int], Estimated] = {}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Chip, runtime, precision, interval; what widens it, and what the profile stands in for."""
+        whole = self._estimated("decode", 1, 1, 1)
+        return {
+            "chip": self._choice.chip.name, "stack": self._choice.profile.stack, "precision": self._choice.precision,
+            "interval": 0.8, "widens": list(whole.prediction.widens), "notes": list(whole.notes),
+        }  # fmt: skip
+
+    def of(self, model: StaticModel, start: int, end: int) -> RunTime | None:
+        """The time of a run with the tokens from ``start`` up to ``end``; None of a phase that the chip does not run."""
+        from qdqtool.cost.decoders import STATIC_CONTEXT
+        from qdqtool.llm.run.run_times import RunTime
+
+        if model.phase not in self._phases:
+            return None
+        length = model.seq_len
+        if self._choice.profile.form == STATIC_CONTEXT.name:
+            spans = [(1, self._estimated(model.phase, length, model.ctx_len, length))]
+        elif model.phase == "decode":
+            spans = [(1, self._estimated("decode", 1, end, length))]
+        else:
+            spans = [(1, self._estimated("prefill", end, model.ctx_len, length))]
+            spans += [(-1, self._estimated("prefill", start, model.ctx_len, length))] if start else []
+        last = spans[0][1].prediction.span
+        us = 1000 * sum(sign * one.prediction.span.ms for sign, one in spans)
+        return RunTime(us=us, low=us * last.low / last.ms, high=us * last.high / last.ms)
+
+    def _estimated(self, phase: Phase, tokens: int, context: int, chunk: int) -> Estimated:
+        from qdqtool.cost.decoders import Call
+        from qdqtool.cost.estimating import of_decoder
+
+        key = (phase, tokens, context, chunk)
+        if key not in self._known:
+            call = Call(phase=phase, tokens=tokens, context=context, precision=self._choice.precision, chunk=chunk)
+            self._known[key] = of_decoder(self._choice, self._shape, call)
+        return self._known[key]
+
+
+def decoder_times(
+    folder: str | os.PathLike[str], asked: OnChip, phases: Collection[Phase] = ("prefill", "decode")
+) -> DecoderTimes | None:
+    """The times of a split decoder on a chip; None where no chip is asked.
+
+    Args:
+        folder: what `split` wrote; no weight is read.
+        asked: chip, runtime, precision (that of the graphs, or of float ones the first that was measured).
+        phases: those that the chip runs.
+
+    Raises:
+        UsageError: there is no such chip, or nobody measured language models on it.
+        UnsupportedError: the graphs do not tell the decoder's shape.
+    """
+    if asked.chip is None:
+        return None
+    from qdqtool.chips.loading import load_chip
+    from qdqtool.cost.choosing import profile_for
+    from qdqtool.verbs.work.decoder_shapes import decoder_precision, decoder_shape
+
+    path = os.fspath(folder)
+    precision = asked.precision or decoder_precision(path)
+    choice = profile_for(load_chip(asked.chip), asked.stack, precision, decoder=True, from_specs=asked.from_specs)
+    return DecoderTimes(choice, decoder_shape(path), phases)
 
 
 def time_line(found: dict[str, Any] | Any) -> str:

@@ -15,7 +15,13 @@ from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.npu.units.verdict import CPU
 
 from qdqtool import api
+from qdqtool.chips.loading import load_chip
+from qdqtool.cost.choosing import profile_for
+from qdqtool.cost.decoders import Call
+from qdqtool.cost.estimating import of_decoder
 from qdqtool.llm import Session
+from qdqtool.llm.folder.manifest import read_manifest
+from qdqtool.verbs.work.decoder_shapes import decoder_shape
 from tests.cases.cli_helpers import cli
 from tests.cases.tiny_decoder import VOCABULARY, Form, folder, words
 from tests.golden_messages.refusal import refusal
@@ -243,6 +249,58 @@ def test_the_commands_tell_placement_and_timeline(tmp_path: Path) -> None:
     own = str(quantized("scatter") / "manifest.json")
     over = cli("generate", path, "--prompt-ids", words_, *device, "--trace", own, "--overwrite", code=2)
     assert "belongs to" in over.err
+
+
+@pytest.mark.parametrize(
+    ("chip", "stack", "more"),
+    [("8 Elite", "genie", ()), ("8 Gen 3", "llm.npu", ("--arrange", "linear"))],
+    ids=["static", "pipelined"],
+)
+def test_the_schedule_of_a_chip_takes_what_estimate_says(
+    chip: str, stack: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    path, trace = quantized("scatter"), tmp_path / "trace.json"
+    on = ("--chip", chip, "--stack", stack)
+    ids, count = IDS[:24], 4
+    told = cli(
+        "generate", path, "--prompt-ids", ",".join(map(str, ids)), "--max-new", count, "--device", "npusim", "--target", TARGET,
+        *more, *on, "--trace", trace, "--json",
+    ).json  # fmt: skip
+    phases = {phase["phase"]: phase for phase in told["timeline"]["phases"]}
+    graphs = {model.phase: model for model in read_manifest(path).models if model.name in told["runs"]}
+    chunk, context = graphs["prefill"].seq_len, graphs["decode"].ctx_len
+    choice = profile_for(load_chip(chip), stack, told["timeline"]["chip"]["precision"], decoder=True)
+    shape = decoder_shape(str(path))
+
+    def ms(phase: Any, tokens: int, held: int) -> float:
+        call = Call(phase=phase, tokens=tokens, context=held, precision=choice.precision, chunk=chunk)
+        return of_decoder(choice, shape, call).prediction.span.ms
+
+    held = [context] * (count - 1) if stack == "genie" else [len(ids) + n for n in range(1, count)]
+    assert phases["prefill"]["estimated_us"] == pytest.approx(1000 * ms("prefill", len(ids), context))
+    assert phases["decode"]["estimated_us"] == pytest.approx(1000 * sum(ms("decode", 1, each) for each in held))
+    for phase in phases.values():
+        assert phase["low_us"] < phase["estimated_us"] < phase["high_us"]
+        assert phase["estimated_us"] == pytest.approx(phase["out_of_order_us"])
+    written = json.loads(trace.read_text(encoding="utf-8"))
+    spans = [event for event in written["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
+    total = sum(phase["estimated_us"] for phase in phases.values())
+    assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(total)
+    assert all(event["args"]["low_us"] <= event["dur"] <= event["args"]["high_us"] for event in spans)
+    assert choice.chip.name in written["otherData"]["what"]
+
+
+def test_a_chip_of_a_part_of_the_phases() -> None:
+    ids = ",".join(map(str, IDS[:20]))
+    given = ("generate", quantized("scatter"), "--prompt-ids", ids, "--max-new", "2", "--chip", "8 Elite")
+    some = cli(*given, "--prefill-device", "npusim", "--target", TARGET, "--json").json["timeline"]["phases"]
+    assert ["low_us" in phase for phase in some] == [True, False]
+    shown = cli(*given, "--device", "npusim", "--target", TARGET).out
+    assert "Snapdragon 8 Elite with genie, w" in shown
+    assert "prefill: about" in shown
+    assert "80 % of measurements between" in shown
+    assert "--device npusim" in cli(*given, code=2).err
+    assert "calibrate-chip" in cli(*given[:-1], "M3", "--device", "npusim", "--target", TARGET, code=2).err
 
 
 def test_perplexity_is_the_same_on_the_device(tmp_path: Path) -> None:
