@@ -57,6 +57,7 @@ class Question:
         new: tokens of an answer.
         limits: to be kept.
         buckets: lists of chunks that may be compiled for; None for all of the usual lengths.
+        placements: those that may be taken; () for all that the chip's profiles know.
     """
 
     shape: DecoderShape
@@ -67,11 +68,16 @@ class Question:
     new: int = 256
     limits: Limits = Limits()
     buckets: tuple[tuple[int, ...], ...] | None = None
+    placements: tuple[Placement, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing (UsageError)."""
+        """Refuse numbers that mean nothing, and placements that nobody measured (UsageError)."""
         if not self.contexts or not self.prompts or min(*self.contexts, *self.prompts, self.new) < 1:
             raise UsageError("a context, a prompt or an answer without tokens", hint="give at least 1")
+        known = placements_of(self.chip, self.profile)
+        if unknown := [one for one in self.placements if one not in known]:
+            what = f"nobody measured {unknown[0]} on {self.chip.name} with {self.profile.stack}"
+            raise UsageError(what, hint=f"there is --placement {' or '.join(known)}; another --stack may know more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +190,12 @@ def _marked(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(replace(one, front=one in front) for one in found)
 
 
+def placements_of(chip: Chip, profile: Profile) -> tuple[Placement, ...]:
+    """Who may compute what under a profile, where a CPU beside the NPU was measured as well."""
+    first: Placement = "linear" if profile.form == PIPELINED_LINEAR.name else "whole"
+    return (first,) if beside(chip, profile) is None else (first, "prefill")
+
+
 def _options(asked: Question) -> Iterator[tuple[str, Placement, tuple[int, ...], int]]:
     """(precision, placement, chunks, context)."""
     form = asked.profile.form
@@ -192,11 +204,8 @@ def _options(asked: Question) -> Iterator[tuple[str, Placement, tuple[int, ...],
         lists = ((),)
     elif form == PIPELINED_LINEAR.name:
         lists = tuple(one for one in lists if len(one) == 1) or (max(lists, key=len)[-1:],)
-    placements: tuple[Placement, ...] = ("linear",) if form == PIPELINED_LINEAR.name else ("whole",)
-    if beside(asked.chip, asked.profile) is not None:
-        placements += ("prefill",)
     for precision in precisions_of(asked.profile):
-        for placement in placements:
+        for placement in asked.placements or placements_of(asked.chip, asked.profile):
             for context in sorted(set(asked.contexts)):
                 for chunks in lists:
                     if not chunks or max(chunks) <= context:

@@ -17,6 +17,7 @@ from qdqtool.verbs.split import Split, lengths, size
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
+    from qdqtool.cost.memory_of_shape import Placement
     from qdqtool.cost.plan_page import PlanReport
     from qdqtool.cost.planning import Axis, Candidate, Question
     from qdqtool.cost.shapes import DecoderShape
@@ -59,6 +60,20 @@ def axes(text: str) -> tuple[Axis, ...]:
     names = [part.strip() for part in text.split(",")]
     if wrong := [name for name in names if name not in get_args(Axis)]:
         raise ValueError(f"{wrong[0]!r} is no axis; write {','.join(get_args(Axis))}")
+    return tuple(names)  # type: ignore[arg-type]
+
+
+def placements(text: str) -> tuple[Placement, ...]:
+    """``"whole,prefill"`` → the placements.
+
+    Raises:
+        ValueError: one is none.
+    """
+    from qdqtool.cost.memory_of_shape import Placement
+
+    names = [part.strip() for part in text.split(",")]
+    if wrong := [name for name in names if name not in get_args(Placement)]:
+        raise ValueError(f"{wrong[0]!r} is no placement; write {','.join(get_args(Placement))}")
     return tuple(names)  # type: ignore[arg-type]
 
 
@@ -112,6 +127,12 @@ class Plan(Verb["PlanReport"]):
         read=duration,
     )
     tokens_per_second: float | None = option(None, "Least rate of tokens at the end of the context.", value="RATE")
+    placement: Sequence[Placement] = option(
+        (),
+        "Take one of these alone: whole, linear, prefill; the table has what each costs.",
+        value="WHO,…",
+        read=placements,
+    )
     what_if: Sequence[Axis] = option(
         (),
         "Show the best at each place of these axes alone: precision, placement, chunk, context.",
@@ -170,7 +191,7 @@ class Plan(Verb["PlanReport"]):
         return Question(
             shape=source.shape, chip=chip, profile=chosen.profile, contexts=contexts,
             prompts=tuple(self.prompt), new=self.new, limits=limits,
-            buckets=None if source.graphs is None else (source.graphs[0],),
+            buckets=None if source.graphs is None else (source.graphs[0],), placements=tuple(self.placement),
         )  # fmt: skip
 
     def _source(self) -> _Source:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import runpy
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +25,10 @@ from qdqtool.cost.planning import Limits, Question, best_of, candidates
 from qdqtool.cost.precisions import precisions_of
 from qdqtool.cost.shapes import read_shape
 from qdqtool.io.models.load import load
+from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.verbs.plan import Plan, duration
 from tests.cases.cli_helpers import cli
+from tests.cases.random_decoders import Kind, random_decoder
 from tests.dial import examples
 from tests.golden_messages.refusal import refusal
 
@@ -128,59 +132,37 @@ def test_the_shape_of_a_graph() -> None:
         shape_of_model(load(ROOT / "sample_models" / "vit_block.onnx"), "vit")
 
 
-def built(folder: Path, *sizes: str) -> Path:
-    """A decoder with random weights."""
-    path, before = folder / "random.onnx", sys.argv
-    sys.argv, sys.path[:0] = ["", str(path), *sizes], [str(ROOT / "sample_models")]
-    try:
-        runpy.run_path(str(ROOT / "sample_models" / "qwen2_shape.py"), run_name="__main__")
-    finally:
-        sys.argv = before
-        sys.path.remove(str(ROOT / "sample_models"))
+def chip_of_small_sessions(chip: str, share: float, session: int, path: Path) -> Path:
+    """The chip's file, but what a session addresses is a share of ``session`` bytes."""
+    text = (ROOT / "qdqtool" / "chips" / "qualcomm" / f"{chip}.toml").read_text(encoding="utf-8")
+    small = f"\\g<1>{share * session / 2**30:.9f}"
+    changed, count = re.subn(r"(\[hardware\.addressable_gb\]\nvalue = )[\d.]+", small, text)
+    assert count == 1
+    path.write_text(changed, encoding="utf-8")
     return path
 
 
-SIZES = (
-    "--layers",
-    "2",
-    "--hidden",
-    "64",
-    "--heads",
-    "4",
-    "--kv-heads",
-    "2",
-    "--intermediate",
-    "128",
-    "--vocab",
-    "300",
-)
+def model_of(kind: Kind | None, folder: Path) -> Path:
+    """A decoder with random weights, or the bundled one."""
+    return SAMPLE if kind is None else random_decoder(folder / f"{kind}.onnx", kind)
+
+
+def planned(model: Path, chip: str | Path, stack: str, *more: str) -> Any:
+    said = ("plan", model, "--chip", chip, "--stack", stack, "--context", "128", "--prompt", "20,60", "--new", "8")
+    return cli(*said, *more, "--json").json
 
 
 @pytest.mark.parametrize(
-    ("model", "place"),
-    [(None, PLACES[0]), (SIZES, PLACES[0]), (SIZES, PLACES[1]), (SIZES, PLACES[2])],
-    ids=["llama", "random-whole", "random-linear", "random-streaming"],
+    ("kind", "place"),
+    [(None, PLACES[0]), ("grouped", PLACES[1]), ("plain", PLACES[2])],
+    ids=["llama", "grouped-linear", "plain-streaming"],
 )
 def test_printed_commands_run(
-    model: tuple[str, ...] | None, place: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Kind | None, place: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = SAMPLE if model is None else built(tmp_path, *model)
+    path = model_of(kind, tmp_path)
     monkeypatch.chdir(tmp_path)
-    said = (
-        "plan",
-        path,
-        "--chip",
-        place[0],
-        "--stack",
-        place[1],
-        "--context",
-        "128",
-        "--prompt",
-        "20,60",
-        "--new",
-        "8",
-    )
-    told = cli(*said, "--json", "--html", "plan.html").json
+    told = planned(path, *place, "--html", "plan.html")
     assert told["runnable"]
     assert len(told["commands"]) == 2
     page = Path("plan.html").read_text(encoding="utf-8")
@@ -188,12 +170,72 @@ def test_printed_commands_run(
     assert "src=" not in page
     environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     for line in told["commands"]:
+        if kind is not None:
+            cli(*shlex.split(line)[1:])
+            continue
         done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, line + done.stderr
-    again = cli(
-        "plan", Path(told["commands"][0].split("--output ")[1].split()[0]), *said[2:6], "--prompt", "60", "--new", "8"
-    )
+    folder = Path(told["commands"][0].split("--output ")[1].split()[0])
+    again = cli("plan", folder, "--chip", place[0], "--stack", place[1], "--prompt", "60", "--new", "8")
     assert "qdqtool quantize" in again.out
+
+
+#: (chip, runtime, placement, what `generate` is told so that it runs so).
+PLACEMENTS = [
+    ("snapdragon_8_elite", "genie", "whole", ()),
+    ("snapdragon_8_elite", "genie", "prefill", ("--decode-device", "cpu")),
+    ("snapdragon_8_gen_3", "llm.npu", "linear", ("--arrange", "linear")),
+    ("snapdragon_8_elite", "qnn_context_binary", "whole", ()),
+]
+#: In every run: placements beside the first, a decoder in parts.
+FEW = {("plain", "prefill", 1.0), ("normed", "linear", 0.75)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "share"),
+    [
+        pytest.param(
+            kind, place, share, id=f"{kind or 'llama'}-{place[1]}-{place[2]}-{share}",
+            marks=() if (kind, place[2], share) in FEW else pytest.mark.extra,
+        )
+        for kind in (None, "grouped", "normed", "plain") for place in PLACEMENTS for share in (1.0, 0.75, 0.5)
+    ],
+)  # fmt: skip
+def test_commands_of_every_placement_run_in_parts_as_well(
+    kind: Kind | None,
+    place: tuple[str, str, str, tuple[str, ...]],
+    share: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a session holds a share of what the whole decoder needs, the plan has parts; and what came out is generated with."""
+    name, stack, placement, more = place
+    path = model_of(kind, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    chip: str | Path = name
+    told = planned(path, chip, stack, "--placement", placement)
+    if share < 1:
+        chip = chip_of_small_sessions(name, share, told["best"]["memory"]["session"], tmp_path / "small.toml")
+        told = planned(path, chip, stack, "--placement", placement)
+    assert told["best"]["placement"] == placement
+    count = told["best"]["memory"]["sessions"]
+    assert (count > 1) == (share < 1) == ("--parts" in told["commands"][0])
+    for line in told["commands"]:
+        cli(*shlex.split(line)[1:])
+    folder = Path(shlex.split(told["commands"][-1].split("--output ")[1])[0])
+    assert {len(model.parts) for model in read_manifest(folder).models} == {count}
+    assert any(" ".join(more) in note for note in told["notes"])
+    if kind in (None, "grouped"):
+        on = ("--device", "npusim", "--target", load_chip(chip).target or "", *more, "--chip", chip, "--stack", stack)
+        cli("generate", folder, "--prompt-ids", ",".join(map(str, range(1, 30))), "--max-new", "2", *on)
+
+
+def test_a_placement_that_nobody_measured() -> None:
+    with refusal(UsageError):
+        Plan("Llama3.2-1B", chip="Krackan", placement=("prefill",)).run()
+    cli("plan", "Llama3.2-1B", "--chip", "Krackan", "--placement", "all", code=2)
+    found = Plan("Llama3.2-1B", chip="8 Elite", placement=("prefill",)).run()
+    assert {one.placement for one in found.candidates} == {"prefill"}
 
 
 def test_a_name_without_a_model() -> None:
