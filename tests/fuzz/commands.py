@@ -38,7 +38,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "compare": ("o.onnx m.onnx --data d.npz", "m.onnx o.onnx --data d.npz --mode local", "m.onnx m.onnx --data random:1 --json"),
     "analyze": ("m.onnx --target {target}", "m.onnx --target {target} --json"),
     "plan": ("m.onnx --chip snapdragon_8_elite", "m.onnx --chip snapdragon_8_elite --json"),
-    "estimate": ("m.onnx --chip snapdragon_8_elite --stack qnn_dlc",),
+    "estimate": ("m.onnx --chip snapdragon_8_elite --stack qnn_dlc", "split --chip snapdragon_8_elite --stack genie"),
     "compile": ("IO --target {target}",), "lower": ("IO --target {target}",),
     "simulate": ("m.onnx --target {target} --data d.npz", "m.onnx --target {target} --data random:1 --json"),
     "split": ("m.onnx -o out --prefill 4 --decode 1 --context 8", "m.onnx -o out --prefill 2,4 --context 16 --parts 2"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from qdqtool.llm.plan.schedules import Schedule, StagePlan, Task, scheduled, tasks_of
+from qdqtool.llm.run.run_times import RunTime, shared_out
 from qdqtool.llm.run.timeline import Timeline, trace
 from qdqtool.llm.run.workers import execute
 
@@ -101,6 +103,23 @@ def test_schedules_are_feasible_and_out_of_order_is_never_longer(seed: int) -> N
     assert found["out-of-order"].us <= found["in-order"].us <= found["sequential"].us == sum(t.us for t in tasks)
     busiest = max(found["in-order"].busy.values())
     assert found["out-of-order"].us >= busiest
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_schedule_that_lasts_as_long_as_is_told_has_the_same_order(seed: int) -> None:
+    found = scheduled(random_tasks(seed), "out-of-order")
+    slower = found.lasting(4 * found.us)  # a power of two: nothing is rounded
+    assert slower.us == 4 * found.us
+    assert slower.orders == found.orders
+    assert_feasible(slower)
+
+
+def test_a_known_time_is_shared_out_in_proportion() -> None:
+    assert [plan.us for plan in shared_out(LAYER, 24.0)] == [2.0, 8.0, 6.0, 8.0]
+    assert [plan.us for plan in shared_out([replace(plan, us=0.0) for plan in LAYER], 8.0)] == [2.0] * 4
+    one, other = RunTime(us=2.0, low=1.0, high=4.0), RunTime(us=3.0, low=2.0, high=5.0)
+    assert RunTime.both(one, other) == RunTime(us=5.0, low=3.0, high=9.0)
+    assert RunTime.both(one, None) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
