@@ -121,6 +121,8 @@ def own_rows(rows: Sequence[Row], base: Chip) -> tuple[list[Own], list[tuple[Row
             )
         elif row.phase == "prefill" and not row.seq_len:
             passed.append((row, "a prefill of unknown length"))
+        elif row.off_npu:
+            passed.append((row, f"{row.off_npu} of its operators did not run on the NPU"))
         else:
             found.append(Own(row, row.stack, precision, shape))
     return sorted(found, key=lambda own: (*map(str, own.key), own.ms)), passed

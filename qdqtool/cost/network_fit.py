@@ -1,8 +1,9 @@
 """The fit of the networks' form to measured rows: shared coefficients, and how precisions, runtimes, chips and networks differ.
 
 log θ = base + precision + runtime + runtime·precision + chip (speed, and three groups of coefficients), each also by precision;
-log ms = log form(θ) + network + network·precision + network·runtime. All have Gaussian priors: precisions are multipliers of what
-float tells, chips differ by few numbers, and a network without rows adds the distance between networks to its interval."""
+log ms = log form(θ) + network, and what of it differs by precision, by runtime, and by both.
+All have Gaussian priors: precisions are multipliers of what float tells, chips differ by few numbers, and a network without rows
+adds the distance between networks to its interval."""
 
 from __future__ import annotations
 
@@ -38,8 +39,9 @@ MULTIPLIERS = {
 }  # fmt: skip
 #: Standard deviations of logarithms: of the prior, of multipliers, between chips, and of networks around the form.
 SPREAD = {
-    "base": 0.4, "precision": 0.3, "stack": 0.3, "stack precision": 0.15, "chip": 0.7, "chip precision": 0.25,
-    "chip stack": 0.08, "group": 0.3, "group precision": 0.15, "network": 0.18, "network precision": 0.08, "network stack": 0.08,
+    "base": 0.4, "precision": 0.3, "stack": 0.5, "stack precision": 0.15, "chip": 0.7, "chip precision": 0.15,
+    "chip stack": 0.03, "group": 0.3, "group precision": 0.4, "network": 0.22, "network precision": 0.03, "network stack": 0.05,
+    "network stack precision": 0.05,
 }  # fmt: skip
 #: Of log ms of a row around the form and all effects.
 NOISE = 0.07
@@ -92,6 +94,8 @@ def effects_of(place: Place, network: str = "") -> Iterator[Effect]:
         yield Effect(("network", network), None, none, SPREAD["network"])
         yield Effect(("network precision", network, precision), None, none, SPREAD["network precision"])
         yield Effect(("network stack", network, stack), None, none, SPREAD["network stack"])
+        own = ("network stack precision", network, stack, precision)
+        yield Effect(own, None, none, SPREAD["network stack precision"])
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,12 @@ class Seen:
 
 
 def seen(rows: Sequence[Row], amounts: Mapping[str, Amounts]) -> list[Seen]:
-    """The rows that the form can be fitted to, one of each measurement that stands there under several boards."""
+    """The rows that the form can be fitted to: all of a network on the NPU, and one of each measurement that stands there under
+    several boards."""
     found: dict[tuple[object, ...], Seen] = {}
     for row in rows:
         known = row.stack in STACKS and row.precision in PRECISIONS and row.model in amounts
-        if known and not row.phase and not row.suspect and row.chip:
+        if known and not row.phase and not row.suspect and not row.off_npu and row.chip:
             place = row.chip, row.stack, row.precision
             found.setdefault((*place, row.model, row.value), Seen(row, place, amounts[row.model]))
     return list(found.values())

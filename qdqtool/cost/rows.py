@@ -34,6 +34,7 @@ class Row:
         batch: inputs at once.
         month: when it was measured, ``2026-02``; "" where it is not told.
         source: where it was read.
+        off_npu: operators that ran elsewhere, on the CPU or the GPU.
         suspect: whether it contradicts its own table.
         duplicate: whether the same measurement stands under another name as well.
     """
@@ -55,6 +56,7 @@ class Row:
     batch: int = 1
     month: str = ""
     source: str = ""
+    off_npu: int = 0
     suspect: bool = False
     duplicate: bool = False
 
@@ -91,6 +93,7 @@ class Row:
             batch=int(data.get("batch") or 1),
             month=str(data.get("month") or ""),
             source=str(data.get("source") or ""),
+            off_npu=int(data.get("off_npu") or 0),
             suspect=bool(data.get("suspect")),
             duplicate=bool(data.get("duplicate")),
         )

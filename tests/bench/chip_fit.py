@@ -46,7 +46,7 @@ def _networks(rows: Sequence[Row]) -> list[tuple[str, Profile]]:
     usable = seen(rows, public_networks())
     found = NetworkFit(usable)
     scales = scale_of(leave_out(usable, precision=False))
-    own = math.sqrt(sum(SPREAD[key] ** 2 for key in ("network", "network precision", "network stack")))
+    own = math.sqrt(sum(SPREAD[key] ** 2 for key in SPREAD if key.startswith("network")))
     totals = np.array([amounts.totals for amounts in public_networks().values()])
     training = {name: (0.0, float(totals[:, at].max())) for at, name in enumerate(NAMES) if totals[:, at].max() > 1}
     profiles = []

@@ -96,6 +96,16 @@ def _entries(document: Mapping[str, Json]) -> Iterator[Entry]:
                     yield Entry(str(model.get("name") or ""), precision, device, chip, runtime, job)
 
 
+def _elsewhere(details: Mapping[str, Json]) -> int:
+    """Operators on the GPU and the CPU: ``layer_counts``, before 2025 ``layer_info``."""
+    counts, before = mapping(details.get("layer_counts")), mapping(details.get("layer_info"))
+    found = [
+        *(counts.get(unit) for unit in ("gpu", "cpu")),
+        *(before.get(f"layers_on_{unit}") for unit in ("gpu", "cpu")),
+    ]
+    return sum(count for count in found if isinstance(count, int) and count > 0)
+
+
 def _rows(source: Source, entry: Entry, alone: bool) -> Iterator[Row]:
     """The rows of a job; none where it failed. ``alone``: the file has no other component."""
     details = mapping(entry.details)
@@ -109,7 +119,8 @@ def _rows(source: Source, entry: Entry, alone: bool) -> Iterator[Row]:
     }
     for key, factor in (("inference_time_milliseconds", 1.0), ("inference_time", 1e-3)):
         if details.get(key) not in (None, "null"):
-            yield Row(id=entry.name, value=source.positive(details[key], entry.name, key) * factor, **common)
+            value = source.positive(details[key], entry.name, key) * factor
+            yield Row(id=entry.name, value=value, off_npu=_elsewhere(details), **common)
             break
     listed = details.get("llm_metrics") or details
     for metrics in map(mapping, listed if isinstance(listed, list) else [listed]):

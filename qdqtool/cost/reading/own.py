@@ -13,10 +13,10 @@ from qdqtool.cost.rows import Row
 NAME = "own CSV or JSON"
 WANTED = (
     "a CSV or JSON list needs the column value (with unit), ms or tok_s, and may have id, model, stack, precision, chip, "
-    "device, phase, seq_len, ctx, out_tokens, batch"
+    "device, phase, seq_len, ctx, out_tokens, batch, off_npu"
 )
 _TIMES = ("value", "ms", "us", "s", "tok_s")
-_COUNTS = ("seq_len", "ctx", "out_tokens", "batch")
+_COUNTS = ("seq_len", "ctx", "out_tokens", "batch", "off_npu")
 _TEXTS = ("model", "stack", "precision", "chip", "device", "component", "month", "source")
 _NO_RUNS = ("op", "spec", "aux")
 _METRICS = {"ms": ("latency", "latency_total"), "tok/s": ("throughput",)}

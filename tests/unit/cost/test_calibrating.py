@@ -52,6 +52,8 @@ def told(chip: Chip, model: str, precision: str) -> tuple[float, float]:
 def test_two_rows_move_the_speed_of_a_new_chip() -> None:
     own, passed = own_rows([row("net1", 3 * NETS["net1"]), row("net7", 3 * NETS["net7"]), row("net1", 1, "int3")], BASE)
     assert [reason for _, reason in passed] == ["Base has no profile of 'rt int3'; it has rt float, rt w8a8"]
+    elsewhere = replace(row("net1", 1), off_npu=70)
+    assert own_rows([elsewhere], BASE) == ([], [(elsewhere, "70 of its operators did not run on the NPU")])
     found = calibrated([BASE, OTHER], BASE, NEW, own, {})
     assert {each.carried for each in found.profiles} == {"base"}
     assert told(found, "net4", "float")[0] == pytest.approx(3 * NETS["net4"], rel=0.05)

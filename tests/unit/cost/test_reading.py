@@ -45,7 +45,7 @@ precisions:
       Nimbus-Net:
         performance_metrics:
           Board A (Proxy):
-            tflite: {job_id: j1, job_status: Passed, inference_time_milliseconds: 2.5}
+            tflite: {job_id: j1, job_status: Passed, inference_time_milliseconds: 2.5, layer_counts: {total: 9, npu: 6, cpu: 3}}
             onnx: {job_id: j2, job_status: Failed}
   w4a16:
     components:
@@ -62,7 +62,7 @@ models:
 - name: Encoder
   performance_metrics:
   - reference_device_info: {name: Board A, os: '14', chipset: Snapdragon 1}
-    torchscript_onnx_qnn: {inference_time: 1500.0, precision: fp16}
+    torchscript_onnx_qnn: {inference_time: 1500.0, precision: fp16, layer_info: {layers_on_npu: 5, layers_on_gpu: 2, layers_on_cpu: 0}}
     torchscript_onnx_tflite: {inference_time: 'null', precision: fp16}
 - name: Decoder
   performance_metrics:
@@ -143,6 +143,8 @@ def test_llama_bench_in_all_of_its_outputs(tmp_path: Path, text: str, about: tup
         (PERF, "", "tokens", [("", 0, 0), ("prefill", 128, 4096), ("decode", 4096, 4096)]),
         (PERF, "", "about", [("Nimbus-Net", "", "tflite", "w8a8", "Board A (Proxy)", "", "")]
          + [("Nimbus-Net", "", "genie", "w4a16", "Board B", "", "")] * 2),
+        (PERF, "", "off_npu", [3, 0, 0]),
+        (PERF_2024, "", "off_npu", [2, 0, 0]),
         (PERF_2024, "", "ms", [1.5, 90.0, 125.0]),
         (PERF_2024, "", "about", [("", name, "qnn_dlc", precision, "Board A", "Snapdragon 1", "")
                                   for name, precision in [("Encoder", "fp16"), ("Decoder", ""), ("Decoder", "")]]),
