@@ -5,34 +5,27 @@ All regions stand side by side in one model (a few, where weights are large), on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
-from qdq_passes.graph.edit import copy_model
-from qdq_passes.graph.uses import all_values, is_constant, label
 from qdq_passes.numerics.agreement import Accumulator, worst_first
 from qdq_passes.numerics.arrays import Array
-from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.masked import may_hide, seen
-from qdqtool.comparison.region_model import CAUSES, Cause, Recipe, RegionModel, bounds_of
-from qdqtool.comparison.regions import Region, Shapes, regions_of
-from qdqtool.comparison.replaying import Replayed, replay
+from qdqtool.comparison.region_model import CAUSES, Cause, Recipe, RegionModel
+from qdqtool.comparison.regions import Region
+from qdqtool.comparison.replaying import Replayed
 from qdqtool.comparison.report import Causes, LocalComparison, LocalNode
+from qdqtool.comparison.sides import Sides, grouped, prepared_otherwise
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.session import Session, open_session
-from qdqtool.runtime.taps import Taps, float_tensors
-
-#: Regions run together until their constants have so many bytes: each of up to seven sessions keeps a copy of them.
-GROUP_BYTES = 128 << 20
-#: Preparation moves float outputs by their rounding alone; below so many dB it changed what the model computes.
-PREPARED_DB = 60.0
+from qdqtool.runtime.taps import Taps
 
 
 def compare_local(
@@ -59,24 +52,10 @@ def compare_local(
     Raises:
         UsageError: the models have no tensor in common, or there is no sample.
     """
-    history = replay(a, b, ranges, inputs)
+    sides = Sides.of(a, b, ranges, inputs)
+    history, recipe, found, reference = sides.history, sides.recipe, sides.regions, sides.reference
     warnings = list(history.warnings)
-    tested, reference = _inferred(b), _inferred(history.reference)
-    known = _shapes(reference)
-    recipe = Recipe(
-        model=tested,
-        known=known,
-        constants=_constants(reference),
-        is_prepared=history.is_prepared,
-        moved=history.moved or {},
-        bounds=bounds_of(reference),
-    )
-    found = regions_of(tested, known)
-    if not found.regions:
-        raise UsageError(
-            "no node of B writes a tensor that A has", hint="give the float model and a quantized form of it"
-        )
-    groups = list(_groups(tested, found.regions))
+    groups = list(grouped(recipe.model, found.regions))
     kept = feeds if len(groups) == 1 or isinstance(feeds, Feeds) else list(feeds)
     nodes, samples = list[LocalNode](), 0
     total = feeds.count if isinstance(feeds, Feeds) else None
@@ -85,7 +64,7 @@ def compare_local(
         samples = 0
         for feed in kept:
             if not samples and not number and history.is_prepared:
-                warnings += _prepared_otherwise(a, reference, feed, threads)
+                warnings += prepared_otherwise(a, reference, feed, threads)
             bench.add(feed)
             samples += 1
             if progress is not None:
@@ -226,72 +205,3 @@ class _Bench:
         """The figures of each region."""
         assumed = self.variants["none"][0].assumed
         return [s.node(is_assumed=s.region.name in assumed, moved_is_known=self.moved_is_known) for s in self.sums]
-
-
-def _groups(model: ir.Model, regions: list[Region]) -> Iterator[list[Region]]:
-    """Consecutive regions, until their constants have `GROUP_BYTES`."""
-    sizes: dict[str, int] = {}
-    for node in model.graph:
-        constants = [v for v in _feeding(node) if v.const_value is not None]
-        sizes[label(node)] = sum(v.const_value.nbytes for v in constants if v.const_value is not None)
-    group, size = list[Region](), 0
-    for region in regions:
-        own = sum(sizes.get(name, 0) for name in region.nodes)
-        if group and size + own > GROUP_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(region)
-        size += own
-    yield group
-
-
-def _feeding(node: ir.Node) -> list[ir.Value]:
-    """The constants that ``node`` reads, through pairs."""
-    found, todo = list[ir.Value](), [v for v in node.inputs if v is not None]
-    while todo:
-        value = todo.pop()
-        producer = value.producer()
-        if is_constant(value):
-            found.append(value)
-        elif producer is not None and producer.op_type.endswith(("QuantizeLinear", "DequantizeLinear")):
-            todo += [v for v in producer.inputs[:1] if v is not None]
-    return found
-
-
-def _inferred(model: ir.Model) -> ir.Model:
-    copy = copy_model(model)
-    run_pipeline(copy, "infer-shapes")
-    return copy
-
-
-def _shapes(model: ir.Model) -> Shapes:
-    shapes: dict[str, tuple[int | str | None, ...] | None] = {}
-    values = {v.name: v for v in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs))}
-    for name in float_tensors(model):
-        shape = values[name].shape
-        shapes[name] = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape.dims)
-    return shapes
-
-
-def _constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    return {v.name: v.const_value for v in all_values(model) if v.name and v.const_value is not None}
-
-
-def _prepared_otherwise(a: ir.Model, reference: ir.Model, feed: Mapping[str, Array], threads: int) -> list[str]:
-    """What to say where preparing the float model changed what it computes: no node is to blame for that."""
-    outputs = [v.name for v in a.graph.outputs if v.name and v.name in {w.name for w in reference.graph.outputs}]
-    found = []
-    with_a, with_reference = (Taps(model, outputs, threads=threads) for model in (a, reference))
-    before, after = with_a.run(feed), with_reference.run(feed)
-    for name in outputs:
-        total = Accumulator()
-        if before[name].shape == after[name].shape:
-            total.add(before[name], after[name])
-            db = total.result().sqnr_db
-            if db is not None and db < PREPARED_DB:
-                found.append(
-                    f"preparing the float model changed its output {name} ({db:.1f} dB), which no node's figures hold"
-                )
-    with_a.session.close()
-    with_reference.session.close()
-    return found

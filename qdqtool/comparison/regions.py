@@ -29,12 +29,14 @@ class Region:
         op: its operator.
         nodes: names of all its nodes, in the order of the graph.
         results: what it writes, float values before any pair, by the tensor's name.
+        reads: tensors of the borders that it computes them from, in the order of the graph's inputs and nodes.
     """
 
     name: str
     op: str
     nodes: tuple[str, ...]
     results: dict[str, ir.Value]
+    reads: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,7 +77,7 @@ def regions_of(model: ir.Model, known: Shapes) -> Regions:
             continue
         results = {tensor_name(v): v for v in unit.last.outputs if v in at_border}
         if results:
-            region = _region(model, unit, results, at_border)
+            region = _region(model, unit, results, borders)
             owner |= dict.fromkeys(_nodes_behind(results, at_border), region.name)
             found.append(region)
         elif any(may_be_float(v) for v in unit.last.outputs):
@@ -114,14 +116,18 @@ def _candidates(model: ir.Model) -> list[ir.Value]:
     return found
 
 
-def _region(model: ir.Model, unit: Unit, results: dict[str, ir.Value], borders: Collection[ir.Value]) -> Region:
-    members = _nodes_behind(results, borders)
+def _region(model: ir.Model, unit: Unit, results: dict[str, ir.Value], borders: Mapping[str, ir.Value]) -> Region:
+    read = set[ir.Value]()
+    members = _nodes_behind(results, set(borders.values()), read)
     names = tuple(label(node) for node in model.graph if node in members)
-    return Region(name=label(unit.core), op=unit.core.op_type, nodes=names, results=results)
+    reads = tuple(name for name, value in borders.items() if value in read)
+    return Region(name=label(unit.core), op=unit.core.op_type, nodes=names, results=results, reads=reads)
 
 
-def _nodes_behind(results: Mapping[str, ir.Value], borders: Collection[ir.Value]) -> set[ir.Node]:
-    """The operators that compute ``results`` from borders, constants and values that are no floats."""
+def _nodes_behind(
+    results: Mapping[str, ir.Value], borders: Collection[ir.Value], read: set[ir.Value] | None = None
+) -> set[ir.Node]:
+    """The operators that compute ``results`` from borders, constants and values that are no floats; borders go to ``read``."""
     found: set[ir.Node] = set()
     todo = [node for v in results.values() if (node := v.producer()) is not None]
     seen = set(todo)
@@ -131,6 +137,8 @@ def _nodes_behind(results: Mapping[str, ir.Value], borders: Collection[ir.Value]
             found.add(node)
         for value in values_read(node):
             before = value.producer()
+            if value in borders and read is not None:
+                read.add(value)
             if value in borders or before is None or before in seen or is_constant(value):
                 continue
             if not may_be_float(value) and not is_quantization(before):

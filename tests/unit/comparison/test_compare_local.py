@@ -24,7 +24,7 @@ from qdqtool import api
 from qdqtool.calibrate.layer_sums import collect_statistics
 from qdqtool.calibrate.observer import Range
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.comparison import local
+from qdqtool.comparison import sides
 from qdqtool.comparison.local import compare_local
 from qdqtool.comparison.report import Causes, LocalComparison, LocalNode
 from qdqtool.io.models.provenance import PROVENANCE, Provenance, appended
@@ -221,7 +221,7 @@ def test_models_without_a_common_tensor_are_refused() -> None:
 def test_large_models_are_cut_into_groups_with_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     quantized = model(QUANTIZED, {"w1": W1, "w2": W2})
     whole = compare_local(float_net(), quantized, FEEDS)
-    monkeypatch.setattr(local, "GROUP_BYTES", 1)
+    monkeypatch.setattr(sides, "GROUP_BYTES", 1)
     ticks: list[tuple[int, int | None]] = []
     apart = compare_local(float_net(), quantized, iter(FEEDS), progress=lambda done, total: ticks.append((done, total)))
     assert apart.to_json() == whole.to_json()
