@@ -36,6 +36,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "encodings export": ("m.onnx -o out.json --format {format}", "m.onnx -o out.json --format {format} --float-model outf.onnx"),
     "encodings import": ("IO --encodings e.json",), "encodings convert": ("e.json -o out.json --format {format}",),
     "compare": ("o.onnx m.onnx --data d.npz", "m.onnx o.onnx --data d.npz --mode local", "m.onnx m.onnx --data random:1 --json"),
+    "explain": ("m.onnx --float o.onnx --data d.npz --samples 1", "o.onnx {value} --data random:1 --json"),
     "analyze": ("m.onnx --target {target}", "m.onnx --target {target} --json"),
     "plan": ("m.onnx --chip snapdragon_8_elite", "m.onnx --chip snapdragon_8_elite --json"),
     "estimate": ("m.onnx --chip snapdragon_8_elite --stack qnn_dlc", "split --chip snapdragon_8_elite --stack genie"),

@@ -4,6 +4,7 @@
 # RANGES: x=-1..1 y=0..4                  bound to @ranges: observed range per tensor
 # ENCODING: w {"dtype": "int4", …}        bound to @ranges: a ready encoding of one tensor (canonical JSON)
 # SAMPLE: {"x": [1, 2]}                 one sample of @data, the float inputs by name (JSON); @ranges is not bound then
+# FLOATS: w [[1.5, 2]]                   bound to @float: float values of a tensor
 # STATISTICS: conv {"absmax": [1, 2]}    bound to @statistics: what was seen of the input of one layer (JSON of its arrays)
 # TARGET: takes=Conv policy=region        bound to @target: see tests/golden/fake_target.py
 # SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
@@ -95,8 +96,11 @@ class Golden:
             statistics[name] = LayerStatistics(count=1, **arrays)  # type: ignore[arg-type]
         samples = [json.loads(line) for line in self.directives("SAMPLE")]
         data = [{name: np.array(values, np.float32) for name, values in sample.items()} for sample in samples]
+        floats = {name: ir.tensor(np.array(json.loads(data), np.float32)) for name, _, data in
+                  (line.partition(" ") for line in self.directives("FLOATS"))}  # fmt: skip
         return {
             "statistics": statistics,
+            "float": floats,
             **({"data": data, "runtime": Calibrator()} if data else {"ranges": ranges}),
             "target": FakeTarget.of(" ".join(self.directives("TARGET"))),
         }

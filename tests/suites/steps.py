@@ -167,6 +167,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "bound-attention-mask": (Row("bound-attention-mask{ranges=@ranges}"),),
     "correct-bias": (Row(f"{_ANNOTATE},insert-qdq,correct-bias{{statistics=@statistics}}", runs=True),),
     "observe": (Row("observe{data=@data runtime=@runtime}"),),
+    "requantize-constants": (Row("requantize-constants{floats=@float}", EXACT),),
     "round-weights": (Row(f"{_ANNOTATE},insert-qdq,round-weights{{statistics=@statistics}}", runs=True),),
     "smooth-activations": (Row("smooth-activations{statistics=@statistics}"),),
     "set-qdq": (Row(f"{_ANNOTATE},insert-qdq,set-qdq{{scale=0.25 zero-point=1}}", runs=True, without=_QDQ),),
@@ -216,6 +217,7 @@ INPUTS: dict[str, object] = {
     "floats": FakeTarget(floats=frozenset(schema.name for schema in onnx.defs.get_all_schemas())),
     # Of no layer, as the sizes of layers differ: what is done with statistics is tested in tests/properties/test_recover.py.
     "statistics": {},
+    "float": {},
 }
 
 

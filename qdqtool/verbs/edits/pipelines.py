@@ -43,6 +43,10 @@ class Opt(Editing, Samples, Findings, Edit):
     statistics: Path | None = option(
         None, "Binds @statistics, which `quantize --save-statistics` wrote.", value="FILE", use="read"
     )
+    float_model: Path | None = option(
+        None, "Binds @float, the float model that stored weights are quantized from.", value="FILE", use="read",
+        flags=("--float",),
+    )  # fmt: skip
     target: Path | None = option(None, "Binds @target.", value="T", use="read")
     verify_each: bool = option(True, "Verify after every pass, so that a message names the pass.")
     print_each: Path | None = option(
@@ -84,7 +88,12 @@ class Opt(Editing, Samples, Findings, Edit):
         from qdqtool.verbs.work.named import named_inputs
 
         model, _ = self.paths
-        files = {"ranges": self.ranges, "encodings": self.encodings, "statistics": self.statistics}
+        files = {
+            "ranges": self.ranges,
+            "encodings": self.encodings,
+            "statistics": self.statistics,
+            "float": self.float_model,
+        }
         script = self.script()
         pipeline = Pipeline(script.passes)
         needed = pipeline.needs()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from qdqtool.options import option
 from qdqtool.verbs.editing import Edit
+from qdqtool.verbs.groups import Path
 from qdqtool.verbs.pairs import All, Boundaries, PairEditing, Step, selected, wrong
+
+if TYPE_CHECKING:
+    from qdqtool.io.files.edit_script import NamedInputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,17 @@ class Set(PairEditing, All, Boundaries, Edit):
         "leave", "Whether tensors that read the same scale follow.", shown=True
     )
 
+    float_model: Path | None = option(
+        None, "Quantize stored weights and biases anew from those of this float model.", value="F", use="read",
+        flags=("--float",),
+    )  # fmt: skip
+
+    def inputs(self) -> NamedInputs:
+        """The float model's constants."""
+        from qdqtool.verbs.work.named import bind
+
+        return {} if self.float_model is None else {"float": bind("float", os.fspath(self.float_model), self.paths[0])}
+
     def steps(self) -> list[Step]:
         """The passes."""
         given: dict[str, Any] = {
@@ -38,8 +54,8 @@ class Set(PairEditing, All, Boundaries, Edit):
             "block_size": self.block_size,
         }  # fmt: skip
         given = {name: value for name, value in given.items() if value not in (None, [])}
-        if not given and not self.round_pow2:
-            raise wrong("set", "nothing to set; give --scale, --zero-point, --dtype, --axis or --round-pow2")
+        if not given and not self.round_pow2 and self.float_model is None:
+            raise wrong("set", "nothing to set; give --scale, --zero-point, --dtype, --axis, --round-pow2 or --float")
         if self.nearest and not self.round_pow2:
             raise wrong("set", "--nearest goes with --round-pow2")
         chosen = selected(self, "set", everything=self.everything)
@@ -47,4 +63,5 @@ class Set(PairEditing, All, Boundaries, Edit):
         steps: list[Step] = [("set-qdq", {**chosen, **given, **follow})] if given else []
         if self.round_pow2:
             steps.append(("round-scales-pow2", {**chosen, **({"nearest": True} if self.nearest else {})}))
+        steps += [("requantize-constants", {**chosen, "floats": "@float"})] if self.float_model is not None else []
         return [*steps, *([("convert-boundaries", {})] if self.boundaries and self.dtype is not None else [])]

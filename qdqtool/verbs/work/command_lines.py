@@ -33,7 +33,7 @@ def command_line(name: str, verb: Any) -> str:
             for part in options_of(type(inner)):
                 flag, *rest = _words(part, getattr(inner, part.name)) or [""]
                 words += [prefix + flag.removeprefix("--"), *rest] if flag else []
-    return shlex.join(["qdqtool", name, *words])
+    return shlex.join(["qdqtool", *name.split(), *words])
 
 
 def _words(each: Field, value: Any) -> list[str]:

@@ -12,7 +12,9 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.encodings.files import bound, read_encodings, sha256_of, values_by_name
 from qdqtool.io.files.edit_script import NamedInput, Script
 from qdqtool.io.files.progress import Warn, pass_on
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.load import load
+from qdqtool.quantization.reports import constants_of
 from qdqtool.verbs.groups import Path
 
 
@@ -20,7 +22,7 @@ def bind(name: str, path: str, model: str, sha256: str = "") -> NamedInput:
     """The named input ``name`` from the file at ``path``.
 
     Args:
-        name: ``ranges``, ``encodings`` or ``statistics``.
+        name: ``ranges``, ``encodings``, ``statistics`` or ``float``.
         path: the file.
         model: the model that the pipeline runs on; some encodings files name no axis, the tensor tells it.
         sha256: what its content should hash to; anything when empty.
@@ -51,7 +53,15 @@ def _statistics(path: str, model: str) -> NamedInput:
     return NamedInput(value=found.layers, sha256=found.sha256, file=path)
 
 
-_READERS = {"encodings": _encodings, "ranges": _ranges, "statistics": _statistics}
+def _float(path: str, model: str) -> NamedInput:
+    """The float model's constants, as they are where the quantized ``model`` has them: folded and fused alike."""
+    from qdqtool.comparison.replaying import replay
+
+    source = load(path)
+    return NamedInput(value=constants_of(replay(source, load(model)).reference), sha256=sha256_of_file(path), file=path)
+
+
+_READERS = {"encodings": _encodings, "float": _float, "ranges": _ranges, "statistics": _statistics}
 
 
 def named_inputs(

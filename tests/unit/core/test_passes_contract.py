@@ -167,6 +167,7 @@ def test_nodes_out_of_order(name: str) -> None:
         "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
         "assign-targets": "{target=@target}", "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
     }  # fmt: skip
+    options["requantize-constants"] = "{floats=@float}"
     options |= dict.fromkeys(("correct-bias", "round-weights", "smooth-activations"), "{statistics=@statistics}")
     options |= {each: "{target=@target}" for each in PASSES.names() if each.startswith("lower-")}
     ranges = {
@@ -174,6 +175,7 @@ def test_nodes_out_of_order(name: str) -> None:
         "encodings": dict.fromkeys("xty", Encoding.per_tensor(ir.DataType.INT8, 0.5)),
         "target": FakeTarget(),
         "statistics": {},
+        "float": {},
     }
     is_for_decoders = PASSES.load(name).__module__.startswith("qdq_passes.decoder.")
     message = ""

@@ -10,28 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
-import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.reencode import real_range
-from qdq_passes.qdq.look.pairs import Pair
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
 from qdqtool.comparison.masked import may_hide, seen
+from qdqtool.comparison.region_model import Cause as Side
 from qdqtool.comparison.region_model import RegionModel
 from qdqtool.comparison.regions import Region
 from qdqtool.comparison.sides import Sides, grouped
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
+from qdqtool.record.record import Cause
 from qdqtool.runtime.session import Session, open_session
 from qdqtool.runtime.taps import Taps
 
-#: What noise is of: rounding and clipping of an activation by its pair; of weights and of a bias; what a node computes otherwise;
-#: what these do together.
-Cause = Literal["rounding", "clipping", "weight", "bias", "operator", "together"]
+#: Values of a tensor that are kept of one sample, and of all.
+TAKEN, KEPT = 2048, 16384
 #: (cause, or "input" of what came in; the tensor of an activation, else "").
 Part = tuple[str, str]
 
@@ -63,6 +61,8 @@ class Prices:
         prices: the dearest first; they add up to ``noise``.
         samples: that were run.
         warnings: what is not known, and why.
+        values: some of the values of each quantized activation in the float model.
+        nodes: noise over signal of what a node writes: what it adds, and all.
     """
 
     noise: float
@@ -70,6 +70,8 @@ class Prices:
     prices: tuple[Price, ...]
     samples: int
     warnings: tuple[str, ...] = ()
+    values: Mapping[str, Array] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def priced(
@@ -147,16 +149,20 @@ class _Tensors:
         self.noise: dict[tuple[str, str], _Noise] = {}
         self.ends: dict[str, _Noise] = {name: _Noise() for name in self.outputs}
         self.clipped: dict[str, list[float]] = {}
+        self.values: dict[str, list[Array]] = {}
 
     def seen(self, name: str, x: Array, y: Array) -> Array:
         """``y``, a form of the tensor, without what the float model ``x`` hides in it."""
         return seen(x, y) if name in self.masked else y
 
-    def note_pair(self, name: str, before: Array, after: Array) -> None:
-        """How much of what the pair of a tensor does lies beyond its grid."""
+    def note_pair(self, name: str, x: Array, before: Array, after: Array) -> None:
+        """How much of what the pair of a tensor does lies beyond its grid; and values of the float tensor."""
         pair = self.pairs.get(name)
         if pair is None or pair.encoding is None or before.shape != after.shape:
             return
+        kept = self.values.setdefault(name, [])
+        if sum(part.size for part in kept) < KEPT:
+            kept.append(taken(self.seen(name, x, x)))
         low, high = (pair.encoding.granularity.expand(end, before.shape) for end in real_range(pair.encoding))
         half = pair.encoding.granularity.expand(pair.encoding.scale_array().astype(np.float64), before.shape) / 2
         with np.errstate(all="ignore"):
@@ -219,7 +225,27 @@ class _Tensors:
         return Prices(
             noise=sum(outputs.values()), outputs=outputs, samples=samples, warnings=tuple(self.warnings),
             prices=tuple(sorted(listed, key=lambda one: (-one.power, one.node, one.tensor, one.cause))),
+            values={name: np.concatenate(parts) for name, parts in self.values.items()}, nodes=self._nodes(),
         )  # fmt: skip
+
+    def _nodes(self) -> dict[str, tuple[float, float]]:
+        sums: dict[str, list[float]] = {}
+        for (node, _), noise in self.noise.items():
+            came = sum(share for (cause, _), share in noise.shares().items() if cause == "input")
+            own = sums.setdefault(node, [0.0, 0.0, 0.0])
+            for at, more in enumerate((noise.energy * (1 - came), noise.energy, noise.signal)):
+                own[at] += more
+        return {node: (here / signal, whole / signal) for node, (here, whole, signal) in sums.items() if signal > 0}
+
+
+def taken(array: Array) -> Array:
+    """Some of the values, evenly, the smallest and the largest among them; what is not finite is left out."""
+    flat = np.ravel(array).astype(np.float64)
+    flat = flat[np.isfinite(flat)]
+    if flat.size <= TAKEN:
+        return flat
+    ends = [flat.min(), flat.max()]
+    return np.concatenate([flat[:: -(-flat.size // TAKEN)], ends])
 
 
 def turns(regions: Sequence[Region]) -> list[frozenset[str]]:
@@ -245,26 +271,26 @@ class _Bench:
     tensors: _Tensors
     group: Sequence[Region]
     turns: Sequence[frozenset[str]]
-    taps: tuple[Taps, Taps]
+    taps: Sequence[Taps]
     variants: dict[str, tuple[RegionModel, Session]]
     is_first: bool
 
     @classmethod
     def of(cls, sides: Sides, group: Sequence[Region], tensors: _Tensors, *, is_first: bool, threads: int) -> _Bench:
         recipe, wanted = sides.recipe, frozenset(region.name for region in group)
-        models = {
-            "none": recipe.build((), wanted),
-            "weight": recipe.build(("weight",), wanted),
-            "bias": recipe.build(("bias",), wanted),
-        }
-        names = sorted({t for made in models.values() for t in made.inputs.values()} | {t for r in group for t in r.results})
+        active: dict[str, tuple[Side, ...]] = {"none": (), "weight": ("weight",), "bias": ("bias",)}
+        models = {name: recipe.build(causes, wanted) for name, causes in active.items()}
+        names = sorted(
+            {t for made in models.values() for t in made.inputs.values()} | {t for r in group for t in r.results}
+        )
         own = list(tensors.outputs) if is_first else []
         fetched = [tensors.outputs[name] for name in own]
         ends = [name for name in own if name in tensors.before]
         known = [tensors.before[n] for n in (*names, *ends)] + [tensors.after[n] for n in (*names, *ends)]
         return cls(
             tensors=tensors, group=group, turns=turns(group), is_first=is_first,
-            taps=(Taps(sides.reference, [*names, *own], threads=threads), Taps(recipe.model, [*known, *fetched], threads=threads)),
+            taps=tuple(Taps(model, wanted_, threads=threads) for model, wanted_ in
+                       ((sides.reference, [*names, *own]), (recipe.model, [*known, *fetched]))),
             variants={name: (made, open_session(made.model, threads=threads)) for name, made in models.items()},
         )  # fmt: skip
 
@@ -277,12 +303,12 @@ class _Bench:
         after = {name: np.asarray(found[tensors.after[name]]) for name in before}
         read = {name for region in self.group for name in region.reads}
         for name in sorted(read):
-            tensors.note_pair(name, before[name], after[name])
+            tensors.note_pair(name, x[name], before[name], after[name])
         if self.is_first:
             for name, in_b in tensors.outputs.items():
                 tensors.note_output(name, x[name], np.asarray(found[in_b]), before.get(name))
                 if name in before and name not in read:
-                    tensors.note_pair(name, before[name], after[name])
+                    tensors.note_pair(name, x[name], before[name], after[name])
         self._regions(feed, x, before, after)
 
     def _regions(
@@ -305,8 +331,8 @@ class _Bench:
             for key, y in self._run(cause, after, feed).items():
                 parts[key].append(((cause, ""), y - base[key]))
         assumed = self.variants["none"][0].assumed
-        for (region, name), list_ in parts.items():
-            self._note(region, name, x, before, list_, is_assumed=region in assumed)
+        for (writer, name), list_ in parts.items():
+            self._note(writer, name, x, before, list_, is_assumed=writer in assumed)
 
     def _note(
         self, region: str, name: str, x: Mapping[str, Array], before: Mapping[str, Array],
@@ -315,6 +341,10 @@ class _Bench:
         noise = self.tensors.noise.setdefault((region, name), _Noise())
         error = self.tensors.seen(name, x[name], before[name]) - self.tensors.seen(name, x[name], x[name])
         rest = error.astype(np.float64)
+        with np.errstate(all="ignore"):
+            squares, signal = np.square(rest), np.square(x[name].astype(np.float64))
+        noise.energy += float(np.sum(squares, where=np.isfinite(squares)))
+        noise.signal += float(np.sum(signal, where=np.isfinite(signal)))
         for (cause, tensor), part in parts:
             rest = rest - part
             noise.add(("weight" if is_assumed and cause == "operator" else cause, tensor), error, part)

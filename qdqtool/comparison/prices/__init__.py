@@ -1,0 +1,1 @@
+"""What quantization costs at the outputs, part by part."""

@@ -1,0 +1,108 @@
+"""The encoding of the same form that fits values best: what a pair could lose less with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from qdq_passes.errors import ModelError
+from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_format, integer_range, is_integer_type
+from qdq_passes.numerics.quantize import dequantize, quantize
+
+Values = npt.NDArray[np.float64]
+#: Ranges that are tried: that of the values, and shares of it in steps of 2^(-1/4), down to 1/16.
+SHARES = tuple(2.0 ** (-step / 4) for step in range(17))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refit:
+    """An encoding, and the noise with it.
+
+    Args:
+        encoding: the best that was tried.
+        noise: Σ(x − Q(x))² with it.
+        before: the same with the pair's own.
+    """
+
+    encoding: Encoding
+    noise: float
+    before: float
+
+    @property
+    def gain(self) -> float:
+        """Share of the noise that the best encoding is without, 0..1."""
+        return max(0.0, 1 - self.noise / self.before) if self.before > 0 else 0.0
+
+
+def refitted(values: Values, encoding: Encoding, *, dtype: ir.DataType | None = None) -> Refit | None:
+    """The best encoding of ``values`` in the form of ``encoding``: symmetric where it is, of powers of two where it is.
+
+    Args:
+        values: of the tensor, any shape; for scales along an axis all of it.
+        encoding: its own.
+        dtype: another type for it.
+
+    Returns:
+        None of floats, of blocks and of no values.
+    """
+    wanted = encoding.dtype if dtype is None else dtype
+    if not is_integer_type(encoding.dtype) or encoding.block_size or not values.size or not np.isfinite(values).all():
+        return None
+    before = _noise(values, encoding)
+    if len(encoding.scale) == 1:
+        found = min(((_noise(values, one), one) for one in _tried(values, encoding, wanted)), key=lambda pair: pair[0])
+        return Refit(encoding=found[1], noise=found[0], before=before)
+    if encoding.axis is None:
+        return None
+    rows = np.moveaxis(values, encoding.axis, 0)
+    ones = [_best(row, dataclasses.replace(encoding, scale=(1.0,), zero_point=encoding.zero_point[:1], axis=None, shape=()),
+                  encoding, wanted) for row in rows]  # fmt: skip
+    best = dataclasses.replace(
+        encoding,
+        dtype=wanted,
+        scale=tuple(one.scale[0] for one in ones),
+        zero_point=tuple(one.zero_point[0] for one in ones),
+    )
+    return Refit(encoding=best, noise=_noise(values, best), before=before)
+
+
+def per_channel(values: Values, encoding: Encoding, axis: int) -> Refit | None:
+    """As `refitted`, with a scale along ``axis`` for an encoding that has one."""
+    if len(encoding.scale) != 1 or not is_integer_type(encoding.dtype) or not values.size:
+        return None
+    ones = [_best(row, encoding, encoding, encoding.dtype) for row in np.moveaxis(values, axis, 0)]
+    best = dataclasses.replace(
+        encoding, scale=tuple(one.scale[0] for one in ones), zero_point=tuple(one.zero_point[0] for one in ones),
+        axis=axis, shape=(len(ones),),
+    )  # fmt: skip
+    return Refit(encoding=best, noise=_noise(values, best), before=_noise(values, encoding))
+
+
+def _best(row: Values, plain: Encoding, whole: Encoding, dtype: ir.DataType) -> Encoding:
+    tried = [dataclasses.replace(one) for one in _tried(row, plain, dtype, power_of_two=whole.position is not None)]
+    return min(tried, key=lambda one: _noise(row, one))
+
+
+def _tried(
+    values: Values, encoding: Encoding, dtype: ir.DataType, *, power_of_two: bool | None = None
+) -> Iterator[Encoding]:
+    """Encodings of shares of the range of ``values``, the widest first; its own where that has the type."""
+    low, high = float(values.min()), float(values.max())
+    signed, _ = integer_format(encoding.dtype)
+    middle = 0 if signed else (integer_range(encoding.dtype, symmetric=False)[1] + 1) // 2
+    symmetric = int(encoding.zero_point[0]) == middle
+    exact = (encoding.position is not None if power_of_two is None else power_of_two) and symmetric
+    for share in SHARES:
+        try:
+            yield encoding_of_range(low * share, high * share, dtype=dtype, symmetric=symmetric, power_of_two=exact)
+        except ModelError:
+            return
+
+
+def _noise(values: Values, encoding: Encoding) -> float:
+    with np.errstate(all="ignore"):
+        stood = dequantize(quantize(values, encoding), encoding).astype(np.float64)
+        return float(np.sum(np.square(stood - values)))

@@ -1,0 +1,170 @@
+"""What can be blamed: quantized tensors with what they cost, how they lie on their grid, and what a better grid would save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from qdq_passes.graph.uses import constant_array, label
+from qdq_passes.numerics.agreement import CEILING_DB
+from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.price import fit_of
+from qdq_passes.numerics.quantize import dequantize
+from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
+
+from qdqtool.comparison.prices.pricing import Prices
+from qdqtool.comparison.prices.refit import Refit, refitted
+from qdqtool.comparison.sides import Sides
+from qdqtool.record.record import Histogram, Moved, NodeRecord, Record, TensorRecord
+
+BINS = 64
+#: Share of its price that a tensor counts with whose grid is the best there is: what fits badly is looked at first.
+FITTED = 0.25
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Subject:
+    """A quantized tensor.
+
+    Args:
+        record: what is known of it.
+        pair: its first pair.
+        values: of the float tensor, all of a constant; None where they are not known.
+        refit: the best encoding of its form for these; None where there is none.
+        noise: the constant's, Σ(x − Q(x))², as it is stored; 0 of activations.
+    """
+
+    record: TensorRecord
+    pair: Pair
+    values: Array | None
+    refit: Refit | None
+    noise: float = 0.0
+
+    @property
+    def power(self) -> float:
+        """Its price."""
+        return sum(self.record.price.values())
+
+    @property
+    def gain(self) -> float:
+        """Share of its own noise that a better encoding of its form would save, 0..1."""
+        if self.refit is None:
+            return 0.0
+        before = self.noise or self.refit.before
+        return max(0.0, 1 - self.refit.noise / before) if before > 0 else 0.0
+
+    @property
+    def score(self) -> float:
+        """By which the worst are found: what it costs, and how much of that need not be."""
+        return self.power * (FITTED + (1 - FITTED) * self.gain)
+
+
+def subjects_of(sides: Sides, prices: Prices) -> list[Subject]:
+    """Every quantized tensor with a price, the worst first."""
+    found = [*_activations(sides, prices), *_constants(sides, prices)]
+    return sorted(found, key=lambda one: (-one.score, one.record.name))
+
+
+def record_of(
+    sides: Sides, prices: Prices, subjects: Iterable[Subject], model: str, moved: Mapping[str, tuple[Moved, ...]]
+) -> Record:
+    """What pricing tells, and what moved encodings."""
+    operators = {region.name: (region.op, tuple(region.results)) for region in sides.regions.regions}
+    own: dict[str, dict[str, float]] = {}
+    for price in prices.prices:
+        if price.cause in ("operator", "together"):
+            costs = own.setdefault(price.node or price.tensor, {})
+            costs[price.cause] = costs.get(price.cause, 0.0) + price.power
+    nodes = []
+    for name in dict.fromkeys([*operators, *own]):
+        op, tensors = operators.get(name, ("", ()))
+        here, whole = prices.nodes.get(name, (0.0, 0.0))
+        nodes.append(
+            NodeRecord(
+                name=name, op=op, tensors=tensors, here_db=_db(here), whole_db=_db(whole), price=own.get(name, {})
+            )
+        )
+    order = {pair.tensor: at for at, pair in enumerate(qdq_pairs(sides.recipe.model))}
+    tensors_ = sorted((one.record for one in subjects), key=lambda record: order.get(record.name, -1))
+    tensors_ = [replace(one, moved=moved.get(one.name, ())) for one in tensors_]
+    return Record(
+        tensors=tuple(tensors_), nodes=tuple(nodes), noise=prices.outputs, samples=prices.samples, model=model
+    )
+
+
+def _db(noise: float) -> float | None:
+    return min(-10 * math.log10(noise), CEILING_DB) if noise > 0 else None
+
+
+def _activations(sides: Sides, prices: Prices) -> Iterable[Subject]:
+    costs: dict[str, dict[str, float]] = {}
+    writers: dict[str, str] = {}
+    for price in prices.prices:
+        if price.tensor:
+            costs.setdefault(price.tensor, {})[price.cause] = price.power
+            writers[price.tensor] = price.node
+    first: dict[str, Pair] = {}
+    for pair in qdq_pairs(sides.recipe.model):
+        if pair.kind == "activation" and pair.q is not None:
+            first.setdefault(pair.tensor, pair)
+    for name, pair in first.items():
+        encoding, values = pair.encoding, prices.values.get(name)
+        if encoding is not None:
+            record = TensorRecord(
+                name=name, kind="activation", node=writers.get(name, ""), price=costs.get(name, {}),
+                **_seen(values, encoding), encoding=encoding.to_json(),
+            )  # fmt: skip
+            yield Subject(record=record, pair=pair, values=values, refit=_refit(values, encoding))
+
+
+def _constants(sides: Sides, prices: Prices) -> Iterable[Subject]:
+    """Weights and biases; what several of a node cost together goes to each by its own noise."""
+    costs: Mapping[tuple[str, str], float] = {
+        (price.node, price.cause): price.power for price in prices.prices if price.cause in ("weight", "bias")
+    }
+    owner = {name: region.name for region in sides.regions.regions for name in region.nodes}
+    listed: dict[tuple[str, str], list[tuple[Pair, Encoding, Array | None, float]]] = {}
+    for pair in qdq_pairs(sides.recipe.model):
+        reader = next((owner[label(use.node)] for use in pair.output.uses() if label(use.node) in owner), None)
+        encoding = pair.encoding
+        if pair.kind == "activation" or reader is None or encoding is None or pair.stored is None:
+            continue
+        own, given = constant_array(pair.stored), sides.recipe.constants.get(pair.tensor)
+        values = None if given is None or own is None or tuple(given.shape.numpy()) != own.shape else given.numpy()
+        values = own if values is None and pair.q is not None else values
+        noise = 0.0
+        if values is not None and own is not None:
+            stood = dequantize(own, encoding) if pair.q is None else None
+            noise = float(np.sum(np.square(stood.astype(np.float64) - values))) if stood is not None else 0.0
+        listed.setdefault((reader, pair.kind), []).append((pair, encoding, values, noise))
+    for (node, kind), pairs in listed.items():
+        total = sum(noise for *_, noise in pairs)
+        for pair, encoding, values, noise in pairs:
+            power = costs.get((node, kind), 0.0) * (noise / total if total > 0 else 1 / len(pairs))
+            flat = None if values is None else values.astype(np.float64)
+            record = TensorRecord(
+                name=pair.tensor, kind=kind, node=node, price={kind: power} if power else {}, encoding=encoding.to_json(),
+                **_seen(flat, encoding),
+            )  # fmt: skip
+            yield Subject(record=record, pair=pair, values=flat, refit=_refit(flat, encoding), noise=noise)
+
+
+def _refit(values: Array | None, encoding: Encoding) -> Refit | None:
+    return None if values is None else refitted(values, encoding)
+
+
+def _seen(values: Array | None, encoding: Encoding) -> dict[str, Any]:
+    """What the values tell: their ends, a histogram, what of them is clipped, and their SQNR."""
+    if values is None or not values.size or not np.isfinite(values).all():
+        return {}
+    low, high = float(values.min()), float(values.max())
+    fit = fit_of(values.astype(np.float32), encoding)
+    counts = np.histogram(values, bins=BINS, range=(low, high) if low < high else (low - 0.5, low + 0.5))[0]
+    return {
+        "low": low, "high": high, "clipped": fit.clipped, "sqnr_db": fit.sqnr_db,
+        "histogram": Histogram(low=low, high=high, counts=tuple(int(count) for count in counts)),
+    }  # fmt: skip

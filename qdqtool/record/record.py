@@ -1,0 +1,185 @@
+"""`Record`: of each tensor its range, encoding and what moved it, of each node its noise and where it runs; what causes cost.
+
+Verbs fill in what they know, and `merged` puts that together: what a later record knows comes before what an earlier one did."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+#: Of the JSON form; another number where a field changes its meaning or goes.
+VERSION = 1
+#: What noise is of: rounding and clipping of an activation by its pair; of weights and of a bias; what a node computes otherwise;
+#: what these do together.
+Cause = Literal["rounding", "clipping", "weight", "bias", "operator", "together"]
+CAUSES: tuple[Cause, ...] = ("rounding", "clipping", "weight", "bias", "operator", "together")
+#: Cause → noise at the outputs over the signal there, summed over outputs.
+Price = Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """How often values lie where.
+
+    Args:
+        low: left end of the first bin, in the tensor's unit.
+        high: right end of the last.
+        counts: in bins of one width.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A change of an encoding after it was first chosen.
+
+    Args:
+        by: the pass.
+        because: its rule, in words.
+        before: the encoding as JSON; None where there was none.
+        after: likewise.
+    """
+
+    by: str
+    because: str = ""
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRecord:
+    """What is known of one quantized tensor; None and empty of what is not.
+
+    Args:
+        name: of the float value.
+        kind: ``activation``, ``weight`` or ``bias``.
+        node: that writes the activation, or reads the constant.
+        encoding: as JSON, see `Encoding.to_json`.
+        low: smallest value seen, in the tensor's unit.
+        high: largest.
+        histogram: of the values.
+        moved: since the encoding was first chosen, in order.
+        clipped: share of values beyond the grid, 0..1.
+        sqnr_db: of the tensor alone, dB; None also where it is exact.
+        price: at the outputs, by cause.
+    """
+
+    name: str
+    kind: str
+    node: str = ""
+    encoding: Mapping[str, Any] | None = None
+    low: float | None = None
+    high: float | None = None
+    histogram: Histogram | None = None
+    moved: tuple[Moved, ...] = ()
+    clipped: float | None = None
+    sqnr_db: float | None = None
+    price: Price = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRecord:
+    """What is known of one node, or of one fused group by its first; None and empty of what is not.
+
+    Args:
+        name: of the node.
+        op: its operator.
+        tensors: that it writes.
+        here_db: SQNR of what it writes on the float model's inputs, dB; None also where it is exact.
+        whole_db: SQNR of what it writes with the noise that came in, dB.
+        price: at the outputs, of what is no tensor's: by cause.
+        verdict: of a target: ``npu-int``, ``cpu``, …
+        reason: why, in words.
+        device: engine or ``CPU``.
+        us: microseconds of one run.
+        low_us: end of the 80 % interval where a chip is named.
+        high_us: likewise.
+        bytes: of memory that it moves in one run.
+    """
+
+    name: str
+    op: str = ""
+    tensors: tuple[str, ...] = ()
+    here_db: float | None = None
+    whole_db: float | None = None
+    price: Price = field(default_factory=dict)
+    verdict: str = ""
+    reason: str = ""
+    device: str = ""
+    us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is known of a model.
+
+    Args:
+        tensors: quantized tensors, in the order of the graph.
+        nodes: in the order of the graph.
+        noise: at the outputs, over the signal there, by output.
+        samples: that were run for ``noise`` and prices.
+        model: path, or what it is called.
+    """
+
+    tensors: tuple[TensorRecord, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 0
+    model: str = ""
+
+    @property
+    def causes(self) -> dict[str, float]:
+        """The prices of all tensors and nodes by cause, the dearest first; they add up to the noise of all outputs."""
+        total: dict[str, float] = {}
+        for price in (*(one.price for one in self.tensors), *(one.price for one in self.nodes)):
+            for cause, power in price.items():
+                total[cause] = total.get(cause, 0.0) + power
+        return dict(sorted(total.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; with the ``version`` of the form."""
+        return {
+            "version": VERSION, "model": self.model, "samples": self.samples, "noise": dict(self.noise), "causes": self.causes,
+            "tensors": [_json(one) for one in self.tensors], "nodes": [_json(one) for one in self.nodes],
+        }  # fmt: skip
+
+
+def _json(one: TensorRecord | NodeRecord) -> dict[str, Any]:
+    """The fields that are known."""
+    data = {name: value for name, value in vars(one).items() if value not in (None, (), {}, "")}
+    if isinstance(one, TensorRecord):
+        data |= {"histogram": dataclasses.asdict(one.histogram)} if one.histogram is not None else {}
+        data |= {"moved": [dataclasses.asdict(each) for each in one.moved]} if one.moved else {}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+
+
+_R = TypeVar("_R", TensorRecord, NodeRecord)
+
+
+def merged(records: Iterable[Record]) -> Record:
+    """One record of what several know of one model; where two know the same, the later is taken."""
+    listed = list(records)
+    return Record(
+        tensors=_merged(one for record in listed for one in record.tensors),
+        nodes=_merged(one for record in listed for one in record.nodes),
+        noise=next((record.noise for record in reversed(listed) if record.noise), {}),
+        samples=next((record.samples for record in reversed(listed) if record.samples), 0),
+        model=next((record.model for record in reversed(listed) if record.model), ""),
+    )
+
+
+def _merged(parts: Iterable[_R]) -> tuple[_R, ...]:
+    found: dict[str, _R] = {}
+    for one in parts:
+        before = found.get(one.name)
+        known = {name: value for name, value in vars(one).items() if value not in (None, (), {}, "")}
+        found[one.name] = one if before is None else dataclasses.replace(before, **known)
+    return tuple(found.values())

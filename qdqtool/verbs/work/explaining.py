@@ -1,0 +1,284 @@
+"""How `explain` works: prices, the tensors that are asked about, what mends them, and what that wins."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.pipeline.pipeline import Pipeline
+from qdq_passes.pipeline.text import make_pass
+from qdq_passes.qdq.look.pairs import qdq_pairs
+
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.comparison.prices.life import lives
+from qdqtool.comparison.prices.pricing import priced
+from qdqtool.comparison.prices.subjects import Subject, record_of, subjects_of
+from qdqtool.comparison.sides import Sides
+from qdqtool.io.feeds.feeds import open_feeds
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.atomic import refuse_existing
+from qdqtool.io.files.progress import pass_on, stage
+from qdqtool.io.models.load import load
+from qdqtool.record.record import NodeRecord, Record, TensorRecord
+from qdqtool.verbs.edits.pipelines import Opt
+from qdqtool.verbs.pairs import Step
+from qdqtool.verbs.work.mends import Measured, Mend, mends_of, mends_of_node
+from qdqtool.verbs.work.named import bind
+from qdqtool.verbs.work.texts import with_texts
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.explain import Explain
+
+#: So many more than are told of are measured: what wins most is told first.
+MORE = 3
+#: Where a printed command writes, if nothing is said.
+MENDED = "mended.onnx"
+#: A scale that is so many times what the tensor needs is another's.
+APART = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What is told of one tensor, or of a node that computes otherwise than in the float model.
+
+    Args:
+        record: what is known of it.
+        cause: in a word: ``clipping``, ``rounding``, ``weight``, ``weight clipping``, ``bias``, ``shared``, ``axis``,
+            ``outlier``, ``zero point``, ``operator``.
+        why: in a sentence.
+        share: of the noise at the outputs, 0..1.
+        mends: edits, the best first.
+        refused: edits that cannot be made, and why.
+    """
+
+    record: TensorRecord | NodeRecord
+    cause: str
+    why: str
+    share: float
+    mends: tuple[Mend, ...]
+    refused: tuple[str, ...] = ()
+
+    @property
+    def wins_db(self) -> float:
+        """What the best edit wins; 0 where none does."""
+        return max((mend.wins_db for mend in self.mends[:1]), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        record = self.record
+        kind, node = (record.kind, record.node) if isinstance(record, TensorRecord) else ("operator", record.name)
+        return {
+            "name": record.name, "kind": kind, "node": node, "cause": self.cause, "why": self.why,
+            "share": self.share, "mends": [{"kind": m.kind, "command": m.command, "wins_db": m.wins_db} for m in self.mends],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What `explain` found.
+
+    Args:
+        told: what wins most first; in the order of the names where there are any.
+        record: of all tensors and nodes.
+        noise_db: SQNR of all outputs together, dB; None where they are exact.
+        written: what ``undo`` wrote; "" of none.
+    """
+
+    told: tuple[Told, ...]
+    record: Record
+    noise_db: float | None
+    written: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready: ``told`` with ``mends``, the whole ``record``, ``sqnr_db`` of the outputs, ``written``."""
+        return {
+            "sqnr_db": self.noise_db, "told": [one.to_json() for one in self.told], "written": self.written or None,
+            "record": self.record.to_json(),
+        }  # fmt: skip
+
+
+def explained(asked: Explain) -> Explained:
+    """See `qdqtool.verbs.explain.Explain.run`."""
+    path = os.fspath(asked.model)
+    _refuse(asked)
+    model = load(path)
+    source = _float_of(asked, model)
+    sides = Sides.of(source, model, Ranges.given(asked.ranges))
+    data = with_texts(asked.data, source, asked.float_model or path, tokenizer=asked.tokenizer, samples=asked.samples)
+    feeds = open_feeds(data, input_specs(source), samples=asked.samples, seed=asked.seed, image=asked.image)
+    prices = priced(sides, feeds, threads=asked.jobs, progress=stage(asked.progress, "pricing", feeds.count))
+    pass_on([*feeds.warnings, *prices.warnings], asked.warn)
+    subjects = subjects_of(sides, prices)
+    moved, unknown = lives(source, model, Ranges.given(asked.ranges))
+    pass_on(unknown, asked.warn)
+    record = record_of(sides, prices, subjects, path, moved)
+    chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
+    measured = Measured(sides.reference, model, feeds, sides.reference, asked.jobs)
+    output = os.fspath(asked.output) if asked.output is not None else MENDED
+    tick = stage(asked.progress, "measuring edits", len(chosen))
+    told = []
+    for number, subject in enumerate(chosen):
+        if isinstance(subject, NodeRecord):
+            mends, refused = mends_of_node(subject.name, measured, model=path, output=output)
+        else:
+            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model, output=output)
+        told.append(_told(subject, subjects, record, mends, refused, prices.noise))
+        if tick is not None:
+            tick(number + 1, len(chosen))
+    if not asked.names:
+        told = sorted(told, key=lambda one: (-one.wins_db, -one.share))[: asked.worst]
+    written = _undone(told, output, asked) if asked.undo else ""
+    noise = -10 * math.log10(prices.noise) if prices.noise > 0 else None
+    return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
+
+
+def _refuse(asked: Explain) -> None:
+    if asked.undo and asked.output is None:
+        raise UsageError("--undo writes a model", hint="say where it goes: -o FILE")
+    if asked.output is not None and not asked.undo:
+        raise UsageError("-o is where --undo writes", hint="give --undo too")
+    if asked.output is not None and not asked.overwrite:
+        refuse_existing(os.fspath(asked.output), overwrite=False)
+
+
+def _float_of(asked: Explain, model: ir.Model) -> ir.Model:
+    """The float model; without one what the pairs of the quantized one leave."""
+    if not any(True for _ in qdq_pairs(model)):
+        raise UsageError("has no QDQ pairs", where=os.fspath(asked.model), hint="quantize it: qdqtool quantize")
+    if asked.float_model is not None:
+        return load(asked.float_model)
+    stored = [pair for pair in qdq_pairs(model) if pair.q is None]
+    if stored:
+        pass_on(["what rounding stored weights cost is not known without the float model (--float)"], asked.warn)
+    copy = copy_model(model)
+    Pipeline((make_pass("remove-qdq", {}),)).run(copy)
+    return copy
+
+
+def _worst(subjects: Sequence[Subject], record: Record, count: int) -> list[Subject | NodeRecord]:
+    """The dearest tensors and nodes, a tensor on a bad grid before others."""
+    scores: list[tuple[float, str, Subject | NodeRecord]] = [(-one.score, one.record.name, one) for one in subjects]
+    scores += [(-one.price["operator"], one.name, one) for one in record.nodes if one.price.get("operator")]
+    return [one for *_, one in sorted(scores, key=lambda entry: entry[:2])[:count]]
+
+
+def _named(subjects: Sequence[Subject], record: Record, names: Sequence[str]) -> list[Subject | NodeRecord]:
+    """The quantized tensors of ``names``: a tensor, or all that a node writes and reads as constants, and what it computes.
+
+    Raises:
+        UsageError: a name is neither.
+    """
+    found = list[Subject | NodeRecord]()
+    for name in names:
+        own: list[Subject | NodeRecord] = [one for one in subjects if name in (one.record.name, one.record.node)]
+        own += [one for one in record.nodes if name == one.name and one.price.get("operator")]
+        if not own:
+            known = {n for one in subjects for n in (one.record.name, one.record.node) if n}
+            near = difflib.get_close_matches(name, sorted(known), n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "qdqtool qdq list shows what is quantized"
+            raise UsageError(f"{name!r} is no quantized tensor, and no node that has one", hint=hint)
+        found += [one for one in own if one not in found]
+    return found
+
+
+def _told(
+    subject: Subject | NodeRecord, subjects: Sequence[Subject], whole: Record,
+    mends: Sequence[Mend], refused: Sequence[str], noise: float,
+) -> Told:  # fmt: skip
+    if isinstance(subject, NodeRecord):
+        record: TensorRecord | NodeRecord = subject
+        cause, why = "operator", f"{subject.op or 'it'} computes otherwise than the float model there"
+        power = subject.price.get("operator", 0.0)
+    else:
+        record = next(one for one in whole.tensors if one.name == subject.record.name)
+        power = subject.power
+        cause, why = _diagnosis(subject, subjects, mends)
+    share = power / noise if noise > 0 else 0.0
+    return Told(record=record, cause=cause, why=why, share=share, mends=tuple(mends), refused=tuple(refused))
+
+
+def _diagnosis(subject: Subject, subjects: Sequence[Subject], mends: Sequence[Mend]) -> tuple[str, str]:
+    """A word and a sentence."""
+    record, encoding, refit = subject.record, subject.pair.encoding, subject.refit
+    assert encoding is not None
+    clipped = record.clipped or 0.0
+    beyond = f"{100 * clipped:.3g} % of the values lie beyond the grid"
+    if record.kind == "bias":
+        return "bias", beyond if clipped else "its integers are rounded, or no longer those of the float bias"
+    if refit is not None and subject.gain > 0.5:
+        now, best = max(encoding.scale), max(refit.encoding.scale)
+        if record.kind == "weight":
+            return _weight(subject, clipped, beyond)
+        if abs(math.log(now / best)) < math.log(1.1) and tuple(encoding.zero_point) != tuple(refit.encoding.zero_point):
+            return "zero point", f"{encoding.zero_point[0]} where its range asks for {refit.encoding.zero_point[0]}"
+        if now > APART * best * 0.999 and (other := _sharing(subject, subjects)):
+            return "shared", f"it has the encoding of {other}, whose range is {now / best:.3g} times its own"
+        if now < best:
+            return "clipping", beyond
+        return "rounding", f"its scale is {now / best:.3g} times what its range needs"
+    if any(mend.kind == "per-axis" and mend is mends[0] for mend in mends[:1]):
+        return "outlier", "one scale for channels of very different sizes"
+    if record.kind == "weight":
+        return "weight", "rounding of weights; no other scale of this form is better"
+    if record.price.get("clipping", 0.0) > record.price.get("rounding", 0.0):
+        return "clipping", beyond
+    return "rounding", "no other scale of this form is better: it needs more bits, or to stay float"
+
+
+def _weight(subject: Subject, clipped: float, beyond: str) -> tuple[str, str]:
+    encoding, refit = subject.pair.encoding, subject.refit
+    assert encoding is not None
+    assert refit is not None
+    scales, best = sorted(encoding.scale), sorted(refit.encoding.scale)
+    if len(scales) > 1 and all(abs(math.log(a / b)) < math.log(2.1) for a, b in zip(scales, best, strict=True)):
+        return "axis", "its scales fit other channels than those they stand at"
+    now, then = max(scales), max(best)
+    if clipped > 0 and now < then:
+        return "weight clipping", beyond
+    return "weight", f"its scale is {now / then:.3g} times what its values need" if now > then else beyond
+
+
+def _sharing(subject: Subject, subjects: Sequence[Subject]) -> str:
+    """Another tensor of the same encoding that needs it; "" of none."""
+    own = subject.record.encoding
+    for other in subjects:
+        if (
+            other is not subject
+            and other.record.encoding == own
+            and other.gain < 0.5
+            and other.record.kind == "activation"
+        ):
+            return other.record.name
+    return ""
+
+
+def _undone(told: Sequence[Told], output: str, asked: Explain) -> str:
+    """Make the best edit of each; the file.
+
+    Raises:
+        UsageError: nothing wins.
+    """
+    from qdqtool.verbs.work.editing import run_and_save, with_repairs
+
+    best = [one.mends[0] for one in told if one.mends and one.mends[0].wins_db > 0]
+    if not best:
+        hint = "leave nodes float: qdqtool quantize --exclude NODE"
+        raise UsageError("no edit that was tried wins anything", hint=hint)
+    steps: list[Step] = [step for mend in best for step in mend.steps]
+    inputs = (
+        {}
+        if asked.float_model is None
+        else {"float": bind("float", os.fspath(asked.float_model), os.fspath(asked.model))}
+    )
+    verb = Opt(
+        model=asked.model, output=output, text="", overwrite=asked.overwrite, warn=asked.warn, progress=asked.progress
+    )
+    pipeline = with_repairs(os.fspath(asked.model), steps, asked.warn)
+    return run_and_save(verb, pipeline, inputs=inputs, allow_findings=True).output

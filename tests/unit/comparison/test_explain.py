@@ -1,0 +1,193 @@
+"""`explain`: prices that add up, culprits that are found, edits that win what was promised and run as printed."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from qdq_passes.errors import UsageError
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.qdq.look.pairs import qdq_pairs
+
+from qdqtool.comparison.cumulative import compare_models
+from qdqtool.comparison.prices.pricing import priced, turns
+from qdqtool.comparison.prices.refit import per_channel, refitted
+from qdqtool.comparison.regions import Region
+from qdqtool.comparison.sides import Sides
+from qdqtool.io.feeds.feeds import open_feeds
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.models.load import load
+from qdqtool.record.record import NodeRecord, Record, TensorRecord, merged
+from qdqtool.verbs.explain import explain
+from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+
+DATA = str(Path(DIGITS).with_name("test.npz"))
+SAMPLED = ("--data", DATA, "--samples", "8")
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits in power-of-two int8, its ranges beside it."""
+    folder = tmp_path_factory.mktemp("explain")
+    made = folder / "q.onnx"
+    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "-o", made, "--save-ranges", folder / "r.json", "-q")
+    return made
+
+
+def sqnr(model: str | Path) -> float:
+    return float(
+        cli("compare", DIGITS, model, *SAMPLED, "--outputs-only", "--json").json["outputs"]["logits"]["sqnr_db"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"), [("mobilenet_block", "qnn-a8w8"), ("detector", "xint8"), ("vit_block", "8a8w")]
+)
+def test_prices_add_up_to_the_noise_that_compare_measures(tmp_path: Path, name: str, preset: str) -> None:
+    """To the rounding of sums of float64: nothing is lost on the way back."""
+    source, made = SAMPLES / f"{name}.onnx", tmp_path / "q.onnx"
+    cli("quantize", source, "--preset", preset, "--data", "random:2", "-o", made, "-q")
+    a, b = load(source), load(made)
+    data = list(open_feeds("random:2:7", input_specs(a)))
+    sides = Sides.of(a, b)
+    found = priced(sides, data)
+    noise = sum(
+        10 ** (-output.agreement.sqnr_db / 10)
+        for output in compare_models(sides.reference, b, data, tensors=[]).outputs
+        if output.agreement.sqnr_db is not None
+    )
+    assert found.noise == pytest.approx(noise, rel=1e-6)
+    assert sum(price.power for price in found.prices) == pytest.approx(found.noise, rel=1e-9)
+    assert all(price.power > 0 for price in found.prices)
+
+
+def test_no_region_reads_two_tensors_of_one_turn() -> None:
+    def region(*reads: str) -> Region:
+        return Region(name="", op="", nodes=(), results={}, reads=reads)
+
+    found = turns([region("a", "b"), region("b", "c"), region("a", "c"), region("d")])
+    assert sorted(name for turn in found for name in turn) == ["a", "b", "c", "d"]
+    assert len(found) == 3
+
+
+def test_what_moved_a_scale_is_told_with_its_rule(quantized: Path) -> None:
+    found = cli("explain", quantized, "/head/pool_output_0", "--float", DIGITS, *SAMPLED, "--ranges",
+                quantized.with_name("r.json"), "--json").json  # fmt: skip
+    (told,) = found["told"]
+    record = next(one for one in found["record"]["tensors"] if one["name"] == told["name"])
+    assert [move["by"] for move in record["moved"]] == ["annotate-encodings", "refine-positions"]
+    assert "align-pool of /head/pool" in record["moved"][1]["because"]
+    assert record["moved"][0]["after"]["scale"] == 2.0**-5
+    assert told["mends"][0]["kind"] == "set", "back where calibration had it"
+
+
+def damaged(model: Path, tensor: str, *options: str) -> Path:
+    made = model.with_name("damaged.onnx")
+    cli("qdq", "set", model, "--select", f"tensor:{tensor}", *options, "-o", made, "--overwrite", "-q")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("tensor", "options", "cause"),
+    [
+        ("/block1/relu1_output_0", ("--scale", "0.5"), "rounding"),
+        ("/block1/relu1_output_0", ("--scale", "0.0078125"), "clipping"),
+        ("/stem/bn_output_0_weight", ("--scale", "0.25"), "weight"),
+        ("/stem/bn_output_0_weight", ("--scale", "0.0078125"), "weight clipping"),
+        ("/fuse/bn_output_0_bias", ("--scale", "0.0009765625"), "bias"),
+    ],
+)
+def test_a_fault_is_found_and_undoing_it_wins_what_was_promised(
+    quantized: Path, tensor: str, options: tuple[str, ...], cause: str
+) -> None:
+    """The edit is made by the printed command, and its win measured by compare: on the same samples the promise is kept."""
+    bad = damaged(quantized, tensor, *options)
+    assert sqnr(bad) < sqnr(quantized) - 0.5, "it costs something"
+    first = cli("explain", bad, "--float", DIGITS, *SAMPLED, "--worst", "1", "--json").json["told"][0]
+    assert (first["name"], first["cause"]) == (tensor, cause)
+    best = first["mends"][0]
+    words = shlex.split(best["command"])
+    assert words[0] == "qdqtool"
+    mended = bad.with_name("mended.onnx")
+    cli(*(str(mended) if word == "mended.onnx" else word for word in words[1:]), "--overwrite", "-q")
+    assert sqnr(mended) - sqnr(bad) == pytest.approx(best["wins_db"], abs=1e-3)
+    assert best["wins_db"] > 0.5
+
+
+def test_undo_makes_the_best_edits(quantized: Path) -> None:
+    bad = damaged(quantized, "/block1/relu1_output_0", "--scale", "0.5")
+    mended = bad.with_name("undone.onnx")
+    said = cli("explain", bad, "--float", DIGITS, *SAMPLED, "--worst", "1", "--undo", "-o", mended, "--overwrite").out
+    assert f"written: {mended}" in said
+    assert sqnr(mended) > sqnr(quantized) - 0.5
+    assert qdq_pairs(load(mended)), "it is still quantized"
+
+
+def test_without_the_float_model_stored_weights_have_no_price(quantized: Path) -> None:
+    stored = quantized.with_name("stored.onnx")
+    cli("qdq", "fold", quantized, "-o", stored, "--overwrite", "-q")
+    done = cli("explain", stored, *SAMPLED, "--json")
+    assert "(--float)" in done.err
+    assert "weight" not in done.json["record"]["causes"]
+    assert done.json["record"]["causes"]["rounding"] > 0
+
+
+def test_a_node_that_computes_otherwise_is_told_with_what_undoes_it(tmp_path: Path) -> None:
+    source, made = SAMPLES / "detector.onnx", tmp_path / "q.onnx"
+    data = SAMPLES / "detector_test.npz"
+    cli("quantize", source, "--preset", "xint8", "--data", SAMPLES / "detector_calib.npz", "-o", made, "-q")
+    said = cli("explain", made, "--float", source, "--data", data, "--samples", "4", "--worst", "1").out
+    assert "/head/box/sigmoid (HardSigmoid)" in said
+    assert "undo-dpu-edits" in said
+
+
+def test_a_refit_has_the_form_of_what_it_replaces() -> None:
+    values = np.random.default_rng(1).normal(size=(4, 100)) * np.array([[1.0], [2], [4], [8]])
+    wide = Encoding.per_tensor(ir.DataType.INT8, 1.0)
+    found = refitted(values, wide)
+    assert found is not None
+    assert found.encoding.position is not None, "powers of two stay so"
+    assert found.encoding.scale[0] == 2.0**-2
+    assert found.gain == pytest.approx(1 - 1 / 16, abs=0.05), "a quarter of the step has a sixteenth of the noise"
+    finer = per_channel(values, Encoding.per_tensor(ir.DataType.INT8, 0.3), 0)
+    assert finer is not None
+    assert finer.encoding.axis == 0
+    assert finer.noise < finer.before / 4
+    assert refitted(values, Encoding.per_tensor(ir.DataType.FLOAT8E4M3FN, 1.0)) is None
+
+
+def test_records_of_one_model_become_one() -> None:
+    seen = Record(
+        tensors=(TensorRecord(name="t", kind="activation", low=-1.0, price={"rounding": 0.5}),), noise={"y": 0.5}
+    )
+    placed = Record(nodes=(NodeRecord(name="n", op="Conv", verdict="npu-int", us=3.0),), model="m.onnx")
+    later = Record(tensors=(TensorRecord(name="t", kind="activation", clipped=0.25),))
+    found = merged([seen, placed, later])
+    (tensor,) = found.tensors
+    assert (tensor.low, tensor.clipped, tensor.price) == (-1.0, 0.25, {"rounding": 0.5})
+    assert found.nodes[0].us == 3.0
+    assert found.to_json() | {} == {
+        "version": 1, "model": "m.onnx", "samples": 0, "noise": {"y": 0.5}, "causes": {"rounding": 0.5},
+        "tensors": [{"name": "t", "kind": "activation", "low": -1.0, "clipped": 0.25, "price": {"rounding": 0.5}}],
+        "nodes": [{"name": "n", "op": "Conv", "verdict": "npu-int", "us": 3.0}],
+    }  # fmt: skip
+
+
+def test_what_cannot_be_explained_is_refused(quantized: Path, tmp_path: Path) -> None:
+    lines: list[tuple[tuple[Any, ...], str]] = [
+        ((DIGITS, *SAMPLED), "has no QDQ pairs"),
+        ((quantized, "/head/pol_output_0", "--float", DIGITS, *SAMPLED), "did you mean /head/pool_output_0"),
+        ((quantized, *SAMPLED, "--undo"), "-o FILE"),
+        ((quantized, *SAMPLED, "-o", tmp_path / "x.onnx"), "--undo"),
+    ]
+    for line, expected in lines:
+        done = cli("explain", *line, code=2)
+        assert expected in done.error
+    with pytest.raises(UsageError):
+        explain(str(quantized), "random:1", worst=1, undo=True)
+    assert math.isfinite(sqnr(quantized))
