@@ -50,7 +50,7 @@ def _command_loader(verb: Entry) -> Callable[[], click.Command]:
 
 COMMANDS = CommandRegistry(
     "commands",
-    ("qdqtool.cli", "qdqtool.cli.edits", "qdqtool.cli.npu", "qdqtool.cli.chips"),
+    ("qdqtool.cli", "qdqtool.cli.edits", "qdqtool.cli.npu", "qdqtool.cli.chips", "qdqtool.cli.story"),
     verbs="qdqtool.verbs.edits",
 )
 

@@ -34,7 +34,7 @@ from qdqtool.verbs.work.named import bind
 from qdqtool.verbs.work.texts import with_texts
 
 if TYPE_CHECKING:
-    from qdqtool.verbs.explain import Explain
+    from qdqtool.verbs.story.explain import Explain
 
 #: So many more than are told of are measured: what wins most is told first.
 MORE = 3
@@ -105,7 +105,7 @@ class Explained:
 
 
 def explained(asked: Explain) -> Explained:
-    """See `qdqtool.verbs.explain.Explain.run`."""
+    """See `qdqtool.verbs.story.explain.Explain.run`."""
     path = os.fspath(asked.model)
     _refuse(asked)
     model = load(path)
@@ -117,7 +117,7 @@ def explained(asked: Explain) -> Explained:
     pass_on([*feeds.warnings, *prices.warnings], asked.warn)
     subjects = subjects_of(sides, prices)
     moved, unknown = lives(source, model, Ranges.given(asked.ranges))
-    pass_on(unknown, asked.warn)
+    pass_on([] if any("--ranges" in text for text in prices.warnings) else unknown, asked.warn)
     record = record_of(sides, prices, subjects, path, moved)
     chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
     measured = Measured(sides.reference, model, feeds, sides.reference, asked.jobs)

@@ -23,7 +23,7 @@ from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord, merged
-from qdqtool.verbs.explain import explain
+from qdqtool.verbs.story.explain import explain
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
 
 DATA = str(Path(DIGITS).with_name("test.npz"))

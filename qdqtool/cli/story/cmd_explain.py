@@ -13,7 +13,7 @@ from qdq_passes.qdq.look.grids import grid_text
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import Out, plural, say, table
 from qdqtool.record.record import TensorRecord
-from qdqtool.verbs.explain import Explain
+from qdqtool.verbs.story.explain import Explain
 from qdqtool.verbs.work.explaining import Explained, Told
 
 #: Bars of a histogram, from nothing to most.
@@ -44,7 +44,8 @@ def _render(found: Explained, *, everything: bool) -> None:
         say()
         _tell(one, everything=everything)
     if found.written:
-        say(f"\nwritten: {found.written}")
+        say()
+        say(f"written: {found.written}")
 
 
 def _tell(one: Told, *, everything: bool) -> None:

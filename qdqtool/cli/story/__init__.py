@@ -1,0 +1,1 @@
+"""Commands about what quantizing did to a model."""
