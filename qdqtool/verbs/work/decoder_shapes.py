@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
@@ -15,6 +16,31 @@ from qdqtool.llm.plan.cut_graphs import joined
 
 #: What a folder of an exporter calls the model, and what tells a model's shape beside it.
 MODEL, CONFIG = "model.onnx", "config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """What the graphs of a folder that `split` wrote are compiled for.
+
+    Args:
+        chunks: tokens of its prefill graphs, ascending; () without such a graph.
+        contexts: slots of the cache, ascending.
+        rows: of a batch; where there are several, the fewest.
+    """
+
+    chunks: tuple[int, ...]
+    contexts: tuple[int, ...]
+    rows: int = 1
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Lengths:
+        """Those of ``manifest``'s graphs."""
+        models = manifest.models
+        return cls(
+            chunks=tuple(sorted({one.seq_len for one in models if one.phase == "prefill"})),
+            contexts=tuple(sorted({one.ctx_len for one in models})),
+            rows=min(one.batch_size for one in models),
+        )
 
 
 def graph_of(text: str) -> str | None:
@@ -53,6 +79,11 @@ def decoder_shape(text: str) -> DecoderShape:
     if graph is None or os.path.basename(graph) == MODEL:
         return shape_of_model(model, name)
     return shape_of_model(model, os.path.splitext(os.path.basename(graph))[0])
+
+
+def lengths_of(text: str) -> Lengths | None:
+    """What the graphs of the decoder that ``text`` is are compiled for; None of what is not split."""
+    return Lengths.of(read_manifest(text)) if is_split(text) else None
 
 
 def decoder_precision(text: str) -> str:
