@@ -160,9 +160,10 @@ class Estimate(Warns, Verb[dict[str, Any]]):
 
     def _decoder(self, subject: str) -> list[Estimated]:
         from qdqtool.verbs.work.chip_times import decoder_choice
-        from qdqtool.verbs.work.decoder_shapes import decoder_shape, lengths_of
+        from qdqtool.verbs.work.decoder_shapes import decoder_of, decoder_shape, lengths_of
 
         assert self.chip is not None
+        subject = decoder_of(subject)
         own = lengths_of(subject)
         rows = self.batch if own is None else max(self.batch, own.rows)
         choice = decoder_choice(subject, self.chip, self.stack, self.precision, rows=rows, from_specs=self.from_specs)

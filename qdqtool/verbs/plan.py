@@ -205,9 +205,16 @@ class Plan(Verb["PlanReport"]):
 
     def _source(self) -> _Source:
         from qdqtool.llm.folder.manifest import read_manifest
-        from qdqtool.verbs.work.decoder_shapes import Lengths, decoder_precision, decoder_shape, graph_of, is_split
+        from qdqtool.verbs.work.decoder_shapes import (
+            Lengths,
+            decoder_of,
+            decoder_precision,
+            decoder_shape,
+            graph_of,
+            is_split,
+        )
 
-        text = os.fspath(self.shape)
+        text = decoder_of(os.fspath(self.shape))
         if not is_split(text):
             path = graph_of(text)
             return _Source(shape=decoder_shape(text), path=path if path is not None and os.path.isfile(path) else None)

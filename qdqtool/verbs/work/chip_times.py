@@ -32,8 +32,9 @@ def chip_time(model: ir.Model, asked: OnChip, *, on_cpu: Sequence[str], crossing
         UsageError: there is no such chip, or nobody measured it.
         UnsupportedError: the model's sizes are not static.
     """
-    if asked.chip is None:
+    if not asked.is_on_chip:
         return None
+    assert asked.chip is not None
     from qdq_passes.graph.edit import copy_model
 
     from qdqtool.chips.loading import load_chip
@@ -65,12 +66,16 @@ def decoder_choice(
         from_specs: whether data sheets will do.
 
     Raises:
-        UsageError: there is no such chip, or nobody measured language models on it.
+        UsageError: there is no such chip or precision, or nobody measured language models on it.
     """
+    from qdq_passes.errors import UsageError
+
     from qdqtool.chips.loading import load_chip
     from qdqtool.cost.choosing import profile_for
     from qdqtool.verbs.work.decoder_shapes import decoder_precision
 
+    if precision and precision != "float" and not any(char.isdigit() for char in precision):
+        raise UsageError(f"{precision!r} is no precision", hint="write w4a16, w8a8, w4 or float")
     wanted = precision or decoder_precision(subject)
     found = profile_for(load_chip(chip), stack, wanted, decoder=True, from_specs=from_specs)
     if rows == 1:
@@ -156,8 +161,9 @@ def decoder_times(
         UsageError: there is no such chip, or nobody measured language models on it.
         UnsupportedError: the graphs do not tell the decoder's shape.
     """
-    if asked.chip is None:
+    if not asked.is_on_chip:
         return None
+    assert asked.chip is not None
     from qdqtool.llm.folder.manifest import read_manifest
     from qdqtool.verbs.work.decoder_shapes import Lengths, decoder_shape
 

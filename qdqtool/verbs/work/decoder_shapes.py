@@ -56,6 +56,15 @@ def is_split(text: str) -> bool:
     return os.path.isfile(os.path.join(text, MANIFEST))
 
 
+def decoder_of(text: str) -> str:
+    """The folder that `split` wrote, where ``text`` is one of its graphs, or a part of one, which is none; else ``text``."""
+    folder, file = os.path.split(text)
+    if not (file.endswith(".onnx") and is_split(folder)):
+        return text
+    files = {part.file for model in read_manifest(folder).models for part in model.parts}
+    return folder if file in files else text
+
+
 def decoder_shape(text: str) -> DecoderShape:
     """The shape of the decoder that ``text`` is: a config.json beside the graph comes before the graph. No weight is read.
 

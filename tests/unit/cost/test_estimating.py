@@ -32,6 +32,8 @@ from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import read_shape
 from qdqtool.io.models.load import load
 from qdqtool.verbs.estimate import precision_of
+from qdqtool.verbs.generate import Generate
+from qdqtool.verbs.work.chip_times import decoder_times
 from tests.golden_messages.refusal import refusal
 
 NETWORK = Graph(
@@ -230,6 +232,25 @@ def test_chunks_are_those_of_a_plan(chunk: int) -> None:
         "Llama3.2-1B", chip="8 Gen 3", stack="llm.npu", precision="w8a8", prompt=(1000,), context=(2048,), chunk=chunk
     )
     assert {key: found["estimates"][0][key] for key in planned} == planned
+
+
+def test_a_graph_of_a_split_folder_is_the_folder() -> None:
+    """A part of a decoder is none: it has some of the layers, or no head."""
+    folder = split_llama() / "parts"
+    files = sorted(folder.glob("*.onnx"))
+    assert len(files) == 4
+    for stack in ("genie", ""):
+        whole = estimate(str(folder), chip="8 Elite", stack=stack)["estimates"]
+        assert all(estimate(str(file), chip="8 Elite", stack=stack)["estimates"] == whole for file in files)
+
+
+def test_options_without_what_they_are_of() -> None:
+    with refusal(UsageError):
+        estimate(TINY, chip="8 Elite", stack="genie", precision="nonsense")
+    with refusal(UsageError):
+        decoder_times(
+            split_llama() / "whole", Generate(split_llama() / "whole", prompt="a", stack="genie"), ("decode",)
+        )
 
 
 def test_what_is_of_other_models_is_said() -> None:
