@@ -11,6 +11,7 @@ from qdqtool.chips.chip import Chip, Profile
 from qdqtool.chips.loading import all_known, load_chip
 from qdqtool.cost.decoders import FORMS
 from qdqtool.cost.networks import NAMES
+from qdqtool.cost.precisions import precisions_of, short_precision
 from qdqtool.cost.specs import carried_over
 
 #: The form of networks; all others are of language models.
@@ -70,15 +71,18 @@ def profile_for(chip: Chip, stack: str = "", precision: str = "", *, decoder: bo
     return found
 
 
-def kinds_of(chip: Chip, stack: str) -> frozenset[Kind]:
+def kinds_of(chip: Chip, stack: str, *, from_specs: bool = False) -> frozenset[Kind]:
     """What a runtime runs, by the forms that it is known with, on ``chip`` or anywhere.
 
     Args:
         chip: that is asked about.
         stack: the runtime; "" for whatever the chip was measured with.
+        from_specs: or, by data sheets, the chip that it is like.
     """
     if not stack:
-        return frozenset("network" if p.form == NETWORK else "decoder" for p in chip.profiles) | {"network"}
+        chips = (chip, load_chip(chip.like)) if from_specs and chip.like else (chip,)
+        kinds: set[Kind] = {"network" if p.form == NETWORK else "decoder" for one in chips for p in one.profiles}
+        return frozenset(kinds | {"network"})
     known = {p.form for one in (chip, *all_known()) for p in one.profiles if p.stack == stack}
     known |= {form.name for form in FORMS if stack in form.stacks} | ({NETWORK} if stack in ALIKE else set())
     return frozenset("network" if form == NETWORK else "decoder" for form in known) or frozenset({"network"})
@@ -113,6 +117,10 @@ def _measured(chip: Chip, stack: str, precision: str, *, decoder: bool) -> Choic
         if wanted != stack:
             notes.append(f"{stack} was not measured: {wanted} stands in")
         if decoder:
+            if precision and short_precision(precision) not in precisions_of(here[0]):
+                notes.append(
+                    f"{precision} was not measured with {wanted or here[0].stack}: its times are told by its bits"
+                )
             return Choice(chip, here[0], precision or _first_precision(here[0]), tuple(notes))
         here = [p for p in here if p.stack == here[0].stack]
         exact = next((p for p in here if p.precision == (precision or here[0].precision)), None)

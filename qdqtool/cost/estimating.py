@@ -17,7 +17,7 @@ from qdqtool.cost import predicting
 from qdqtool.cost.choosing import Choice, profile_for
 from qdqtool.cost.counting import counted
 from qdqtool.cost.decoder_fit import call_of, chip_of
-from qdqtool.cost.decoders import STATIC_CONTEXT, Call
+from qdqtool.cost.decoders import STATIC_CONTEXT, STREAMING, Call
 from qdqtool.cost.fitting import EIGHTY
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, amounts_of, node_ms
 from qdqtool.cost.predicting import Prediction, Span
@@ -150,15 +150,18 @@ def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = Non
 
 
 def of_decoder(choice: Choice, shape: DecoderShape, call: Call) -> Estimated:
-    """The time of one prefill or token of a language model. A static graph takes a longer prompt in chunks."""
+    """The time of one prefill or token of a language model. A runtime that does not stream takes a prompt in chunks."""
     profile = choice.profile
     if call.phase == "prefill":
         what = f"prefill of {call.tokens} tokens"
         calls = 1
+        if profile.form != STREAMING.name:
+            chunks = -(-call.tokens // call.chunk)
+            what += f", {chunks} chunk{'s' * (chunks > 1)} of {call.chunk}"
         if profile.form == STATIC_CONTEXT.name:  # a chunk takes as long however much of it is prompt
-            calls = -(-call.tokens // call.chunk)
-            what += f", {calls} chunk{'s' * (calls > 1)} of {call.chunk}"
-            call = replace(call, tokens=call.chunk)
+            calls, call = chunks, replace(call, tokens=call.chunk)
+        else:  # takes the tokens that there are, whatever there is room for
+            call = replace(call, context=0)
         found = predicting.decoder(choice.chip, profile, shape, call)
         found = replace(
             found, span=found.span.times(calls), resources={key: ms * calls for key, ms in found.resources.items()}

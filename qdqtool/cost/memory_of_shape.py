@@ -7,7 +7,8 @@
     cache        attended(C) · 2 · kv_heads · head_dim · e, e = 1 beside integer activations, else 2
     activations  of a graph, a bytes an element (a = 1, 2 by the precision, 2 where they float):
                  a · (2 · S · hidden + max(attention, MLP) + vocab), attention = S · (2 heads + 2 kv_heads) · head_dim
-                 + (heads + 1) · S · C of scores and mask, MLP = S · ffn · (ffn_mats - 1); each static graph keeps its own
+                 + (heads + 1) · S · C of scores and mask, MLP = S · ffn · (ffn_mats - 1); each static graph keeps its own,
+                 in each session that it is cut into
 
 A placement decides who holds what: *whole* keeps all but the embedding on the NPU; *linear* weights and activations of the linear
 layers there, head, cache and scores with the CPU, which has weights of its own for decoding; *prefill* is whole, and the weights
@@ -37,7 +38,7 @@ class Memory:
         weights: of the layers, all copies.
         head: with the embedding where that is a table of its own.
         cache: of the whole context.
-        activations: of all graphs.
+        activations: of all graphs, in all sessions.
         sessions: of the NPU that the model must be cut into; 0 where a layer or the head alone is too large for one.
         session: bytes of the fullest session; of the smallest that is needed where none fits.
     """
@@ -100,7 +101,7 @@ def memory_of(
     )  # fmt: skip
     return Memory(
         weights=shape.layers * layer * copies, head=head * (2 if placement == "prefill" else 1) + embedding, cache=cache,
-        activations=sum(buffers) + on_cpu, sessions=sessions, session=session,
+        activations=sum(buffers) * max(sessions, 1) + on_cpu, sessions=sessions, session=session,
     )  # fmt: skip
 
 
@@ -112,7 +113,8 @@ def activation_bytes(shape: DecoderShape, tokens: int, context: int, bits: int) 
 
 
 def sessions_of(*, layers: int, layer: int, head: int, activations: int, addressable: int | None) -> tuple[int, int]:
-    """(sessions, bytes of the fullest): consecutive layers, the head in the last, activations in each; 0 where nothing helps.
+    """(sessions, bytes of the fullest): consecutive layers, the head in the last, activations in each; as few as will do, as
+    alike as they can be, which is how `split` cuts; 0 where nothing helps.
 
     Args:
         layers: of the model.
@@ -127,7 +129,6 @@ def sessions_of(*, layers: int, layer: int, head: int, activations: int, address
     if room < max(layer, head):
         return 0, max(layer, head) + activations
     each, last = room // layer, (room - head) // layer
-    before = layers - min(last, layers - 1)
-    count = math.ceil(before / each)
-    fullest = max(math.ceil(before / count) * layer, (layers - before) * layer + head)
+    count = math.ceil((layers - min(last, layers - 1)) / each)
+    fullest = min(max(math.ceil((layers - n) / count) * layer, n * layer + head) for n in range(layers))
     return 1 + count, fullest + activations

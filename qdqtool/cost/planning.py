@@ -58,6 +58,8 @@ class Question:
         limits: to be kept.
         buckets: lists of chunks that may be compiled for; None for all of the usual lengths.
         placements: those that may be taken; () for all that the chip's profiles know.
+        precisions: likewise; () for those that the profile's rows have.
+        notes: what the profile stands in for.
     """
 
     shape: DecoderShape
@@ -69,6 +71,8 @@ class Question:
     limits: Limits = Limits()
     buckets: tuple[tuple[int, ...], ...] | None = None
     placements: tuple[Placement, ...] = ()
+    precisions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing, and placements that nobody measured (UsageError)."""
@@ -177,7 +181,8 @@ def what_if(found: Sequence[Candidate], axes: Sequence[Axis]) -> tuple[Candidate
 
 def _rank(one: Candidate) -> tuple[object, ...]:
     kept = ("yes", "likely", "no").index(one.kept)
-    return not one.fits, kept, round(math.log(one.answer.ms), ALIKE + 1), len(one.chunks), one.memory.total, one.chunks
+    alike = one.memory.sessions, len(one.chunks), one.memory.total, one.chunks
+    return not one.fits, kept, round(math.log(one.answer.ms), ALIKE + 1), *alike
 
 
 def _marked(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -204,7 +209,7 @@ def _options(asked: Question) -> Iterator[tuple[str, Placement, tuple[int, ...],
         lists = ((),)
     elif form == PIPELINED_LINEAR.name:
         lists = tuple(one for one in lists if len(one) == 1) or (max(lists, key=len)[-1:],)
-    for precision in precisions_of(asked.profile):
+    for precision in asked.precisions or precisions_of(asked.profile):
         for placement in asked.placements or placements_of(asked.chip, asked.profile):
             for context in sorted(set(asked.contexts)):
                 for chunks in lists:

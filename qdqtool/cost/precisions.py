@@ -24,9 +24,15 @@ def beside(chip: Chip, profile: Profile) -> Profile | None:
 
 def precisions_of(profile: Profile) -> tuple[str, ...]:
     """What a runtime was measured with, in short: ``w8a8 (llm.npu)`` → ``w8a8``; more bits of activations first."""
-    found = (_PRECISION.match(row.precision) for row in profile.measured)
-    names = {f"w{m[1]}a{m[2]}" if m[2] else f"w{m[1]}" for m in found if m is not None} or set(UNMEASURED[profile.form])
+    found = {row.precision for row in profile.measured if _PRECISION.match(row.precision)}
+    names = {short_precision(name) for name in found} or set(UNMEASURED[profile.form])
     return tuple(sorted(names, key=lambda name: (bits_of(name)[1] == 0, -bits_of(name)[1], bits_of(name)[0])))
+
+
+def short_precision(precision: str) -> str:
+    """A published precision in short, as `precisions_of` has them; as it is where it begins with no bits."""
+    found = _PRECISION.match(precision)
+    return precision if found is None else f"w{found[1]}" + (f"a{found[2]}" if found[2] else "")
 
 
 def bits_of(precision: str) -> tuple[int, int]:

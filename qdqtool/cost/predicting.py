@@ -289,8 +289,11 @@ def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Pr
     """The time of one prefill, or of one token, of a language model."""
     fit = language_model(profile)
     log, sd = fit.log_ms(shape, call)
-    rows = [row for row in profile.measured if (row.phase == call.phase)]
-    same = [row for row in rows if (known := shape_named(row.model)) is not None and known.name == shape.name]
+    rows = [row for row in profile.measured if row.phase == call.phase]
+    own = [
+        row for row in profile.measured if (known := shape_named(row.model)) is not None and known.name == shape.name
+    ]
+    same = [row for row in own if row.phase == call.phase]
     nearest = min(same or rows, key=lambda row: (abs(math.log(row.ms) - log), row.model), default=None)
     widens = []
     if profile.carried:
@@ -298,7 +301,12 @@ def decoder(chip: Chip, profile: Profile, shape: DecoderShape, call: Call) -> Pr
     if not same:
         family = family_of(shape.name)
         told = "of its family there are rows" if family in profile.families else "nor was one of its family"
-        widens.append(f"{shape.name} was not measured here; {told}")
+        missing = (
+            f"of {shape.name} no {call.phase} was measured here"
+            if own
+            else f"{shape.name} was not measured here; {told}"
+        )
+        widens.append(missing)
     return Prediction(
         span=Span.of(log, sd),
         resources={str(key): ms for key, ms in breakdown(fit.form, fit.posterior_of(shape).mean, shape, call).items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdqtool.options import metadata_of, option
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+    from qdqtool.cost.choosing import Choice
     from qdqtool.cost.decoders import Call
     from qdqtool.cost.estimating import Estimated
     from qdqtool.cost.shapes import DecoderShape
@@ -28,6 +29,8 @@ SUBJECT = metadata_of(
     value="[MODEL|FOLDER|NAME]",
     use="read",
 )
+#: Tokens of a prompt, of a context and of a chunk where nothing tells.
+PROMPT, CONTEXT, CHUNK = 128, 1024, 128
 CHIP = "The chip: a name, alias or board (`list chips`), or FILE.toml."
 STACK = "The runtime it runs under: qnn_dlc, genie, …; without, the first that was measured."
 
@@ -50,11 +53,18 @@ class Estimate(Warns, Verb[dict[str, Any]]):
     )
     batch: int = option(1, "Inputs of a network at once.", value="N", least=1, shown=True)
     network: str = option("", "Answer with the measured rows of the network of this name too.", value="NAME")
-    prompt: tuple[int, ...] = option((128,), "Tokens of prompts to a decoder.", value="N,…", shown="128", read=lengths)
-    context: tuple[int, ...] = option(
-        (1024,), "Tokens of the context of a decoder.", value="N,…", shown="1024", read=lengths
+    prompt: Sequence[int] = option(
+        (), f"Tokens of prompts to a decoder; by default {PROMPT}, at most the context.", value="N,…", read=lengths
     )
-    chunk: int = option(128, "Tokens that a static graph takes of a prompt at once.", value="N", least=1, shown=True)
+    context: Sequence[int] = option(
+        (), f"Tokens of the context of a decoder; by default {CONTEXT}, of a split folder its longest.", value="N,…",
+        read=lengths,
+    )  # fmt: skip
+    chunk: int | None = option(
+        None,
+        f"Tokens of a prompt that a graph takes at once; by default of a split folder its longest, else {CHUNK}, of llm.npu 256.",
+        value="N", least=1,
+    )  # fmt: skip
     target: str | None = option(
         None, "Judge which operators fall back to the CPU on this target.", value="NAME|FILE", use="read"
     )
@@ -121,7 +131,7 @@ class Estimate(Warns, Verb[dict[str, Any]]):
         if not subject.endswith(".onnx"):
             return None
         model = _without_weights(subject)
-        kinds = kinds_of(load_chip(self.chip), self.stack)
+        kinds = kinds_of(load_chip(self.chip), self.stack, from_specs=self.from_specs)
         if "decoder" not in kinds:
             return model
         try:
@@ -143,48 +153,73 @@ class Estimate(Warns, Verb[dict[str, Any]]):
         assert self.chip is not None
         precision = self.precision or precision_of(model)
         choice = profile_for(load_chip(self.chip), self.stack, precision, decoder=False, from_specs=self.from_specs)
+        choice = _beside(choice, "decoders", prompt=self.prompt, context=self.context, chunk=self.chunk)
         on_cpu, crossings = (None, 0) if self.target is None else fallback_of(path, self.target)
         graph = Graph.of(model, name=self.network, batch=self.batch)
         return [of_graph(choice, graph, on_cpu=on_cpu, crossings=crossings)]
 
     def _decoder(self, subject: str) -> list[Estimated]:
-        from qdqtool.verbs.work.decoder_shapes import decoder_precision, decoder_shape
+        from qdqtool.verbs.work.chip_times import decoder_choice
+        from qdqtool.verbs.work.decoder_shapes import decoder_of, decoder_shape, lengths_of
 
         assert self.chip is not None
+        subject = decoder_of(subject)
+        own = lengths_of(subject)
+        rows = self.batch if own is None else max(self.batch, own.rows)
+        choice = decoder_choice(subject, self.chip, self.stack, self.precision, rows=rows, from_specs=self.from_specs)
+        contexts = self.context or ((CONTEXT,) if own is None else own.contexts[-1:])
         return decoder_estimates(
-            decoder_shape(subject), self.chip, self.stack, self.precision or decoder_precision(subject),
-            prompts=self.prompt, contexts=self.context, chunk=self.chunk, from_specs=self.from_specs,
+            _beside(choice, "networks", network=self.network, target=self.target), decoder_shape(subject),
+            prompts=self.prompt or (min(PROMPT, max(contexts)),), contexts=contexts,
+            chunk=self.chunk or (None if own is None else (own.chunks or (1,))[-1]),
         )  # fmt: skip
 
 
+def _beside(choice: Choice, of: str, **options: object) -> Choice:
+    """``choice``, which says of those of ``options`` that are given that they mean something of others."""
+    given = " and ".join(f"--{name}" for name, value in options.items() if value)
+    return (
+        replace(choice, notes=(*choice.notes, f"{given}: of {of} alone, nothing here depends on it"))
+        if given
+        else choice
+    )
+
+
 def decoder_estimates(
-    shape: DecoderShape, chip: str, stack: str, precision: str, *, prompts: Sequence[int], contexts: Sequence[int],
-    chunk: int, from_specs: bool,
-) -> list[Estimated]:  # fmt: skip
+    choice: Choice, shape: DecoderShape, *, prompts: Sequence[int], contexts: Sequence[int], chunk: int | None
+) -> list[Estimated]:
     """A prefill for each prompt at each context, then a token at each context.
 
+    Args:
+        choice: chip and profile.
+        shape: of the decoder.
+        prompts: tokens of each.
+        contexts: slots of the cache.
+        chunk: tokens of a prefill graph; None for those of the measured rows.
+
     Raises:
-        UsageError: a prompt is longer than the context, or nobody measured that.
+        UsageError: a prompt is longer than the context.
     """
     from qdq_passes.errors import UsageError
 
-    from qdqtool.chips.loading import load_chip
-    from qdqtool.cost.choosing import profile_for
-    from qdqtool.cost.decoders import Call
+    from qdqtool.cost.decoders import STATIC_CONTEXT, STREAMING, Call
     from qdqtool.cost.estimating import of_decoder
 
     if max(prompts) > max(contexts):
         raise UsageError(
             f"a prompt of {max(prompts)} is longer than the context", hint=f"--context {max(prompts)} or more"
         )
-    choice = profile_for(load_chip(chip), stack, precision, decoder=True, from_specs=from_specs)
+    is_static = choice.profile.form == STATIC_CONTEXT.name
+    if choice.profile.form == STREAMING.name and chunk is not None:
+        note = f"{choice.profile.stack} takes prompts as they are: nothing here depends on chunks"
+        choice = replace(choice, notes=(*choice.notes, note))
 
     def call(phase: Any, tokens: int, context: int) -> Call:
-        wide = chunk if choice.profile.form == "static-context" else Call(phase="prefill").chunk
+        wide = chunk or (min(CHUNK, context) if is_static else Call(phase="prefill").chunk)
         return Call(phase=phase, tokens=tokens, context=context, precision=choice.precision, chunk=wide)
 
     pairs = [(prompt, context) for context in contexts for prompt in prompts if prompt <= context]
-    if choice.profile.form != "static-context":
+    if not is_static:
         pairs = list({prompt: (prompt, context) for prompt, context in pairs}.values())
     found = [of_decoder(choice, shape, call("prefill", prompt, context)) for prompt, context in pairs]
     return found + [of_decoder(choice, shape, call("decode", 1, context)) for context in contexts]

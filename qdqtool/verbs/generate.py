@@ -133,7 +133,7 @@ class Generate(OnDevice, OnChip, OrtThreads, StepReports, Verb["Generated"]):
             self.folder, threads=self.threads, batch_size=batch_size, verify=self.verify, progress=self.progress,
             device=self.device, target=self.target, arrange=self.arrange, schedule=self.schedule,
             prefill_device=self.prefill_device, decode_device=self.decode_device,
-            times=decoder_times(self.folder, self, self.phases_on_device),
+            times=decoder_times(self.folder, self, self.phases_on_device, rows=batch_size),
         )  # fmt: skip
 
 

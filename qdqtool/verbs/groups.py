@@ -126,6 +126,21 @@ class OnChip:
     )
     from_specs: bool = option(False, "… where nobody measured, carried over from a chip that is near, by data sheets.")
 
+    @property
+    def is_on_chip(self) -> bool:
+        """Whether a chip is asked about.
+
+        Raises:
+            UsageError: none is, but its runtime or precision.
+        """
+        from qdq_passes.errors import UsageError
+
+        if self.chip is None and (self.stack or self.precision or self.from_specs):
+            raise UsageError(
+                "--stack, --precision and --from-specs are of a chip", hint="give --chip NAME (qdqtool list chips)"
+            )
+        return self.chip is not None
+
 
 def first_samples(default: int | None) -> int | None:
     """The option that says how many samples are taken, with its default; None for all."""

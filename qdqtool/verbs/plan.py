@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qdqtool.cost.plan_page import PlanReport
     from qdqtool.cost.planning import Axis, Candidate, Question
     from qdqtool.cost.shapes import DecoderShape
+    from qdqtool.verbs.work.decoder_shapes import Lengths
 
 #: Precision → preset and options that make it; without activations weights alone are quantized and no data is needed.
 PRESETS: dict[str, tuple[str, dict[str, str]]] = {
@@ -84,14 +85,18 @@ class _Source:
     Args:
         shape: of the decoder.
         path: of the model or of the folder that `split` wrote; None of a shape alone.
-        graphs: (prefill lengths, contexts) of such a folder; None of what is not split.
+        graphs: what the graphs of such a folder are compiled for; None of what is not split.
+        parts: that they are in.
         is_quantized: whether that folder is.
+        precision: then that of its graphs; "" where they do not tell.
     """
 
     shape: DecoderShape
     path: str | None = None
-    graphs: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    graphs: Lengths | None = None
+    parts: int = 1
     is_quantized: bool = False
+    precision: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +121,9 @@ class Plan(Verb["PlanReport"]):
         None, "The runtime; by default the first that language models were measured with.", value="NAME"
     )
     from_specs: bool = option(False, "Where nobody measured, the data sheet will do.")
-    context: Sequence[int] = option((), "Slots of the KV cache.", value="C,…", shown=str(CONTEXT), read=lengths)
+    context: Sequence[int] = option(
+        (), f"Slots of the KV cache; by default {CONTEXT}, of a split folder its own.", value="C,…", read=lengths
+    )
     prompt: Sequence[int] = option((512,), "Tokens of the prompts that come.", value="N,…", shown="512", read=lengths)
     new: int = option(256, "Tokens of an answer.", value="N", least=1, shown=True)
     memory: int | None = option(None, "Limit of memory in all, as in 8GB.", value="SIZE", read=size)
@@ -160,6 +167,7 @@ class Plan(Verb["PlanReport"]):
         found = candidates(asked)
         best = best_of(found)
         commands, notes = ((), []) if best is None else self._commands(source, asked, best)
+        notes += [] if best is None else self._beside(source, best)
         report = PlanReport(
             asked=asked, candidates=found, rows=what_if(found, self.what_if) if self.what_if else found, best=best,
             commands=commands, is_runnable=bool(commands) and (source.path or self.model) is not None,
@@ -177,10 +185,10 @@ class Plan(Verb["PlanReport"]):
         from qdqtool.cost.planning import Limits, Question
 
         chip = load_chip(self.chip)
-        chosen = profile_for(chip, self.stack or "", decoder=True, from_specs=self.from_specs)
+        chosen = profile_for(chip, self.stack or "", source.precision, decoder=True, from_specs=self.from_specs)
         contexts = tuple(self.context) or (CONTEXT,)
         if source.graphs is not None:
-            contexts = source.graphs[1]
+            contexts = source.graphs.contexts
         elif "context" in self.what_if:
             contexts = tuple(sorted({*contexts, *CONTEXTS}))
         limits = Limits(
@@ -191,25 +199,33 @@ class Plan(Verb["PlanReport"]):
         return Question(
             shape=source.shape, chip=chip, profile=chosen.profile, contexts=contexts,
             prompts=tuple(self.prompt), new=self.new, limits=limits,
-            buckets=None if source.graphs is None else (source.graphs[0],), placements=tuple(self.placement),
+            buckets=None if source.graphs is None else (source.graphs.chunks,), placements=tuple(self.placement),
+            precisions=(source.precision,) if source.precision else (), notes=chosen.notes,
         )  # fmt: skip
 
     def _source(self) -> _Source:
         from qdqtool.llm.folder.manifest import read_manifest
-        from qdqtool.verbs.work.decoder_shapes import decoder_shape, graph_of, is_split
+        from qdqtool.verbs.work.decoder_shapes import (
+            Lengths,
+            decoder_of,
+            decoder_precision,
+            decoder_shape,
+            graph_of,
+            is_split,
+        )
 
-        text = os.fspath(self.shape)
+        text = decoder_of(os.fspath(self.shape))
         if not is_split(text):
             path = graph_of(text)
             return _Source(shape=decoder_shape(text), path=path if path is not None and os.path.isfile(path) else None)
         manifest = read_manifest(text)
-        prefills = tuple(sorted({one.seq_len for one in manifest.models if one.phase == "prefill"}))
-        if not prefills:
+        lengths = Lengths.of(manifest)
+        if not lengths.chunks:
             raise UsageError("has no prefill graph", where=text, hint="split again with --prefill")
         return _Source(
-            shape=decoder_shape(text), path=text,
-            graphs=(prefills, tuple(sorted({one.ctx_len for one in manifest.models}))),
+            shape=decoder_shape(text), path=text, graphs=lengths, parts=min(len(one.parts) for one in manifest.models),
             is_quantized=bool(manifest.quantization),
+            precision=decoder_precision(text) if manifest.quantization else "",
         )  # fmt: skip
 
     def _commands(self, source: _Source, asked: Question, best: Candidate) -> tuple[tuple[str, ...], list[str]]:
@@ -241,11 +257,26 @@ class Plan(Verb["PlanReport"]):
             notes.append(
                 f"--data {RANDOM} are random tokens, good for a try alone: give a text, `plan --data text.txt`"
             )
+        return tuple(commands), notes
+
+    def _beside(self, source: _Source, best: Candidate) -> list[str]:
+        """What is to be said of how an option runs, whatever makes it."""
+        from qdqtool.io.files.text_table import plural
+
+        notes, count = [], best.memory.sessions
+        if source.graphs is not None and self.context:
+            notes.append("contexts are those of its graphs, whatever --context says")
+        if source.graphs is not None and count > source.parts:
+            notes.append(
+                f"its graphs are in {plural(source.parts, 'part')}, too large for a session: `split --parts {count}`"
+            )
+        if count > 1:
+            notes.append(f"nobody measured what {count} parts take longer than one: it is in no figure")
         if best.placement == "linear":
             notes.append("attention and norms run on the CPU: `generate --arrange linear`")
         if best.placement == "prefill":
             notes.append("decoding runs on the CPU: `generate --decode-device cpu`")
-        return tuple(commands), notes
+        return notes
 
 
 def _preset(precision: str) -> tuple[str, dict[str, str], list[str]]:
@@ -275,15 +306,21 @@ def _free(name: str) -> str:
 
 def _told(asked: Question, found: Sequence[Candidate]) -> list[str]:
     """What is to be said of the figures: where they are from, and what widens the intervals."""
+    from qdq_passes.decoder.look.record import Phase
+
     from qdqtool.cost.decoders import Call
     from qdqtool.cost.predicting import decoder
 
     profile = asked.profile
     version = f" {profile.version}" if profile.version else ""
-    notes = [f"times of {profile.stack}{version} with 80 % intervals; memory without a compiler's own buffers"]
+    notes = [
+        *asked.notes,
+        f"times of {profile.stack}{version} with 80 % intervals; memory without a compiler's own buffers",
+    ]
     for precision in list(dict.fromkeys(one.precision for one in found))[:1]:
-        call = Call(phase="decode", context=asked.contexts[0], precision=precision)
-        notes += decoder(asked.chip, profile, asked.shape, call).widens
+        for phase in get_args(Phase):
+            call = Call(phase=phase, context=asked.contexts[0], precision=precision)
+            notes += [text for text in decoder(asked.chip, profile, asked.shape, call).widens if text not in notes]
     return notes
 
 

@@ -39,7 +39,8 @@ def _render(out: Out, asked: Plan, found: PlanReport) -> None:
         say("the best:" if found.is_runnable else f"the best, with your model in the place of {NO_MODEL}:")
         for line in found.commands:
             say(f"    {line}")
-    say()
+    if found.best is None or found.commands:
+        say()
     for note in found.notes:
         say(note)
     if asked.html is not None:

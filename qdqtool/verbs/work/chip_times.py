@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ def chip_time(model: ir.Model, asked: OnChip, *, on_cpu: Sequence[str], crossing
         UsageError: there is no such chip, or nobody measured it.
         UnsupportedError: the model's sizes are not static.
     """
-    if asked.chip is None:
+    if not asked.is_on_chip:
         return None
+    assert asked.chip is not None
     from qdq_passes.graph.edit import copy_model
 
     from qdqtool.chips.loading import load_chip
@@ -48,6 +50,38 @@ def chip_time(model: ir.Model, asked: OnChip, *, on_cpu: Sequence[str], crossing
         from_specs=asked.from_specs,
     )
     return of_graph(choice, Graph.of(copy_model(model)), on_cpu=on_cpu, crossings=crossings).to_json()
+
+
+def decoder_choice(
+    subject: str, chip: str, stack: str, precision: str, *, rows: int = 1, from_specs: bool = False
+) -> Choice:
+    """The profile that answers for a decoder; it says what of ``rows`` is not in its times.
+
+    Args:
+        subject: the decoder; in its precision where none is asked and its graph is quantized.
+        chip: that is asked about.
+        stack: the runtime; "" for the first that was measured.
+        precision: "" for that of the graph, or the first that was measured.
+        rows: of a batch.
+        from_specs: whether data sheets will do.
+
+    Raises:
+        UsageError: there is no such chip or precision, or nobody measured language models on it.
+    """
+    from qdq_passes.errors import UsageError
+
+    from qdqtool.chips.loading import load_chip
+    from qdqtool.cost.choosing import profile_for
+    from qdqtool.verbs.work.decoder_shapes import decoder_precision
+
+    if precision and precision != "float" and not any(char.isdigit() for char in precision):
+        raise UsageError(f"{precision!r} is no precision", hint="write w4a16, w8a8, w4 or float")
+    wanted = precision or decoder_precision(subject)
+    found = profile_for(load_chip(chip), stack, wanted, decoder=True, from_specs=from_specs)
+    if rows == 1:
+        return found
+    note = f"the times are of one row: {rows} rows at once take longer, and nobody measured by how much"
+    return replace(found, notes=(*found.notes, note))
 
 
 class DecoderTimes:
@@ -68,11 +102,18 @@ class DecoderTimes:
 
     @property
     def told(self) -> dict[str, Any]:
-        """Chip, runtime, precision, interval; what widens it, and what the profile stands in for."""
-        whole = self._estimated("decode", 1, 1, 1)
+        """Chip, runtime, precision, interval; what widens it, what the profile stands in for, what is not in its times."""
+        from qdqtool.cost.decoders import PIPELINED_LINEAR
+
+        profile, notes = self._choice.profile, list(self._choice.notes)
+        if profile.form == PIPELINED_LINEAR.name and "decode" in self._phases:
+            notes.append(
+                f"{profile.stack} decodes on the CPU: that is what decode takes, whatever engine it is shown on"
+            )
+        widens = [text for phase in self._phases for text in self._estimated(phase, 1, 1, 1).prediction.widens]
         return {
-            "chip": self._choice.chip.name, "stack": self._choice.profile.stack, "precision": self._choice.precision,
-            "interval": 0.8, "widens": list(whole.prediction.widens), "notes": list(whole.notes),
+            "chip": self._choice.chip.name, "stack": profile.stack, "precision": self._choice.precision, "interval": 0.8,
+            "widens": list(dict.fromkeys(widens)), "notes": notes,
         }  # fmt: skip
 
     def of(self, model: StaticModel, start: int, end: int) -> RunTime | None:
@@ -106,7 +147,7 @@ class DecoderTimes:
 
 
 def decoder_times(
-    folder: str | os.PathLike[str], asked: OnChip, phases: Collection[Phase] = ("prefill", "decode")
+    folder: str | os.PathLike[str], asked: OnChip, phases: Collection[Phase], *, rows: int | None = None
 ) -> DecoderTimes | None:
     """The times of a split decoder on a chip; None where no chip is asked.
 
@@ -114,20 +155,21 @@ def decoder_times(
         folder: what `split` wrote; no weight is read.
         asked: chip, runtime, precision (that of the graphs, or of float ones the first that was measured).
         phases: those that the chip runs.
+        rows: of a batch; None for the fewest that the folder has graphs of.
 
     Raises:
         UsageError: there is no such chip, or nobody measured language models on it.
         UnsupportedError: the graphs do not tell the decoder's shape.
     """
-    if asked.chip is None:
+    if not asked.is_on_chip:
         return None
-    from qdqtool.chips.loading import load_chip
-    from qdqtool.cost.choosing import profile_for
-    from qdqtool.verbs.work.decoder_shapes import decoder_precision, decoder_shape
+    assert asked.chip is not None
+    from qdqtool.llm.folder.manifest import read_manifest
+    from qdqtool.verbs.work.decoder_shapes import Lengths, decoder_shape
 
     path = os.fspath(folder)
-    precision = asked.precision or decoder_precision(path)
-    choice = profile_for(load_chip(asked.chip), asked.stack, precision, decoder=True, from_specs=asked.from_specs)
+    count = rows or Lengths.of(read_manifest(path)).rows
+    choice = decoder_choice(path, asked.chip, asked.stack, asked.precision, rows=count, from_specs=asked.from_specs)
     return DecoderTimes(choice, decoder_shape(path), phases)
 
 

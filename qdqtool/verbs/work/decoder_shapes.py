@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
@@ -17,6 +18,31 @@ from qdqtool.llm.plan.cut_graphs import joined
 MODEL, CONFIG = "model.onnx", "config.json"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """What the graphs of a folder that `split` wrote are compiled for.
+
+    Args:
+        chunks: tokens of its prefill graphs, ascending; () without such a graph.
+        contexts: slots of the cache, ascending.
+        rows: of a batch; where there are several, the fewest.
+    """
+
+    chunks: tuple[int, ...]
+    contexts: tuple[int, ...]
+    rows: int = 1
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Lengths:
+        """Those of ``manifest``'s graphs."""
+        models = manifest.models
+        return cls(
+            chunks=tuple(sorted({one.seq_len for one in models if one.phase == "prefill"})),
+            contexts=tuple(sorted({one.ctx_len for one in models})),
+            rows=min(one.batch_size for one in models),
+        )
+
+
 def graph_of(text: str) -> str | None:
     """The graph that ``text`` names: a .onnx file, or that of an exporter's folder; None of anything else."""
     if os.path.isdir(text):
@@ -28,6 +54,15 @@ def graph_of(text: str) -> str | None:
 def is_split(text: str) -> bool:
     """Whether ``text`` is a folder that `split` wrote."""
     return os.path.isfile(os.path.join(text, MANIFEST))
+
+
+def decoder_of(text: str) -> str:
+    """The folder that `split` wrote, where ``text`` is one of its graphs, or a part of one, which is none; else ``text``."""
+    folder, file = os.path.split(text)
+    if not (file.endswith(".onnx") and is_split(folder)):
+        return text
+    files = {part.file for model in read_manifest(folder).models for part in model.parts}
+    return folder if file in files else text
 
 
 def decoder_shape(text: str) -> DecoderShape:
@@ -53,6 +88,11 @@ def decoder_shape(text: str) -> DecoderShape:
     if graph is None or os.path.basename(graph) == MODEL:
         return shape_of_model(model, name)
     return shape_of_model(model, os.path.splitext(os.path.basename(graph))[0])
+
+
+def lengths_of(text: str) -> Lengths | None:
+    """What the graphs of the decoder that ``text`` is are compiled for; None of what is not split."""
+    return Lengths.of(read_manifest(text)) if is_split(text) else None
 
 
 def decoder_precision(text: str) -> str:

@@ -52,7 +52,7 @@ def simulated(asked: Simulate) -> Simulation:
     if not foreign:
         target = _one("target", None if target is None else os.fspath(target), options)
         boundary = boundary_of(_one("boundary", boundary, options))
-    work = _named(asked.model, asked.warn)
+    on_chip, work = asked.is_on_chip, _named(asked.model, asked.warn)
     compiled = any(is_context(node) for node in work.graph)
     if any(node.domain == DOMAIN for node in work.graph):
         hint = "give the model that it was lowered from, or what `qdqtool compile` makes of that"
@@ -86,7 +86,7 @@ def simulated(asked: Simulate) -> Simulation:
     if compiled and source is None:
         notes.append("a compiled model says nothing of what it was made from: --against QDQ compares it with that")
     result = runs.result(figures, target=name, placement=placement, estimate=found, notes=notes)
-    if asked.chip is not None and source is not None:
+    if on_chip and source is not None:
         cpu = [] if found is None else [node.name for node in found.nodes if node.partition is None]
         parts = 0 if found is None else len(found.partitions)
         result = replace(result, chip_time=chip_time(source, asked, on_cpu=cpu, crossings=parts))

@@ -303,6 +303,29 @@ def test_a_chip_of_a_part_of_the_phases() -> None:
     assert "calibrate-chip" in cli(*given[:-1], "M3", "--device", "npusim", "--target", TARGET, code=2).err
 
 
+def test_what_the_times_of_a_chip_leave_out_is_said(tmp_path: Path) -> None:
+    words(tmp_path)
+    folder(tmp_path, [(2, 4, 40), (2, 1, 40)], FORMS["scatter"], tokenizer=("tokenizer.json",), eos_token_ids=(0,))
+    given = (
+        "generate",
+        tmp_path,
+        "--prompt-ids",
+        "3,4,5",
+        "--prompt-ids",
+        "3,4,6",
+        "--max-new",
+        "2",
+        "--chip",
+        "8 Gen 3",
+    )
+    on = ("--stack", "llm.npu", "--device", "npusim", "--target", TARGET)
+    notes = cli(*given, *on, "--json").json["timeline"]["chip"]["notes"]
+    assert [text in " ".join(notes) for text in ("of one row: 2 rows", "llm.npu decodes on the CPU")] == [True, True]
+    shown = cli(*given, *on, "--decode-device", "cpu").out
+    assert "- the times are of one row: 2 rows" in shown
+    assert "decodes on the CPU" not in shown
+
+
 def test_perplexity_is_the_same_on_the_device(tmp_path: Path) -> None:
     text = quantized("scatter-nd").parent / "text.txt"
     args = ["llm", "perplexity", str(quantized("scatter-nd")), "--data", str(text), "--max-tokens", "60", "--json"]

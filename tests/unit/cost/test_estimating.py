@@ -27,10 +27,13 @@ from qdqtool.cost.counting import Count
 from qdqtool.cost.decoders import Call
 from qdqtool.cost.estimating import Graph, Rows, of_decoder, of_graph
 from qdqtool.cost.networks import amounts_of
+from qdqtool.cost.planning import Question, candidates
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import read_shape
 from qdqtool.io.models.load import load
 from qdqtool.verbs.estimate import precision_of
+from qdqtool.verbs.generate import Generate
+from qdqtool.verbs.work.chip_times import decoder_times
 from tests.golden_messages.refusal import refusal
 
 NETWORK = Graph(
@@ -193,10 +196,83 @@ def split_llama() -> Path:
 def test_a_decoder_is_answered_as_its_shape(chip: str, stack: str, form: str) -> None:
     folder = split_llama()
     subject = {"graph": SAMPLE, "one": folder / "whole" / "decode_b1_s1_c64.onnx"}.get(form, folder / form)
-    asked = {"chip": chip, "stack": stack, "prompt": (20, 200), "context": (1024,)}
+    asked = {"chip": chip, "stack": stack, "prompt": (20, 200), "context": (1024,), "chunk": 128}
     told, shape = estimate(str(subject), **asked)["estimates"], estimate(TINY, **asked)["estimates"]
     figures = ("what", "precision", "ms", "low", "high")
     assert [[one[key] for key in figures] for one in told] == [[one[key] for key in figures] for one in shape]
+
+
+def _told(subject: Path | str, stack: str = "genie", chip: str = "8 Elite", **more: object) -> list[str]:
+    return [one["what"] for one in estimate(str(subject), chip=chip, stack=stack, **more)["estimates"]]
+
+
+def test_a_split_folder_is_answered_by_its_own_lengths(tmp_path: Path) -> None:
+    qdqtool.split(SAMPLE, tmp_path / "own", prefill=[8, 32], context=[64, 100], batch=[2])
+    for stack in ("genie", "llm.npu"):
+        assert _told(tmp_path / "own", stack) == [
+            "prefill of 100 tokens, 4 chunks of 32", "one token at 100 tokens of context",
+        ]  # fmt: skip
+    given = {"prompt": (40,), "context": (48,), "chunk": 16}
+    assert _told(tmp_path / "own", **given) == [
+        "prefill of 40 tokens, 3 chunks of 16", "one token at 48 tokens of context",
+    ]  # fmt: skip
+    assert "2 rows" in estimate(str(tmp_path / "own"), chip="8 Elite", stack="genie")["estimates"][0]["notes"][0]
+    assert _told(TINY) == ["prefill of 128 tokens, 1 chunk of 128", "one token at 1024 tokens of context"]
+    assert _told(TINY, context=(64,)) == ["prefill of 64 tokens, 1 chunk of 64", "one token at 64 tokens of context"]
+    assert _told(TINY, "llm.npu")[0] == "prefill of 128 tokens, 1 chunk of 256"
+
+
+@pytest.mark.parametrize("chunk", [32, 256])
+def test_chunks_are_those_of_a_plan(chunk: int) -> None:
+    chip, lengths = load_chip("8 Gen 3"), {"prompts": (1000,), "contexts": (2048,)}
+    choice = profile_for(chip, "llm.npu", decoder=True)
+    asked = Question(shape=LLAMA, chip=chip, profile=choice.profile, buckets=((chunk,),), **lengths)
+    planned = candidates(asked)[0].first[0].to_json()
+    found = estimate(
+        "Llama3.2-1B", chip="8 Gen 3", stack="llm.npu", precision="w8a8", prompt=(1000,), context=(2048,), chunk=chunk
+    )
+    assert {key: found["estimates"][0][key] for key in planned} == planned
+
+
+def test_a_graph_of_a_split_folder_is_the_folder() -> None:
+    """A part of a decoder is none: it has some of the layers, or no head."""
+    folder = split_llama() / "parts"
+    files = sorted(folder.glob("*.onnx"))
+    assert len(files) == 4
+    for stack in ("genie", ""):
+        whole = estimate(str(folder), chip="8 Elite", stack=stack)["estimates"]
+        assert all(estimate(str(file), chip="8 Elite", stack=stack)["estimates"] == whole for file in files)
+
+
+def test_options_without_what_they_are_of() -> None:
+    with refusal(UsageError):
+        estimate(TINY, chip="8 Elite", stack="genie", precision="nonsense")
+    with refusal(UsageError):
+        decoder_times(
+            split_llama() / "whole", Generate(split_llama() / "whole", prompt="a", stack="genie"), ("decode",)
+        )
+
+
+def test_what_is_of_other_models_is_said() -> None:
+    told = estimate("Llama3.2-1B", chip="Krackan", chunk=32, target="generic_int8", batch=3, precision="w4a16")
+    notes = told["estimates"][0]["notes"]
+    assert [any(text in note for note in notes) for text in ("prompts as they are", "--target", "3 rows", "w4a16")] == [
+        True
+    ] * 4
+    assert not estimate("Llama3.2-1B", chip="Krackan", precision="w4")["estimates"][0]["notes"]
+    network = estimate(str(ROOT / "vit_block.onnx"), chip="8 Elite", stack="qnn_dlc", prompt=(5,), chunk=2)
+    assert any("--prompt and --chunk" in note for note in network["estimates"][0]["notes"])
+
+
+def test_what_was_not_measured_of_a_model_is_said() -> None:
+    prefill, decode = estimate("Qwen1.5-1.8B", chip="8 Elite", stack="llm.npu", precision="w8a8")["estimates"]
+    assert (prefill["widens"], decode["widens"]) == ([], ["of Qwen1.5-1.8B no decode was measured here"])
+
+
+def test_a_decoder_on_a_chip_that_nobody_measured() -> None:
+    assert kinds_of(load_chip("X2 Elite"), "") == {"network"}
+    graph, shape = (_told(one, "", "X2 Elite", from_specs=True) for one in (SAMPLE, TINY))
+    assert graph == shape
 
 
 def test_no_weight_of_a_decoder_is_read(tmp_path: Path) -> None:

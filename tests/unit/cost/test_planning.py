@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdq_passes.errors import UnsupportedError, UsageError
 
+import qdqtool
 from qdqtool import api
 from qdqtool.chips.loading import load_chip
 from qdqtool.cost.buckets import bucket_lists, covering, preparing_ms
@@ -69,13 +71,22 @@ def test_memory_of_a_shape() -> None:
     assert found.cache == 16 * 4096 * 2 * 8 * 64
     assert found.total == found.session
     assert found.sessions == 1
+    parts = memory_of(LLAMA, "w4a16", context=4096, runs=(128,), addressable=found.session // 2)
+    assert parts.sessions > 2
+    assert parts.activations == parts.sessions * found.activations
 
 
 def test_sessions() -> None:
     sizes = {"layers": 8, "layer": 10, "head": 30, "activations": 5}
     assert sessions_of(**sizes, addressable=None) == (1, 115)
     assert sessions_of(**sizes, addressable=65) == (2, 65)
+    assert sessions_of(**sizes, addressable=100) == (
+        2,
+        65,
+    )  # five layers, and three beside the head: not all that would go in
     assert sessions_of(**sizes, addressable=34) == (0, 35)
+    fullest = [sessions_of(**sizes, addressable=room) for room in range(36, 120)]
+    assert all(bytes_ <= room for (_, bytes_), room in zip(fullest, range(36, 120), strict=True))
     counts = [sessions_of(**sizes, addressable=room)[0] for room in range(36, 120)]
     assert counts == sorted(counts, reverse=True)
 
@@ -236,6 +247,27 @@ def test_a_placement_that_nobody_measured() -> None:
     cli("plan", "Llama3.2-1B", "--chip", "Krackan", "--placement", "all", code=2)
     found = Plan("Llama3.2-1B", chip="8 Elite", placement=("prefill",)).run()
     assert {one.placement for one in found.candidates} == {"prefill"}
+
+
+def test_a_quantized_folder_is_planned_as_it_is(tmp_path: Path) -> None:
+    qdqtool.split(SAMPLE, tmp_path / "float", prefill=[16], context=[64])
+    qdqtool.quantize(tmp_path / "float", tmp_path / "q", preset="w8")
+    asked = {"chip": "snapdragon_8_elite", "stack": "genie", "prompt": (20,), "new": 8}
+    found = Plan(tmp_path / "q", placement=("prefill",), context=(512,), **asked).run()
+    assert {(one.precision, one.chunks, one.context) for one in found.candidates} == {("w8", (16,), 64)}
+    wanted = ("w8 was not measured", "quantized already", "--context", "--decode-device cpu")
+    assert [any(text in note for note in found.notes) for text in wanted] == [True] * 4
+    session = found.candidates[0].memory.session
+    small = chip_of_small_sessions("snapdragon_8_elite", 0.8, session, tmp_path / "small.toml")
+    notes = Plan(tmp_path / "q", **{**asked, "chip": small}).run().notes
+    assert any("in 1 part," in note and "`split --parts 2`" in note for note in notes)
+    assert not any("--context" in note for note in notes)
+
+
+def test_fewer_parts_come_first_where_times_are_alike() -> None:
+    found = [one for one in candidates(asked("8 Elite", prompts=(200,))) if one.fits]
+    more = [replace(one, memory=replace(one.memory, sessions=2)) for one in found]
+    assert best_of([*more, *found]) == best_of(found)
 
 
 def test_a_name_without_a_model() -> None:

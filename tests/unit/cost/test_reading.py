@@ -96,6 +96,7 @@ COLUMNS: dict[str, Callable[[Row], object]] = {
     "ms": lambda row: round(row.ms, 6),
     "about": lambda row: (row.model, row.component, row.stack, row.precision, row.device, row.chip, row.month),
     "tokens": lambda row: (row.phase, row.seq_len, row.ctx),
+    "off_npu": lambda row: row.off_npu,
 }
 LLAMA_ROWS = [("prefill", 512, 1536, 2560.0), ("decode", 1088, 0, 95.238095)]
 
