@@ -302,10 +302,15 @@ def _behind(values: list[ir.Value]) -> set[ir.Node]:
 
 
 def _is_same(given: npt.NDArray[Any], own: npt.NDArray[Any], pair: Pair) -> bool:
-    """Whether ``given`` is the weight that ``pair`` stands on: its own float data, or integers within one step of it."""
+    """Whether ``given`` is the weight that ``pair`` stands on: its own float data, or integers within one step of it, or at the
+    end of theirs that it lies beyond."""
     encoding = pair.encoding
     if pair.q is not None or encoding is None:
         return pair.q is not None and np.array_equal(given, own)
-    steps = np.abs(given.astype(np.float64) - dequantize(own, encoding).astype(np.float64))
+    if not own.size:
+        return True
+    off = given.astype(np.float64) - dequantize(own, encoding).astype(np.float64)
     scale = np.asarray(encoding.granularity.expand(encoding.scale_array(), own.shape), np.float64)
-    return bool(np.mean(steps <= ONE_STEP * scale) >= SAME_WEIGHT)
+    near = np.abs(off) <= ONE_STEP * scale
+    near |= ((own == own.max()) & (off > 0)) | ((own == own.min()) & (off < 0))
+    return bool(np.mean(near) >= SAME_WEIGHT)

@@ -51,9 +51,11 @@ def refitted(values: Values, encoding: Encoding, *, dtype: ir.DataType | None = 
     wanted = encoding.dtype if dtype is None else dtype
     if not is_integer_type(encoding.dtype) or encoding.block_size or not values.size or not np.isfinite(values).all():
         return None
-    before = _noise(values, encoding)
+    before = noise_of(values, encoding)
     if len(encoding.scale) == 1:
-        found = min(((_noise(values, one), one) for one in _tried(values, encoding, wanted)), key=lambda pair: pair[0])
+        found = min(
+            ((noise_of(values, one), one) for one in _tried(values, encoding, wanted)), key=lambda pair: pair[0]
+        )
         return Refit(encoding=found[1], noise=found[0], before=before)
     if encoding.axis is None:
         return None
@@ -66,7 +68,19 @@ def refitted(values: Values, encoding: Encoding, *, dtype: ir.DataType | None = 
         scale=tuple(one.scale[0] for one in ones),
         zero_point=tuple(one.zero_point[0] for one in ones),
     )
-    return Refit(encoding=best, noise=_noise(values, best), before=before)
+    return Refit(encoding=best, noise=noise_of(values, best), before=before)
+
+
+def moved_back(values: Values, encoding: Encoding) -> Refit | None:
+    """As `refitted`, with another zero point alone: the middle, the lowest, or that of the range of ``values``."""
+    if len(encoding.scale) != 1 or not is_integer_type(encoding.dtype) or not values.size:
+        return None
+    low, high = integer_range(encoding.dtype, symmetric=False)
+    at = round(low - min(float(values.min()), 0.0) / float(encoding.scale[0]))
+    zeros = {0 if low < 0 else (high + 1) // 2, low, min(max(at, low), high)}
+    tried = [dataclasses.replace(encoding, zero_point=(zero,)) for zero in sorted(zeros)]
+    best = min(tried, key=lambda one: noise_of(values, one))
+    return Refit(encoding=best, noise=noise_of(values, best), before=noise_of(values, encoding))
 
 
 def per_channel(values: Values, encoding: Encoding, axis: int) -> Refit | None:
@@ -78,12 +92,12 @@ def per_channel(values: Values, encoding: Encoding, axis: int) -> Refit | None:
         encoding, scale=tuple(one.scale[0] for one in ones), zero_point=tuple(one.zero_point[0] for one in ones),
         axis=axis, shape=(len(ones),),
     )  # fmt: skip
-    return Refit(encoding=best, noise=_noise(values, best), before=_noise(values, encoding))
+    return Refit(encoding=best, noise=noise_of(values, best), before=noise_of(values, encoding))
 
 
 def _best(row: Values, plain: Encoding, whole: Encoding, dtype: ir.DataType) -> Encoding:
     tried = [dataclasses.replace(one) for one in _tried(row, plain, dtype, power_of_two=whole.position is not None)]
-    return min(tried, key=lambda one: _noise(row, one))
+    return min(tried, key=lambda one: noise_of(row, one))
 
 
 def _tried(
@@ -102,7 +116,8 @@ def _tried(
             return
 
 
-def _noise(values: Values, encoding: Encoding) -> float:
+def noise_of(values: Values, encoding: Encoding) -> float:
+    """Σ(x − Q(x))² of ``values``."""
     with np.errstate(all="ignore"):
         stood = dequantize(quantize(values, encoding), encoding).astype(np.float64)
         return float(np.sum(np.square(stood - values)))

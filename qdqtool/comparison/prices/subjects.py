@@ -13,7 +13,7 @@ from qdq_passes.numerics.agreement import CEILING_DB
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.price import fit_of
-from qdq_passes.numerics.quantize import dequantize
+from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
 from qdqtool.comparison.prices.pricing import Prices
@@ -36,6 +36,7 @@ class Subject:
         values: of the float tensor, all of a constant; None where they are not known.
         refit: the best encoding of its form for these; None where there is none.
         noise: the constant's, Σ(x − Q(x))², as it is stored; 0 of activations.
+        shift: mean of Q(x) − x over its root mean square of a constant as it is stored: near 1 or −1 where all lie off alike.
     """
 
     record: TensorRecord
@@ -43,6 +44,7 @@ class Subject:
     values: Array | None
     refit: Refit | None
     noise: float = 0.0
+    shift: float = 0.0
 
     @property
     def power(self) -> float:
@@ -127,7 +129,7 @@ def _constants(sides: Sides, prices: Prices) -> Iterable[Subject]:
         (price.node, price.cause): price.power for price in prices.prices if price.cause in ("weight", "bias")
     }
     owner = {name: region.name for region in sides.regions.regions for name in region.nodes}
-    listed: dict[tuple[str, str], list[tuple[Pair, Encoding, Array | None, float]]] = {}
+    listed: dict[tuple[str, str], list[tuple[Pair, Encoding, Array | None, float, float]]] = {}
     for pair in qdq_pairs(sides.recipe.model):
         reader = next((owner[label(use.node)] for use in pair.output.uses() if label(use.node) in owner), None)
         encoding = pair.encoding
@@ -136,21 +138,23 @@ def _constants(sides: Sides, prices: Prices) -> Iterable[Subject]:
         own, given = constant_array(pair.stored), sides.recipe.constants.get(pair.tensor)
         values = None if given is None or own is None or tuple(given.shape.numpy()) != own.shape else given.numpy()
         values = own if values is None and pair.q is not None else values
-        noise = 0.0
-        if values is not None and own is not None:
-            stood = dequantize(own, encoding) if pair.q is None else None
-            noise = float(np.sum(np.square(stood.astype(np.float64) - values))) if stood is not None else 0.0
-        listed.setdefault((reader, pair.kind), []).append((pair, encoding, values, noise))
+        noise = shift = 0.0
+        if values is not None and own is not None and own.size:
+            stood = dequantize(own if pair.q is None else quantize(own, encoding), encoding)
+            off = stood.astype(np.float64) - values
+            noise = float(np.sum(np.square(off)))
+            shift = float(np.mean(off)) / math.sqrt(noise / off.size) if noise > 0 else 0.0
+        listed.setdefault((reader, pair.kind), []).append((pair, encoding, values, noise, shift))
     for (node, kind), pairs in listed.items():
-        total = sum(noise for *_, noise in pairs)
-        for pair, encoding, values, noise in pairs:
+        total = sum(noise for *_, noise, _ in pairs)
+        for pair, encoding, values, noise, shift in pairs:
             power = costs.get((node, kind), 0.0) * (noise / total if total > 0 else 1 / len(pairs))
             flat = None if values is None else values.astype(np.float64)
             record = TensorRecord(
                 name=pair.tensor, kind=kind, node=node, price={kind: power} if power else {}, encoding=encoding.to_json(),
                 **_seen(flat, encoding),
             )  # fmt: skip
-            yield Subject(record=record, pair=pair, values=flat, refit=_refit(flat, encoding), noise=noise)
+            yield Subject(record=record, pair=pair, values=flat, refit=_refit(flat, encoding), noise=noise, shift=shift)
 
 
 def _refit(values: Array | None, encoding: Encoding) -> Refit | None:

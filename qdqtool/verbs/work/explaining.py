@@ -17,6 +17,7 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.calibrate.ranges import Ranges
+from qdqtool.comparison.prices.diagnosis import diagnosis
 from qdqtool.comparison.prices.life import lives
 from qdqtool.comparison.prices.pricing import priced
 from qdqtool.comparison.prices.subjects import Subject, record_of, subjects_of
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 MORE = 3
 #: Where a printed command writes, if nothing is said.
 MENDED = "mended.onnx"
-#: A scale that is so many times what the tensor needs is another's.
-APART = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,64 +198,9 @@ def _told(
     else:
         record = next(one for one in whole.tensors if one.name == subject.record.name)
         power = subject.power
-        cause, why = _diagnosis(subject, subjects, mends)
+        cause, why = diagnosis(subject, subjects, [mend.kind for mend in mends[:1]])
     share = power / noise if noise > 0 else 0.0
     return Told(record=record, cause=cause, why=why, share=share, mends=tuple(mends), refused=tuple(refused))
-
-
-def _diagnosis(subject: Subject, subjects: Sequence[Subject], mends: Sequence[Mend]) -> tuple[str, str]:
-    """A word and a sentence."""
-    record, encoding, refit = subject.record, subject.pair.encoding, subject.refit
-    assert encoding is not None
-    clipped = record.clipped or 0.0
-    beyond = f"{100 * clipped:.3g} % of the values lie beyond the grid"
-    if record.kind == "bias":
-        return "bias", beyond if clipped else "its integers are rounded, or no longer those of the float bias"
-    if refit is not None and subject.gain > 0.5:
-        now, best = max(encoding.scale), max(refit.encoding.scale)
-        if record.kind == "weight":
-            return _weight(subject, clipped, beyond)
-        if abs(math.log(now / best)) < math.log(1.1) and tuple(encoding.zero_point) != tuple(refit.encoding.zero_point):
-            return "zero point", f"{encoding.zero_point[0]} where its range asks for {refit.encoding.zero_point[0]}"
-        if now > APART * best * 0.999 and (other := _sharing(subject, subjects)):
-            return "shared", f"it has the encoding of {other}, whose range is {now / best:.3g} times its own"
-        if now < best:
-            return "clipping", beyond
-        return "rounding", f"its scale is {now / best:.3g} times what its range needs"
-    if any(mend.kind == "per-axis" and mend is mends[0] for mend in mends[:1]):
-        return "outlier", "one scale for channels of very different sizes"
-    if record.kind == "weight":
-        return "weight", "rounding of weights; no other scale of this form is better"
-    if record.price.get("clipping", 0.0) > record.price.get("rounding", 0.0):
-        return "clipping", beyond
-    return "rounding", "no other scale of this form is better: it needs more bits, or to stay float"
-
-
-def _weight(subject: Subject, clipped: float, beyond: str) -> tuple[str, str]:
-    encoding, refit = subject.pair.encoding, subject.refit
-    assert encoding is not None
-    assert refit is not None
-    scales, best = sorted(encoding.scale), sorted(refit.encoding.scale)
-    if len(scales) > 1 and all(abs(math.log(a / b)) < math.log(2.1) for a, b in zip(scales, best, strict=True)):
-        return "axis", "its scales fit other channels than those they stand at"
-    now, then = max(scales), max(best)
-    if clipped > 0 and now < then:
-        return "weight clipping", beyond
-    return "weight", f"its scale is {now / then:.3g} times what its values need" if now > then else beyond
-
-
-def _sharing(subject: Subject, subjects: Sequence[Subject]) -> str:
-    """Another tensor of the same encoding that needs it; "" of none."""
-    own = subject.record.encoding
-    for other in subjects:
-        if (
-            other is not subject
-            and other.record.encoding == own
-            and other.gain < 0.5
-            and other.record.kind == "activation"
-        ):
-            return other.record.name
-    return ""
 
 
 def _undone(told: Sequence[Told], output: str, asked: Explain) -> str:

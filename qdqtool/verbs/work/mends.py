@@ -19,7 +19,7 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import literal
 
 from qdqtool.comparison.cumulative import matched
-from qdqtool.comparison.prices.refit import per_channel, refitted
+from qdqtool.comparison.prices.refit import noise_of, per_channel, refitted
 from qdqtool.comparison.prices.subjects import Subject
 from qdqtool.quantization.reports import constants_of
 from qdqtool.runtime.session import RUNTIME, compute
@@ -32,9 +32,11 @@ from qdqtool.verbs.work.command_lines import command_line
 
 #: What an edit must win over a milder one to come before it, dB: another scale is milder than scales along an axis, these than 16
 #: bits, these than no pair.
-MILDER = {"set": 0.0, "per-axis": 0.1, "int16": 0.5, "remove": 1.0, "undo-dpu-edits": 0.0}
+MILDER = {"restore": -0.1, "set": 0.0, "per-axis": 0.1, "int16": 0.5, "remove": 1.0, "undo-dpu-edits": 0.0}
 #: A better grid that saves less of a tensor's noise is not tried.
 LEAST_GAIN = 0.05
+#: Stored integers whose noise is so many times what rounding the float values gives are not of these.
+RESTORED = 1.5
 #: 8 bits in 16.
 WIDER = {ir.DataType.INT8: ir.DataType.INT16, ir.DataType.UINT8: ir.DataType.UINT16}
 
@@ -44,7 +46,7 @@ class Mend:
     """An edit.
 
     Args:
-        kind: ``set``, ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``.
+        kind: ``restore`` (integers quantized anew), ``set``, ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``.
         command: that makes it, for a shell.
         steps: the passes.
         wins_db: how much less noise the outputs have with it, dB; negative where they have more.
@@ -160,6 +162,12 @@ def _verbs(
             float_model=again, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
+    if (
+        again is not None
+        and subject.values is not None
+        and subject.noise > RESTORED * noise_of(subject.values, encoding)
+    ):
+        yield "restore", Set(model=model, output=output, select=(name,), float_model=again)
     if subject.refit is not None and subject.gain > LEAST_GAIN and (not stored or floats is not None):
         yield "set", set_to(subject.refit.encoding)
     if subject.record.kind == "weight" and subject.values is not None and (not stored or floats is not None):
