@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tests.bench.faults.baselines import RANKERS, rank
+from tests.bench.faults.explained import verdict
 from tests.bench.faults.fault import Base, Fault, base, sqnr
 from tests.bench.faults.kinds import KINDS, FaultKind
 
@@ -89,11 +90,27 @@ def main(arguments: Sequence[str]) -> None:
     asked = parser.parse_args(arguments)
     found = dict.fromkeys(RANKERS, 0)
     count = 0
-    print("  ".join([f"{'fault':{WIDTH}}", "cost dB", *(f"{name:>10}" for name in RANKERS)]))
+    right = kept = 0
+    found["explain"] = 0
+    heads = [*(f"{name:>10}" for name in found), "cause", "promised", "won"]
+    print("  ".join([f"{'fault':{WIDTH}}", "cost dB", *heads]))
     for fault in faults(asked.seeds or range(3 * len(KINDS)), loud=asked.loud):
         ranks = {name: rank(ranker(fault), fault.culprits) for name, ranker in RANKERS.items()}
+        told = verdict(fault, WORST)
+        ranks["explain"] = told.place
+        right, kept = right + told.is_right, kept + told.is_kept
+        said = f"{told.cause}{'' if told.is_right else f' (is {fault.cause})'}"
         print(
-            "  ".join([f"{fault.name:{WIDTH}}", f"{fault.cost_db:7.1f}", *(f"{r:10g}" for r in ranks.values())]),
+            "  ".join(
+                [
+                    f"{fault.name:{WIDTH}}",
+                    f"{fault.cost_db:7.1f}",
+                    *(f"{r:10g}" for r in ranks.values()),
+                    said,
+                    f"{told.promised_db:.2f}",
+                    f"{told.won_db:.2f}",
+                ]
+            ),
             flush=True,
         )
         for name, place in ranks.items():
@@ -101,6 +118,7 @@ def main(arguments: Sequence[str]) -> None:
         count += 1
     shown = ", ".join(f"{name} {hits}" for name, hits in found.items())
     print(f"culprit among the worst {WORST} of {count}: {shown}")
+    print(f"explain: right cause {right}, the printed edit won what was promised {kept}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import tempfile
 from dataclasses import dataclass
@@ -34,18 +35,23 @@ class Verdict:
     """What became of a fault.
 
     Args:
-        names: that are told, worst first; a tensor, and the node it is of.
+        place: of the first culprit among what is told, from 1; infinite where none is.
         cause: told of a culprit, the right one if one has it; "" of none.
         is_right: whether that is the fault's.
         promised_db: what its best edit is said to win; 0 of none.
         won_db: what the printed command won.
     """
 
-    names: list[str]
+    place: float
     cause: str
     is_right: bool
     promised_db: float
     won_db: float
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the edit won what was promised, within 20 % or 1 dB."""
+        return self.place < math.inf and abs(self.won_db - self.promised_db) <= max(1.0, 0.2 * abs(self.promised_db))
 
 
 def verdict(fault: Fault, worst: int = 3) -> Verdict:
@@ -55,7 +61,9 @@ def verdict(fault: Fault, worst: int = 3) -> Verdict:
         ir.save(fault.float_model, source)
         ir.save(fault.bad, bad)
         told = explain(bad, fault.data, float_model=source, worst=worst).told  # type: ignore[arg-type]
-        names = [name for one in told for name in (one.record.name, getattr(one.record, "node", ""))]
+        places = [
+            at for at, one in enumerate(told, 1) if fault.culprits & {one.record.name, getattr(one.record, "node", "")}
+        ]
         hits = [one for one in told if fault.culprits & {one.record.name, getattr(one.record, "node", "")}]
         hit = next((one for one in hits if one.cause in RIGHT[fault.cause]), hits[0] if hits else None)
         promised = won = 0.0
@@ -65,4 +73,7 @@ def verdict(fault: Fault, worst: int = 3) -> Verdict:
             cli(*(mended if word == "mended.onnx" else word for word in words), "-q")
             won = sqnr(fault.float_model, load(mended), fault.data) - sqnr(fault.float_model, fault.bad, fault.data)
     cause = "" if hit is None else hit.cause
-    return Verdict(names=names, cause=cause, is_right=cause in RIGHT[fault.cause], promised_db=promised, won_db=won)
+    return Verdict(
+        place=min(places, default=math.inf), cause=cause, is_right=cause in RIGHT[fault.cause],
+        promised_db=promised, won_db=won,
+    )  # fmt: skip
