@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -173,6 +174,23 @@ def of_decoder(choice: Choice, shape: DecoderShape, call: Call) -> Estimated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Read:
+    """What is read once for many rows.
+
+    Args:
+        find: a chip by its name.
+        chips: all of them.
+        names: of all networks that were measured.
+        graphs: what those do that came up.
+    """
+
+    find: Callable[[str], Chip | None]
+    chips: Sequence[Chip]
+    names: frozenset[str]
+    graphs: dict[str, Amounts | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """Many rows and how they are answered.
 
@@ -190,17 +208,19 @@ class Rows:
 
     def answer(self, rows: Sequence[Row]) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """By id ``{value, low, high}`` in the row's unit, and by id why there is none."""
-        graphs: dict[str, Amounts | None] = {}
+        known = all_known()
+        read = _Read(find=functools.cache(find_chip), chips=known,
+                     names=frozenset(model for each in known for p in each.profiles for model in p.of_model))  # fmt: skip
         found, failed = {}, {}
         for row in rows:
             try:
-                found[row.id] = self._one(row, graphs)
+                found[row.id] = self._one(row, read)
             except QdqError as error:
                 failed[row.id] = str(error)
         return found, failed
 
-    def _one(self, row: Row, graphs: dict[str, Amounts | None]) -> dict[str, float]:
-        chip = self.chip or find_chip(row.chip) or find_chip(row.device) or find_chip(chip_of(row))
+    def _one(self, row: Row, read: _Read) -> dict[str, float]:
+        chip = self.chip or read.find(row.chip) or read.find(row.device) or read.find(chip_of(row))
         if chip is None:
             raise UsageError(f"no chip is called {row.chip or row.device!r}", hint="qdqtool list chips")
         choice = profile_for(chip, row.stack, row.precision, decoder=bool(row.phase), from_specs=self.from_specs)
@@ -215,18 +235,17 @@ class Rows:
             if row.metric == "latency_total":
                 span = span.times(max(row.out_tokens, 1))
         else:
-            span = self._network(choice, row, graphs)
+            span = self._network(choice, row, read)
         value, ends = row.value_of(span.ms), sorted((row.value_of(span.low), row.value_of(span.high)))
         return {"value": _digits(value), "low": _digits(ends[0]), "high": _digits(ends[1])}
 
-    def _network(self, choice: Choice, row: Row, graphs: dict[str, Amounts | None]) -> Span:
-        part = f"{row.model}--{row.component}"
+    def _network(self, choice: Choice, row: Row, read: _Read) -> Span:
+        part, graphs = f"{row.model}--{row.component}", read.graphs
         if row.model not in graphs:
             path = os.path.join(self.nets, f"{row.model}.onnx") if self.nets else ""
             graphs[row.model] = Graph.of(self.load(path), batch=row.batch).amounts if os.path.isfile(path) else None
-        names = {model for each in all_known() for p in each.profiles for model in p.of_model}
-        name = part if part in names else row.model
-        found = predicting.network(all_known(), choice.chip, choice.profile, name, graphs[row.model])
+        name = part if part in read.names else row.model
+        found = predicting.network(read.chips, choice.chip, choice.profile, name, graphs[row.model])
         if found is None:
             raise UnsupportedError(f"nobody measured {row.model}, and there is no graph of it", hint="give --nets DIR")
         return found.span
