@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.quantize import quantize
     from qdqtool.verbs.sensitivity import sensitivity
     from qdqtool.verbs.split import split
+    from qdqtool.verbs.story.explain import explain
 
 _ELSEWHERE = {
     "from_gs": "qdq_passes.surgeon.bridge",
@@ -53,7 +54,7 @@ _ELSEWHERE = {
 }
 
 __all__ = [
-    "analyze", "compare", "compile", "convert_encodings", "deploy", "export_encodings", "from_gs", "generate", "import_encodings",
+    "analyze", "compare", "compile", "convert_encodings", "deploy", "explain", "export_encodings", "from_gs", "generate", "import_encodings",
     "load", "lower", "mixed_precision", "quantize", "run_pipeline", "save", "sensitivity", "simulate", "split", "to_gs",
 ]  # fmt: skip
 
