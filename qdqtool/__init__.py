@@ -54,8 +54,9 @@ _ELSEWHERE = {
 }
 
 __all__ = [
-    "analyze", "compare", "compile", "convert_encodings", "deploy", "explain", "export_encodings", "from_gs", "generate", "import_encodings",
-    "load", "lower", "mixed_precision", "quantize", "run_pipeline", "save", "sensitivity", "simulate", "split", "to_gs",
+    "analyze", "compare", "compile", "convert_encodings", "deploy", "explain", "export_encodings", "from_gs", "generate",
+    "import_encodings", "load", "lower", "mixed_precision", "quantize", "run_pipeline", "save", "sensitivity", "simulate",
+    "split", "to_gs",
 ]  # fmt: skip
 
 

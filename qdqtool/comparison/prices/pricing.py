@@ -19,7 +19,7 @@ from qdq_passes.numerics.reencode import real_range
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
 from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.region_model import Cause as Side
-from qdqtool.comparison.region_model import RegionModel
+from qdqtool.comparison.region_model import RegionModel, is_cut
 from qdqtool.comparison.regions import Region
 from qdqtool.comparison.sides import Sides, grouped
 from qdqtool.io.feeds.feeds import Feeds
@@ -146,10 +146,22 @@ class _Tensors:
         ]
         self.inputs = matched("inputs", inputs[0], inputs[1], self.warnings)
         self.masked = may_hide(reference)
+        self.cuts = {
+            name: bounds
+            for name, bounds in sides.recipe.bounds.items()
+            if (pair := self.pairs.get(name)) is not None
+            and pair.encoding is not None
+            and is_cut(pair.encoding, bounds)
+        }
         self.noise: dict[tuple[str, str], _Noise] = {}
         self.ends: dict[str, _Noise] = {name: _Noise() for name in self.outputs}
         self.clipped: dict[str, list[float]] = {}
         self.values: dict[str, list[Array]] = {}
+
+    def cut(self, name: str, before: Array) -> Array:
+        """``before``, cut as the float model cuts it where the grid of its pair alone does so in this one: that is no noise."""
+        low, high = self.cuts.get(name, (None, None))
+        return before if low is None and high is None else np.clip(before, low, high)
 
     def seen(self, name: str, x: Array, y: Array) -> Array:
         """``y``, a form of the tensor, without what the float model ``x`` hides in it."""
@@ -299,7 +311,11 @@ class _Bench:
         tensors = self.tensors
         x = {name: np.asarray(array) for name, array in self.taps[0].run(feed).items()}
         found = self.taps[1].run({tensors.inputs.get(name, name): array for name, array in feed.items()})
-        before = {name: np.asarray(found[tensors.before[name]]) for name in x if tensors.before.get(name) in found}
+        before = {
+            name: tensors.cut(name, np.asarray(found[tensors.before[name]]))
+            for name in x
+            if tensors.before.get(name) in found
+        }
         after = {name: np.asarray(found[tensors.after[name]]) for name in before}
         read = {name for region in self.group for name in region.reads}
         for name in sorted(read):

@@ -25,6 +25,7 @@ from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord, merged
 from qdqtool.verbs.story.explain import explain
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+from tests.cases.small_models import model
 
 DATA = str(Path(DIGITS).with_name("test.npz"))
 SAMPLED = ("--data", DATA, "--samples", "8")
@@ -64,6 +65,18 @@ def test_prices_add_up_to_the_noise_that_compare_measures(tmp_path: Path, name: 
     assert found.noise == pytest.approx(noise, rel=1e-6)
     assert sum(price.power for price in found.prices) == pytest.approx(found.noise, rel=1e-9)
     assert all(price.power > 0 for price in found.prices)
+
+
+def test_what_a_grid_cuts_in_the_place_of_a_relu_costs_nothing() -> None:
+    """onnxruntime's quantizer drops a Relu before uint8 from 0 on; what is left of the error is a step."""
+    text = "g (float[1,8] x) => (float[1,8] y) <float s = {0.0625}, uint8 z = {0}> { %s }"
+    a = model(text % "h = Neg(x)  r = Relu(h)  y = Neg(r)")
+    b = model(text % "r = Neg(x)  q = QuantizeLinear(r, s, z)  d = DequantizeLinear(q, s, z)  y = Neg(d)")
+    x = np.array([[-3.01, -2, -1.03, -0.5, 0.5, 1, 2, 3]], np.float32)
+    found = priced(Sides.of(a, b), [{"x": x}])
+    assert found.noise == pytest.approx((0.01**2 + 0.03**2) / (3.01**2 + 2**2 + 1.03**2 + 0.5**2), rel=1e-3)
+    (price,) = (price for price in found.prices if price.power > 1e-9)
+    assert (price.cause, price.tensor) == ("rounding", "r")
 
 
 def test_no_region_reads_two_tensors_of_one_turn() -> None:
