@@ -21,7 +21,7 @@ PAGES = {
     "check": "editing_qdq.md", "compare": "comparing.md",
     "compile": "simulated_npu.md", "convert-opset": "writing_a_pass.md", "diff": "editing_qdq.md", "demo": "quantizing.md",
     "debug": "finding_what_hurts.md", "deploy": "deploying.md", "encodings": "quantizing.md", "estimate": "chips.md",
-    "explain": "explaining.md",
+    "explain": "explaining.md", "report": "explaining.md",
     "externalize": "editing_qdq.md",
     "extract": "finding_what_hurts.md", "fix-shapes": "prefill_and_decode.md", "generate": "prefill_and_decode.md",
     "inspect": "editing_qdq.md", "list": "reference/catalogue.md", "llm": "prefill_and_decode.md", "lower": "npu_program.md",

@@ -99,7 +99,7 @@ class NodeRecord:
         us: microseconds of one run.
         low_us: end of the 80 % interval where a chip is named.
         high_us: likewise.
-        bytes: of memory that it moves in one run.
+        bytes: that it reads and writes in one run, as they are stored.
     """
 
     name: str
@@ -118,6 +118,39 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Whole:
+    """What is known of a model as a whole; None and empty of what is not.
+
+    Args:
+        file_bytes: of the file and of those with its weights.
+        target: the NPU that it was judged for.
+        operators: nodes that compute or move data.
+        npu_operators: those of them on the NPU.
+        macs: multiply-accumulates of one run.
+        npu_macs: those of them on the NPU.
+        chip: of which the time is.
+        stack: runtime on the chip.
+        us: microseconds of one run.
+        low_us: end of the 80 % interval.
+        high_us: likewise.
+        notes: what the time leaves out, in words.
+    """
+
+    file_bytes: int | None = None
+    target: str = ""
+    operators: int | None = None
+    npu_operators: int | None = None
+    macs: int | None = None
+    npu_macs: int | None = None
+    chip: str = ""
+    stack: str = ""
+    us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """What is known of a model.
 
@@ -127,6 +160,7 @@ class Record:
         noise: at the outputs, over the signal there, by output.
         samples: that were run for ``noise`` and prices.
         model: path, or what it is called.
+        whole: what is no tensor's and no node's.
     """
 
     tensors: tuple[TensorRecord, ...] = ()
@@ -134,6 +168,7 @@ class Record:
     noise: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
     model: str = ""
+    whole: Whole = Whole()
 
     @property
     def causes(self) -> dict[str, float]:
@@ -148,13 +183,22 @@ class Record:
         """JSON-ready; with the ``version`` of the form."""
         return {
             "version": VERSION, "model": self.model, "samples": self.samples, "noise": dict(self.noise), "causes": self.causes,
+            "whole": _json(self.whole),
             "tensors": [_json(one) for one in self.tensors], "nodes": [_json(one) for one in self.nodes],
         }  # fmt: skip
 
 
-def _json(one: TensorRecord | NodeRecord) -> dict[str, Any]:
+def _known(one: TensorRecord | NodeRecord | Whole) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(one).items()
+        if value is not None and not (isinstance(value, str | tuple | Mapping) and not value)
+    }
+
+
+def _json(one: TensorRecord | NodeRecord | Whole) -> dict[str, Any]:
     """The fields that are known."""
-    data = {name: value for name, value in vars(one).items() if value not in (None, (), {}, "")}
+    data = _known(one)
     if isinstance(one, TensorRecord):
         data |= {"histogram": dataclasses.asdict(one.histogram)} if one.histogram is not None else {}
         data |= {"moved": [dataclasses.asdict(each) for each in one.moved]} if one.moved else {}
@@ -173,6 +217,7 @@ def merged(records: Iterable[Record]) -> Record:
         noise=next((record.noise for record in reversed(listed) if record.noise), {}),
         samples=next((record.samples for record in reversed(listed) if record.samples), 0),
         model=next((record.model for record in reversed(listed) if record.model), ""),
+        whole=Whole(**{name: value for record in listed for name, value in _known(record.whole).items()}),
     )
 
 
@@ -180,6 +225,5 @@ def _merged(parts: Iterable[_R]) -> tuple[_R, ...]:
     found: dict[str, _R] = {}
     for one in parts:
         before = found.get(one.name)
-        known = {name: value for name, value in vars(one).items() if value not in (None, (), {}, "")}
-        found[one.name] = one if before is None else dataclasses.replace(before, **known)
+        found[one.name] = one if before is None else dataclasses.replace(before, **_known(one))
     return tuple(found.values())

@@ -20,12 +20,20 @@ if TYPE_CHECKING:
 
 
 def chip_time(model: ir.Model, asked: OnChip, *, on_cpu: Sequence[str], crossings: int) -> dict[str, Any] | None:
+    """The JSON of `estimated_on_chip`."""
+    found = estimated_on_chip(model, asked, on_cpu=on_cpu, crossings=crossings)
+    return None if found is None else found.to_json()
+
+
+def estimated_on_chip(
+    model: ir.Model, asked: OnChip, *, on_cpu: Sequence[str] | None, crossings: int
+) -> Estimated | None:
     """The time of one run as `estimate` says it; None where no chip is asked.
 
     Args:
         model: a copy is looked at.
         asked: chip, runtime, and whether data sheets will do.
-        on_cpu: names of the operators that the NPU refuses.
+        on_cpu: names of the operators that the NPU refuses; None where nobody judged.
         crossings: partitions that the model falls into.
 
     Raises:
@@ -49,7 +57,7 @@ def chip_time(model: ir.Model, asked: OnChip, *, on_cpu: Sequence[str], crossing
         decoder=False,
         from_specs=asked.from_specs,
     )
-    return of_graph(choice, Graph.of(copy_model(model)), on_cpu=on_cpu, crossings=crossings).to_json()
+    return of_graph(choice, Graph.of(copy_model(model)), on_cpu=on_cpu, crossings=crossings)
 
 
 def decoder_choice(
