@@ -1,9 +1,9 @@
 """What the page is given: of each model its tensors and nodes in short, and what is summed up of them.
 
-Keys are short, as they stand a thousand times: tensors ``n`` name, ``k`` kind, ``o`` node, ``s`` share of the noise, ``p`` shares
-by cause, ``g`` grid in words, ``r`` its [lowest, highest, step], ``v`` values' [smallest, largest], ``h`` histogram, ``cl`` clipped
-share, ``db`` its own SQNR, ``m`` moves as [pass, rule, before, after]; nodes ``op``, ``t`` tensors written, ``hd`` and ``wd`` SQNR
-here and with what came in, ``vd`` verdict, ``rs`` reason, ``d`` device, ``us`` [time, low, high], ``b`` bytes."""
+Keys are short, as they stand a thousand times. Of both ``n`` name, ``s`` share of the noise, ``p`` shares by cause; of tensors ``k``
+kind, ``o`` node, ``g`` grid in words, ``r`` its [lowest, highest, step], ``v`` values' [smallest, largest], ``h`` histogram, ``cl``
+clipped share, ``db`` its own SQNR, ``m`` moves as [pass, rule, before, after]; of nodes ``op``, ``t`` tensors written, ``hd`` and ``wd``
+SQNR here and with what came in, ``vd`` verdict, ``rs`` reason, ``d`` device, ``us`` [time, low, high], ``b`` bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qdqtool.record.record import Histogram, Moved, NodeRecord, Price, Record, T
 #: Heights of the bars of a histogram, a letter each, from nothing to the highest.
 LEVELS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
 #: Rows of the overview at most, where scopes are told apart.
-ROWS = 32
+ROWS = 64
 #: Path of a module in the names of nodes.
 SEPARATORS = ("/", ".")
 
@@ -133,7 +133,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         low, high = (f"{us / 1000:.4g}" if us is not None else "?" for us in (whole.low_us, whole.high_us))
         name = f"one run on {whole.chip}{f' with {whole.stack}' if whole.stack else ''}"
         found.append((name, f"{whole.us / 1000:.4g} ms (80 % of measurements between {low} and {high})"))
-    found += [("not in the time", note) for note in whole.notes[:1]]
+    found += [("about the time", note) for note in whole.notes[:1]]
     return found
 
 

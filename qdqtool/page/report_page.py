@@ -1,4 +1,4 @@
-"""The page itself: `report.html` with its style, its script and the data in it, and a policy that lets nothing else run or load."""
+"""The page itself: `report.html` with its style, script and data in it, and a policy that lets nothing else run or load."""
 
 from __future__ import annotations
 

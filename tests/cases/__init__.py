@@ -18,6 +18,7 @@ first choice for anything that a pass does. Where a test needs Python, one of th
 | the folder that `split` writes, the dynamic decoder it comes from, the same in numpy, tokenizers | `tiny_decoder` |
 | a model lowered for a target that takes all that can be computed | `lowering.lowered` |
 | files that must be refused, weights of a page | `io_helpers` |
+| a record of 1,000 nodes, and it on a page | `records.large_record`, `page_model` |
 | encodings files, there and back | `encodings_helpers` |
 
 What a model is asked: `small_models.operators`, `names_of` (a role), `checked`, `run`. Programs and modules that other processes import:

@@ -48,7 +48,9 @@ def large_record(*, nodes: int = 1000, tensors: int = 1500, seed: int = 0) -> Re
     total = sum(sum(one.price.values()) for one in found)
     whole = Whole(file_bytes=25_000_000, target="vitis_xint8", operators=nodes, npu_operators=nodes - nodes // 11, macs=10**9,
         npu_macs=9 * 10**8, chip="Snapdragon 8 Elite", stack="qnn_dlc", us=1500.0, low_us=1200.0, high_us=2000.0)  # fmt: skip
-    return Record(tensors=tuple(found), nodes=listed, noise={"logits": total}, samples=8, model="large.onnx", whole=whole)
+    return Record(
+        tensors=tuple(found), nodes=listed, noise={"logits": total}, samples=8, model="large.onnx", whole=whole
+    )
 
 
 def page_model(record: Record, label: str) -> PageModel:

@@ -37,6 +37,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "encodings import": ("IO --encodings e.json",), "encodings convert": ("e.json -o out.json --format {format}",),
     "compare": ("o.onnx m.onnx --data d.npz", "m.onnx o.onnx --data d.npz --mode local", "m.onnx m.onnx --data random:1 --json"),
     "explain": ("m.onnx --float o.onnx --data d.npz --samples 1", "o.onnx {value} --data random:1 --json"),
+    "report": ("m.onnx --float o.onnx --data d.npz --samples 1 -o out.html", "m.onnx m.onnx --data random:1 --target {target} -o out.html"),
     "analyze": ("m.onnx --target {target}", "m.onnx --target {target} --json"),
     "plan": ("m.onnx --chip snapdragon_8_elite", "m.onnx --chip snapdragon_8_elite --json"),
     "estimate": ("m.onnx --chip snapdragon_8_elite --stack qnn_dlc", "split --chip snapdragon_8_elite --stack genie"),
@@ -50,7 +51,15 @@ _LINES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 LINES = {command: [line.replace("IO", "m.onnx -o out.onnx") for line in lines] for command, lines in _LINES.items()}
 #: How often a command is chosen; 4 where nothing stands.
-WEIGHTS = {"deploy": 1, "sensitivity": 1, "mixed-precision": 1, "debug reduce": 1, "opt": 24, "quantize": 10}
+WEIGHTS = {
+    "deploy": 1,
+    "sensitivity": 1,
+    "mixed-precision": 1,
+    "debug reduce": 1,
+    "report": 1,
+    "opt": 24,
+    "quantize": 10,
+}
 #: Commands that no attack calls, and why.
 LEFT_OUT = {"view": "serves until it is interrupted (tests/browser)", "demo": "reads no file", "list": "reads no file"}
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(OnChip, Samples, Tokenized, Threaded, Reports, Verb["Reported"]):
-    """Write one HTML page about MODEL, or several side by side: what costs at the outputs and why, where nodes run, what to try next.
+    """Write one HTML page about MODEL, or several side by side: what costs at the outputs and why, where nodes run, what to try.
 
-    The page is one file and asks for no network: histograms with the grid over them, tables to sort and filter, links to each tensor.
+    The page is one file and asks for no network: histograms with the grid over them, tables to sort and filter, links to tensors.
     """
 
     examples: ClassVar = (

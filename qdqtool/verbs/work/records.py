@@ -10,7 +10,7 @@ import onnx_ir as ir
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization
-from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.sizes import data_shape, sizes_of
 from qdq_passes.graph.uses import label
 from qdq_passes.pipeline.pipeline import run_pipeline
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def graph_record(model: ir.Model, path: str | os.PathLike[str]) -> Record:
     """The nodes of the main graph in their order, pairs and Constants left out, with the bytes of what they read and write; the
-    size of the file.
+    size of the file. A size that is no number counts as 1.
 
     Args:
         model: only read.
@@ -83,7 +83,7 @@ def chip_record(found: Estimated) -> Record:
 
 
 def _bytes(node: ir.Node) -> int | None:
-    """Of what ``node`` reads and writes, integers where a pair stands; None unless all shapes are numbers."""
+    """Of what ``node`` reads and writes, integers where a pair stands; None where a rank or a type is not known."""
     sizes = [_stored(value) for value in node.inputs if value is not None]
     sizes += [_written(value) for value in node.outputs if value.name]
     known = [size for size in sizes if size is not None]
@@ -105,9 +105,7 @@ def _written(value: ir.Value) -> int | None:
 
 
 def _size(value: ir.Value, dtype: ir.DataType | None) -> int | None:
-    sizes = static_sizes(value)
-    if sizes is None and value.const_value is not None:
-        sizes = list(value.const_value.shape.numpy())
+    sizes = data_shape(value) if value.const_value is not None else sizes_of(value)
     if sizes is None or dtype is None or dtype == ir.DataType.STRING:
         return None
-    return -(-math.prod(sizes) * dtype.bitwidth // 8)
+    return -(-math.prod(size if isinstance(size, int) else 1 for size in sizes) * dtype.bitwidth // 8)

@@ -40,7 +40,9 @@ class Scripts(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return report_page([page_model(large_record(), WICKED), page_model(large_record(nodes=20, tensors=30, seed=1), "b")])
+    return report_page(
+        [page_model(large_record(), WICKED), page_model(large_record(nodes=20, tensors=30, seed=1), "b")]
+    )
 
 
 def test_names_cannot_break_out(page: str) -> None:
@@ -68,7 +70,11 @@ def test_nothing_else_runs_or_loads(page: str) -> None:
     for tag, text in held:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy[1]
-    assert not [value for name, value in Scripts(page).attributes if name in ("src", "href") and not (value or "").startswith("#")]
+    assert not [
+        value
+        for name, value in Scripts(page).attributes
+        if name in ("src", "href") and not (value or "").startswith("#")
+    ]
     script = dict(held)["script"]
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp", script)
     assert len(script.splitlines()) <= 300
@@ -91,7 +97,9 @@ def test_what_is_not_known_is_left_out() -> None:
     """Infinities and empty records too."""
     nodes = (NodeRecord(name="n", here_db=float("inf")),)
     tensors = (TensorRecord(name="t", kind="activation", low=float("-inf"), high=1.0),)
-    data = page_data([PageModel(label="a", record=Record(nodes=nodes, tensors=tensors)), PageModel(label="b", record=Record())])
+    data = page_data(
+        [PageModel(label="a", record=Record(nodes=nodes, tensors=tensors)), PageModel(label="b", record=Record())]
+    )
     assert data["models"][0]["nodes"] == [{"n": "n", "s": 0.0}]
     assert data["models"][0]["tensors"][0]["v"] == [None, 1.0]
     assert data["models"][1]["rows"] == []
@@ -105,7 +113,12 @@ def test_levels_show_a_single_value() -> None:
 
 
 def test_rows_follow_scopes_as_deep_as_there_is_room() -> None:
-    assert scope_rows(["/a/x/c", "/a/x/d", "/a/y/c", "/b/c", "e"]) == [["a/x", 0, 2], ["a/y", 2, 3], ["b", 3, 4], ["", 4, 5]]
+    assert scope_rows(["/a/x/c", "/a/x/d", "/a/y/c", "/b/c", "e"]) == [
+        ["a/x", 0, 2],
+        ["a/y", 2, 3],
+        ["b", 3, 4],
+        ["", 4, 5],
+    ]
     many = scope_rows([f"/block{at // 50}/part{at}/conv" for at in range(1000)])
     assert len(many) == 20
     assert many[3] == ["block3", 150, 200]
@@ -122,7 +135,10 @@ def test_the_summary_says_what_each_model_knows() -> None:
 
 def test_placement_and_passes_are_summed_up() -> None:
     data = page_data([page_model(large_record(nodes=22, tensors=22), "a")])["models"][0]
-    assert [(row[0], row[2], row[4]) for row in data["placement"]] == [("npu-int", "", 20), ("fallback", "scale is no power of two", 2)]
+    assert [(row[0], row[2], row[4]) for row in data["placement"]] == [
+        ("npu-int", "", 20),
+        ("fallback", "scale is no power of two", 2),
+    ]
     assert [row[:3] for row in data["passes"]] == [["annotate-encodings", 22, 0], ["refine-positions", 0, 22]]
     assert data["passes"][1][3] == pytest.approx(1)
 
