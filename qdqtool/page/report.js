@@ -83,7 +83,7 @@
     const test = (matches) => {
       for (const each of lines) each.line.hidden = !matches(each.row.facts);
       rove();
-      return lines.filter((each) => !each.line.hidden).length;
+      return shown().length;
     };
     return { test, part: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, el("table", {}, el("caption", {}, title), el("thead", {}, el("tr", {}, ...heads)), body)) };
   }
@@ -114,8 +114,8 @@
       const height = (data.levels.indexOf(letter) / (data.levels.length - 1)) * (tall - 14), middle = low + (at + 0.5) * bin;
       return height ? svg("rect", { class: middle < from || middle > to ? "out" : "bar", x: x(low + at * bin), y: tall - height, width: Math.max(x(left + bin) - 0.3, 0.6), height }) : null;
     });
-    const steps = [], pixels = x(left + step);
-    if (step && pixels >= 4) for (let at = Math.max(from, left); at <= Math.min(to, right) * 1.0001; at += step) steps.push(svg("line", { class: "step", x1: x(at), x2: x(at), y1: 6, y2: tall }));
+    const steps = [];
+    if (step && x(left + step) >= 4) for (let at = Math.max(from, left); at <= Math.min(to, right) * 1.0001; at += step) steps.push(svg("line", { class: "step", x1: x(at), x2: x(at), y1: 6, y2: tall }));
     const within = { x: x(Math.max(from, left)), y: 2, width: Math.max(x(Math.min(to, right)) - x(Math.max(from, left)), 1), height: tall - 2 };
     const told = `values ${digits(low)} to ${digits(high)}; grid ${digits(from)} to ${digits(to)} in steps of ${digits(step)}`;
     const used = step ? `, ${digits(Math.max(0, (Math.min(high, to) - Math.max(low, from)) / step), 3)} steps across the values` : "";
@@ -125,10 +125,8 @@
   }
   function stack(parts, label) {
     let at = 0;
-    const pieces = parts.map(([cause, share]) => {
-      at += share;
-      return svg("rect", { class: `c-${cause}`, x: 100 * (at - share), y: 0, width: 100 * share, height: 10 }, svg("title", {}, `${cause} ${percent(share)}`));
-    });
+    const pieces = parts.map(([cause, share]) => svg("rect", { class: `c-${cause}`, x: 100 * ((at += share) - share), y: 0, width: 100 * share, height: 10 },
+      svg("title", {}, `${cause} ${percent(share)}`)));
     return el("div", { class: "stack" }, svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": label }, ...pieces),
       el("ul", { class: "legend" }, ...parts.map(([cause, share]) => el("li", {}, el("span", { class: `swatch b-${cause}` }), `${cause} ${percent(share)}`))));
   }
@@ -154,20 +152,19 @@
       return metric.level ? `q${Math.round((6 * (metric.level(value) - least)) / (most - least || 1))}` : `v-${value}`;
     };
     const cells = [], texts = [];
-    let top = 0;
+    let top = 0, at = 0;
     for (const [scope, first, end] of model.rows) {
       if (isNarrow && scope) top += 14;
       const letters = Math.floor((isNarrow ? wide : side - 10) / 6.5), short = scope.length > letters ? `…${scope.slice(1 - letters)}` : scope;
       texts.push(svg("text", { x: 0, y: top + (isNarrow ? -3 : pitch / 2 + 3) }, short, svg("title", {}, scope)));
-      for (let at = first; at < end; at++) {
-        const node = model.nodes[at], place = at - first;
+      for (let each = first; each < end; each++) {
+        const node = model.nodes[each], place = each - first;
         const told = `${node.n}, ${node.op || "node"}: ${metric.title} ${metric.show(node) || "not known"}`;
-        cells.push(svg("rect", { id: `cell-${at}`, class: colour(node), role: "option", rx: 2, "aria-label": told, "data-at": at, "data-name": node.n,
+        cells.push(svg("rect", { id: `cell-${each}`, class: colour(node), role: "option", rx: 2, "aria-label": told, "data-at": each, "data-name": node.n,
           x: side + (place % across) * pitch, y: top + Math.floor(place / across) * pitch, width: pitch - 2, height: pitch - 2 }, svg("title", {}, told)));
       }
       top += Math.ceil((end - first) / across) * pitch + 2;
     }
-    let at = 0;
     const focus = (to) => {
       cells[at]?.classList.remove("at");
       at = Math.max(0, Math.min(cells.length - 1, to));
@@ -224,7 +221,7 @@
     if (!location.hash.includes("=")) return;
     if (models[at] && at !== current) { current = at; draw(); }
     const model = models[current], row = model.byTensor.get(asked.get("tensor")), node = model.byNode.get(asked.get("node"));
-    const close = el("button", { type: "button", click: () => { history.replaceState(null, "", "#tables"); put("#detail"); mark(); } }, "Close");
+    const close = el("button", { type: "button", click: () => { location.hash = "closed"; put("#detail"); mark(); } }, "Close");
     if (row || node) { put("#detail", close, row ? tensorCard(row, model) : nodeCard(node, model)); $("#detail").scrollTop = 0; }
     else if (asked.get("tensor") ?? asked.get("node")) put("#detail", close, el("p", {}, `${model.label} has no ${asked.get("tensor") ?? asked.get("node")}.`));
     mark(row?.o ?? node?.n);
@@ -232,6 +229,7 @@
   const mark = (name) => document.querySelectorAll("#strip rect").forEach((cell) => cell.classList.toggle("open", cell.dataset.name === name));
 
   // ---- the sections
+  const hide = (query, isHidden) => document.querySelectorAll(query).forEach((part) => { part.hidden = isHidden; });
   const number = (title, get, show, help) => ({ title, get, show, help, number: true });
   function draw() {
     const model = models[current], has = (rows, key) => rows.some((row) => row[key] !== undefined);
@@ -255,8 +253,8 @@
     put("#tensors", tensors.part);
     put("#nodes", nodes.part);
     if (many) beside();
-    document.querySelectorAll(".placed").forEach((part) => { part.hidden = !model.placement.length; });
-    document.querySelectorAll(".moved").forEach((part) => { part.hidden = !model.passes.length; });
+    hide(".placed", !model.placement.length);
+    hide(".moved", !model.passes.length);
     put("#placement div", table({ title: "Nodes by verdict and reason", rows: model.placement, columns: [number("nodes", (p) => p[4]), { title: "verdict", get: (p) => p[0] }, { title: "device", get: (p) => p[1] }, { title: "why", get: (p) => p[2], long: true },
       { title: "operators", get: (p) => p[3], long: true }, number("µs", (p) => p[5] ?? undefined)] }).part);
     put("#passes div", table({ title: "Passes that chose or changed grids", rows: model.passes, sort: 2, columns: [{ title: "pass", get: (p) => p[0] }, number("chose", (p) => p[1]), number("changed", (p) => p[2]), number("price of what it changed", (p) => p[3], (p) => percent(p[3]))] }).part);
@@ -282,18 +280,21 @@
   }
 
   put("#title", `Report: ${models.map((model) => model.label).join(", ")}`);
-  document.querySelectorAll(".many").forEach((part) => { part.hidden = !many; });
+  hide(".many", !many);
   $("#models").append(...models.map((model, at) => el("label", {}, el("input", { type: "radio", name: "model", change: () => { location.hash = new URLSearchParams({ model: at }); } }), model.label)));
   put("#summary div", el("table", {}, el("thead", {}, el("tr", {}, el("td"), ...models.map((model) => el("th", { scope: "col" }, model.label)))),
     el("tbody", {}, ...data.summary.map(([what, texts]) => el("tr", {}, el("th", { scope: "row" }, what), ...texts.map((text) => el("td", { class: isChanged(texts) && "differs" }, text)))))));
   $("#metric").addEventListener("change", () => { strip(); go(); });
   $("#filter").addEventListener("input", refilter);
+  $("#filter").addEventListener("keydown", (event) => { if (event.key === "Escape") { $("#filter").value = ""; refilter(); } });
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && !["INPUT", "SELECT"].includes(document.activeElement.tagName)) { event.preventDefault(); $("#filter").focus(); }
-    if (event.key === "Escape" && document.activeElement.id === "filter") { $("#filter").value = ""; refilter(); }
+  });
+  document.addEventListener("click", (event) => { // in a frame of a notebook a plain #link would lead to the notebook
+    const to = location.protocol === "about:" && event.target.closest?.("a")?.getAttribute("href");
+    if (to) { event.preventDefault(); location.hash = to; }
   });
   addEventListener("hashchange", go);
   addEventListener("resize", () => { strip(); go(); });
-  draw();
-  go();
+  draw(), go();
 })();

@@ -1,9 +1,10 @@
 """What the page is given: of each model its tensors and nodes in short, and what is summed up of them.
 
-Keys are short, as they stand a thousand times. Of both ``n`` name, ``s`` share of the noise, ``p`` shares by cause; of tensors ``k``
-kind, ``o`` node, ``g`` grid in words, ``r`` its [lowest, highest, step], ``v`` values' [smallest, largest], ``h`` histogram, ``cl``
-clipped share, ``db`` its own SQNR, ``m`` moves as [pass, rule, before, after]; of nodes ``op``, ``t`` tensors written, ``hd`` and ``wd``
-SQNR here and with what came in, ``vd`` verdict, ``rs`` reason, ``d`` device, ``us`` [time, low, high], ``b`` bytes."""
+Keys are short, as they stand a thousand times. Of both ``n`` name, ``s`` share of the noise, ``p`` shares by cause; of
+tensors ``k`` kind, ``o`` node, ``g`` grid in words, ``r`` its [lowest, highest, step], ``v`` values' [smallest, largest],
+``h`` histogram, ``cl`` clipped share, ``db`` its own SQNR, ``m`` moves as [pass, rule, before, after]; of nodes ``op``,
+``t`` tensors written, ``hd`` and ``wd`` SQNR here and with what came in, ``vd`` verdict, ``rs`` reason, ``d`` device,
+``us`` [time, low, high], ``b`` bytes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from qdqtool.page.report_page import report_page
-from tests.browser.netron_page import browser_path, started
+from qdqtool.verbs.work.reporting import Reported
+from tests.browser.netron_page import browser_path, screenshots, started
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.records import WICKED, large_record, page_model
 
@@ -225,6 +226,38 @@ def test_it_fits_any_screen(browser: Browser, digits: Path, scheme: Any, wide: i
         light, dark = sorted((luminance(ink), luminance(behind)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 7
         assert (luminance(behind) < 0.5) == (scheme == "dark")
+
+
+def test_a_notebook_shows_it_in_a_frame(browser: Browser, digits: Path, tmp_path: Path) -> None:
+    found = Reported(models=(), explained=(), page=digits.read_text(encoding="utf-8"), written="")
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!doctype html><body>{found._repr_html_()}", encoding="utf-8")
+    with opened(browser, notebook) as page:
+        frame = page.frame_locator("iframe")
+        frame.locator("#next li a").first.click()
+        assert frame.locator("#detail h3").first.text_content() == POOL
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "size", "hash"),
+    [
+        ("light", "light", (1080, 720), "#model=0&tensor=%2Fhead%2Fpool_output_0"),
+        ("dark", "dark", (1080, 720), "#model=0&node=%2Fhead%2Fpool"),
+        ("phone", "light", (390, 740), "#model=0&tensor=%2Fhead%2Fpool_output_0"),
+    ],
+)
+def test_pictures_of_the_docs(
+    browser: Browser, digits: Path, tmp_path: Path, name: str, scheme: Any, size: tuple[int, int], hash: str
+) -> None:
+    picture = screenshots(tmp_path) / f"report_{name}.png"
+    viewport = {"width": size[0], "height": size[1]}
+    with opened(browser, digits, hash, viewport=viewport, color_scheme=scheme) as page:
+        page.locator("#detail h3").first.wait_for()
+        if name == "dark":
+            page.evaluate("document.querySelector('#overview').scrollIntoView()")
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=picture)
+    assert 10_000 < picture.stat().st_size <= 150_000
 
 
 def luminance(colour: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from qdq_passes.errors import UsageError
@@ -41,6 +42,10 @@ class Reported:
     page: str
     written: str
 
+    def _repr_html_(self) -> str:
+        """The page in a frame, for notebooks."""
+        return f'<iframe srcdoc="{escape(self.page)}" title="Report" width="100%" height="800"></iframe>'
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: ``models`` with ``label``, ``told`` and ``record``, ``bytes`` of the page, ``written``."""
         models = [
@@ -59,7 +64,8 @@ def reported(asked: Report) -> Reported:
         raise UsageError("no model to report on", hint="give quantized models")
     if len(ranges) not in (0, 1, len(paths)):
         raise UsageError(f"{len(ranges)} files of --ranges for {len(paths)} models", hint="give one, or one for each")
-    given: list[Path | None] = [*ranges] if len(ranges) == len(paths) else [*(ranges or [None])] * len(paths)
+    first = ranges[0] if ranges else None
+    given: list[Path | None] = [*ranges] if len(ranges) == len(paths) else [first] * len(paths)
     before = [_placed(path, asked) for path in paths]
     found = [explained(_explaining(path, each, asked)) for path, each in zip(paths, given, strict=True)]
     models = tuple(
