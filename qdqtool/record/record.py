@@ -183,7 +183,7 @@ class Record:
         """JSON-ready; with the ``version`` of the form."""
         return {
             "version": VERSION, "model": self.model, "samples": self.samples, "noise": dict(self.noise), "causes": self.causes,
-            "whole": _json(self.whole),
+            **({"whole": known} if (known := _json(self.whole)) else {}),
             "tensors": [_json(one) for one in self.tensors], "nodes": [_json(one) for one in self.nodes],
         }  # fmt: skip
 

@@ -43,7 +43,7 @@ class Report(OnChip, Samples, Tokenized, Threaded, Reports, Verb["Reported"]):
         (), "The ranges the models were quantized with, one for all or one for each; tells what moved scales since.",
         value="FILE", use="read",
     )  # fmt: skip
-    worst: int = option(5, "Of how many to measure edits.", value="N", least=1, shown=True)
+    worst: int = option(3, "Of how many to measure edits.", value="N", least=1, shown=True)
     output: Path = field(
         metadata=metadata_of(
             "Where to write the page.", value="FILE", use="file", flags=("-o", "--output"), required=True,
