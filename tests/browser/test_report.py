@@ -91,6 +91,11 @@ def test_the_culprit_is_what_one_sees_first(browser: Browser, digits: Path) -> N
         assert "align-pool of /head/pool" in (detail.text_content() or "")
         assert "qdqtool qdq set" in (detail.locator("code").first.text_content() or "")
         assert page.url.endswith("#model=0&tensor=%2Fhead%2Fpool_output_0")
+        detail.locator("button", has_text="Copy").first.click()
+        detail.locator("[role=status]", has_text="copied").first.wait_for(timeout=PATIENCE)
+        page.locator("#filter").focus()
+        page.keyboard.press("Control+V")
+        assert page.locator("#filter").input_value() == detail.locator("code").first.text_content()
         detail.locator("button", has_text="Close").click()
         assert detail.text_content() == ""
 
@@ -189,6 +194,7 @@ def test_two_models_side_by_side(browser: Browser, digits: Path) -> None:
         assert "≠ npu-int" in texts
         assert row.locator("td.differs").count() >= 4
         assert page.locator("#summary td.differs").count() >= 4
+        assert not re.search("NaN|undefined|Infinity", page.locator("body").inner_text())
         page.locator("#models label", has_text="b.onnx").click()
         page.wait_for_function("location.hash.includes('model=1')")
         page.locator("#tensors a", has_text=POOL).click()
@@ -241,8 +247,8 @@ def test_a_notebook_shows_it_in_a_frame(browser: Browser, digits: Path, tmp_path
 @pytest.mark.parametrize(
     ("name", "scheme", "size", "hash"),
     [
-        ("light", "light", (1080, 720), "#model=0&tensor=%2Fhead%2Fpool_output_0"),
-        ("dark", "dark", (1080, 720), "#model=0&node=%2Fhead%2Fpool"),
+        ("light", "light", (1000, 680), "#model=0&tensor=%2Fhead%2Fpool_output_0"),
+        ("dark", "dark", (1000, 680), "#model=0&node=%2Fhead%2Fpool"),
         ("phone", "light", (390, 740), "#model=0&tensor=%2Fhead%2Fpool_output_0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`qdqtool view` in a real browser: the tests of tests/browser, none of which may be skipped here."""
+"""`qdqtool view` and the page of `report` in a real browser: the tests of tests/browser, none of which may be skipped here."""
 
 from __future__ import annotations
 
