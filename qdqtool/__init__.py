@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.sensitivity import sensitivity
     from qdqtool.verbs.split import split
     from qdqtool.verbs.story.explain import explain
+    from qdqtool.verbs.story.report import report
 
 _ELSEWHERE = {
     "from_gs": "qdq_passes.surgeon.bridge",
@@ -55,8 +56,8 @@ _ELSEWHERE = {
 
 __all__ = [
     "analyze", "compare", "compile", "convert_encodings", "deploy", "explain", "export_encodings", "from_gs", "generate",
-    "import_encodings", "load", "lower", "mixed_precision", "quantize", "run_pipeline", "save", "sensitivity", "simulate",
-    "split", "to_gs",
+    "import_encodings", "load", "lower", "mixed_precision", "quantize", "report", "run_pipeline", "save", "sensitivity",
+    "simulate", "split", "to_gs",
 ]  # fmt: skip
 
 
