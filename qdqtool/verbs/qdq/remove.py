@@ -10,6 +10,8 @@ from qdqtool.verbs.editing import Edit
 from qdqtool.verbs.pairs import PairEditing, Step, selected, wrong
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from qdqtool.verbs.work.editing import Saved
 
 
@@ -48,25 +50,31 @@ class Remove(PairEditing, Edit):
 
     def steps(self) -> list[Step]:
         """The passes."""
+        from qdqtool.io.models.load import load
+
+        return self.steps_on(load(self.paths[0]))
+
+    def steps_on(self, graph: ir.Model) -> list[Step]:
+        """The passes, for a model that is loaded already; it is only read."""
         from qdqtool.verbs.work.removal import Past, first_steps, has_integer_operators, plan
 
         if self.keep_weights and self.round_weights:
             raise wrong("remove", "--keep-weights leaves the pair that --round-weights removes")
-        model, everything = self.paths[0], self.is_of_all
+        everything = self.is_of_all
         chosen: dict[str, Any] | None = selected(self, "remove", everything=everything)
-        steps: list[Step] = first_steps(model) if everything else []
+        steps: list[Step] = first_steps(graph) if everything else []
         if self.select:
             assert chosen is not None
-            before, chosen = plan(model, chosen, keep_weights=self.keep_weights)
+            before, chosen = plan(graph, chosen, keep_weights=self.keep_weights)
             steps += before
         if everything and not self.keep_weights:
             steps += [("convert-qoperators", {}), ("unpack-matmul-nbits", {"weights": "float"})]
         if everything:
             steps += [("remove-dynamic-quantization", {})]
-        past = Past.of(model)
+        past = Past.of(graph)
         relus = self.restore_relu if self.restore_relu is not None else not past.keeps_relus
         if relus and chosen is not None:
-            steps.append(("restore-relu", {**chosen, **({"by_name": False} if has_integer_operators(model) else {})}))
+            steps.append(("restore-relu", {**chosen, **({"by_name": False} if has_integer_operators(graph) else {})}))
         weights = {"keep_weights": True} if self.keep_weights else {"round_weights": True} if self.round_weights else {}
         if chosen is not None:
             steps.append(("remove-qdq", {**chosen, **weights, **({"float_io": True} if everything else {})}))

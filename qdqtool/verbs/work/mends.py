@@ -64,7 +64,7 @@ class Measured:
     def __init__(
         self, reference: ir.Model, model: ir.Model, feeds: Iterable[Mapping[str, Array]], floats: ir.Model, threads: int
     ) -> None:
-        self._model, self._feeds, self._threads = model, feeds, threads
+        self.model, self._feeds, self._threads = model, feeds, threads
         self._outputs = [value.name for value in reference.graph.outputs if value.name]
         taps = Taps(reference, self._outputs, threads=threads)
         self._wanted = [{name: np.asarray(array) for name, array in taps.run(feed).items()} for feed in feeds]
@@ -78,7 +78,7 @@ class Measured:
         Raises:
             QdqError: the edit cannot be made.
         """
-        copy = copy_model(self._model)
+        copy = copy_model(self.model)
         pipeline = Pipeline(tuple(make_pass(name, dict(options)) for name, options in steps))
         report = pipeline.run(copy, inputs={name: self._inputs[name] for name in pipeline.needs()})
         return None if not report.modified else _db(self.before) - _db(self._noise(copy))
@@ -120,8 +120,9 @@ def mends_of(
     """
     edits = []
     for kind, verb in _verbs(subject, model, floats, output):
-        name = "qdq remove" if isinstance(verb, Remove) else "qdq set"
-        edits.append(Mend(kind=kind, command=command_line(name, verb), steps=tuple(verb.steps())))
+        steps = verb.steps_on(measured.model) if isinstance(verb, Remove) else verb.steps()
+        command = command_line("qdq remove" if isinstance(verb, Remove) else "qdq set", verb)
+        edits.append(Mend(kind=kind, command=command, steps=tuple(steps)))
     return _tried(edits, measured)
 
 

@@ -37,13 +37,12 @@ DPU_EDITS = {
 FLOAT_FAMILIES, UNDONE = {"fuse", "legalize", "recover"}, DPU_EDITS | {"undo-dpu-edits"}
 
 
-def first_steps(model: str) -> list[Step]:
+def first_steps(graph: ir.Model) -> list[Step]:
     """What to run first: ``inline-functions``, where a local function quantizes with a scale, or stored integers, that it is
     called with; ``infer-shapes``, where an operator with channels last is told no rank."""
     from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
     from qdq_passes.graph.uses import all_nodes
 
-    graph = load(model)
     flat = [n for n in all_nodes(graph) if "channels_last" in n.attributes]
     shapes: list[Step] = (
         [("infer-shapes", {})] if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in flat) else []
@@ -57,15 +56,15 @@ def first_steps(model: str) -> list[Step]:
     return shapes
 
 
-def has_integer_operators(model: str) -> bool:
-    """Whether operators on integers with forms on floats are in the file ``model``."""
+def has_integer_operators(graph: ir.Model) -> bool:
+    """Whether operators on integers with forms on floats are in ``graph``."""
     from qdq_passes.graph.operators.qoperators import form_of
     from qdq_passes.graph.uses import all_nodes
 
-    return any(form_of(node) is not None for node in all_nodes(load(model)))
+    return any(form_of(node) is not None for node in all_nodes(graph))
 
 
-def plan(model: str, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[list[Step], dict[str, Any] | None]:
+def plan(graph: ir.Model, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[list[Step], dict[str, Any] | None]:
     """The steps that make pairs of the selected operators on integers, or remove dynamic quantization, and what remove-qdq is to
     select behind them; None for nothing. Where only pairs are selected: no steps, and ``chosen`` as it is.
 
@@ -75,7 +74,6 @@ def plan(model: str, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[lis
     from qdq_passes.integers.look.quantized_table import qdq_rows
     from qdq_passes.select.selectors import Selector, select
 
-    graph = load(model)
     hit = select(graph, Selector.of(*chosen["select"]), allow_empty=True)
     nodes, values = set(hit.nodes), set(hit.values)
     groups = [g for g in dynamic_groups(graph) if {g.source, g.output} & values or not nodes.isdisjoint(g.nodes)]
@@ -109,10 +107,10 @@ class Past:
     passes: tuple[Pass, ...]
 
     @classmethod
-    def of(cls, model: str) -> Past:
-        """That of the file ``model``."""
+    def of(cls, graph: ir.Model) -> Past:
+        """That of ``graph``."""
         found: list[Pass] = []
-        for entry in history(load(model).metadata_props):
+        for entry in history(graph.metadata_props):
             text = entry.get("pipeline") if isinstance(entry, dict) else None
             with suppress(UsageError):  # a pass of another version, or of somebody's folder
                 found += parse_pipeline(text).passes if isinstance(text, str) else ()
@@ -149,7 +147,7 @@ def warn_of_edits(warn: Warn | None, saved: Saved, model: str, *, is_wanted: boo
         told = "; ".join(f"{change.where}: {change.because}" for change in edits[:NAMED])
         count = "1 edit" if len(edits) == 1 else f"{len(edits)} edits"
         pass_on([f"{count} for the DPU in the float graph: {told}{more}; --undo-dpu takes them back"], warn)
-    others = list(dict.fromkeys(f"{type(each).name()} ({each.keeps.why})" for each in Past.of(model).others))
+    others = list(dict.fromkeys(f"{type(each).name()} ({each.keeps.why})" for each in Past.of(load(model)).others))
     if others:
         pass_on(
             [
