@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
@@ -15,9 +16,10 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.comparison.region_model import Recipe, bounds_of
+from qdqtool.comparison.region_model import Recipe, RegionModel, bounds_of
 from qdqtool.comparison.regions import Region, Regions, Shapes, regions_of
 from qdqtool.comparison.replaying import Replayed, replay
+from qdqtool.runtime.session import Session
 from qdqtool.runtime.taps import Taps, float_tensors
 
 #: Regions run together until their constants have so many bytes: each of up to seven sessions keeps a copy of them.
@@ -68,6 +70,27 @@ class Sides:
                 "no node of B writes a tensor that A has", hint="give the float model and a quantized form of it"
             )
         return cls(history=history, reference=reference, recipe=recipe, regions=found)
+
+
+def run_regions(
+    made: RegionModel, session: Session, values: Mapping[str, Array], feed: Mapping[str, Array]
+) -> dict[tuple[str, str], Array]:
+    """What regions write: (region, tensor) → array.
+
+    Args:
+        made: the regions.
+        session: on their model.
+        values: tensors by name, in the float model or the quantized one: what the regions read.
+        feed: of the model, for what is no float.
+    """
+    fed = {}
+    for name in session.input_names:
+        tensor = made.inputs.get(name)
+        array = feed[name] if tensor is None else values[tensor]
+        dtype = session.input_dtypes[name]
+        fed[name] = array if dtype is None or dtype == array.dtype else array.astype(dtype)
+    found = session.run(fed, list(dict.fromkeys(made.outputs.values())))
+    return {key: np.asarray(found[name]) for key, name in made.outputs.items()}
 
 
 def grouped(model: ir.Model, regions: list[Region]) -> Iterator[list[Region]]:

@@ -133,3 +133,10 @@ def accepted(path: str | Path) -> None:
     graph = onnx.load(str(path), load_external_data=False).graph
     names = [node.name for node in graph.node]
     assert len(set(names)) == len(names)
+
+
+def quantized_digits(folder: Path) -> Path:
+    """The digits in power-of-two int8; the ranges are in ``r.json`` beside them."""
+    made = folder / "q.onnx"
+    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "-o", made, "--save-ranges", folder / "r.json", "-q")
+    return made

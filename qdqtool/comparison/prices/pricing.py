@@ -21,7 +21,7 @@ from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.region_model import Cause as Side
 from qdqtool.comparison.region_model import RegionModel, is_cut
 from qdqtool.comparison.regions import Region
-from qdqtool.comparison.sides import Sides, grouped
+from qdqtool.comparison.sides import Sides, grouped, run_regions
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress
 from qdqtool.record.record import Cause
@@ -369,15 +369,7 @@ class _Bench:
     def _run(
         self, variant: str, values: Mapping[str, Array], feed: Mapping[str, Array]
     ) -> dict[tuple[str, str], Array]:
-        made, session = self.variants[variant]
-        fed = {}
-        for name in session.input_names:
-            tensor = made.inputs.get(name)
-            array = feed[name] if tensor is None else values[tensor]
-            dtype = session.input_dtypes[name]
-            fed[name] = array if dtype is None or dtype == array.dtype else array.astype(dtype)
-        found = session.run(fed, list(dict.fromkeys(made.outputs.values())))
-        return {key: np.asarray(found[name]) for key, name in made.outputs.items()}
+        return run_regions(*self.variants[variant], values, feed)
 
     def close(self) -> None:
         """Let go of every session."""

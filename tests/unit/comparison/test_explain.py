@@ -24,7 +24,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord, merged
 from qdqtool.verbs.story.explain import explain
-from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+from tests.cases.cli_helpers import DIGITS, SAMPLES, cli, quantized_digits
 from tests.cases.small_models import model
 
 DATA = str(Path(DIGITS).with_name("test.npz"))
@@ -34,10 +34,7 @@ SAMPLED = ("--data", DATA, "--samples", "8")
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits in power-of-two int8, its ranges beside it."""
-    folder = tmp_path_factory.mktemp("explain")
-    made = folder / "q.onnx"
-    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "-o", made, "--save-ranges", folder / "r.json", "-q")
-    return made
+    return quantized_digits(tmp_path_factory.mktemp("explain"))
 
 
 def sqnr(model: str | Path) -> float:

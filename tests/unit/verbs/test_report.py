@@ -15,7 +15,7 @@ from qdqtool.verbs.npu.analyze import analyze
 from qdqtool.verbs.story.report import report
 from qdqtool.verbs.work.records import analysis_record, graph_record
 from qdqtool.verbs.work.reporting import labels_of
-from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
+from tests.cases.cli_helpers import DIGITS, cli, quantized_digits, write
 
 DATA = str(Path(DIGITS).with_name("test.npz"))
 #: Behind a pair of int8, a Conv with a bias; the batch has a name.
@@ -29,10 +29,7 @@ CONV = """
 
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    made = folder / "q.onnx"
-    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "-o", made, "--save-ranges", folder / "r.json", "-q")
-    return made
+    return quantized_digits(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
