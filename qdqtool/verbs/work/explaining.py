@@ -21,7 +21,7 @@ from qdqtool.comparison.prices.diagnosis import diagnosis
 from qdqtool.comparison.prices.life import lives
 from qdqtool.comparison.prices.pricing import priced
 from qdqtool.comparison.prices.subjects import Subject, record_of, subjects_of
-from qdqtool.comparison.sides import Sides
+from qdqtool.comparison.sides import Sides, prepared_otherwise
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 #: So many more than are told of are measured: what wins most is told first.
 MORE = 3
-#: Where a printed command writes, if nothing is said.
+#: Where a printed command writes; not where --undo has written.
 MENDED = "mended.onnx"
 
 
@@ -120,20 +120,21 @@ def explained(asked: Explain) -> Explained:
     record = record_of(sides, prices, subjects, path, moved)
     chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
     measured = Measured(sides.reference, model, feeds, sides.reference, asked.jobs)
-    output = os.fspath(asked.output) if asked.output is not None else MENDED
+    if sides.history.is_prepared:
+        pass_on(prepared_otherwise(source, sides.reference, next(iter(feeds)), asked.jobs), asked.warn)
     tick = stage(asked.progress, "measuring edits", len(chosen))
     told = []
     for number, subject in enumerate(chosen):
         if isinstance(subject, NodeRecord):
-            mends, refused = mends_of_node(subject.name, measured, model=path, output=output)
+            mends, refused = mends_of_node(subject.name, measured, model=path, output=MENDED)
         else:
-            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model, output=output)
+            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model, output=MENDED)
         told.append(_told(subject, subjects, record, mends, refused, prices.noise))
         if tick is not None:
             tick(number + 1, len(chosen))
     if not asked.names:
         told = sorted(told, key=lambda one: (-one.wins_db, -one.share))[: asked.worst]
-    written = _undone(told, output, asked) if asked.undo else ""
+    written = _undone(told, os.fspath(asked.output), asked) if asked.undo and asked.output is not None else ""
     noise = -10 * math.log10(prices.noise) if prices.noise > 0 else None
     return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
 

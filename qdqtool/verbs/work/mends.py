@@ -95,8 +95,10 @@ class Measured:
                 x, y = wanted[name], np.asarray(found[in_model])
                 if x.dtype.kind == "f" and x.shape == y.shape:
                     x = x.astype(np.float64)
-                    energy[name] += float(np.nansum(np.square(y - x)))
-                    signal[name] += float(np.nansum(np.square(x)))
+                    with np.errstate(all="ignore"):
+                        off, square = np.square(y - x), np.square(x)
+                    energy[name] += float(np.sum(off, where=np.isfinite(off)))
+                    signal[name] += float(np.sum(square, where=np.isfinite(square)))
         taps.session.close()
         return sum(energy[name] / signal[name] for name in names if signal[name] > 0)
 

@@ -134,6 +134,7 @@ def test_undo_makes_the_best_edits(quantized: Path) -> None:
     mended = bad.with_name("undone.onnx")
     said = cli("explain", bad, "--float", DIGITS, *SAMPLED, "--worst", "1", "--undo", "-o", mended, "--overwrite").out
     assert f"written: {mended}" in said
+    assert "--output mended.onnx" in said, "a printed command does not write over what was written"
     assert sqnr(mended) > sqnr(quantized) - 0.5
     assert qdq_pairs(load(mended)), "it is still quantized"
 
