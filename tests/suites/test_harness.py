@@ -52,8 +52,8 @@ class Made(Pass):
         yield from self.says
 
 
-def _result(tmp_path: Path, made: Made, keeps: Keeps = EXACT, case: Case = CASE) -> Result:
-    found = examine(case, [steps.Step("made", Pipeline((made,)), keeps)], tmp_path)
+def _result(tmp_path: Path, *made: Made, keeps: Keeps = EXACT, case: Case = CASE) -> Result:
+    found = examine(case, [steps.Step("made", Pipeline(made), keeps)], tmp_path)
     assert found.results[ROUND_TRIP] == Result("agrees")
     return found.results["made"]
 
@@ -95,8 +95,8 @@ def test_what_is_right_passes(tmp_path: Path) -> None:
     assert _result(tmp_path, Made(says=(skip("z", "no"),))).status == "same"
     assert _result(tmp_path, Made()).status == "agrees"
     assert _result(tmp_path, Made(edit=_refuse)) == Result("refused", "no")
-    assert _result(tmp_path, Made(edit=_scale(2.0)), Keeps("changes")).status == "accepted"
-    assert _result(tmp_path, Made(edit=_scale(1 + 2.0**-20)), Keeps("bounded", 2.0**-19)).status == "agrees"
+    assert _result(tmp_path, Made(edit=_scale(2.0)), keeps=Keeps("changes")).status == "accepted"
+    assert _result(tmp_path, Made(edit=_scale(1 + 2.0**-20)), keeps=Keeps("bounded", 2.0**-19)).status == "agrees"
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,14 @@ def test_what_is_right_passes(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_fails(tmp_path: Path, made: Made, keeps: Keeps, detail: str) -> None:
-    result = _result(tmp_path, made, keeps)
+    result = _result(tmp_path, made, keeps=keeps)
     assert result.status == "failed"
     assert detail in result.detail
+
+
+def test_who_refuses_behind_others_leaves_what_they_made(tmp_path: Path) -> None:
+    assert _result(tmp_path, Made(edit=_scale(4.0)), Made(edit=_refuse)) == Result("refused", "no")
+    assert "changed the model first" in _result(tmp_path, Made(edit=_scale(4.0)), Made(edit=_refuse_late)).detail
 
 
 def _to_swish(factor: float) -> Callable[[ir.Model], object]:
@@ -138,8 +143,8 @@ def test_what_onnxruntime_has_no_kernel_for_is_compared_all_the_same(tmp_path: P
     text = '<ir_version: 12, opset_import: ["" : 25]> g (float[3] x) => (float[3] y) { s = Sigmoid(x) y = Mul(x, s) }'
     case = Case("gate", "node", onnx.parser.parse_model(text).SerializeToString(), ({"x": X},))
     keeps = Keeps("bounded", 2.0**-20)
-    assert _result(tmp_path, Made(edit=_to_swish(1.0)), keeps, case).status == "agrees"
-    wrong = _result(tmp_path, Made(edit=_to_swish(1.001)), keeps, case)
+    assert _result(tmp_path, Made(edit=_to_swish(1.0)), keeps=keeps, case=case).status == "agrees"
+    wrong = _result(tmp_path, Made(edit=_to_swish(1.001)), keeps=keeps, case=case)
     assert wrong.status == "failed"
     assert wrong.detail.startswith("onnx.reference: output 'y': max error ")
 
