@@ -1,4 +1,4 @@
-"""The page itself: `report.html` with its style, script and data in it, and a policy that lets nothing else run or load."""
+"""Pages: HTML with its style, scripts and data in it, and a policy that lets nothing else run or load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from qdqtool.page.report_data import PageModel, page_data
 
-#: Where `report.html` takes what is put into it.
+#: Where a page takes what is put into it.
 HOLES = ("POLICY", "TITLE", "STYLE", "DATA", "SCRIPT")
 
 
@@ -22,19 +22,43 @@ def report_page(models: Sequence[PageModel]) -> str:
     Args:
         models: side by side, in this order.
     """
-    style, script = _file("report.css"), _file("report.js")
+    title = ", ".join(model.label for model in models)
+    style, script = page_file("qdqtool.page", "report.css"), script_of("report.js")
+    page = page_file("qdqtool.page", "report.html")
+    return filled(page, title=title, style=style, data=page_data(models), script=script)
+
+
+def filled(page: str, *, title: str, style: str, data: Any, script: str, connect: str = "") -> str:
+    """``page`` with all that it needs in it.
+
+    Args:
+        page: HTML with each of `HOLES` once, in this order.
+        title: of the window.
+        style: CSS.
+        data: JSON-ready, for the script.
+        script: the script.
+        connect: whom the script may ask, as a source of a content security policy; "" for nobody.
+    """
     policy = (
         f"default-src 'none'; style-src 'sha256-{_digest(style)}'; script-src 'sha256-{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"{connect and f'connect-src {connect}; '}base-uri 'none'; form-action 'none'"
     )
-    title = ", ".join(model.label for model in models)
-    texts = (policy, escape(title), style, embedded(page_data(models)), script)
-    page = _file("report.html")
+    texts = (policy, escape(title), style, embedded(data), script)
     pieces = [page]
     for hole in HOLES:  # each once, so that no name in a text is taken for one
         before, _, after = pieces.pop().partition(f"@{hole}@")
         pieces += [before, after]
     return "".join(piece + text for piece, text in zip(pieces, [*texts, ""], strict=True))
+
+
+def script_of(*names: str, package: str = "qdqtool.page") -> str:
+    """The scripts ``names`` of ``package`` in one, behind the parts that all pages have."""
+    return "\n".join([page_file("qdqtool.page", "parts.js"), *(page_file(package, name) for name in names)])
+
+
+def page_file(package: str, name: str) -> str:
+    """Text of a file that comes with ``package``."""
+    return files(package).joinpath(name).read_text(encoding="utf-8").strip()
 
 
 def embedded(data: Any) -> str:
@@ -49,7 +73,3 @@ def embedded(data: Any) -> str:
 
 def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _file(name: str) -> str:
-    return files("qdqtool.page").joinpath(name).read_text(encoding="utf-8").strip()
