@@ -2,79 +2,83 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import signal
-import sys
 import tempfile
 import urllib.parse
+import webbrowser
 
-import click
+from qdq_passes.errors import SetupError, UsageError
 
-from qdqtool.cli.options import command, load_model, model_argument
-from qdqtool.cli.render import Out, say
+from qdqtool.cli.commands import command_of, ran
+from qdqtool.cli.render import Out, plural, say
+from qdqtool.overlay.netron_beside import Netron
+from qdqtool.overlay.serving import Server
+from qdqtool.overlay.view import View
 
-#: Names by which a browser here asks.
-HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
-
-@command()
-@model_argument
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on loopback; a free one by default."
-)
-@click.option("--no-browser", is_flag=True, help="Serve only; print the address.")
-@click.option("--once", is_flag=True, help="Fetch the model once, to see that it is served, and stop (for scripts).")
-def view(out: Out, model: str, port: int, no_browser: bool, once: bool) -> None:
+@command_of(View)
+def view(out: Out, asked: View) -> None:
     """Open MODEL in Netron, with scales and annotations of Q/DQ as metadata; served on 127.0.0.1 until interrupted."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the temporary folder goes away
+    try:
+        if asked.overlay is not None:
+            _overlay(out, asked)
+        else:
+            _netron(out, asked)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _netron(out: Out, asked: View) -> None:
     import netron
 
-    from qdqtool.io.models.display import write_for_viewer
-
-    logging.getLogger("netron").setLevel(logging.WARNING)
+    if len(asked.models) != 1:
+        raise UsageError("Netron shows one model", hint="give --overlay changes for several side by side")
+    model = os.fspath(asked.models[0])
     with tempfile.TemporaryDirectory(prefix="qdqtool-view-") as folder:
-        shown = os.path.join(folder, os.path.splitext(os.path.basename(model))[0] + ".onnx")
-        for data_file in write_for_viewer(load_model(model), shown):
-            out.warn(f"{data_file} is large: Netron shows no values of its weights")
-        _answer_this_machine_alone()
-        with contextlib.redirect_stdout(sys.stderr):  # older versions talk to stdout
-            host, port = netron.start(shown, address=("127.0.0.1", port), browse=not no_browser and not once)
-        url = f"http://{host}:{port}"
-        stop = "" if once else "  (Ctrl-C stops it)"
-        out.result({"url": url, "model": model}, lambda: say(f"{url}{stop}"))
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the temporary folder goes away
+        shown = Netron(model, folder, port=asked.port, browse=asked.browser and not asked.once, warn=out.warn)
         try:
-            if once:
-                _fetch(f"{url}/data/{urllib.parse.quote(os.path.basename(shown))}", os.path.getsize(shown))
+            stop = "" if asked.once else "  (Ctrl-C stops it)"
+            out.result({"url": shown.url, "model": model}, lambda: say(f"{shown.url}{stop}"))
+            if asked.once:
+                _fetch(
+                    f"{shown.url}/data/{urllib.parse.quote(os.path.basename(shown.shown))}",
+                    os.path.getsize(shown.shown),
+                )
             else:
                 netron.wait()
-        except KeyboardInterrupt:
-            pass
         finally:
-            netron.stop()
-            signal.signal(signal.SIGTERM, before)
+            shown.stop()
 
 
-def _answer_this_machine_alone() -> None:
-    """Have servers of this process refuse requests that name another host, as a stranger's page does whose name leads here."""
-    from http.server import BaseHTTPRequestHandler
+def _overlay(out: Out, asked: View) -> None:
+    overlay = ran(out, asked, "reading")
+    try:
+        with tempfile.TemporaryDirectory(prefix="qdqtool-view-") as folder:
+            server = Server(overlay, folder, asked.port, out.warn)
+            try:
+                stop = "" if asked.once else "  (Ctrl-C stops it)"
+                data = {"url": server.url, "models": [os.fspath(path) for path in asked.models]}
+                out.result(data, lambda: say(f"{server.url}{stop}"))
+                if asked.once:
+                    _fetch(server.url, len(server.page().encode()))
+                else:
+                    if asked.browser:
+                        webbrowser.open(server.url)
+                    server.wait()
+            finally:
+                server.stop()
+                _tell(overlay.editor.replay if asked.record else "", len(overlay.editor.edits))
+    finally:
+        overlay.close()
 
-    parse = BaseHTTPRequestHandler.parse_request
 
-    def parse_request(self: BaseHTTPRequestHandler) -> bool:
-        if not parse(self):
-            return False
-        port = self.connection.getsockname()[1]
-        if self.headers.get("Host", "").lower() in {f"{host}:{port}" for host in HOSTS} | set(
-            HOSTS if port == 80 else ()
-        ):
-            return True
-        self.send_response(403)  # the error page of the base class logs what netron cannot write
-        self.end_headers()
-        return False
-
-    setattr(BaseHTTPRequestHandler, "parse_request", parse_request)  # noqa: B010  (a method is replaced)
+def _tell(replay: str, edits: int) -> None:
+    if edits and replay:
+        say(f"{plural(edits, 'edit')} recorded; the model with them: {replay}")
 
 
 def _fetch(url: str, size: int) -> None:
@@ -84,8 +88,6 @@ def _fetch(url: str, size: int) -> None:
         SetupError: it is not served, or is something else.
     """
     from urllib.request import ProxyHandler, build_opener
-
-    from qdq_passes.errors import SetupError
 
     try:
         with build_opener(ProxyHandler({})).open(url, timeout=30) as answer:

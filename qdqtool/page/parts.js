@@ -92,7 +92,7 @@ const partsOf = ({ levels, anchor }) => {
       if (value === undefined) return "none";
       return metric.level ? `q${Math.round((6 * (metric.level(value) - least)) / (most - least || 1))}` : `v-${value}`;
     };
-    const words = metric.level ? [["q0", "least"], ["q2", ""], ["q4", ""], ["q6", "most"]] : VERDICTS.filter((v) => known.includes(v)).map((v) => [`v-${v}`, v]);
+    const words = metric.level ? [["q0", "least"], ["q2", ""], ["q4", ""], ["q6", "most"]] : (metric.words ?? VERDICTS).filter((v) => known.includes(v)).map((v) => [`v-${v}`, v]);
     const legend = [...words.map(([name, text]) => el("span", {}, el("span", { class: `swatch ${name}` }), text)), el("span", { class: "note" }, metric.what ?? metric.title)];
     return { css, legend };
   }

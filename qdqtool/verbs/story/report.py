@@ -16,22 +16,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(OnChip, Samples, Tokenized, Threaded, Reports, Verb["Reported"]):
-    """Write one HTML page about MODEL, or several side by side: what costs at the outputs and why, where nodes run, what to try.
+class Judged:
+    """What quantized models are held against."""
 
-    The page is one file and asks for no network: histograms with the grid over them, tables to sort and filter, links to tensors.
-    """
-
-    examples: ClassVar = (
-        "report int8.onnx --float model.onnx --data calib.npz -o report.html",
-        "report a.onnx b.onnx --float model.onnx --data calib.npz --target vitis_xint8 -o report.html",
-    )
-
-    models: Sequence[Path] = field(
-        kw_only=False,
-        metadata=metadata_of("Quantized models.", kind="argument", value="MODEL...", use="read"),
-    )
-    data: FeedSpec = field(kw_only=False, metadata=DATA_NEEDED)
     float_model: Path | None = option(
         None, "The float model of all; without it that which the pairs leave, and what rounding weights cost is not known.",
         value="F", use="read", flags=("--float",),
@@ -44,6 +31,27 @@ class Report(OnChip, Samples, Tokenized, Threaded, Reports, Verb["Reported"]):
         value="FILE", use="read",
     )  # fmt: skip
     worst: int = option(3, "Of how many to measure edits.", value="N", least=1, shown=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Judged, OnChip, Samples, Tokenized, Threaded, Reports, Verb["Reported"]):
+    """Write one HTML page about MODEL, or several side by side: what costs at the outputs and why, where nodes run, what to try.
+
+    The page is one file and asks for no network: histograms with the grid over them, tables to sort and filter, links to tensors.
+    """
+
+    examples: ClassVar = (
+        "report int8.onnx --float model.onnx --data calib.npz -o report.html",
+        "report a.onnx b.onnx --float model.onnx --data calib.npz --target vitis_xint8 -o report.html",
+    )
+
+    leads: ClassVar[tuple[type, ...]] = (Judged,)
+
+    models: Sequence[Path] = field(
+        kw_only=False,
+        metadata=metadata_of("Quantized models.", kind="argument", value="MODEL...", use="read"),
+    )
+    data: FeedSpec = field(kw_only=False, metadata=DATA_NEEDED)
     output: Path = field(
         metadata=metadata_of(
             "Where to write the page.", value="FILE", use="file", flags=("-o", "--output"), required=True,

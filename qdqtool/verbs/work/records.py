@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 def graph_record(model: ir.Model, path: str | os.PathLike[str]) -> Record:
-    """The nodes of the main graph in their order, pairs and Constants left out, with the bytes of what they read and write; the
-    size of the file. A size that is no number counts as 1.
+    """As `named_graph_record`, with names where nodes have none and with the sizes that can be inferred.
 
     Args:
         model: only read.
@@ -36,12 +35,23 @@ def graph_record(model: ir.Model, path: str | os.PathLike[str]) -> Record:
     except QdqError:  # what cannot be inferred has no bytes
         copy = copy_model(model)
         run_pipeline(copy, "give-names")
+    return named_graph_record(copy, path)
+
+
+def named_graph_record(model: ir.Model, path: str | os.PathLike[str]) -> Record:
+    """The nodes of the main graph in their order, pairs and Constants left out, with the bytes of what they read and write; the
+    size of the file. A size that is no number counts as 1.
+
+    Args:
+        model: its nodes have names.
+        path: where it lies.
+    """
     nodes = tuple(
         NodeRecord(
             name=label(node), op=node.op_type if not node.domain else f"{node.domain}::{node.op_type}",
             tensors=tuple(value.name for value in node.outputs if value.name), bytes=_bytes(node),
         )
-        for node in copy.graph
+        for node in model.graph
         if not is_quantization(node) and node.op_type != "Constant"
     )  # fmt: skip
     files = {os.path.realpath(path), *map(os.path.realpath, data_files(os.fspath(path)).values())}

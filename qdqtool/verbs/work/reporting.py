@@ -59,6 +59,22 @@ def reported(asked: Report) -> Reported:
     """See `qdqtool.verbs.story.report.Report.run`."""
     output = os.fspath(asked.output)
     refuse_existing(output, overwrite=asked.overwrite)
+    models, found = page_models(asked)
+    page = report_page(models)
+    write_whole(output, page.encode(), overwrite=asked.overwrite)
+    return Reported(models=models, explained=found, page=page, written=output)
+
+
+def page_models(asked: Report, *, is_priced: bool = True) -> tuple[tuple[PageModel, ...], tuple[Explained, ...]]:
+    """What a page shows of each model.
+
+    Args:
+        asked: its models.
+        is_priced: run data through them; otherwise nothing is explained.
+
+    Raises:
+        UsageError: no model, or not one file of ranges for each.
+    """
     paths, ranges = [os.fspath(path) for path in asked.models], list(asked.ranges)
     if not paths:
         raise UsageError("no model to report on", hint="give quantized models")
@@ -67,6 +83,9 @@ def reported(asked: Report) -> Reported:
     first = ranges[0] if ranges else None
     given: list[Path | None] = [*ranges] if len(ranges) == len(paths) else [first] * len(paths)
     before = [_placed(path, asked) for path in paths]
+    if not is_priced:
+        plain = zip(labels_of(paths), before, strict=True)
+        return tuple(PageModel(label=label, record=merged(known)) for label, known in plain), ()
     found = [explained(_explaining(path, each, asked)) for path, each in zip(paths, given, strict=True)]
     models = tuple(
         PageModel(
@@ -76,9 +95,7 @@ def reported(asked: Report) -> Reported:
         )
         for label, known, one in zip(labels_of(paths), before, found, strict=True)
     )
-    page = report_page(models)
-    write_whole(output, page.encode(), overwrite=asked.overwrite)
-    return Reported(models=models, explained=tuple(found), page=page, written=output)
+    return models, tuple(found)
 
 
 def labels_of(paths: Sequence[str]) -> list[str]:

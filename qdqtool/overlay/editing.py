@@ -1,0 +1,286 @@
+"""Edits of one model, one after the other: each a command's, recorded to an edit script, taken back by the last."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from qdq_passes.core.base import Change, Pass
+from qdq_passes.errors import UsageError
+from qdq_passes.pipeline.pipeline import Pipeline
+from qdq_passes.pipeline.text import make_pass
+from qdq_passes.select.selectors import literal
+
+from qdqtool.io.files.atomic import refuse_inputs, write_whole
+from qdqtool.io.files.edit_script import NamedInput, NamedInputs, append_script, read_script, refuse_append
+from qdqtool.io.files.progress import Warn, pass_on
+from qdqtool.io.files.read import read_text, sha256_of_file
+from qdqtool.options import Field, options_of
+from qdqtool.verbs.edits.pipelines import Opt
+from qdqtool.verbs.pairs import PairEditing
+from qdqtool.verbs.qdq.convert import Convert
+from qdqtool.verbs.qdq.insert import Insert
+from qdqtool.verbs.qdq.move import Move
+from qdqtool.verbs.qdq.remove import Remove
+from qdqtool.verbs.qdq.set import Set
+from qdqtool.verbs.qdq.sharing import Dedicate, Fold, Share
+from qdqtool.verbs.work.command_lines import command_line
+from qdqtool.verbs.work.editing import run_and_save
+from qdqtool.verbs.work.named import bind, named_inputs
+
+#: Commands that edit; `opt` runs any passes.
+EDITS: Mapping[str, type[PairEditing | Opt]] = {
+    "qdq set": Set, "qdq convert": Convert, "qdq remove": Remove, "qdq move": Move, "qdq insert": Insert, "qdq share": Share,
+    "qdq dedicate": Dedicate, "qdq fold": Fold, "opt": Opt,
+}  # fmt: skip
+#: The field of `qdq set` that is true for the float model that the page has.
+FLOAT = "float_model"
+#: Fields that are not for the page to say: where models and files lie is ours.
+OURS = ("model", "output", "overwrite", "record", "no_provenance", "copy_data", "select")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What an edit acts on.
+
+    Args:
+        tensors: names of float values.
+        nodes: names of nodes; `qdq remove` frees all that they read and write, other commands act on what they write.
+        selectors: selectors as a person writes them.
+    """
+
+    tensors: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    selectors: Sequence[str] = ()
+
+    def select(self, command: str) -> tuple[str, ...]:
+        """Selectors for ``command``."""
+        around = "io:" if command == "qdq remove" else ""
+        return (
+            *(f"tensor:{literal(name)}" for name in self.tensors),
+            *(f"{around}{literal(name)}" for name in self.nodes), *self.selectors,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edited:
+    """One edit that was made.
+
+    Args:
+        command: that does it, for a shell, from the file before to the file after.
+        changes: what the passes did.
+    """
+
+    command: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    path: str
+    passes: tuple[Pass, ...]
+    inputs: NamedInputs
+    script: str | None
+
+
+class Editor:
+    """A model that is edited step by step. A step runs all that was recorded on the first model, so the script gives its bytes."""
+
+    def __init__(
+        self, model: str, folder: str, *, record: str | None = None, floats: str | None = None, warn: Warn | None = None
+    ) -> None:
+        """Start with ``model``; a script that is there and was recorded on it goes on.
+
+        Args:
+            model: path; never written.
+            folder: of our own, for the edited models.
+            record: edit script; one in ``folder`` without.
+            floats: path of the float model, for edits that quantize weights anew.
+            warn: is told what is likely a mistake.
+
+        Raises:
+            UsageError: the script was recorded on another model, or cannot be written.
+        """
+        self.model, self.record, self.floats = model, record, floats
+        self._script = record or os.path.join(folder, "edits.toml")
+        self._folder, self._warn, self._count = folder, warn, 0
+        self._digest = sha256_of_file(model)
+        refuse_inputs(self._script, [model, floats])
+        self._states = [_State(path=model, passes=(), inputs={}, script=None)]
+        self.edits: list[Edited] = []
+        if os.path.exists(self._script):
+            self._go_on()
+        else:
+            refuse_append(self._script, self._digest, {})
+
+    @property
+    def current(self) -> str:
+        """Path of the model as edited so far."""
+        return self._states[-1].path
+
+    @property
+    def replay(self) -> str:
+        """The command that makes the edited model; "" where nothing was edited."""
+        if len(self._states) == 1 and not self._states[0].passes:
+            return ""
+        return command_line("opt", Opt(self.model, self._named("edited"), text=f"@{self._script}"))
+
+    @property
+    def is_recorded_before(self) -> int:
+        """How many passes the script held at the start."""
+        return len(self._states[0].passes)
+
+    def edit(self, command: str, options: Mapping[str, Any], chosen: Chosen) -> Edited:
+        """Make an edit, and record it.
+
+        Args:
+            command: of `EDITS`.
+            options: its options by the names of the class's fields, as JSON has them.
+            chosen: what it acts on; for `opt` the text says that.
+
+        Raises:
+            UsageError: it cannot be said so, cannot be made, or changes nothing; then nothing is recorded.
+        """
+        before = self._states[-1]
+        verb = self._verb(command, options, chosen)
+        if isinstance(verb, PairEditing):
+            passes = verb.pipeline().passes
+            inputs = {
+                name: bind(name, given.file, self.model) for name, given in verb.inputs().items()
+            }  # as `opt` does
+        else:
+            passes = verb.script().passes
+            inputs = self._inputs(Pipeline(passes))
+        state = self._ran((*before.passes, *passes), {**before.inputs, **inputs}, len(passes))
+        result = sha256_of_file(state.path)
+        append_script(self._script, passes, source_sha256=self._digest, result_sha256=result, inputs=inputs)
+        self._states.append(
+            _State(path=state.path, passes=state.passes, inputs=state.inputs, script=read_text(self._script))
+        )
+        done = Edited(command=self._shown(command, verb), changes=self._changes)
+        self.edits.append(done)
+        return done
+
+    def undo(self) -> None:
+        """Take the last edit back, in the script too.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not self.edits:
+            raise UsageError("there is no edit to take back")
+        self._states.pop()
+        self.edits.pop()
+        script = self._states[-1].script
+        if script is None:
+            os.unlink(self._script)
+        else:
+            write_whole(self._script, script.encode(), overwrite=True)
+
+    def _go_on(self) -> None:
+        script = read_script(self._script)
+        if script.source_sha256 != self._digest:
+            problem = "was recorded on another model" if script.source_sha256 else "is no recorded script"
+            raise UsageError(problem, where=self._script, hint="give --record another file")
+        needed = Pipeline(script.passes).needs()
+        inputs = named_inputs(self._warn, self.model, script, {"float": self.floats}, needed)
+        state = self._ran(script.passes, inputs, len(script.passes))
+        if sha256_of_file(state.path) != script.result_sha256:
+            pass_on([f"{self._script} gives another model than when it was recorded"], self._warn)
+        self._states = [_State(path=state.path, passes=state.passes, inputs=inputs, script=read_text(self._script))]
+
+    def _ran(self, passes: Sequence[Pass], inputs: NamedInputs, new: int) -> _State:
+        """All of ``passes`` on the first model.
+
+        Raises:
+            UsageError: the last ``new`` change nothing.
+        """
+        self._count += 1
+        folder = os.path.join(self._folder, str(self._count))
+        os.makedirs(folder)
+        path = os.path.join(folder, os.path.basename(self.model))
+        verb = Opt(self.model, path, text="", warn=self._warn)
+        saved = run_and_save(verb, Pipeline(tuple(passes)), inputs=inputs)
+        parts = saved.report.passes[-new:]
+        self._changes = tuple(change for part in parts for change in part.changes if not change.is_skip)
+        if not any(part.modified for part in parts):
+            reasons = Counter(change.because for part in parts for change in part.changes if change.is_skip)
+            raise UsageError("that changes nothing", hint="; ".join(why for why, _ in reasons.most_common(2)) or None)
+        return _State(path=path, passes=tuple(passes), inputs=inputs, script=None)
+
+    def _inputs(self, pipeline: Pipeline) -> dict[str, NamedInput]:
+        if "float" not in pipeline.needs():
+            return {}
+        return {"float": bind("float", self._floats(), self.model)}
+
+    def _floats(self) -> str:
+        if self.floats is None:
+            raise UsageError("that takes the weights of the float model", hint="start `view` with --float FILE")
+        return self.floats
+
+    def _verb(self, command: str, options: Mapping[str, Any], chosen: Chosen) -> PairEditing | Opt:
+        made = EDITS.get(command)
+        if made is None:
+            raise UsageError(f"{command!r} is no edit", hint=f"there is {', '.join(EDITS)}")
+        known = {each.name: each for each in options_of(made) if each.name not in OURS and each.option.kind == "option"}
+        known = {name: each for name, each in known.items() if each.option.use is None or name == "text"}  # no files
+        if made is Opt and "pass" in options:  # one pass on what is picked
+            pass_ = make_pass(str(options["pass"]), {"select": list(chosen.select(command))})
+            options = {"text": str(Pipeline((pass_,)))}
+        given: dict[str, Any] = {}
+        for name, value in options.items():
+            if name == FLOAT and value is True and made is Set:
+                given[name] = self._floats()
+            elif name not in known:
+                raise UsageError(f"{command} has no option {name!r}", hint=f"there is {', '.join(sorted(known))}")
+            else:
+                given[name] = _value(known[name], value)
+        if issubclass(made, Opt):
+            return made(self.current, "", **given)
+        return made(self.current, "", select=chosen.select(command), **given)
+
+    def _shown(self, command: str, verb: PairEditing | Opt) -> str:
+        """``verb`` as a command; its files stand beside the model, numbered."""
+        number = len(self.edits)
+        source = self._named(str(number)) if number else self.model
+        if isinstance(verb, Opt):
+            return command_line(command, replace(verb, model=source, output=self._named(str(number + 1))))
+        again = {} if self.record is None else {"record": self.record}
+        return command_line(command, replace(verb, model=source, output=self._named(str(number + 1)), **again))  # type: ignore[arg-type]
+
+    def _named(self, what: str) -> str:
+        stem, end = os.path.splitext(self.model)
+        return f"{stem}_{what}{end}"
+
+
+def _value(each: Field, value: Any) -> Any:
+    """What JSON has as the option takes it.
+
+    Raises:
+        UsageError: it is no such value.
+    """
+    if each.is_many:
+        return tuple(_one(each, item) for item in (value if isinstance(value, list) else [value]))
+    return None if value is None else _one(each, value)
+
+
+def _one(each: Field, value: Any) -> Any:
+    if each.choices:
+        if value in each.choices:
+            return value
+    elif each.is_switch:
+        if isinstance(value, bool):
+            return value
+    else:
+        types = {inner for kind in each.types for inner in (get_args(kind) or (kind,))}
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and float in types:
+            return float(value)
+        if is_number and int in types and value == int(value):
+            return int(value)
+        if isinstance(value, str) and str in types:
+            return value
+    raise UsageError(f"{each.spelled} does not take {value!r}")

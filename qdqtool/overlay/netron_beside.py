@@ -1,0 +1,86 @@
+"""Netron: it serves a copy of a model from a folder of ours, on this machine alone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+
+from qdqtool.io.files.progress import Warn, pass_on
+from qdqtool.io.models.display import write_for_viewer
+from qdqtool.io.models.load import load
+
+#: Names by which a browser here asks.
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Netron:
+    """A server of Netron.
+
+    Attributes:
+        url: its address.
+        shown: path of the copy that it serves.
+    """
+
+    def __init__(
+        self, model: str, folder: str, *, port: int = 0, browse: bool = False, warn: Warn | None = None
+    ) -> None:
+        """Start it.
+
+        Args:
+            model: path.
+            folder: where the copy goes.
+            port: on loopback; 0 for a free one.
+            browse: open a browser.
+            warn: is told which weights it does not show.
+        """
+        logging.getLogger("netron").setLevel(logging.WARNING)
+        answer_this_machine_alone()
+        self.shown = os.path.join(folder, os.path.splitext(os.path.basename(model))[0] + ".onnx")
+        self._warn = warn
+        self._start(model, port, browse)
+
+    def show(self, model: str) -> None:
+        """Serve the model at ``model`` at the same address."""
+        self.stop()
+        self._start(model, self._port, browse=False)
+
+    def stop(self) -> None:
+        """Stop serving."""
+        import netron
+
+        netron.stop(self._address)
+
+    def _start(self, model: str, port: int, browse: bool) -> None:
+        import netron
+
+        for data_file in write_for_viewer(load(model), self.shown):
+            pass_on([f"{data_file} is large: Netron shows no values of its weights"], self._warn)
+        with contextlib.redirect_stdout(sys.stderr):  # older versions talk to stdout
+            host, self._port = self._address = netron.start(self.shown, address=("127.0.0.1", port), browse=browse)
+        self.url = f"http://{host}:{self._port}"
+
+
+def answer_this_machine_alone() -> None:
+    """Have servers of this process refuse requests that name another host, as a stranger's page does whose name leads here."""
+    from http.server import BaseHTTPRequestHandler
+
+    parse = BaseHTTPRequestHandler.parse_request
+    if getattr(parse, "is_for_this_machine", False):
+        return
+
+    def parse_request(self: BaseHTTPRequestHandler) -> bool:
+        if not parse(self):
+            return False
+        port = self.connection.getsockname()[1]
+        if self.headers.get("Host", "").lower() in {f"{host}:{port}" for host in HOSTS} | set(
+            HOSTS if port == 80 else ()
+        ):
+            return True
+        self.send_response(403)  # the error page of the base class logs what netron cannot write
+        self.end_headers()
+        return False
+
+    setattr(parse_request, "is_for_this_machine", True)  # noqa: B010
+    setattr(BaseHTTPRequestHandler, "parse_request", parse_request)  # noqa: B010  (a method is replaced)

@@ -1,0 +1,165 @@
+"""The server of the page: on this machine alone, and edits only for who holds the key that the page was given."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from qdq_passes.errors import QdqError, UsageError
+
+from qdqtool.io.files.progress import Warn
+from qdqtool.overlay.editing import Chosen
+from qdqtool.overlay.netron_beside import Netron, answer_this_machine_alone
+from qdqtool.overlay.view import Overlay
+from qdqtool.page.report_page import filled, page_file, script_of
+
+PACKAGE = "qdqtool.overlay"
+#: Bytes of a request at most.
+LARGEST = 1 << 20
+
+
+class Server:
+    """Serves the page of an overlay, and takes its edits one at a time."""
+
+    def __init__(self, overlay: Overlay, folder: str, port: int = 0, warn: Warn | None = None) -> None:
+        """Start serving; Netron starts when it is asked for.
+
+        Args:
+            overlay: what the page holds.
+            folder: of our own, for what Netron serves.
+            port: on loopback; 0 for a free one.
+            warn: is told which weights Netron does not show.
+        """
+        answer_this_machine_alone()
+        self._overlay, self._folder, self._warn = overlay, folder, warn
+        self._key, self._lock = secrets.token_urlsafe(), threading.Lock()
+        self._netron: Netron | None = None
+        self._shown = ""
+        self._actions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "/edit": self._edit, "/undo": self._undo, "/measure": self._measure, "/select": self._select,
+        }  # fmt: skip
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Serve until interrupted."""
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Stop serving."""
+        self._http.shutdown()
+        self._http.server_close()
+        if self._netron is not None:
+            self._netron.stop()
+
+    def page(self) -> str:
+        """The HTML."""
+        with self._lock:
+            data = self._overlay.state() | {"key": self._key}
+        return filled(
+            page_file(PACKAGE, "overlay.html"),
+            title=", ".join(model["label"] for model in data["models"]),
+            style=page_file("qdqtool.page", "report.css") + "\n" + page_file(PACKAGE, "overlay.css"),
+            data=data,
+            script=page_file(PACKAGE, "dagre.min.js") + "\n" + script_of("layout.js", "overlay.js", package=PACKAGE),
+            connect="'self'",
+        )
+
+    def answer(self, path: str, key: str, body: bytes) -> tuple[HTTPStatus, dict[str, Any]]:
+        """What a request of the page is told: what it asked for, or ``error`` and ``hint``."""
+        action = self._actions.get(path)
+        if action is None:
+            return HTTPStatus.NOT_FOUND, {"error": f"there is no {path}"}
+        if not secrets.compare_digest(key, self._key):
+            return HTTPStatus.FORBIDDEN, {"error": "the page is of another run of `view`", "hint": "load it again"}
+        try:
+            asked = json.loads(body or b"{}")
+            if not isinstance(asked, dict):
+                raise UsageError("the request is no object")
+            with self._lock:
+                return HTTPStatus.OK, action(asked)
+        except QdqError as error:
+            return HTTPStatus.BAD_REQUEST, {"error": error.message, "hint": error.hint}
+        except ValueError as error:
+            return HTTPStatus.BAD_REQUEST, {"error": f"is no JSON: {error}"}
+
+    def _edit(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        names = {name: _texts(asked, name) for name in ("tensors", "nodes", "selectors")}
+        options = asked.get("options", {})
+        if not isinstance(options, dict):
+            raise UsageError("options is no object")
+        self._overlay.edit(str(asked.get("command", "")), options, Chosen(**names))
+        return self._overlay.state()
+
+    def _undo(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._overlay.undo()
+        return self._overlay.state()
+
+    def _measure(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._overlay.measure()
+        return self._overlay.state()
+
+    def _select(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._overlay.hit(str(asked.get("text", ""))))
+
+    def netron(self) -> str:
+        """The address of Netron with the model as it is edited."""
+        with self._lock:
+            current = self._overlay.editor.current
+            if self._netron is None:
+                self._netron = Netron(current, self._folder, warn=self._warn)
+            elif self._shown != current:
+                self._netron.show(current)
+            self._shown = current
+            return self._netron.url
+
+
+def _texts(asked: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    found = asked.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise UsageError(f"{name} is no list of names")
+    return tuple(found)
+
+
+def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/":
+                self._say(HTTPStatus.OK, "text/html; charset=utf-8", server.page().encode())
+            elif self.path == "/netron":
+                self.send_response(HTTPStatus.SEE_OTHER)
+                self.send_header("Location", server.netron())
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            else:
+                self._say(HTTPStatus.NOT_FOUND, "text/plain", b"")
+
+        def do_POST(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            if size > LARGEST:
+                self._say(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text/plain", b"")
+                return
+            status, found = server.answer(self.path, self.headers.get("X-Key", ""), self.rfile.read(size))
+            self._say(status, "application/json", json.dumps(found).encode())
+
+        def _say(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    return Handler
