@@ -71,14 +71,11 @@ def _overlay(out: Out, asked: View) -> None:
                     server.wait()
             finally:
                 server.stop()
-                _tell(overlay.editor.replay if asked.record else "", len(overlay.editor.edits))
+                edits = len(overlay.editor.edits)
+                if edits and asked.record is not None:
+                    out.note(f"{plural(edits, 'edit')} recorded; the model with them: {overlay.editor.replay}")
     finally:
         overlay.close()
-
-
-def _tell(replay: str, edits: int) -> None:
-    if edits and replay:
-        say(f"{plural(edits, 'edit')} recorded; the model with them: {replay}")
 
 
 def _fetch(url: str, size: int) -> None:

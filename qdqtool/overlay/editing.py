@@ -87,7 +87,7 @@ class _State:
 
 
 class Editor:
-    """A model that is edited step by step. A step runs all that was recorded on the first model, so the script gives its bytes."""
+    """A model that is edited step by step. A step runs all that was recorded on the first model: the script gives its bytes."""
 
     def __init__(
         self, model: str, folder: str, *, record: str | None = None, floats: str | None = None, warn: Warn | None = None
@@ -208,7 +208,10 @@ class Editor:
         self._changes = tuple(change for part in parts for change in part.changes if not change.is_skip)
         if not any(part.modified for part in parts):
             reasons = Counter(change.because for part in parts for change in part.changes if change.is_skip)
-            raise UsageError("that changes nothing", hint="; ".join(why for why, _ in reasons.most_common(2)) or None)
+            why = "; ".join(reason for reason, _ in reasons.most_common(2))
+            raise UsageError(
+                "that changes nothing", hint=why or "it is so already, or nothing that is picked is of that kind"
+            )
         return _State(path=path, passes=tuple(passes), inputs=inputs, script=None)
 
     def _inputs(self, pipeline: Pipeline) -> dict[str, NamedInput]:

@@ -40,7 +40,7 @@
 
   // ---- panes
   const short = (text, letters) => text.length > letters ? `…${text.slice(1 - letters)}` : text;
-  const grid = (row) => { const scale = /scale (2\^-?\d+)/.exec(row.g ?? "")?.[1]; return `${(row.g ?? "").split(",")[0]}${scale ? ` ${scale}` : ""}`; };
+  const grid = (row) => { const [, power, plain] = /scale (?:(2\^-?\d+)|([\d.e+-]+))/.exec(row.g ?? "") ?? []; return `${(row.g ?? "").split(",")[0]} ${power ?? (plain ? digits(plain, 3) : "")}`.trim(); };
   const isPicked = (kind, name) => picked.some((one) => one.kind === kind && one.name === name);
   function pane(number) {
     const canvas = el("canvas", { title: "The whole graph; a click goes there", "aria-hidden": "true" });
@@ -220,7 +220,7 @@
     draw();
     detail();
     const last = state.edits.at(-1);
-    say(path === "/edit" ? `${last.changes.length + last.more} changes: ${last.changes.slice(0, 3).join("; ")}` : path === "/undo" ? "taken back" : `SQNR ${digits(-10 * Math.log10(models[0].noise))} dB`);
+    say(path === "/edit" ? `${last.changes.length + last.more} changes: ${last.changes.slice(0, 3).join("; ")}` : path === "/undo" ? "taken back" : models[0].noise ? `SQNR ${digits(-10 * Math.log10(models[0].noise))} dB` : "measured");
   }
   const of = (kinds) => ({ tensors: kinds.includes("tensor") ? picked.filter((one) => one.kind === "tensor").map((one) => one.name) : [], nodes: kinds.includes("node") ? picked.filter((one) => one.kind === "node").map((one) => one.name) : [], selectors: [] });
   const edit = (command, options, on = of(["tensor", "node"])) => change("/edit", { command, options, ...on });
@@ -232,13 +232,16 @@
     const scale = el("input", { type: "text", id: "scale", value: row && /scale/.test(row.g ?? "") ? scaleOf(row) : "", "aria-label": "Scale" }), zero = el("input", { type: "text", id: "zero", placeholder: "zero point", "aria-label": "Zero point" });
     const type = el("select", { id: "type", "aria-label": "Type" }, ...["int16", "uint16", "int8", "uint8", "int4", "uint4", "int32"].map((name) => el("option", {}, name)));
     const free = el("input", { type: "text", class: "wide", id: "passes", placeholder: 'remove-qdq{select="op:Softmax"}', "aria-label": "Passes" });
+    const rough = el("input", { type: "checkbox", id: "rough" }), moved = () => ({ count: 1, ...(rough.checked ? { allow_approximate: true } : {}) });
     const given = () => ({ scales: numbers(scale.value), ...(zero.value.trim() ? { zero_points: numbers(zero.value) } : {}), ...(isConstant && state.has_float ? { float_model: true } : {}) });
     const times = (factor) => edit("qdq set", { ...given(), scales: numbers(scale.value).map((each) => each * factor) });
     const any = picked.length > 0, nodes = of(["node"]).nodes;
     put("#actions", el("fieldset", { disabled: !any }, el("legend", {}, models.length > 1 ? `Edit ${models[0].label}` : "Edit"),
       el("div", { class: "row" }, button("Leave float", () => edit("qdq remove", {}), "qdq remove: of a node all that it reads and writes"), type, button("Convert", () => edit("qdq convert", { dtype: type.value }), "qdq convert --dtype")),
       el("div", { class: "row" }, scale, zero, button("Set", () => edit("qdq set", given()), "qdq set --scale --zero-point"), button("×2", () => times(2), "qdq set: a scale twice as large"), button("÷2", () => times(0.5), "qdq set: half the scale"), button("2^n", () => edit("qdq set", { round_pow2: true }), "qdq set --round-pow2")),
-      el("div", { class: "row" }, button("Move up", () => edit("qdq move", { up: true, count: 1 }), "qdq move --up --steps 1"), button("Move down", () => edit("qdq move", { down: true, count: 1 }), "qdq move --down --steps 1"),
+      el("div", { class: "row" }, button("Move up", () => edit("qdq move", { up: true, ...moved() }), "qdq move --up --steps 1"), button("Move down", () => edit("qdq move", { down: true, ...moved() }), "qdq move --down --steps 1"),
+        el("label", { title: "qdq move --allow-approximate: also where numbers change" }, rough, " approximately too")),
+      el("div", { class: "row" },
         button("Restore Relu", () => edit("opt", { pass: "restore-relu" }), "the pass restore-relu: where a zero point clamps at 0"), button("Share", () => edit("qdq share", {}), "qdq share: one pair for all readers"), button("Dedicate", () => edit("qdq dedicate", {}), "qdq dedicate: a pair for each reader")),
       el("div", { class: "row" }, button("Insert", () => edit("qdq insert", { ...given(), float_model: undefined, dtype: type.value }), "qdq insert with this scale and type"), button("Per channel", () => edit("qdq convert", { per_axis: true }), "qdq convert --per-axis: weights"), button("Symmetric", () => edit("qdq convert", { symmetric: true }), "qdq convert --symmetric"))),
     el("fieldset", {}, el("legend", {}, "Any passes"), el("div", { class: "row" }, free, button("Run", () => edit("opt", { text: free.value }, of([])), "opt -p"))),
@@ -247,7 +250,7 @@
   const scaleOf = (row) => { const [, power, plain] = /scale (?:2\^(-?\d+)|([\d.e+-]+))/.exec(row.g) ?? []; return power !== undefined ? String(2 ** Number(power)) : plain ?? ""; };
   function edits() {
     const made = state.edits.map((one) => el("li", {}, el("code", {}, one.command), el("p", { class: "note" }, `${one.changes.length + one.more} changes: ${one.changes.slice(0, 3).join("; ")}${one.changes.length + one.more > 3 ? "; …" : ""}`)));
-    const measure = state.can_measure && state.stale ? button("Measure again", () => change("/measure", {}), "prices, SQNR and advice of the model as it is edited") : "";
+    const measure = state.can_measure && state.stale ? button("Measure again", () => change("/measure", {}), "prices, SQNR, placement and times of the model as it is edited") : "";
     put("#edits", el("h3", {}, "Edits made"), state.before ? el("p", { class: "note" }, `${state.before} passes were recorded before.`) : "", made.length ? el("ol", {}, ...made) : el("p", { class: "note" }, "None yet."),
       el("div", { class: "row" }, made.length ? button("Undo the last", () => change("/undo", {})) : "", " ", measure), state.replay ? el("p", {}, "All of them again: ", el("code", { id: "replay" }, state.replay)) : "");
     put("#summary", el("table", {}, el("tbody", {}, ...state.summary.map(([what, texts]) => el("tr", {}, el("th", { scope: "row" }, what), ...texts.map((text) => el("td", { class: isChanged(texts) && "differs" }, text)))))));

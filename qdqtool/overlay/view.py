@@ -124,13 +124,13 @@ class Overlay:
         self._redraw()
 
     def measure(self) -> None:
-        """Price the model as it is edited.
+        """Price the model as it is edited, and have the target and the chip look at it.
 
         Raises:
-            UsageError: there are no data.
+            UsageError: none of these was given.
         """
-        if self._asked.data is None:
-            raise UsageError("nothing to measure on", hint="start `view` with --data and --float")
+        if self._priced[0] is None:
+            raise UsageError("nothing to measure on", hint="start `view` with --data, --target or --chip")
         self._priced = (*self._measured([self.editor.current]), *self._priced[1:])
         self._is_stale = False
 
@@ -156,7 +156,7 @@ class Overlay:
             model["graph"] = looked.drawing
         editor = self.editor
         return data | {
-            "metric": self._asked.overlay, "stale": self._is_stale, "can_measure": self._asked.data is not None,
+            "metric": self._asked.overlay, "stale": self._is_stale, "can_measure": self._priced[0] is not None,
             "before": editor.is_recorded_before, "replay": editor.replay, "has_float": editor.floats is not None,
             "edits": [
                 {

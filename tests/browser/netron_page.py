@@ -40,9 +40,9 @@ def screenshots(otherwise: Path) -> Path:
 
 
 @contextmanager
-def served(model: str | Path) -> Iterator[str]:
-    """``qdqtool view`` of ``model``; its address."""
-    run = command_line("view", "--no-browser", "--json", model)
+def served(model: str | Path, *more: str | Path) -> Iterator[str]:
+    """``qdqtool view`` of ``model``, with ``more`` on its command line; its address."""
+    run = command_line("view", "--no-browser", "--json", model, *more)
     with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=environment()) as server:
         try:
             assert server.stdout is not None

@@ -1,0 +1,266 @@
+"""The page of `view --overlay` in a real browser: it draws, colours, picks; and what is clicked is recorded, and replayed to the same
+bytes as by the command that the page prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.netron_page import browser_path, screenshots, served, started
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.cases.overlays import clamped, deep
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(browser_path() is None, reason="no Chromium is installed")
+
+POOL = "/head/pool_output_0"
+PATIENCE = 20_000
+#: Seconds from the address to a drawn graph of 5,000 operators.
+OPEN = 3.0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started() as chromium:
+        yield chromium
+
+
+@pytest.fixture(scope="module")
+def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("overlay") / "int8.onnx"
+    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "-o", path, "-q")
+    return path
+
+
+@contextmanager
+def opened(browser: Browser, *given: str | Path, **more: object) -> Iterator[Page]:
+    """The page of ``view`` with ``given``; nothing may be said on the console, and nothing asked of another address."""
+    with served(*given) as url:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **more})  # type: ignore[arg-type]
+        said: list[str] = []
+        try:
+            page = context.new_page()
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("request", lambda asked: None if asked.url.startswith(url) else said.append(asked.url))
+            page.goto(url)
+            page.locator(".one").first.wait_for(timeout=PATIENCE)
+            yield page
+            # of a refused edit Chromium itself says that its status was 400
+            assert [text for text in said if "status of 400" not in text] == []
+        finally:
+            context.close()
+
+
+def find(page: Page, selector: str) -> None:
+    page.locator("#find").fill(selector)
+    page.locator("#find").press("Enter")
+    page.locator("#message", has_text=re.compile("quantized tensors")).wait_for(timeout=PATIENCE)
+
+
+def press(page: Page, button: str) -> None:
+    before = page.locator("#edits li").count()
+    page.locator("#actions button", has_text=re.compile(f"^{re.escape(button)}$")).click()
+    page.locator("#edits li").nth(before).wait_for(timeout=PATIENCE)
+
+
+def of_chip(tensor: str) -> str:
+    return f".chip[data-tensor={json.dumps(tensor)}]"
+
+
+def exclude_the_head(page: Page) -> None:
+    find(page, "/head/*")
+    press(page, "Leave float")
+
+
+def free_a_node(page: Page) -> None:
+    page.locator("[data-node='/block1/conv1/conv'] text").first.locator("..").click(position={"x": 20, "y": 12})
+    press(page, "Leave float")
+
+
+def free_a_pair(page: Page) -> None:
+    page.locator(of_chip("/stem/relu_output_0")).click()
+    press(page, "Leave float")
+
+
+def move_a_pair(page: Page) -> None:
+    page.locator(of_chip("/block1/relu2_output_0")).click()
+    press(page, "Move down")
+
+
+def set_a_scale(page: Page) -> None:
+    find(page, f"tensor:{POOL}")
+    assert page.locator("#scale").input_value() == "0.0625"
+    page.locator("#scale").fill("0.03125")
+    press(page, "Set")
+
+
+def set_a_weight(page: Page) -> None:
+    find(page, "tensor:head.fc.weight")
+    press(page, "÷2")
+
+
+def raise_to_16_bit(page: Page) -> None:
+    find(page, "op:Gemm")
+    page.locator("#type").select_option("int16")
+    press(page, "Convert")
+
+
+def a_pair_for_each_reader(page: Page) -> None:
+    page.locator(of_chip("/stem/relu_output_0")).click()
+    press(page, "Dedicate")
+
+
+def weights_per_channel(page: Page) -> None:
+    page.locator(of_chip("/stem/bn_output_0_weight")).click()
+    page.locator(of_chip("/block1/conv1/bn_output_0_weight")).click(modifiers=["Shift"])
+    press(page, "Per channel")
+
+
+def any_passes(page: Page) -> None:
+    page.locator("#passes").fill("remove-qdq{select=op:Concat}")
+    press(page, "Run")
+
+
+def several_and_one_taken_back(page: Page) -> None:
+    set_a_scale(page)
+    exclude_the_head(page)
+    page.locator("#edits button", has_text="Undo the last").click()
+    page.locator("#message", has_text="taken back").wait_for(timeout=PATIENCE)
+    raise_to_16_bit(page)
+    assert page.locator("#edits li").count() == 2
+
+
+TASKS: list[Callable[[Page], None]] = [
+    exclude_the_head, free_a_node, free_a_pair, move_a_pair, set_a_scale, set_a_weight, raise_to_16_bit, a_pair_for_each_reader,
+    weights_per_channel, any_passes, several_and_one_taken_back,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+def test_what_is_clicked_replays_to_the_same_bytes(
+    browser: Browser, int8: Path, tmp_path: Path, task: Callable[[Page], None]
+) -> None:
+    record = tmp_path / "edits.toml"
+    with opened(browser, int8, "--overlay", "type", "--record", record, "--float", DIGITS) as page:
+        task(page)
+        edits = [text or "" for text in page.locator("#edits li code").all_text_contents()]
+        replay = page.locator("#replay").text_content() or ""
+    held(int8, record, edits, replay)
+
+
+def held(model: Path, record: Path, edits: list[str], replay: str) -> None:
+    """The script gives what the page had, and so do the printed commands; of several these write a history of as many entries."""
+    made = model.with_name(f"{model.stem}_edited.onnx")
+    cli(*shlex.split(replay)[1:], "--overwrite")
+    script = tomllib.loads(record.read_text())
+    assert sha256(made.read_bytes()).hexdigest() == script["result_sha256"] != script["source_sha256"]
+    record.unlink()
+    more = [] if len(edits) == 1 else ["--no-provenance"]
+    for edit in edits:
+        cli(*shlex.split(edit)[1:], "--overwrite", *more)
+    cli(*shlex.split(replay)[1:], "--overwrite", *more) if record.exists() else None
+    last = model.with_name(f"{model.stem}_{len(edits)}.onnx")
+    assert last.read_bytes() == made.read_bytes()
+
+
+def test_a_relu_that_was_left_out_comes_back(browser: Browser, tmp_path: Path) -> None:
+    model, record = clamped(tmp_path / "clamped.onnx"), tmp_path / "edits.toml"
+    with opened(browser, model, "--overlay", "type", "--record", record) as page:
+        assert page.locator("[data-node]", has_text="Relu").count() == 0
+        find(page, "op:Conv")
+        press(page, "Restore Relu")
+        page.locator("[data-node]", has_text="Relu").first.wait_for(timeout=PATIENCE)
+        edits = [text or "" for text in page.locator("#edits li code").all_text_contents()]
+        replay = page.locator("#replay").text_content() or ""
+    held(model, record, edits, replay)
+
+
+def test_what_cannot_be_is_said_and_not_recorded(browser: Browser, int8: Path, tmp_path: Path) -> None:
+    record = tmp_path / "edits.toml"
+    with opened(browser, int8, "--overlay", "type", "--record", record) as page:
+        find(page, f"tensor:{POOL}")
+        page.locator("#actions button", has_text="Move up").click()
+        wrong = page.locator("#message.wrong")
+        wrong.wait_for(timeout=PATIENCE)
+        assert "Mul does not commute with rounding" in (wrong.text_content() or "")
+        page.locator("#find").fill("op:Sofmax")
+        page.locator("#find").press("Enter")
+        page.locator("#message.wrong", has_text="matches nothing").wait_for(timeout=PATIENCE)
+    assert not record.exists()
+
+
+def test_colours_cards_and_a_new_measurement(browser: Browser, int8: Path, tmp_path: Path) -> None:
+    """The dearest pair is the darkest; its card has a histogram; after an edit the noise is measured again."""
+    test = Path(DIGITS).with_name("test.npz")
+    with opened(browser, int8, "--overlay", "price", "--float", DIGITS, "--data", test, "--samples", "4", "--target",
+                "vitis_xint8") as page:  # fmt: skip
+        find(page, f"tensor:{POOL}")
+        assert page.locator(f"{of_chip(POOL)} rect").get_attribute("class") == "q6"
+        assert page.locator("#picked svg[role=img]").count() >= 1
+        before = page.locator(".pane h2").text_content() or ""
+        press(page, "÷2")
+        assert "before the edits" in (page.locator(".pane h2").text_content() or "")
+        page.locator("#edits button", has_text="Measure again").click()
+        page.locator("#message", has_text="SQNR").wait_for(timeout=PATIENCE)
+        after = page.locator(".pane h2").text_content() or ""
+        sqnr = [float(re.search(r"SQNR ([\d.]+)", text)[1]) for text in (before, after)]  # type: ignore[index]
+        assert sqnr[1] > sqnr[0] + 0.5
+        page.locator("#metric").select_option("verdict")  # the DPU does not shift behind a pool
+        assert page.locator("[data-node='/head/pool'] rect").first.get_attribute("class") == "box v-fallback"
+        page.locator("#edits button", has_text="Undo the last").click()
+        page.locator("#message", has_text="taken back").wait_for(timeout=PATIENCE)
+        page.locator("#edits button", has_text="Measure again").click()
+        page.locator("[data-node='/head/pool'] rect.v-npu-int").wait_for(timeout=PATIENCE)
+        page.locator("#metric").select_option("price")
+        page.screenshot(path=screenshots(tmp_path) / "overlay.png")
+
+
+def test_two_models_side_by_side(browser: Browser, int8: Path, tmp_path: Path) -> None:
+    """What differs is marked in both, and picking in one goes to the same in the other."""
+    other = tmp_path / "other.onnx"
+    cli("qdq", "set", int8, "--select", f"tensor:{POOL}", "--scale", "0.03125", "-o", other, "-q")
+    with opened(browser, int8, other, "--overlay", "changes") as page:
+        assert page.locator(".pane").count() == 2
+        page.locator(".pane").first.locator("svg[role=listbox]").focus()
+        page.keyboard.press("End")
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Enter")
+        find(page, f"tensor:{POOL}")
+        for at in (0, 1):
+            chip = page.locator(".pane").nth(at).locator(of_chip(POOL))
+            assert "differs" in (chip.get_attribute("class") or "").split()
+            assert chip.locator("rect").get_attribute("class") == "v-differs"
+            assert "picked" in (chip.get_attribute("class") or "").split()
+        assert page.locator("#picked h4", has_text="other.onnx").count() >= 1
+
+
+def test_5000_operators_open_in_time(browser: Browser, tmp_path: Path) -> None:
+    """With their pairs 15,000 nodes. The end can be reached, and every operator that is in sight is drawn."""
+    with served(deep(tmp_path / "deep.onnx", 5000), "--overlay", "type") as url:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        start = time.monotonic()
+        page.goto(url)
+        page.locator(".one").first.wait_for(timeout=PATIENCE)
+        page.locator(".pane canvas[height]").wait_for(timeout=PATIENCE)
+        assert time.monotonic() - start < OPEN
+        page.locator("svg[role=listbox]").focus()
+        page.keyboard.press("End")
+        last = page.locator("#m0-n5001")
+        last.wait_for(timeout=PATIENCE)
+        assert last.get_attribute("data-node") == "y"
+        assert page.locator(".one").count() < 1000
+        page.close()
