@@ -12,9 +12,7 @@ from qdq_passes.errors import SetupError, UsageError
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import Out, plural, say
-from qdqtool.overlay.netron_beside import Netron
-from qdqtool.overlay.serving import Server
-from qdqtool.overlay.view import View
+from qdqtool.overlay.asked import View
 
 
 @command_of(View)
@@ -34,6 +32,8 @@ def view(out: Out, asked: View) -> None:
 
 def _netron(out: Out, asked: View) -> None:
     import netron
+
+    from qdqtool.overlay.netron_beside import Netron
 
     if len(asked.models) != 1:
         raise UsageError("Netron shows one model", hint="give --overlay changes for several side by side")
@@ -55,6 +55,8 @@ def _netron(out: Out, asked: View) -> None:
 
 
 def _overlay(out: Out, asked: View) -> None:
+    from qdqtool.overlay.serving import Server
+
     overlay = ran(out, asked, "reading")
     try:
         with tempfile.TemporaryDirectory(prefix="qdqtool-view-") as folder:

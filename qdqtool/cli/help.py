@@ -28,7 +28,7 @@ PAGES = {
     "match": "editing_qdq.md", "mixed-precision": "finding_what_hurts.md", "opt": "writing_a_pass.md",
     "plan": "deployment_plan.md", "qdq": "editing_qdq.md", "quantize": "quantizing.md", "rename": "editing_qdq.md",
     "sensitivity": "finding_what_hurts.md", "simplify": "reference/catalogue.md", "simulate": "simulated_npu.md",
-    "split": "prefill_and_decode.md", "view": "editing_qdq.md",
+    "split": "prefill_and_decode.md", "view": "overlay.md",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import literal
 
 from qdqtool.io.files.atomic import refuse_inputs, write_whole
-from qdqtool.io.files.edit_script import NamedInput, NamedInputs, append_script, read_script, refuse_append
+from qdqtool.io.files.edit_script import NamedInputs, append_script, read_script, refuse_append
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.files.read import read_text, sha256_of_file
 from qdqtool.options import Field, options_of
@@ -144,23 +144,32 @@ class Editor:
         Raises:
             UsageError: it cannot be said so, cannot be made, or changes nothing; then nothing is recorded.
         """
-        before = self._states[-1]
         verb = self._verb(command, options, chosen)
         if isinstance(verb, PairEditing):
-            passes = verb.pipeline().passes
-            inputs = {
-                name: bind(name, given.file, self.model) for name, given in verb.inputs().items()
-            }  # as `opt` does
-        else:
-            passes = verb.script().passes
-            inputs = self._inputs(Pipeline(passes))
-        state = self._ran((*before.passes, *passes), {**before.inputs, **inputs}, len(passes))
+            return self.run(verb.pipeline(), self._shown(command, verb), verb.inputs())
+        return self.run(Pipeline(verb.script().passes), self._shown(command, verb))
+
+    def run(self, pipeline: Pipeline, shown: str, inputs: NamedInputs | None = None) -> Edited:
+        """Run passes on the model as it is, and record them.
+
+        Args:
+            pipeline: the passes.
+            shown: the command that does so.
+            inputs: what they read by name; the float model is bound where there is one.
+
+        Raises:
+            UsageError: they cannot be run, or change nothing; then nothing is recorded.
+        """
+        before, passes = self._states[-1], pipeline.passes
+        files = {name: given.file for name, given in (inputs or {}).items()}
+        if "float" in pipeline.needs():
+            files["float"] = self._floats()
+        bound = {name: bind(name, file, self.model) for name, file in files.items()}  # as `opt` does
+        state = self._ran((*before.passes, *passes), {**before.inputs, **bound}, len(passes))
         result = sha256_of_file(state.path)
-        append_script(self._script, passes, source_sha256=self._digest, result_sha256=result, inputs=inputs)
-        self._states.append(
-            _State(path=state.path, passes=state.passes, inputs=state.inputs, script=read_text(self._script))
-        )
-        done = Edited(command=self._shown(command, verb), changes=self._changes)
+        append_script(self._script, passes, source_sha256=self._digest, result_sha256=result, inputs=bound)
+        self._states.append(replace(state, script=read_text(self._script)))
+        done = Edited(command=shown, changes=self._changes)
         self.edits.append(done)
         return done
 
@@ -213,11 +222,6 @@ class Editor:
                 "that changes nothing", hint=why or "it is so already, or nothing that is picked is of that kind"
             )
         return _State(path=path, passes=tuple(passes), inputs=inputs, script=None)
-
-    def _inputs(self, pipeline: Pipeline) -> dict[str, NamedInput]:
-        if "float" not in pipeline.needs():
-            return {}
-        return {"float": bind("float", self._floats(), self.model)}
 
     def _floats(self) -> str:
         if self.floats is None:

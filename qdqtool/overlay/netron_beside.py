@@ -42,9 +42,9 @@ class Netron:
         self._start(model, port, browse)
 
     def show(self, model: str) -> None:
-        """Serve the model at ``model`` at the same address."""
+        """Serve the model at ``model`` instead, at another address: the old port is not free at once."""
         self.stop()
-        self._start(model, self._port, browse=False)
+        self._start(model, 0, browse=False)
 
     def stop(self) -> None:
         """Stop serving."""
@@ -58,8 +58,8 @@ class Netron:
         for data_file in write_for_viewer(load(model), self.shown):
             pass_on([f"{data_file} is large: Netron shows no values of its weights"], self._warn)
         with contextlib.redirect_stdout(sys.stderr):  # older versions talk to stdout
-            host, self._port = self._address = netron.start(self.shown, address=("127.0.0.1", port), browse=browse)
-        self.url = f"http://{host}:{self._port}"
+            self._address = netron.start(self.shown, address=("127.0.0.1", port), browse=browse)
+        self.url = "http://{}:{}".format(*self._address)
 
 
 def answer_this_machine_alone() -> None:

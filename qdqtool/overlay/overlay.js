@@ -4,7 +4,7 @@
   let state = JSON.parse(document.getElementById("data").textContent);
   const key = state.key;
   const anchor = (kind, name) => el("a", { href: "#", click: (event) => { event.preventDefault(); pick(kind, name, event.shiftKey); reveal(); } }, name);
-  const { $, el, svg, put, digits, percent, isChanged, prepared, METRICS, colours, tensorCard, nodeCard } = partsOf({ levels: state.levels, anchor });
+  const { $, el, svg, put, digits, percent, isChanged, prepared, METRICS, colours, tensorCard, nodeCard } = partsOf({ levels: state.levels, anchor, make: (name, kind) => change("/mend", { name, kind }) });
   const worst = (rows, get, sign) => rows.map(get).filter((value) => value !== undefined).reduce((a, b) => (a === undefined || sign * b > sign * a ? b : a), undefined);
   const width = (grid) => { const bits = /^u?(?:int|fixed)?(?:float)?(\d+)/.exec(grid ?? "")?.[1]; return bits ? `${bits}-bit` : undefined; };
   const db = (value) => value === undefined ? "" : `${digits(value)} dB`;
@@ -220,7 +220,7 @@
     draw();
     detail();
     const last = state.edits.at(-1);
-    say(path === "/edit" ? `${last.changes.length + last.more} changes: ${last.changes.slice(0, 3).join("; ")}` : path === "/undo" ? "taken back" : models[0].noise ? `SQNR ${digits(-10 * Math.log10(models[0].noise))} dB` : "measured");
+    say(path === "/edit" || path === "/mend" ? `${last.changes.length + last.more} changes: ${last.changes.slice(0, 3).join("; ")}` : path === "/undo" ? "taken back" : models[0].noise ? `SQNR ${digits(-10 * Math.log10(models[0].noise))} dB` : "measured");
   }
   const of = (kinds) => ({ tensors: kinds.includes("tensor") ? picked.filter((one) => one.kind === "tensor").map((one) => one.name) : [], nodes: kinds.includes("node") ? picked.filter((one) => one.kind === "node").map((one) => one.name) : [], selectors: [] });
   const edit = (command, options, on = of(["tensor", "node"])) => change("/edit", { command, options, ...on });

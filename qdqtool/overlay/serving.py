@@ -14,8 +14,8 @@ from qdq_passes.errors import QdqError, UsageError
 
 from qdqtool.io.files.progress import Warn
 from qdqtool.overlay.editing import Chosen
+from qdqtool.overlay.models import Overlay
 from qdqtool.overlay.netron_beside import Netron, answer_this_machine_alone
-from qdqtool.overlay.view import Overlay
 from qdqtool.page.report_page import filled, page_file, script_of
 
 PACKAGE = "qdqtool.overlay"
@@ -41,7 +41,7 @@ class Server:
         self._netron: Netron | None = None
         self._shown = ""
         self._actions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-            "/edit": self._edit, "/undo": self._undo, "/measure": self._measure, "/select": self._select,
+            "/edit": self._edit, "/mend": self._mend, "/undo": self._undo, "/measure": self._measure, "/select": self._select,
         }  # fmt: skip
         self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._http.daemon_threads = True
@@ -78,7 +78,7 @@ class Server:
         action = self._actions.get(path)
         if action is None:
             return HTTPStatus.NOT_FOUND, {"error": f"there is no {path}"}
-        if not secrets.compare_digest(key, self._key):
+        if not secrets.compare_digest(key.encode(), self._key.encode()):
             return HTTPStatus.FORBIDDEN, {"error": "the page is of another run of `view`", "hint": "load it again"}
         try:
             asked = json.loads(body or b"{}")
@@ -97,6 +97,10 @@ class Server:
         if not isinstance(options, dict):
             raise UsageError("options is no object")
         self._overlay.edit(str(asked.get("command", "")), options, Chosen(**names))
+        return self._overlay.state()
+
+    def _mend(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._overlay.mend(str(asked.get("name", "")), str(asked.get("kind", "")))
         return self._overlay.state()
 
     def _undo(self, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 "use strict";
 // What pages are made of: elements, figures in words, histograms and cards. Names reach a page as text alone (textContent,
 // setAttribute), never as HTML. A page says how its histograms are written (levels) and where a name leads (anchor).
-const partsOf = ({ levels, anchor }) => {
+// Where edits can be made, make(name, kind) does one.
+const partsOf = ({ levels, anchor, make }) => {
   const $ = (query) => document.querySelector(query);
   const fill = (tag, attributes, kids) => {
     for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -98,18 +99,19 @@ const partsOf = ({ levels, anchor }) => {
   }
 
   const pairs = (...rows) => el("dl", {}, ...rows.filter(([, value]) => value !== undefined && value !== "").flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]));
-  function command([kind, text, wins]) {
+  function command(name, [kind, text, wins]) {
     const code = el("code", { tabindex: "0" }, text), done = el("span", { role: "status" });
     const copy = async () => {
       try { await navigator.clipboard.writeText(text); } catch { getSelection().selectAllChildren(code); document.execCommand("copy"); }
       put(done, " copied");
     };
     return el("div", { class: "command" }, el("strong", {}, `${wins > 0 ? "+" : ""}${digits(wins, 3)} dB`), code,
+      make ? el("button", { type: "button", "aria-label": `Make this edit: ${kind}`, click: () => make(name, kind) }, "Make") : "",
       el("button", { type: "button", "aria-label": `Copy the command: ${kind}`, click: copy }, "Copy"), done);
   }
   function edits(told) {
     if (!told) return [];
-    const [best, ...others] = told.edits.map(command);
+    const [best, ...others] = told.edits.map((edit) => command(told.n, edit));
     if (!best) return [el("p", { class: "note" }, "No edit of it that was tried wins anything.")];
     return [best, others.length ? el("details", {}, el("summary", {}, others.length > 1 ? `${others.length} other edits` : "another edit"), ...others) : ""];
   }

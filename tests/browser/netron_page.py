@@ -40,10 +40,10 @@ def screenshots(otherwise: Path) -> Path:
 
 
 @contextmanager
-def served(model: str | Path, *more: str | Path) -> Iterator[str]:
-    """``qdqtool view`` of ``model``, with ``more`` on its command line; its address."""
+def served(model: str | Path, *more: str | Path, folder: Path | None = None) -> Iterator[str]:
+    """``qdqtool view`` of ``model`` in ``folder``, with ``more`` on its command line; its address."""
     run = command_line("view", "--no-browser", "--json", model, *more)
-    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=environment()) as server:
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=environment(), cwd=folder) as server:
         try:
             assert server.stdout is not None
             lines = ""

@@ -19,6 +19,7 @@ first choice for anything that a pass does. Where a test needs Python, one of th
 | a model lowered for a target that takes all that can be computed | `lowering.lowered` |
 | files that must be refused, weights of a page | `io_helpers` |
 | a record of 1,000 nodes, and it on a page | `records.large_record`, `page_model` |
+| a model whose Relu is left out, one of thousands of operators with pairs | `overlays.clamped`, `deep` |
 | encodings files, there and back | `encodings_helpers` |
 
 What a model is asked: `small_models.operators`, `names_of` (a role), `checked`, `run`. Programs and modules that other processes import:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from tests.cases.small_models import parsed
@@ -31,7 +33,7 @@ def clamped(path: Path) -> Path:
 def deep(path: Path, operators: int) -> Path:
     """Blocks of five operators with a branch and a way around, every value with a pair, weights stored."""
     random = np.random.default_rng(0)
-    arrays = {"s": np.float32(0.03125), "z": np.int8(0)}
+    arrays: dict[str, npt.NDArray[Any]] = {"s": np.array(0.03125, np.float32), "z": np.array(0, np.int8)}
     nodes: list[onnx.NodeProto] = []
 
     def add(op: str, reads: list[str], name: str) -> str:
@@ -57,7 +59,7 @@ def deep(path: Path, operators: int) -> Path:
         x = add("Relu", [x], f"end{len(nodes)}")
     nodes.append(onnx.helper.make_node("Relu", [x], ["y"], name="last"))
     info = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, 8, 8]) for name in ("x", "y")]
-    constants = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
     graph = onnx.helper.make_graph(nodes, "deep", info[:1], info[1:], constants)
     opset = onnx.helper.make_opsetid("", 21)
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10), path)

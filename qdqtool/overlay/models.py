@@ -1,12 +1,12 @@
-"""What `view` is asked, and what its page holds: models with what is known of them, the first as it is edited."""
+"""What the page of `view --overlay` holds: models with what is known of them, the first as it is edited."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, get_args
 
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.uses import label
@@ -15,73 +15,25 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.select.selectors import Selector, select
 
 from qdqtool.io.models.load import load
-from qdqtool.options import metadata_of, option
+from qdqtool.overlay.asked import NEEDED, Metric, View
 from qdqtool.overlay.drawing import drawing_of
 from qdqtool.overlay.editing import Chosen, Editor
 from qdqtool.page.report_data import PageModel, page_data
 from qdqtool.record.record import Record, merged
-from qdqtool.verbs.groups import DATA, OnChip, Path, Reports, Samples, Threaded, Tokenized
-from qdqtool.verbs.story.report import Judged, Report
-from qdqtool.verbs.verb import Verb
+from qdqtool.verbs.story.report import Report
+from qdqtool.verbs.work.editing import with_repairs
+from qdqtool.verbs.work.mends import Mend
 from qdqtool.verbs.work.records import graph_record, named_graph_record
 from qdqtool.verbs.work.reporting import labels_of, page_models
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from qdqtool.io.feeds.feeds import FeedSpec
 
-#: What nodes and pairs can have the colour of.
-Metric = Literal["type", "price", "sqnr", "clipped", "here", "whole", "verdict", "time", "bytes", "changes"]
-#: Options that a metric needs.
-NEEDED: Mapping[str, str] = {
-    "price": "data", "sqnr": "data", "clipped": "data", "here": "data", "whole": "data", "verdict": "target", "time": "chip",
-}  # fmt: skip
 #: Models side by side.
 MOST = 3
 #: Changes of an edit that are told one by one.
 SHOWN = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class View(Judged, OnChip, Samples, Tokenized, Threaded, Reports, Verb["Overlay"]):
-    """Open MODEL in Netron, with scales and annotations of Q/DQ as metadata; served on 127.0.0.1 until interrupted.
-
-    --overlay serves a page of ours beside it: the graph in the colours of a metric, two or three models side by side, and a click
-    makes the same edit as a qdq command, recorded by --record.
-    """
-
-    examples: ClassVar = (
-        "view int8.onnx",
-        "view int8.onnx --overlay price --float model.onnx --data calib.npz --record edits.toml",
-        "view a.onnx b.onnx --overlay changes",
-    )
-
-    models: Sequence[Path] = field(
-        kw_only=False,
-        metadata=metadata_of("Models; several with --overlay.", kind="argument", value="MODEL...", use="read"),
-    )
-    overlay: Metric | None = option(
-        None,
-        "Serve a page of ours too, with the graph in the colours of this metric, where clicks are edits.",
-        value="METRIC",
-    )
-    data: FeedSpec | None = field(default=None, metadata=DATA)
-    record: Path | None = option(
-        None, "Append edits of the first MODEL to this TOML script, which `opt -p @FILE` replays to the same bytes.",
-        value="FILE", use="kept",
-    )  # fmt: skip
-    port: int = option(0, "Port on loopback; a free one by default.", value="N", least=0, most=65535)
-    browser: bool = option(True, "Serve only; print the address.", flags=("--no-browser",))
-    once: bool = option(False, "Fetch the page once, to see that it is served, and stop (for scripts).")
-
-    def run(self) -> Overlay:
-        """What the page holds; nothing is served yet.
-
-        Raises:
-            UsageError: no overlay, too many models, or a metric that needs more than is given.
-        """
-        return Overlay(self)
 
 
 class Overlay:
@@ -106,6 +58,7 @@ class Overlay:
         self.editor = Editor(paths[0], self.folder, record=record, floats=floats, warn=asked.warn)
         self._looked = [_Looked.at(path, asked.overlay) for path in [self.editor.current, *paths[1:]]]
         self._labels = labels_of(paths)
+        self._mends: dict[tuple[str, str], Mend] = {}
         self._priced = self._measured([self.editor.current, *paths[1:]])
         self._is_stale = False
 
@@ -116,6 +69,23 @@ class Overlay:
     def edit(self, command: str, options: Mapping[str, Any], chosen: Chosen) -> None:
         """Make an edit, see `Editor.edit`."""
         self.editor.edit(command, options, chosen)
+        self._redraw()
+
+    def mend(self, name: str, kind: str) -> None:
+        """Make an edit that was advised, see `Editor.run`.
+
+        Args:
+            name: of the tensor or node.
+            kind: of the edit.
+
+        Raises:
+            UsageError: nothing of that kind was advised.
+        """
+        mend = self._mends.get((name, kind))
+        if mend is None:
+            raise UsageError(f"no edit {kind!r} of {name} was measured", hint="pick it, and use the edits below")
+        steps = with_repairs(self.editor.current, mend.steps, self._asked.warn)
+        self.editor.run(steps, mend.command)
         self._redraw()
 
     def undo(self) -> None:
@@ -175,7 +145,9 @@ class Overlay:
         ranges = asked.ranges if len(paths) == len(asked.models) or len(asked.ranges) < 2 else asked.ranges[:1]
         wanted = {each.name: getattr(asked, each.name) for each in fields(Report) if hasattr(asked, each.name)}
         report = Report(**{**wanted, "models": paths, "ranges": ranges, "output": ""})
-        models, _ = page_models(report, is_priced=asked.data is not None)
+        models, found = page_models(report, is_priced=asked.data is not None)
+        if found:
+            self._mends = {(told.record.name, mend.kind): mend for told in found[0].told for mend in told.mends}
         return models
 
     def _redraw(self) -> None:

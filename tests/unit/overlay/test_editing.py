@@ -1,0 +1,116 @@
+"""Edits of the page: recorded, replayed to the same bytes, taken back; what cannot be is refused and leaves nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qdq_passes.errors import UsageError
+
+from qdqtool.io.files.edit_script import read_script
+from qdqtool.io.files.read import sha256_of_file
+from qdqtool.overlay.editing import Chosen, Editor
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
+
+POOL = Chosen(tensors=["/head/pool_output_0"])
+
+
+@pytest.fixture(scope="module")
+def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("editing") / "int8.onnx"
+    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "-o", path, "-q")
+    return path
+
+
+def editor(model: Path, tmp_path: Path, **more: Any) -> Editor:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    return Editor(str(model), str(folder), record=str(tmp_path / "edits.toml"), **more)
+
+
+def test_a_chain_replays_to_the_same_bytes(int8: Path, tmp_path: Path) -> None:
+    """Edits that depend on one another, one that takes the float model's weights among them."""
+    found = editor(int8, tmp_path, floats=DIGITS)
+    found.edit("qdq set", {"scales": [0.03125]}, POOL)
+    found.edit("qdq convert", {"dtype": "int16"}, POOL)
+    found.edit("qdq set", {"scales": [2.0**-9], "float_model": True}, Chosen(tensors=["head.fc.weight"]))
+    found.edit("qdq remove", {}, Chosen(nodes=["/stem/conv"]))
+    cli("opt", int8, "-p", f"@{tmp_path / 'edits.toml'}", "-o", tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == Path(found.current).read_bytes()
+    assert "--scale 0.001953125 --float" in found.edits[2].command
+    assert read_script(tmp_path / "edits.toml").result_sha256 == sha256_of_file(found.current)
+
+
+def test_undo_goes_back_to_where_it_was(int8: Path, tmp_path: Path) -> None:
+    found, record = editor(int8, tmp_path), tmp_path / "edits.toml"
+    found.edit("qdq set", {"scales": [0.03125]}, POOL)
+    script, model = record.read_bytes(), found.current
+    found.edit("qdq remove", {}, POOL)
+    found.undo()
+    assert (record.read_bytes(), found.current) == (script, model)
+    found.undo()
+    assert not record.exists()
+    assert (found.current, found.replay) == (str(int8), "")
+    with pytest.raises(UsageError, match="no edit to take back"):
+        found.undo()
+
+
+def test_a_script_goes_on_where_it_ended(int8: Path, tmp_path: Path) -> None:
+    first = editor(int8, tmp_path)
+    first.edit("qdq set", {"scales": [0.03125]}, POOL)
+    (tmp_path / "second").mkdir()
+    second = Editor(str(int8), str(tmp_path / "second"), record=str(tmp_path / "edits.toml"))
+    assert (second.is_recorded_before, second.edits) == (1, [])
+    assert Path(second.current).read_bytes() == Path(first.current).read_bytes()
+    second.edit("qdq remove", {}, POOL)
+    second.undo()
+    assert len(read_script(tmp_path / "edits.toml").passes) == 1
+
+
+def test_a_script_of_another_model_is_refused(int8: Path, tmp_path: Path) -> None:
+    editor(int8, tmp_path).edit("qdq set", {"scales": [0.03125]}, POOL)
+    with pytest.raises(UsageError, match="recorded on another model"):
+        Editor(DIGITS, str(tmp_path), record=str(tmp_path / "edits.toml"))
+    (tmp_path / "text.toml").write_text('[[pass]]\nname = "sort"\n')
+    with pytest.raises(UsageError, match="is no recorded script"):
+        Editor(DIGITS, str(tmp_path), record=str(tmp_path / "text.toml"))
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "chosen", "text"),
+    [
+        ("rm", {}, POOL, "'rm' is no edit; there is qdq set"),
+        ("qdq set", {"scale": [1]}, POOL, "qdq set has no option 'scale'; there is"),
+        ("qdq set", {"output": "x"}, POOL, "qdq set has no option 'output'"),
+        ("qdq insert", {"ranges": "/etc/passwd"}, POOL, "qdq insert has no option 'ranges'"),
+        ("qdq set", {"scales": ["a"]}, POOL, "--scale does not take 'a'"),
+        ("qdq set", {"scales": [True]}, POOL, "--scale does not take True"),
+        ("qdq set", {"zero_points": [1.5]}, POOL, "--zero-point does not take 1.5"),
+        ("qdq set", {"sharing": "no"}, POOL, "--sharing does not take 'no'"),
+        ("qdq set", {"round_pow2": 1}, POOL, "--round-pow2 does not take 1"),
+        ("qdq set", {"scales": [0.0625]}, Chosen(), "give either --select or --all"),
+        ("qdq set", {"scales": [0.0625]}, POOL, "that changes nothing; it is so already"),
+        ("qdq set", {"scales": [1.0], "float_model": True}, POOL, "the float model; start `view` with --float FILE"),
+        ("qdq move", {"up": True}, POOL, "Mul does not commute with rounding"),
+        ("qdq remove", {}, Chosen(nodes=["/nowhere"]), "matches nothing"),
+        ("opt", {"text": "no-such-pass"}, POOL, "no-such-pass"),
+        ("opt", {"text": "annotate-encodings{encodings=@ranges}"}, POOL, "ranges"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    int8: Path, tmp_path: Path, command: str, options: Mapping[str, Any], chosen: Chosen, text: str
+) -> None:
+    found = editor(int8, tmp_path)
+    with pytest.raises(UsageError, match=re.escape(text)):
+        found.edit(command, options, chosen)
+    assert not (tmp_path / "edits.toml").exists()
+    assert found.current == str(int8)
+
+
+def test_names_with_signs_of_selectors_are_meant_as_they_are() -> None:
+    chosen = Chosen(tensors=["a*[0]"], nodes=["b&c"], selectors=["op:*"])
+    assert chosen.select("qdq set") == ("tensor:a[*][[]0]", "b\\&c", "op:*")
+    assert chosen.select("qdq remove")[1] == "io:b\\&c"

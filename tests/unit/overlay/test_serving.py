@@ -1,0 +1,158 @@
+"""The server of `view --overlay`: this machine alone, and edits only with the key of the page; what the file says is on it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qdq_passes.errors import UsageError
+
+from qdqtool.overlay.asked import NEEDED, View
+from qdqtool.overlay.editing import Chosen
+from qdqtool.overlay.models import Overlay
+from qdqtool.overlay.serving import LARGEST, Server
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.cases.overlays import deep
+
+
+@pytest.fixture(scope="module")
+def int8(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("serving") / "int8.onnx"
+    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "-o", path, "-q")
+    return str(path)
+
+
+@pytest.fixture
+def overlay(int8: str) -> Iterator[Overlay]:
+    found = View([int8], overlay="type").run()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def server(overlay: Overlay, tmp_path: Path) -> Iterator[Server]:
+    found = Server(overlay, str(tmp_path))
+    yield found
+    found.stop()
+
+
+def ask(server: Server, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def key_of(server: Server) -> str:
+    found = re.search(r'"key":"([^"]+)"', ask(server, "GET", "/")[1])
+    assert found is not None
+    return found[1]
+
+
+EDIT = {"command": "qdq set", "options": {"scales": [0.03125]}, "tensors": ["/head/pool_output_0"]}
+
+
+def test_an_edit_needs_the_key_of_the_page(server: Server, overlay: Overlay) -> None:
+    status, text = ask(server, "POST", "/edit", EDIT)
+    assert (status, json.loads(text)["hint"]) == (403, "load it again")
+    assert ask(server, "POST", "/edit", EDIT, **{"X-Key": "ü"})[0] == 403
+    assert overlay.editor.edits == []
+    status, text = ask(server, "POST", "/edit", EDIT, **{"X-Key": key_of(server)})
+    state = json.loads(text)
+    assert (status, len(state["edits"])) == (200, 1)
+    tensor = next(one for one in state["models"][0]["tensors"] if one["n"] == "/head/pool_output_0")
+    assert tensor["g"] == "int8, scale 2^-5, zero point 0"
+
+
+def test_a_strangers_page_is_refused(server: Server) -> None:
+    """A name that leads here, as another page may have it."""
+    assert ask(server, "GET", "/", Host="evil.example")[0] == 403
+    assert ask(server, "POST", "/edit", EDIT, Host="evil.example", **{"X-Key": key_of(server)})[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "error"),
+    [
+        ("/edit", {**EDIT, "tensors": "x"}, 400, "tensors is no list of names"),
+        ("/edit", {**EDIT, "options": []}, 400, "options is no object"),
+        ("/edit", [], 400, "the request is no object"),
+        ("/edit", {}, 400, "'' is no edit"),
+        ("/undo", {}, 400, "there is no edit to take back"),
+        ("/measure", {}, 400, "nothing to measure on"),
+        ("/select", {"text": "op:Nothing"}, 400, "selector 'op:Nothing' matches nothing"),
+        ("/nowhere", {}, 404, "there is no /nowhere"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(server: Server, path: str, body: Any, status: int, error: str) -> None:
+    found, text = ask(server, "POST", path, body, **{"X-Key": key_of(server)})
+    assert (found, json.loads(text)["error"]) == (status, error)
+
+
+def test_no_json_and_too_much(server: Server) -> None:
+    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection.request("POST", "/edit", "{", {"X-Key": key_of(server)})
+    assert "is no JSON" in connection.getresponse().read().decode()
+    connection.request("POST", "/edit", headers={"X-Key": "k", "Content-Length": str(LARGEST + 1)})
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_netron_shows_the_edited_model(server: Server, overlay: Overlay) -> None:
+    status, _ = ask(server, "GET", "/netron")
+    assert status == 303
+    server.netron()
+    before = Path(server._netron.shown).read_bytes()  # type: ignore[union-attr]
+    ask(server, "POST", "/edit", EDIT, **{"X-Key": key_of(server)})
+    server.netron()
+    assert Path(server._netron.shown).read_bytes() != before  # type: ignore[union-attr]
+
+
+def test_a_selector_finds_nodes_and_what_is_quantized(overlay: Overlay) -> None:
+    found = overlay.hit("op:Gemm")
+    assert found["nodes"] == ["/head/fc"]
+    assert set(found["tensors"]) == {"logits", "head.fc.weight", "head.fc.bias"}
+
+
+def test_lines_go_from_who_writes_to_who_reads(tmp_path: Path) -> None:
+    """Pairs are no nodes; what stands on a line is their tensor; a stored weight, named as `qdq list` names it, is its reader's."""
+    found = View([str(deep(tmp_path / "deep.onnx", 12))], overlay="type").run()
+    nodes = {node["n"]: node for node in found.state()["models"][0]["graph"]["nodes"]}
+    listed = list(nodes)
+    assert listed[0] == "x"
+    assert listed[-1] == "y"
+    lines = [(listed[at], tensor, quantized) for at, tensor, quantized in nodes["/b0/add"]["i"]]
+    assert lines == [("/b0/mul", "b0.mul", 1), ("x", "x", 1)]
+    assert nodes["/b0/conv"]["w"] == ["b0.w_q"]
+    assert nodes["/b0/relu"]["i"] == [[listed.index("/b0/conv"), "b0.conv", 0]]
+    found.close()
+
+
+@pytest.mark.parametrize(("metric", "needed"), sorted(NEEDED.items()))
+def test_a_metric_says_what_it_needs(int8: str, metric: Any, needed: str) -> None:
+    with pytest.raises(UsageError, match=f"--overlay {metric} needs --{needed}"):
+        View([int8], overlay=metric).run()
+
+
+def test_how_many_models(int8: str) -> None:
+    with pytest.raises(UsageError, match="is of several models"):
+        View([int8], overlay="changes").run()
+    with pytest.raises(UsageError, match="4 models side by side"):
+        View([int8] * 4, overlay="type").run()
+    done = cli("view", int8, int8, "--once", "--no-browser", code=2)
+    assert done.error == "Netron shows one model; give --overlay changes for several side by side"
+
+
+def test_the_same_model_twice_has_two_names(int8: str) -> None:
+    found = View([int8, int8], overlay="changes").run()
+    assert [model["label"] for model in found.state()["models"]] == ["int8.onnx", "int8.onnx (2)"]
+    found.edit("qdq set", {"scales": [0.03125]}, Chosen(tensors=["/head/pool_output_0"]))
+    tensors = [{one["n"]: one["g"] for one in model["tensors"]} for model in found.state()["models"]]
+    assert [name for name in tensors[0] if tensors[0][name] != tensors[1][name]] == ["/head/pool_output_0"]
+    found.close()
