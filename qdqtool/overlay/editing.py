@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -228,6 +229,26 @@ class Editor:
             raise UsageError("that takes the weights of the float model", hint="start `view` with --float FILE")
         return self.floats
 
+    def named(self, command: str, *, is_made: bool) -> str:
+        """A command about the model as it is, with the names that the files of the printed commands have.
+
+        Args:
+            command: that reads `current`.
+            is_made: it is the next of these, and writes what the one behind it reads.
+        """
+        words = shlex.split(command)
+        words = [self._source() if word == self.current else word for word in words]
+        if is_made and "--output" in words:
+            words[words.index("--output") + 1] = self._named(str(len(self.edits) + 1))
+        return shlex.join(words)
+
+    def _source(self) -> str:
+        return self._named(str(len(self.edits))) if self.edits else self._began()
+
+    def _began(self) -> str:
+        """The model, or what the script made of it that was there at the start."""
+        return self._named("edited") if self._states[0].passes else self.model
+
     def _verb(self, command: str, options: Mapping[str, Any], chosen: Chosen) -> PairEditing | Opt:
         made = EDITS.get(command)
         if made is None:
@@ -251,12 +272,11 @@ class Editor:
 
     def _shown(self, command: str, verb: PairEditing | Opt) -> str:
         """``verb`` as a command; its files stand beside the model, numbered."""
-        number = len(self.edits)
-        source = self._named(str(number)) if number else self.model
+        output = self._named(str(len(self.edits) + 1))
         if isinstance(verb, Opt):
-            return command_line(command, replace(verb, model=source, output=self._named(str(number + 1))))
+            return command_line(command, replace(verb, model=self._source(), output=output))
         again = {} if self.record is None else {"record": self.record}
-        return command_line(command, replace(verb, model=source, output=self._named(str(number + 1)), **again))  # type: ignore[arg-type]
+        return command_line(command, replace(verb, model=self._source(), output=output, **again))  # type: ignore[arg-type]
 
     def _named(self, what: str) -> str:
         stem, end = os.path.splitext(self.model)

@@ -85,7 +85,7 @@ class Overlay:
         if mend is None:
             raise UsageError(f"no edit {kind!r} of {name} was measured", hint="pick it, and use the edits below")
         steps = with_repairs(self.editor.current, mend.steps, self._asked.warn)
-        self.editor.run(steps, mend.command)
+        self.editor.run(steps, self.editor.named(mend.command, is_made=True))
         self._redraw()
 
     def undo(self) -> None:
@@ -147,8 +147,19 @@ class Overlay:
         report = Report(**{**wanted, "models": paths, "ranges": ranges, "output": ""})
         models, found = page_models(report, is_priced=asked.data is not None)
         if found:
+            models = (self._printed(models[0]), *models[1:])
             self._mends = {(told.record.name, mend.kind): mend for told in found[0].told for mend in told.mends}
         return models
+
+    def _printed(self, page: PageModel) -> PageModel:
+        """Its commands with names of files that outlive the page."""
+        named = [
+            replace(
+                one, edits=tuple(replace(e, command=self.editor.named(e.command, is_made=False)) for e in one.edits)
+            )
+            for one in page.advice
+        ]
+        return replace(page, advice=tuple(named))
 
     def _redraw(self) -> None:
         self._looked[0] = _Looked.at(self.editor.current, self._asked.overlay)

@@ -156,3 +156,22 @@ def test_the_same_model_twice_has_two_names(int8: str) -> None:
     tensors = [{one["n"]: one["g"] for one in model["tensors"]} for model in found.state()["models"]]
     assert [name for name in tensors[0] if tensors[0][name] != tensors[1][name]] == ["/head/pool_output_0"]
     found.close()
+
+
+def test_what_is_advised_after_an_edit_names_no_file_of_ours(int8: str) -> None:
+    """The model as it is edited lies in a folder that goes away: commands name it as the list of edits does."""
+    test = Path(DIGITS).with_name("test.npz")
+    found = View([int8], overlay="price", data=str(test), float_model=DIGITS, samples=2).run()
+    found.edit("qdq remove", {}, Chosen(tensors=["/stem/relu_output_0"]))
+    found.measure()
+    advice = found.state()["models"][0]["advice"][0]
+    kind, command, _ = advice["edits"][0]
+    first = int8.replace(".onnx", "_1.onnx")
+    assert command.startswith(f"qdqtool qdq set {first} --output mended.onnx")
+    found.mend(advice["n"], kind)
+    made = [one["command"] for one in found.state()["edits"]]
+    assert f" {int8} --output {first} " in made[0]
+    assert f" {first} --output {int8.replace('.onnx', '_2.onnx')} " in made[1]
+    with pytest.raises(UsageError, match="no edit 'set' of nothing was measured"):
+        found.mend("nothing", "set")
+    found.close()
