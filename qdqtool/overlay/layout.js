@@ -4,13 +4,20 @@ const NODE = { width: 184, height: 46, side: 26, gap: 30 };
 const PIECE = { least: 40, most: 120, long: 400 };
 
 function layoutOf(nodes) {
-  const lines = nodes.flatMap((node, to) => (node.i ?? []).map(([from, tensor, isQuantized]) => ({ from, to, tensor, isQuantized })));
+  const lines = nodes.flatMap((node, to) =>
+    (node.i ?? []).map(([from, tensor, isQuantized]) => ({ from, to, tensor, isQuantized })),
+  );
   const step = new Int32Array(nodes.length + 1);
-  for (const { from, to } of lines) if (to - from <= PIECE.long) { step[from + 1] += 1; step[to + 1] -= 1; }
+  for (const { from, to } of lines)
+    if (to - from <= PIECE.long) {
+      step[from + 1] += 1;
+      step[to + 1] -= 1;
+    }
   const crossing = [];
   let open = 0;
   for (const each of step) crossing.push((open += each));
-  const pieces = [], of = [];
+  const pieces = [],
+    of = [];
   for (let from = 0; from < nodes.length;) {
     let to = Math.min(from + PIECE.most, nodes.length);
     if (to < nodes.length) for (let at = to - 1; at >= from + PIECE.least; at--) if (crossing[at] < crossing[to]) to = at;
@@ -24,13 +31,17 @@ function layoutOf(nodes) {
     if (of[line.from] === of[line.to]) piece.lines.push(line);
     else piece.entering.push(line);
   }
-  for (const piece of pieces) { // lines come by the place of their reader, so ranks before are known
+  for (const piece of pieces) {
+    // lines come by the place of their reader, so ranks before are known
     for (const { from, to } of piece.lines) rank[to] = Math.max(rank[to], rank[from] + 1);
     for (let at = piece.from; at < piece.to; at++) piece.depth = Math.max(piece.depth, rank[at]);
     piece.tall = (piece.depth + 1) * (NODE.height + NODE.gap);
   }
   let top = NODE.gap;
-  for (const piece of pieces) { piece.top = top; top += piece.tall; }
+  for (const piece of pieces) {
+    piece.top = top;
+    top += piece.tall;
+  }
   return { nodes, pieces, of, tall: top, x: [], y: [], left: -NODE.width, right: NODE.width };
 }
 

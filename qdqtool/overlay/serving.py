@@ -69,7 +69,7 @@ class Server:
             title=", ".join(model["label"] for model in data["models"]),
             style=page_file("qdqtool.page", "report.css") + "\n" + page_file(PACKAGE, "overlay.css"),
             data=data,
-            script=page_file(PACKAGE, "dagre.min.js") + "\n" + script_of("layout.js", "overlay.js", package=PACKAGE),
+            script=page_file(PACKAGE, "dagre.min.js") + "\n" + script_of("layout.js", "colours.js", "panes.js", "overlay.js", package=PACKAGE),
             connect="'self'",
         )
 

@@ -23,7 +23,7 @@ def report_page(models: Sequence[PageModel]) -> str:
         models: side by side, in this order.
     """
     title = ", ".join(model.label for model in models)
-    style, script = page_file("qdqtool.page", "report.css"), script_of("report.js")
+    style, script = page_file("qdqtool.page", "report.css"), script_of("tables.js", "strip.js", "report.js")
     page = page_file("qdqtool.page", "report.html")
     return filled(page, title=title, style=style, data=page_data(models), script=script)
 

@@ -216,7 +216,7 @@ def test_colours_cards_and_a_new_measurement(browser: Browser, int8: Path, tmp_p
         page.screenshot(path=screenshots(tmp_path) / "overlay.png")
         before = page.locator(".pane h2").text_content() or ""
         page.locator("#picked .command button", has_text="Make").first.click()
-        page.locator("#edits li", has_text="qdqtool qdq set int8.onnx --output mended.onnx").wait_for(timeout=PATIENCE)
+        page.locator("#edits li", has_text="qdqtool qdq set int8.onnx --output int8_1.onnx").wait_for(timeout=PATIENCE)
         assert "before the edits" in (page.locator(".pane h2").text_content() or "")
         page.locator("#edits button", has_text="Measure again").click()
         page.locator("#message", has_text="SQNR").wait_for(timeout=PATIENCE)

@@ -77,7 +77,6 @@ def test_nothing_else_runs_or_loads(page: str) -> None:
     ]
     script = dict(held)["script"]
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp", script)
-    assert len(script.splitlines()) <= 400
 
 
 @pytest.mark.parametrize("name", ["</script>", "<!--<script>", "]]>&", "\u2028", "\ud800"])
