@@ -19,6 +19,8 @@ from qdqtool.overlay.netron_beside import Netron, answer_this_machine_alone
 from qdqtool.page.report_page import filled, page_file, script_of
 
 PACKAGE = "qdqtool.overlay"
+#: The page's scripts, each knowing those before it.
+SCRIPTS = ("layout.js", "colours.js", "panes.js", "overlay.js")
 #: Bytes of a request at most.
 LARGEST = 1 << 20
 
@@ -69,7 +71,7 @@ class Server:
             title=", ".join(model["label"] for model in data["models"]),
             style=page_file("qdqtool.page", "report.css") + "\n" + page_file(PACKAGE, "overlay.css"),
             data=data,
-            script=page_file(PACKAGE, "dagre.min.js") + "\n" + script_of("layout.js", "colours.js", "panes.js", "overlay.js", package=PACKAGE),
+            script="\n".join([page_file(PACKAGE, "dagre.min.js"), script_of(*SCRIPTS, package=PACKAGE)]),
             connect="'self'",
         )
 
