@@ -7,7 +7,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from qdq_passes.errors import ModelError, QdqError
+from qdq_passes.numerics.documents import typed
+from qdq_passes.numerics.encoding import Encoding
 
 #: Of the JSON form; another number where a field changes its meaning or goes.
 VERSION = 1
@@ -17,6 +21,8 @@ Cause = Literal["rounding", "clipping", "weight", "bias", "operator", "together"
 CAUSES: tuple[Cause, ...] = ("rounding", "clipping", "weight", "bias", "operator", "together")
 #: Cause → noise at the outputs over the signal there, summed over outputs.
 Price = Mapping[str, float]
+#: What `Encoding.to_json` writes; the mark tells the schema.
+EncodingJson = Annotated[Mapping[str, Any], Encoding]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,24 +42,24 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """A change of an encoding after it was first chosen.
+    """A pass that chose an encoding, or changed it.
 
     Args:
         by: the pass.
         because: its rule, in words.
-        before: the encoding as JSON; None where there was none.
+        before: the encoding as JSON; None where there was none, or one of very many scales.
         after: likewise.
     """
 
     by: str
     because: str = ""
-    before: Mapping[str, Any] | None = None
-    after: Mapping[str, Any] | None = None
+    before: EncodingJson | None = None
+    after: EncodingJson | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRecord:
-    """What is known of one quantized tensor; None and empty of what is not.
+    """What is known of one tensor that is quantized, or would be but for a reason; None and empty of what is not known.
 
     Args:
         name: of the float value.
@@ -63,23 +69,32 @@ class TensorRecord:
         low: smallest value seen, in the tensor's unit.
         high: largest.
         histogram: of the values.
-        moved: since the encoding was first chosen, in order.
+        moved: who chose the encoding, then who changed it, in order.
         clipped: share of values beyond the grid, 0..1.
         sqnr_db: of the tensor alone, dB; None also where it is exact.
+        here_db: SQNR of what its readers read when the node that writes it has the float model's inputs, dB; None also where that
+            is exact.
+        whole_db: the same with the noise that came in, dB.
         price: at the outputs, by cause.
+        excluded: why it stays float though a node that is quantized writes or reads it.
+        kept: why it is quantized though a node that is excluded writes or reads it.
     """
 
     name: str
     kind: str
     node: str = ""
-    encoding: Mapping[str, Any] | None = None
+    encoding: EncodingJson | None = None
     low: float | None = None
     high: float | None = None
     histogram: Histogram | None = None
     moved: tuple[Moved, ...] = ()
     clipped: float | None = None
     sqnr_db: float | None = None
+    here_db: float | None = None
+    whole_db: float | None = None
     price: Price = field(default_factory=dict)
+    excluded: str = ""
+    kept: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +105,20 @@ class NodeRecord:
         name: of the node.
         op: its operator.
         tensors: that it writes.
-        here_db: SQNR of what it writes on the float model's inputs, dB; None also where it is exact.
-        whole_db: SQNR of what it writes with the noise that came in, dB.
+        here_db: SQNR of what it writes, not yet rounded, with the noise that it adds itself, dB; None also where it is exact.
+        whole_db: the same with the noise that came in, dB.
         price: at the outputs, of what is no tensor's: by cause.
-        verdict: of a target: ``npu-int``, ``cpu``, …
+        excluded: why nothing of it is quantized, though its operator may be.
+        verdict: of a target: ``npu-int``, ``npu-float``, ``fallback``, ``refused``.
+        rule: by which.
         reason: why, in words.
+        suggestion: what would bring it onto the NPU, commands in backticks.
         device: engine or ``CPU``.
+        partition: number of what the NPU is handed it with.
         us: microseconds of one run.
         low_us: end of the 80 % interval where a chip is named.
         high_us: likewise.
+        limit: what its time goes into: ``MAC``, ``memory``, …
         bytes: that it reads and writes in one run, as they are stored.
     """
 
@@ -108,13 +128,23 @@ class NodeRecord:
     here_db: float | None = None
     whole_db: float | None = None
     price: Price = field(default_factory=dict)
+    excluded: str = ""
     verdict: str = ""
+    rule: str = ""
     reason: str = ""
+    suggestion: str = ""
     device: str = ""
+    partition: int | None = None
     us: float | None = None
     low_us: float | None = None
     high_us: float | None = None
+    limit: str = ""
     bytes: int | None = None
+
+    @property
+    def why(self) -> str:
+        """Reason and suggestion in one line."""
+        return f"{self.reason}; {self.suggestion}" if self.suggestion else self.reason or "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +185,7 @@ class Record:
     """What is known of a model.
 
     Args:
-        tensors: quantized tensors, in the order of the graph.
+        tensors: in the order of the graph.
         nodes: in the order of the graph.
         noise: at the outputs, over the signal there, by output.
         samples: that were run for ``noise`` and prices.
@@ -187,12 +217,51 @@ class Record:
             "tensors": [_json(one) for one in self.tensors], "nodes": [_json(one) for one in self.nodes],
         }  # fmt: skip
 
+    @classmethod
+    def from_json(cls, data: object) -> Record:
+        """Read the form that `to_json` writes. What is missing is not known; ``causes`` follow from the prices and are not read.
+
+        Raises:
+            ModelError: another version, or something that this one does not have; the message says where.
+        """
+        if not isinstance(data, Mapping):
+            raise ModelError("is no record: a record is an object", hint="`explain --json` writes one under `record`")
+        version, fields = data.get("version"), {key: value for key, value in data.items() if key not in DERIVED}
+        if version != VERSION or isinstance(version, bool):
+            hint = "update qdqtool" if isinstance(version, int) and version > VERSION else "write it again"
+            raise ModelError(f"has version {version!r}, a record of version {VERSION} can be read", hint=hint)
+        try:
+            found = typed(cls, fields, strict=True)
+            _refuse_encodings(found)
+        except ValueError as error:
+            raise ModelError(f"the record cannot be read: {error}", hint="write it again") from error
+        return found
+
+
+#: Keys of the JSON form that no field is read from.
+DERIVED = ("version", "causes")
+
+
+def _refuse_encodings(record: Record) -> None:
+    """Raise ValueError for the first encoding that is none."""
+    for tensor in record.tensors:
+        ends = [end for move in tensor.moved for end in (move.before, move.after)]
+        for encoding in (tensor.encoding, *ends):
+            try:
+                if encoding is not None:
+                    Encoding.from_json(dict(encoding))
+            except (KeyError, TypeError, ValueError, QdqError) as error:
+                raise ValueError(f"tensor {tensor.name!r} has an encoding that is none ({error})") from error
+
 
 def _known(one: TensorRecord | NodeRecord | Whole) -> dict[str, Any]:
+    """The fields that are not as they are by default."""
+    fields = dataclasses.fields(one)
     return {
-        name: value
-        for name, value in vars(one).items()
-        if value is not None and not (isinstance(value, str | tuple | Mapping) and not value)
+        f.name: value
+        for f in fields
+        if (value := getattr(one, f.name))
+        != (f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
     }
 
 
@@ -209,16 +278,29 @@ _R = TypeVar("_R", TensorRecord, NodeRecord)
 
 
 def merged(records: Iterable[Record]) -> Record:
-    """One record of what several know of one model; where two know the same, the later is taken."""
+    """One record of what several know of one model; where two know the same, the later is taken.
+
+    Prices add up to the noise that they are of: noise, samples and prices are those of the last record that has prices, without
+    one of the last that has noise.
+    """
     listed = list(records)
+    heard = [record for record in listed if record.noise]
+    told = next((record for record in reversed(heard) if record.causes), heard[-1] if heard else Record())
+    listed = [record if record is told else _without_prices(record) for record in listed]
     return Record(
         tensors=_merged(one for record in listed for one in record.tensors),
         nodes=_merged(one for record in listed for one in record.nodes),
-        noise=next((record.noise for record in reversed(listed) if record.noise), {}),
-        samples=next((record.samples for record in reversed(listed) if record.samples), 0),
+        noise=told.noise,
+        samples=told.samples,
         model=next((record.model for record in reversed(listed) if record.model), ""),
         whole=Whole(**{name: value for record in listed for name, value in _known(record.whole).items()}),
     )
+
+
+def _without_prices(record: Record) -> Record:
+    tensors = tuple(dataclasses.replace(one, price={}) if one.price else one for one in record.tensors)
+    nodes = tuple(dataclasses.replace(one, price={}) if one.price else one for one in record.nodes)
+    return dataclasses.replace(record, tensors=tensors, nodes=nodes)
 
 
 def _merged(parts: Iterable[_R]) -> tuple[_R, ...]:

@@ -64,21 +64,22 @@ def toml_of(text: str) -> dict[str, Any]:
     return found
 
 
-def typed(wanted: type[T], value: object, at: str = "") -> T:
+def typed(wanted: type[T], value: object, at: str = "", *, strict: bool = False) -> T:
     """``value``, plain as JSON has it, as a ``wanted``: a dataclass of an object, a tuple of a list, numbers, texts and so on.
 
     Args:
         wanted: the type; fields of dataclasses are read by theirs; one with a default may be missing, other keys are passed over.
         value: what was read.
         at: where it stands in the document, for the message.
+        strict: refuse other keys.
 
     Raises:
         ValueError: it is something else; the message says where: ``models[0].parts is text, expected a list``.
     """
-    return typing.cast(T, _as(wanted, value, at))
+    return typing.cast(T, _as(wanted, value, at, strict))
 
 
-def _as(wanted: Any, value: Any, at: str) -> Any:
+def _as(wanted: Any, value: Any, at: str, strict: bool) -> Any:
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
     if wanted in (Any, object) or type(value) is wanted:
         return value
@@ -87,24 +88,26 @@ def _as(wanted: Any, value: Any, at: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in inner:
             return None
-        return _as(next(kind for kind in inner if kind is not type(None)), value, at)
+        return _as(next(kind for kind in inner if kind is not type(None)), value, at, strict)
     if origin is typing.Literal and isinstance(value, str | int) and value in inner:
         return value
     if origin in (tuple, Sequence) and isinstance(value, list | tuple):
-        return tuple(_as(inner[0], item, f"{at}[{place}]") for place, item in enumerate(value))
+        return tuple(_as(inner[0], item, f"{at}[{place}]", strict) for place, item in enumerate(value))
     if origin in (dict, Mapping) and isinstance(value, dict):
-        return {key: _as(inner[1], item, f"{at}.{key}") for key, item in value.items()}
+        return {key: _as(inner[1], item, f"{at}.{key}", strict) for key, item in value.items()}
     if dataclasses.is_dataclass(wanted) and isinstance(value, dict):
-        return wanted(**_fields(typing.cast(type, wanted), value, at))  # type: ignore[operator]
+        return wanted(**_fields(typing.cast(type, wanted), value, at, strict))  # type: ignore[operator]
     raise ValueError(f"{at.lstrip('.') or 'it'} is {_kind(type(value))}, expected {_wanted(wanted)}")
 
 
-def _fields(cls: Any, value: dict[str, Any], at: str) -> dict[str, Any]:
+def _fields(cls: Any, value: dict[str, Any], at: str, strict: bool) -> dict[str, Any]:
     hints, fields = typing.get_type_hints(cls), {field.name: field for field in dataclasses.fields(cls)}
     for name, field in fields.items():
         if name not in value and field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{f'{at}.{name}'.lstrip('.')} is missing")
-    return {name: _as(hints[name], value[name], f"{at}.{name}") for name in fields if name in value}
+    if strict and (other := next((key for key in value if key not in fields), None)) is not None:
+        raise ValueError(f"{f'{at}.{other}'.lstrip('.')} is not known")
+    return {name: _as(hints[name], value[name], f"{at}.{name}", strict) for name in fields if name in value}
 
 
 def _kind(cls: type) -> str:

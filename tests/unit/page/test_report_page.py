@@ -150,3 +150,9 @@ def test_records_of_one_model_become_one() -> None:
     assert found.nodes == (NodeRecord(name="n", op="Conv", bytes=8, verdict="cpu"), NodeRecord(name="m"))
     assert found.whole == Whole(file_bytes=5, target="t", us=2.0)
     assert found.to_json()["whole"] == {"file_bytes": 5, "target": "t", "us": 2.0}
+
+
+def test_a_record_that_was_a_file_makes_the_same_page() -> None:
+    record = large_record(nodes=40, tensors=60)
+    read = Record.from_json(json.loads(json.dumps(record.to_json())))
+    assert report_page([page_model(read, "one")]) == report_page([page_model(record, "one")])
