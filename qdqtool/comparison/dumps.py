@@ -18,6 +18,7 @@ from qdqtool.comparison.dump_files import Layout, Names, names_of, read_dump
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.dumps import Dump
 from qdqtool.io.files.progress import Progress
+from qdqtool.record.record import NOTHING, Record
 from qdqtool.runtime.taps import Taps, float_tensors
 
 #: A tensor diverges below so many dB: its noise is a hundredth of its signal.
@@ -66,6 +67,7 @@ class DumpComparison:
         samples: feeds compared.
         diverges_below: dB below which a tensor diverges.
         warnings: what may be a mistake.
+        record: the same as a record of the model that the board runs.
     """
 
     tensors: tuple[DumpedTensor, ...]
@@ -73,6 +75,7 @@ class DumpComparison:
     samples: int
     diverges_below: float = DIVERGES_DB
     warnings: tuple[str, ...] = ()
+    record: Record = NOTHING
 
     @property
     def first_diverging(self) -> DumpedTensor | None:
@@ -96,6 +99,7 @@ class DumpComparison:
             "min_sqnr": self.min_sqnr,
             "samples": self.samples,
             "warnings": list(self.warnings),
+            **self.record.as_key(),
         }
 
 

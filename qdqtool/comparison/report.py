@@ -7,6 +7,8 @@ from typing import Any
 
 from qdq_passes.numerics.agreement import Agreement, SliceAgreement, worst
 
+from qdqtool.record.record import NOTHING, Record
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
@@ -37,12 +39,14 @@ class Comparison:
         tensors: tensors inside, worst first.
         samples: feeds compared.
         warnings: what was not compared, or compared by position, and why.
+        record: the same as a record of the tested model.
     """
 
     outputs: tuple[Compared, ...]
     tensors: tuple[Compared, ...]
     samples: int
     warnings: tuple[str, ...] = ()
+    record: Record = NOTHING
 
     @property
     def min_sqnr(self) -> float | None:
@@ -57,6 +61,7 @@ class Comparison:
             "min_sqnr": self.min_sqnr,
             "samples": self.samples,
             "warnings": list(self.warnings),
+            **self.record.as_key(),
         }
 
 
@@ -134,12 +139,14 @@ class LocalComparison:
         unmatched: (node, reason) of those that have no figures of their own.
         samples: feeds compared.
         warnings: what is not known, and why.
+        record: the same as a record of the tested model.
     """
 
     nodes: tuple[LocalNode, ...]
     unmatched: tuple[tuple[str, str], ...]
     samples: int
     warnings: tuple[str, ...] = ()
+    record: Record = NOTHING
 
     @property
     def min_sqnr(self) -> float | None:
@@ -154,4 +161,5 @@ class LocalComparison:
             "min_sqnr": self.min_sqnr,
             "samples": self.samples,
             "warnings": list(self.warnings),
+            **self.record.as_key(),
         }

@@ -24,6 +24,7 @@ from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, amounts_of, node
 from qdqtool.cost.predicting import Prediction, Span
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import DecoderShape, shape_named
+from qdqtool.record.record import NodeRecord, Record, Whole
 
 #: What falls back to the CPU, of the 60 public pairs of one network with and without operators there: median of the times' ratio,
 #: and the standard deviation of its logarithm that its 10 and 90 % (0.73 and 2.57) tell.
@@ -69,15 +70,25 @@ class Estimated:
         what: of which it is: ``one run``, ``prefill of 128 tokens``.
         choice: the profile that it is from.
         prediction: the time.
-        nodes: (name, operator, milliseconds, resource), the slowest first; empty of language models.
+        nodes: their times, the slowest first; their intervals are as wide as the run's. Empty of language models.
         notes: what is not in it.
     """
 
     what: str
     choice: Choice
     prediction: Prediction
-    nodes: Sequence[tuple[str, str, float, str]] = ()
+    nodes: Sequence[NodeRecord] = ()
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def record(self) -> Record:
+        """The time of each node, or of each group by its first, and that of a run."""
+        span, choice = self.prediction.span, self.choice
+        whole = Whole(
+            chip=choice.chip.name, stack=choice.profile.stack, us=float(1000 * span.ms),
+            low_us=float(1000 * span.low), high_us=float(1000 * span.high), notes=self.notes,
+        )  # fmt: skip
+        return Record(nodes=tuple(node for node in self.nodes if math.isfinite(node.us or 0.0)), whole=whole)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; milliseconds, four digits."""
@@ -98,7 +109,10 @@ class Estimated:
                 "version": profile.version,
                 "carried": profile.carried,
             },
-            "nodes": [{"name": n, "op": op, "ms": _digits(ms), "resource": res} for n, op, ms, res in self.nodes],
+            "nodes": [
+                {"name": node.name, "op": node.op, "ms": _digits((node.us or 0.0) / 1000), "resource": node.limit}
+                for node in self.nodes
+            ],
             "notes": list(self.notes),
         }
 
@@ -142,11 +156,15 @@ def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = Non
         )
     shares = node_ms(profile.fitted.mean, graph.amounts)
     scale = found.span.ms / shares.sum()
+    low, high = float(found.span.low / found.span.ms), float(found.span.high / found.span.ms)
+    times = [float(1000 * row.sum() * scale) for row in shares]
     nodes = [
-        (name, op, float(row.sum()) * scale, COEFFICIENTS[NAMES[int(row.argmax())]][0])
-        for name, op, row in zip(graph.amounts.names, graph.ops, shares, strict=False)
-    ]
-    nodes.sort(key=lambda node: (-node[2], node[0]))
+        NodeRecord(
+            name=name, op=op, us=us, low_us=us * low, high_us=us * high, limit=COEFFICIENTS[NAMES[int(row.argmax())]][0]
+        )
+        for name, op, us, row in zip(graph.amounts.names, graph.ops, times, shares, strict=False)
+    ]  # fmt: skip
+    nodes.sort(key=lambda node: (-(node.us or 0.0), node.name))
     return Estimated(what="one run", choice=choice, prediction=found, nodes=nodes, notes=tuple(notes))
 
 

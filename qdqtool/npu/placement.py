@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -10,8 +11,8 @@ from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.verdict import CPU
 
 from qdqtool.npu.compile import is_operator
-from qdqtool.npu.shares import group_of
-from qdqtool.npu.simulated import PlacedNode, Placement
+from qdqtool.npu.simulated import Placement
+from qdqtool.record.record import NodeRecord
 from qdqtool.runtime.plugin import CPU_PROVIDER, Assigned
 
 _UNCOUNTED = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})
@@ -44,15 +45,14 @@ def reported_placement(assigned: Sequence[Assigned], model: ir.Model, plan: Part
             continue
         node = nodes.get(entry.name)
         mine = _predicted(node, plan) if node is not None and plan is not None else None
-        if entry.provider == CPU_PROVIDER:
-            reason, suggestion = (mine.reason, mine.suggestion) if mine is not None else ("", "")
-            rule = mine.rule if mine is not None else ""
-            found.append(
-                PlacedNode(name=entry.name, op=entry.op, device=CPU, reason=reason, suggestion=suggestion, rule=rule)
-            )
+        name, on_npu = entry.name, entry.provider != CPU_PROVIDER
+        if mine is not None and on_npu == (mine.partition is not None):
+            number = numbers[entry.group] if on_npu else None
+            found.append(dataclasses.replace(mine, name=name, op=entry.op, partition=number))
+        elif on_npu:
+            found.append(NodeRecord(name=name, op=entry.op, device=entry.provider, partition=numbers[entry.group]))
         else:
-            device = mine.device if mine is not None and mine.partition is not None else entry.provider
-            found.append(PlacedNode(name=entry.name, op=entry.op, device=device, partition=numbers[entry.group]))
+            found.append(NodeRecord(name=name, op=entry.op, verdict="fallback", device=CPU))
     return Placement(source="onnxruntime", nodes=tuple(found), partitions=len(numbers))
 
 
@@ -75,14 +75,16 @@ def why_nothing_on_npu(placement: Placement) -> str | None:
     return f"{head}; {len(groups[0])} of {len(placement.nodes)} operators: {groups[0][0].why}"
 
 
-def _predicted(node: ir.Node, plan: Partitioning) -> PlacedNode:
+def _predicted(node: ir.Node, plan: Partitioning) -> NodeRecord:
     part, verdict = plan.partition_of.get(node), plan.verdict_of.get(node)
-    return PlacedNode(
-        name=node.name or "",
-        op=node.op_type,
-        device=CPU if part is None else part.engine if verdict is None else verdict.engine,
-        partition=part.id if part is not None else None,
-        reason="" if verdict is None else verdict.reason,
-        suggestion="" if verdict is None else verdict.suggestion,
-        rule="" if verdict is None or not verdict.reason else " ".join(group_of(node.op_type, verdict.rule)).strip(),
-    )
+    if verdict is None:
+        return NodeRecord(
+            name=node.name or "", op=node.op_type, device=CPU if part is None else part.engine,
+            partition=None if part is None else part.id,
+        )  # fmt: skip
+    kind = "fallback" if part is None and verdict.is_npu else verdict.kind
+    return NodeRecord(
+        name=node.name or "", op=node.op_type, verdict=kind, rule=verdict.rule, reason=verdict.reason,
+        suggestion=verdict.suggestion, device=CPU if part is None else verdict.engine,
+        partition=None if part is None else part.id,
+    )  # fmt: skip

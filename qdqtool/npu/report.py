@@ -13,6 +13,7 @@ from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
 from qdqtool.npu.memory import MemoryPlan
 from qdqtool.npu.shares import NodeReport, Refusal, Shares, group_of
+from qdqtool.record.record import NOTHING, Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +181,7 @@ class Analysis(Shares):
         known_errors: errors among ``findings`` that the baseline has too.
         memory: what it needs of the target's memory; None where nobody asked.
         missing_files: files of external data that are not there → how many tensors of the model lie there.
+        record: of the nodes and the whole the same as a record.
     """
 
     target: str
@@ -197,6 +199,7 @@ class Analysis(Shares):
     known_errors: int = 0
     memory: MemoryPlan | None = None
     missing_files: Mapping[str, int] = field(default_factory=dict)
+    record: Record = NOTHING
 
     @property
     def verdict(self) -> VerdictKind:
@@ -248,4 +251,5 @@ class Analysis(Shares):
             "failures": list(self.failures),
             **({} if self.memory is None else {"memory": self.memory.to_json()}),
             **self._missing(),
+            **self.record.as_key(),
         }

@@ -11,6 +11,8 @@ from qdq_passes.numerics.agreement import Agreement
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.npu.estimated import Estimate
+from qdqtool.npu.shares import group_of
+from qdqtool.record.record import NOTHING, NodeRecord, Record
 
 #: Who tells where the nodes run: onnxruntime's assignment info, or our partitioner where onnxruntime does not.
 PlacementSource = Literal["onnxruntime", "partitioner"]
@@ -51,52 +53,18 @@ class OutputFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacedNode:
-    """An operator and where it runs.
-
-    Args:
-        name: of the operator; empty where onnxruntime does not tell it.
-        op: its operator.
-        device: an engine of the target, a provider's name, or ``"CPU"``.
-        partition: number of what it is handed over with; None on the CPU.
-        reason: why it runs there, where something is to be said.
-        suggestion: what would bring it onto the NPU.
-        rule: what leaves it to the CPU: the rule, with the operator unless the rule looks at what stands around it; may be empty.
-    """
-
-    name: str
-    op: str
-    device: str
-    partition: int | None = None
-    reason: str = ""
-    suggestion: str = ""
-    rule: str = ""
-
-    @property
-    def why(self) -> str:
-        """Reason and suggestion in one line."""
-        return f"{self.reason}; {self.suggestion}" if self.suggestion else self.reason or "-"
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready: the fields by their names."""
-        return {
-            "name": self.name, "op": self.op, "device": self.device, "partition": self.partition, "reason": self.reason,
-            "suggestion": self.suggestion,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
 class Placement:
     """Where the operators run; QuantizeLinear, DequantizeLinear and constants are not counted.
 
     Args:
         source: who says so.
-        nodes: in the order of the model where it is known.
+        nodes: in the order of the model where it is known; without a name where onnxruntime does not tell it. ``device`` is an
+            engine of the target, a provider's name, or ``"CPU"``.
         partitions: how many pieces were handed to the NPU.
     """
 
     source: PlacementSource
-    nodes: tuple[PlacedNode, ...]
+    nodes: tuple[NodeRecord, ...]
     partitions: int
 
     @property
@@ -109,12 +77,13 @@ class Placement:
         """Operators on the CPU."""
         return len(self.nodes) - self.npu_nodes
 
-    def reasons(self) -> list[list[PlacedNode]]:
+    def reasons(self) -> list[list[NodeRecord]]:
         """The operators on the CPU by rule, those without one by their words; the most frequent first."""
-        groups: dict[str, list[PlacedNode]] = {}
+        groups: dict[str, list[NodeRecord]] = {}
         for node in self.nodes:
             if node.partition is None:
-                groups.setdefault(node.rule or node.reason, []).append(node)
+                key = " ".join(group_of(node.op, node.rule)) if node.rule and node.reason else node.reason
+                groups.setdefault(key, []).append(node)
         return sorted(groups.values(), key=lambda nodes: -len(nodes))
 
     def to_json(self) -> dict[str, Any]:
@@ -124,8 +93,14 @@ class Placement:
             "npu_nodes": self.npu_nodes,
             "cpu_nodes": self.cpu_nodes,
             "partitions": self.partitions,
-            "nodes": [node.to_json() for node in self.nodes],
-        }
+            "nodes": [
+                {
+                    "name": node.name, "op": node.op, "device": node.device, "partition": node.partition,
+                    "reason": node.reason, "suggestion": node.suggestion,
+                }
+                for node in self.nodes
+            ],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +121,7 @@ class Simulation:
         notes: what was left out, and why.
         values: the outputs of the NPU, one array a sample; empty unless they were kept.
         chip_time: what a run takes on a chip, as `estimate` says it; None where nobody asked.
+        record: where nodes ran and why, their bytes, their times on a chip; noise at the outputs where the float model is known.
     """
 
     target: str
@@ -161,6 +137,7 @@ class Simulation:
     notes: tuple[str, ...] = ()
     values: Mapping[str, list[Array]] = field(default_factory=dict)
     chip_time: Mapping[str, Any] | None = None
+    record: Record = NOTHING
 
     @property
     def wall_s(self) -> float | None:
@@ -194,4 +171,5 @@ class Simulation:
             "wall_s": self.wall_s,
             "seconds": {key: sum(runs) for key, runs in self.seconds.items()},
             "notes": list(self.notes),
+            **self.record.as_key(),
         }

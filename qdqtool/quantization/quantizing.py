@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -36,6 +36,7 @@ from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.reports import TensorReport, constants_of, grouped, tensor_reports
+from qdqtool.record.moves import EncodingWatch
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.targets.remedies import REPLACED
 
@@ -65,6 +66,7 @@ class Quantization:
         passes: report of each pass.
         seconds: wall time, calibration included.
         statistics: what was seen of the layers' inputs; None where no pass reads it.
+        watch: who chose and moved encodings.
     """
 
     model: ir.Model
@@ -82,6 +84,7 @@ class Quantization:
     passes: tuple[PassReport, ...]
     seconds: float
     statistics: Statistics | None = None
+    watch: EncodingWatch = field(default_factory=EncodingWatch)
 
     @property
     def changes(self) -> list[Change]:
@@ -140,7 +143,8 @@ def quantize_model(
         ModelError: a tensor holds NaN or Inf; the message says how to leave it float.
     """
     start = time.perf_counter()
-    hooks = (*hooks, VerifyEach())
+    watch = EncodingWatch()
+    hooks = (*hooks, watch, VerifyEach())
     plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
     calibrator, recovering = replace(calibrator or Calibrator()), recovering or Recovering()
     recovered = recovering.recover(
@@ -180,6 +184,7 @@ def quantize_model(
         passes=passes,
         seconds=time.perf_counter() - start,
         statistics=recovering.statistics,
+        watch=watch,
     )
 
 

@@ -5,6 +5,7 @@ Verbs fill in what they know, and `merged` puts that together: what a later reco
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
@@ -217,6 +218,10 @@ class Record:
             "tensors": [_json(one) for one in self.tensors], "nodes": [_json(one) for one in self.nodes],
         }  # fmt: skip
 
+    def as_key(self) -> dict[str, Any]:
+        """``record`` of the JSON of a result: nothing where nothing is known."""
+        return {} if self == NOTHING else {"record": self.to_json()}
+
     @classmethod
     def from_json(cls, data: object) -> Record:
         """Read the form that `to_json` writes. What is missing is not known; ``causes`` follow from the prices and are not read.
@@ -238,6 +243,8 @@ class Record:
         return found
 
 
+#: The record of who knows nothing.
+NOTHING = Record()
 #: Keys of the JSON form that no field is read from.
 DERIVED = ("version", "causes")
 
@@ -274,7 +281,8 @@ def _json(one: TensorRecord | NodeRecord | Whole) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
 
 
-_R = TypeVar("_R", TensorRecord, NodeRecord)
+_R = TypeVar("_R", TensorRecord, NodeRecord, Whole)
+_N = TypeVar("_N", TensorRecord, NodeRecord)
 
 
 def merged(records: Iterable[Record]) -> Record:
@@ -293,8 +301,20 @@ def merged(records: Iterable[Record]) -> Record:
         noise=told.noise,
         samples=told.samples,
         model=next((record.model for record in reversed(listed) if record.model), ""),
-        whole=Whole(**{name: value for record in listed for name, value in _known(record.whole).items()}),
+        whole=functools.reduce(_joined, (record.whole for record in listed), Whole()),
     )
+
+
+#: Fields that say something together: who knows one of them knows all, and none stays of who knew them before.
+TOGETHER: Mapping[type, tuple[tuple[str, ...], ...]] = {
+    TensorRecord: (("low", "high", "histogram"),),
+    NodeRecord: (
+        ("verdict", "rule", "reason", "suggestion", "device", "partition"), ("us", "low_us", "high_us", "limit")
+    ),
+    Whole: (
+        ("target", "operators", "npu_operators", "macs", "npu_macs"), ("chip", "stack", "us", "low_us", "high_us", "notes")
+    ),
+}  # fmt: skip
 
 
 def _without_prices(record: Record) -> Record:
@@ -303,9 +323,17 @@ def _without_prices(record: Record) -> Record:
     return dataclasses.replace(record, tensors=tensors, nodes=nodes)
 
 
-def _merged(parts: Iterable[_R]) -> tuple[_R, ...]:
-    found: dict[str, _R] = {}
+def _merged(parts: Iterable[_N]) -> tuple[_N, ...]:
+    found: dict[str, _N] = {}
     for one in parts:
         before = found.get(one.name)
-        found[one.name] = one if before is None else dataclasses.replace(before, **_known(one))
+        found[one.name] = one if before is None else _joined(before, one)
     return tuple(found.values())
+
+
+def _joined(before: _R, later: _R) -> _R:
+    known = _known(later)
+    for group in TOGETHER[type(later)]:
+        if not known.keys().isdisjoint(group):
+            known |= {name: getattr(later, name) for name in group}
+    return dataclasses.replace(before, **known)

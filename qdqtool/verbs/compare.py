@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from qdq_passes.errors import UsageError
@@ -90,6 +90,7 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
         from qdqtool.io.files.dumps import dumps_in
         from qdqtool.io.files.progress import pass_on, stage
         from qdqtool.io.models.load import load
+        from qdqtool.verbs.work.records import comparison_record
         from qdqtool.verbs.work.texts import with_texts
 
         self._refuse_mixed()
@@ -120,7 +121,7 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
                 first, second, feeds, per_slice=self.per_slice, tensors=self.tensors, threads=self.jobs, progress=ticks
             )
         pass_on([*feeds.warnings, *found.warnings], self.warn)
-        return found
+        return replace(found, record=comparison_record(found, first if second is None else second))
 
     def _refuse_mixed(self) -> None:
         """Refuse options that say nothing together.

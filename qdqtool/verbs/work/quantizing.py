@@ -35,9 +35,11 @@ from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
+from qdqtool.record.record import Record, merged
 from qdqtool.search.recipe import Recipe
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.work.fitting import fitted, too_little
+from qdqtool.verbs.work.records import comparison_record, quantization_record
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
@@ -71,6 +73,12 @@ class Quantized:
         done = self.quantization
         inputs = {RANGES: done.ranges.sha256} | ({STATISTICS: done.statistics.sha256} if done.statistics else {})
         return provenance_of(str(done.plan.pipeline), self.source_sha256, inputs)
+
+    @property
+    def record(self) -> Record:
+        """What is known of its tensors and nodes."""
+        known = [quantization_record(self.quantization)]
+        return merged(known if self.comparison is None else [*known, comparison_record(self.comparison, self.model)])
 
     @property
     def why_large(self) -> str:
@@ -134,7 +142,13 @@ def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
         entry = None if asked.no_provenance else result.provenance
         save(work, asked.output, overwrite=asked.overwrite, provenance=entry, copy_data=asked.copy_data)
     if asked.report is not None:
-        write_json(asked.report, kind="quantization", version=1, payload=result.to_json(), overwrite=asked.overwrite)
+        write_json(
+            asked.report,
+            kind="quantization",
+            version=1,
+            payload={**result.to_json(), **result.record.as_key()},
+            overwrite=asked.overwrite,
+        )
     return result
 
 

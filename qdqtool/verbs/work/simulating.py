@@ -32,10 +32,12 @@ from qdqtool.npu.programs import is_context
 from qdqtool.npu.runs import Runs
 from qdqtool.npu.simulated import Placement, Simulation
 from qdqtool.npu.trace import trace as trace_of
+from qdqtool.record.record import NOTHING
 from qdqtool.runtime.plugin import assignment
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-from qdqtool.verbs.work.chip_times import chip_time
+from qdqtool.verbs.work.chip_times import estimated_on_chip
+from qdqtool.verbs.work.records import graph_record, simulation_record
 
 if TYPE_CHECKING:
     from qdqtool.verbs.npu.simulate import Simulate
@@ -52,7 +54,7 @@ def simulated(asked: Simulate) -> Simulation:
     if not foreign:
         target = _one("target", None if target is None else os.fspath(target), options)
         boundary = boundary_of(_one("boundary", boundary, options))
-    on_chip, work = asked.is_on_chip, _named(asked.model, asked.warn)
+    work = _named(asked.model, asked.warn)
     compiled = any(is_context(node) for node in work.graph)
     if any(node.domain == DOMAIN for node in work.graph):
         hint = "give the model that it was lowered from, or what `qdqtool compile` makes of that"
@@ -86,10 +88,14 @@ def simulated(asked: Simulate) -> Simulation:
     if compiled and source is None:
         notes.append("a compiled model says nothing of what it was made from: --against QDQ compares it with that")
     result = runs.result(figures, target=name, placement=placement, estimate=found, notes=notes)
-    if on_chip and source is not None:
+    time = None
+    if source is not None:
         cpu = [] if found is None else [node.name for node in found.nodes if node.partition is None]
         parts = 0 if found is None else len(found.partitions)
-        result = replace(result, chip_time=chip_time(source, asked, on_cpu=cpu, crossings=parts))
+        time = estimated_on_chip(source, asked, on_cpu=cpu, crossings=parts)
+    graph = NOTHING if source is None else graph_record(source)
+    record = simulation_record(result, graph, time, is_float_given=asked.float_model is not None)
+    result = replace(result, chip_time=None if time is None else time.to_json(), record=record)
     if asked.trace is not None and found is not None:
         written = json.dumps(trace_of(found, result.chip_time), allow_nan=False, ensure_ascii=False)
         write_whole(asked.trace, written.encode(), overwrite=asked.overwrite)
