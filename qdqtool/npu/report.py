@@ -13,7 +13,7 @@ from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
 from qdqtool.npu.memory import MemoryPlan
 from qdqtool.npu.shares import NodeReport, Refusal, Shares, group_of
-from qdqtool.record.record import NOTHING, Record
+from qdqtool.record.record import NodeRecord, Record, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,6 @@ class Analysis(Shares):
         known_errors: errors among ``findings`` that the baseline has too.
         memory: what it needs of the target's memory; None where nobody asked.
         missing_files: files of external data that are not there → how many tensors of the model lie there.
-        record: of the nodes and the whole the same as a record.
     """
 
     target: str
@@ -199,7 +198,6 @@ class Analysis(Shares):
     known_errors: int = 0
     memory: MemoryPlan | None = None
     missing_files: Mapping[str, int] = field(default_factory=dict)
-    record: Record = NOTHING
 
     @property
     def verdict(self) -> VerdictKind:
@@ -211,6 +209,24 @@ class Analysis(Shares):
     def boundary_bytes(self) -> int:
         """Bytes that cross the edges of partitions in one inference, each time they do."""
         return sum(partition.boundary_bytes for partition in self.partitions)
+
+    @property
+    def record(self) -> Record:
+        """Who runs each node but the pairs, by which rule and why; how much is on the NPU."""
+        nodes = tuple(
+            NodeRecord(
+                name=node.name, op=node.op, verdict=(place := node.placement).verdict, rule=place.rule, device=place.device,
+                reason=place.reason or ("" if node.is_npu else place.rule), suggestion=place.suggestion,
+                partition=place.partition,
+            )
+            for node in self.nodes
+            if node.kind != "pair"
+        )  # fmt: skip
+        whole = Whole(
+            target=self.target, operators=self.compute_nodes, npu_operators=self.npu_compute_nodes, macs=self.macs,
+            npu_macs=self.npu_macs,
+        )  # fmt: skip
+        return Record(nodes=nodes, whole=whole)
 
     def reasons(self) -> list[Reason]:
         """Why operators are not computed on integers by the NPU: the worst verdict first, of each the most frequent reason; what
@@ -251,5 +267,5 @@ class Analysis(Shares):
             "failures": list(self.failures),
             **({} if self.memory is None else {"memory": self.memory.to_json()}),
             **self._missing(),
-            **self.record.as_key(),
+            "record": self.record.to_json(),
         }

@@ -122,7 +122,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
             found.append(("SQNR of all outputs", _db(total)))
         found += [(f"SQNR of {name}", _db(noise)) for name, noise in list(record.noise.items())[:8]]
         found.append(("samples", str(record.samples)))
-    found.append(("quantized tensors", str(len(record.tensors))))
+    found.append(("quantized tensors", str(sum(not one.excluded for one in record.tensors))))
     if whole.target and whole.operators:
         share = 100 * (whole.npu_operators or 0) / whole.operators
         found.append(

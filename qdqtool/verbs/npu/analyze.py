@@ -92,7 +92,6 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdqtool.npu.memory import graph_memory, plan_of
         from qdqtool.npu.trying import with_trials
         from qdqtool.targets.loading import load_target
-        from qdqtool.verbs.work.records import analysis_record
 
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
@@ -127,7 +126,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
                 annotations=True,
                 copy_data=self.copy_data,
             )
-        return dataclasses.replace(found, record=analysis_record(found))
+        return found
 
 
 analyze = function_of(Analyze)

@@ -161,21 +161,8 @@ def _compared(found: Comparison | LocalComparison | DumpComparison) -> Iterable[
 
 
 def analysis_record(found: Analysis) -> Record:
-    """Who runs each node but the pairs, by which rule and why; how much is on the NPU."""
-    nodes = tuple(
-        NodeRecord(
-            name=node.name, op=node.op, verdict=(place := node.placement).verdict, rule=place.rule, device=place.device,
-            reason=place.reason or ("" if node.is_npu else place.rule), suggestion=place.suggestion,
-            partition=place.partition,
-        )
-        for node in found.nodes
-        if node.kind != "pair"
-    )  # fmt: skip
-    whole = Whole(
-        target=found.target, operators=found.compute_nodes, npu_operators=found.npu_compute_nodes, macs=found.macs,
-        npu_macs=found.npu_macs,
-    )  # fmt: skip
-    return Record(nodes=nodes, whole=whole)
+    """What a target makes of each node but the pairs."""
+    return found.record
 
 
 def simulation_record(found: Simulation, graph: Record, time: Estimated | None, *, is_float_given: bool) -> Record:
