@@ -17,8 +17,10 @@ from qdqtool.io.files.text_table import EXACT, TextTable, megabytes, plural
 from qdqtool.npu.analyzing import too_little
 from qdqtool.npu.report import Analysis
 from qdqtool.npu.simulated import Simulation
+from qdqtool.record.record import Record, merged
 from qdqtool.verbs.check import Checked
 from qdqtool.verbs.work.quantizing import Quantized
+from qdqtool.verbs.work.records import comparison_record
 
 #: The report as an artifact.
 KIND, VERSION = "deployment", 1
@@ -152,8 +154,15 @@ class Deployment:
         """The outputs, worst first."""
         return sorted(self.comparison.outputs, key=lambda output: worst_first(output.agreement.sqnr_db))
 
+    @property
+    def record(self) -> Record:
+        """What the steps know of tensors and nodes; the noise is the comparison's, which runs the most samples."""
+        compared = comparison_record(self.comparison, self.quantized.model)
+        ran = [] if self.simulation is None else [self.simulation.record]
+        return merged([self.quantized.record, self.analysis.record, *ran, compared])
+
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready; the keys of the report."""
+        """JSON-ready; the keys of the report. There is one ``record``, of all steps."""
         judged = self.judged
         return {
             "folder": self.folder,
@@ -174,9 +183,10 @@ class Deployment:
             "cleaning": self.cleaning,
             "quantization": self.quantized.to_json(),
             "check": self.checked.to_json(),
-            "analysis": self.analysis.to_json(),
+            "analysis": _beside(self.analysis.to_json()),
             "comparison": self.comparison.to_json(),
-            "simulation": None if self.simulation is None else self.simulation.to_json(),
+            "simulation": None if self.simulation is None else _beside(self.simulation.to_json()),
+            "record": self.record.to_json(),
             "commands": list(self.commands),
             "files": sorted(self.files),
             "seconds": {step: round(seconds, 3) for step, seconds in self.seconds.items()},
@@ -254,6 +264,11 @@ class Deployment:
         )
         yield Section(title="", columns=("file", "size", "what it is"), rows=rows)
         yield from (Section(title=f"failed: {text}") for text in self.missed)
+
+
+def _beside(data: dict[str, Any]) -> dict[str, Any]:
+    """The JSON of a step beside the record of all."""
+    return {key: value for key, value in data.items() if key != "record"}
 
 
 def written(found: Deployment, made: str) -> Deployment:

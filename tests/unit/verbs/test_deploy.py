@@ -15,6 +15,7 @@ from qdq_passes.errors import UsageError
 
 import qdqtool
 from qdqtool.cli.main import run
+from qdqtool.record.record import Record
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal, told
@@ -48,6 +49,22 @@ def test_the_folder(folder: Path) -> None:
     assert re.search(r"on the NPU +19 of 19 operators, 100.0 % of the MACs, 1 partition", summary)
     assert re.search(r"size +[\d.]+ KiB → [\d.]+ KiB: weights stay float behind their pairs", summary)
     assert "failed" not in summary
+
+
+def test_the_steps_fill_one_record(folder: Path) -> None:
+    found = report(folder)
+    record = Record.from_json(found["record"])
+    assert not any("record" in found[step] for step in ("quantization", "analysis", "comparison", "simulation"))
+    db = found["comparison"]["outputs"]["logits"]["sqnr_db"]
+    assert record.noise["logits"] == pytest.approx(10 ** (-db / 10))
+    assert (record.samples, record.whole.target) == (found["comparison"]["samples"], "vitis_xint8")
+    conv = next(node for node in record.nodes if node.name == "/stem/conv")
+    assert (conv.device, conv.verdict) == ("DPU", "npu-int")
+    assert conv.bytes is not None
+    pool = next(one for one in record.tensors if one.name == "/head/pool_output_0")
+    assert [move.by for move in pool.moved] == ["annotate-encodings", "refine-positions"]
+    assert pool.low is not None
+    assert pool.whole_db is not None
 
 
 def test_the_commands_make_the_same_files(folder: Path, tmp_path: Path) -> None:
