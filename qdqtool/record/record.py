@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
@@ -13,6 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.numerics.documents import typed
 from qdq_passes.numerics.encoding import Encoding
+
+from qdqtool.io.files.artifacts import read_document
 
 #: Of the JSON form; another number where a field changes its meaning or goes.
 VERSION = 1
@@ -241,6 +244,19 @@ class Record:
         except ValueError as error:
             raise ModelError(f"the record cannot be read: {error}", hint="write it again") from error
         return found
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Record:
+        """The record in a JSON file: what a command wrote that has one under ``record``, or one by itself.
+
+        Raises:
+            ModelError: no such file, no JSON, or no record that can be read.
+        """
+        document = read_document(path)
+        try:
+            return cls.from_json(document.get("record", document) if isinstance(document, dict) else document)
+        except ModelError as error:
+            raise ModelError(error.message, where=os.fspath(path), hint=error.hint) from error
 
 
 #: The record of who knows nothing.

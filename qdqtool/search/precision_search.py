@@ -1,8 +1,9 @@
 """The search for mixed precision: the cheapest raise of some nodes out of 8 bit that holds a bound, found on the real model.
 
-1. Sensitivity: every group (`qdqtool.search.node_groups`) quantized alone, and every candidate raised alone: a group in each
-   precision that the target takes, and sets that do not multiply (the tail behind the last layers, what lies between two layers,
-   all of one operator type). Of floating point types only the first is tried with which everything together holds the bound.
+1. Sensitivity: every group (`qdqtool.search.node_groups`) quantized alone, or its prices in a record of the plain quantization;
+   and every candidate raised alone: a group in each precision that the target takes, and sets that do not multiply (the tail
+   behind the last layers, what lies between two layers, all of one operator type). Of floating point types only the first is
+   tried with which everything together holds the bound.
 2. From the plain quantization on the candidates are raised, the most harm a cost first, and the model is measured again after
    each, until the bound holds.
 3. What turns out unnecessary is lowered again, one by one and several together, and what lies between raised nodes is raised
@@ -21,6 +22,7 @@ from qdq_passes.numerics.agreement import worst_first
 
 from qdqtool.io.files.progress import StageProgress
 from qdqtool.io.files.progress import stage as in_stage
+from qdqtool.record.record import Record
 from qdqtool.search.allowed_precisions import Allowed
 from qdqtool.search.measuring import Measurements, Setting
 from qdqtool.search.metrics import Metric
@@ -58,6 +60,7 @@ class Search:
         bound: what the figure must reach.
         precisions: what nodes may be raised to, cheapest first.
         allowed: of these, what the target takes of each group.
+        record: with the prices of the plain quantization; None to measure what each group does by itself.
         progress: called with (stage, variants done, their number).
     """
 
@@ -67,6 +70,7 @@ class Search:
     bound: float
     precisions: Sequence[str]
     allowed: Allowed
+    record: Record | None = None
     progress: StageProgress | None = None
 
     def __post_init__(self) -> None:
@@ -163,7 +167,7 @@ class Search:
 
     def _in_order(self, plain: Found, candidates: list[_Candidate]) -> list[_Candidate]:
         """``candidates`` that promise anything, the best bargain first; equals stay in the order of the graph."""
-        harm = self._harms()
+        harm = self._harms() if self.record is None else self._told(self.record, self._noise(plain))
         singles = self._measure([candidate.on({}) for candidate in candidates], "measuring")
         everything = sum(plain.measured.cost.macs.values()) or 1
         bargains: dict[_Candidate, float] = {}
@@ -184,6 +188,18 @@ class Search:
         return {
             name: 0.0 if found.reason else max(0.0, self._noise_of(found.figure) - base)
             for name, found in zip(self._groups, alone, strict=True)
+        }
+
+    def _told(self, record: Record, noise: float) -> dict[str, float]:
+        """The same from the prices of ``record``: of what the plain quantization costs, the share of each group."""
+        prices: dict[str, float] = {}
+        for name, price in [*((t.node, t.price) for t in record.tensors), *((n.name, n.price) for n in record.nodes)]:
+            prices[name] = prices.get(name, 0.0) + sum(price.values())
+        total = sum(prices.values()) or 1.0
+        lost = max(0.0, noise - self._noise_of(self.setting.floating))
+        return {
+            name: lost * sum(prices.get(node, 0.0) for node in group.nodes) / total
+            for name, group in self._groups.items()
         }
 
     def _noise(self, found: Found) -> float:

@@ -18,6 +18,7 @@ from qdqtool.verbs.verb import Verb, function_of
 if TYPE_CHECKING:
     from qdqtool.io.feeds.feeds import FeedSpec
     from qdqtool.io.models.working import ModelOrPath
+    from qdqtool.record.record import Record
     from qdqtool.search.measuring import Setting
     from qdqtool.search.mixed_precision import Mixed
     from qdqtool.search.recipe import OptionValue, Recipe
@@ -71,6 +72,10 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         "What nodes may be raised to: int16, fp16, bf16, float; of these what --target takes of a node.",
         value="T,T", shown=",".join(TYPES), read=_words,
     )  # fmt: skip
+    explained: Record | Path | None = option(
+        None, "What `explain --json-out` found of the plain quantization: its prices say what hurts, without a run a node.",
+        value="FILE", use="read", recipe=False,
+    )  # fmt: skip
     recipe: Path | None = option(
         None, "Write what `quantize --recipe` replays to the same bytes.", value="FILE", use="file"
     )
@@ -88,7 +93,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         from qdqtool.search.measuring import Measurements
         from qdqtool.search.node_groups import node_groups
         from qdqtool.search.precision_search import Search
-        from qdqtool.verbs.work.searching import begin, chip_of, close_journal, open_journal
+        from qdqtool.verbs.work.searching import begin, chip_of, close_journal, open_journal, priced_record
         from qdqtool.workers.cluster import open_workers
 
         bound = self._bound()
@@ -108,6 +113,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
                 bound=bound,
                 precisions=precisions,
                 allowed=allowed_precisions(setting.baseline, raisable, precisions, chip_of(self)),
+                record=None if self.explained is None else priced_record(self.explained, raisable),
                 progress=self.progress,
             ).run()
         made = self._recipe(found, setting, fingerprint)

@@ -20,8 +20,10 @@ from qdqtool.io.files.progress import pass_on, stage
 from qdqtool.io.models.working import ModelOrPath
 from qdqtool.quantization.calibrating import sqnr_samples
 from qdqtool.quantization.recovery import Recovering
+from qdqtool.record.record import Record
 from qdqtool.search.measuring import Setting, set_up
 from qdqtool.search.metrics import Metric, open_metric
+from qdqtool.search.node_groups import NodeGroup
 from qdqtool.search.precision_cost import Prices
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
@@ -79,6 +81,27 @@ def begin(
 def chip_of(asked: Search) -> Target | None:
     """The target."""
     return load_target(asked.target) if asked.target else None
+
+
+def priced_record(given: Record | str | os.PathLike[str], groups: Sequence[NodeGroup]) -> Record:
+    """The record that is given, which says what nodes of ``groups`` cost.
+
+    Raises:
+        UsageError: it does not.
+        ModelError: the file has no record that can be read.
+    """
+    found = given if isinstance(given, Record) else Record.read(given)
+    where = None if isinstance(given, Record) else os.fspath(given)
+    priced = {one.node for one in found.tensors if one.price} | {one.name for one in found.nodes if one.price}
+    if not priced:
+        raise UsageError(
+            "the record has no prices", where=where, hint="`explain QUANTIZED --data D --json-out FILE` finds them"
+        )
+    if priced.isdisjoint(name for group in groups for name in group.nodes):
+        raise UsageError(
+            "the record is of another model", where=where, hint="explain the plain quantization of this one"
+        )
+    return found
 
 
 def open_journal(

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 
 import qdqtool
 from qdqtool import api
+from qdqtool.record.record import NodeRecord, Record
 from qdqtool.runtime.session import open_session
 from qdqtool.search.recipe import Recipe
 from tests.cases import search_metrics
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
 from tests.dial import sized
-from tests.golden_messages.refusal import told
+from tests.golden_messages.refusal import refusal, told
 
 DETECTOR, SCENES, JUDGED = (str(SAMPLES / n) for n in ("detector.onnx", "detector_calib.npz", "detector_test.npz"))
 MAP = f"{search_metrics.__file__}:mean_average_precision"
@@ -47,6 +49,31 @@ def test_digits_within_a_bound_and_replayed(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
     compared = api.compare(DIGITS, str(tmp_path / "m.onnx"), CALIB, samples=16, tensors=[])
     assert round(compared.min_sqnr or 0, 6) == chosen["figure"], "the search measured what was written"
+
+
+def test_prices_of_a_record_stand_for_a_run_of_each_node(tmp_path: Path) -> None:
+    """The same is chosen, with as many fewer measurements as there are groups of nodes."""
+    explained, plain = tmp_path / "explained.json", tmp_path / "q.onnx"
+    cli("quantize", DIGITS, "--data", CALIB, "-o", plain)
+    cli("explain", plain, "--data", CALIB, "--float", DIGITS, "--samples", "16", "--json-out", explained)
+    alone = search(tmp_path, "--min-sqnr", "34", "--resume", str(tmp_path / "alone"))
+    told_ = search(
+        tmp_path, "--min-sqnr", "34", "--resume", str(tmp_path / "told"), "--explained", str(explained), name="t"
+    )
+    assert told_["chosen"] == alone["chosen"]
+    counts = [len((tmp_path / name).read_text().splitlines()) for name in ("told", "alone")]
+    assert counts[0] <= counts[1] - 8, "of 10 groups the figures of two are those of other points"
+
+
+def test_a_record_that_tells_no_prices_of_the_model_is_refused(tmp_path: Path) -> None:
+    unpriced = api.analyze(DIGITS, target="generic_int8").record
+    other = Record(nodes=(NodeRecord(name="elsewhere", price={"operator": 1.0}),), noise={"y": 1.0})
+    for record in (unpriced, other):
+        with refusal(UsageError):
+            api.mixed_precision(DIGITS, data=CALIB, min_sqnr=34.0, explained=record)
+    (tmp_path / "no.json").write_text('{"record": {"version": 1, "speed": 2}}')
+    with refusal(ModelError):
+        api.mixed_precision(DIGITS, data=CALIB, min_sqnr=34.0, explained=tmp_path / "no.json")
 
 
 def test_a_bound_that_holds_already_raises_nothing(tmp_path: Path) -> None:
