@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
@@ -17,7 +18,7 @@ from qdqtool.record.record import Moved
 
 
 class EncodingWatch(QuietHook):
-    """Notes every encoding that a pass chooses or moves, with the rule that it tells."""
+    """Notes every encoding that a pass chooses or moves, with the rule that it tells; of very many scales their form alone."""
 
     def __init__(self) -> None:
         self._last: dict[str, Encoding] = {}
@@ -28,9 +29,9 @@ class EncodingWatch(QuietHook):
         because = {change.where: change.because for change in changes if not change.is_skip}
         if not because:
             return
-        for name, encoding in encodings_of(model).items():
-            before = self._last.get(name)
-            if before != encoding:
+        for name, found in encodings_of(model).items():
+            before, encoding = self._last.get(name), _outlined(found)
+            if before is None or not _is_same(before, encoding):
                 move = (type(pass_).name(), because.get(name, ""), before, encoding)
                 self._moves.setdefault(name, []).append(move)
                 self._last[name] = encoding
@@ -44,6 +45,21 @@ class EncodingWatch(QuietHook):
             )
             for name in names
         }
+
+
+def _outlined(encoding: Encoding) -> Encoding:
+    """``encoding`` without its numbers where these are very many: who keeps them keeps the weights that they come from."""
+    if not isinstance(encoding.scale, Numbers):
+        return encoding
+    count = len(encoding.scale)
+    return dataclasses.replace(encoding, scale=Numbers.same(count, 1), zero_point=Numbers.same(count, 0))
+
+
+def _is_same(one: Encoding, other: Encoding) -> bool:
+    """Of such outlines the numbers are not looked at."""
+    if isinstance(one.scale, Numbers) and isinstance(other.scale, Numbers):
+        return all(getattr(one, name) == getattr(other, name) for name in ("dtype", "shape", "axis", "block_size"))
+    return one == other
 
 
 def encodings_of(model: ir.Model) -> dict[str, Encoding]:

@@ -69,7 +69,7 @@ class TensorRecord:
         name: of the float value.
         kind: ``activation``, ``weight`` or ``bias``.
         node: that writes the activation, or reads the constant.
-        encoding: as JSON, see `Encoding.to_json`.
+        encoding: as JSON, see `Encoding.to_json`; None also where `quantize` or `compare` meet very many scales (2^14).
         low: smallest value seen, in the tensor's unit.
         high: largest.
         histogram: of the values.
