@@ -30,10 +30,12 @@ from qdqtool.quantization.quantizing import Quantization, prepare, quantize_mode
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
 from qdqtool.quantization.shared_tensors import disagreements, share_names, with_one_mask
+from qdqtool.record.record import Record
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.work.folder_calibration import calibrate_folder, needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
+from qdqtool.verbs.work.records import quantization_record
 from qdqtool.verbs.work.token_ids import texts_of
 from qdqtool.workers.cluster import open_workers
 
@@ -63,6 +65,11 @@ class QuantizedFolder(Quantized):
     def ranges(self) -> Ranges:
         """What all graphs share."""
         return self.quantization.ranges
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """Graph → what is known of its tensors and nodes."""
+        return {name: quantization_record(done) for name, done in self.graphs.items()}
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: the keys of `quantize`, counts of all graphs together; then the same per graph."""
@@ -136,7 +143,9 @@ def quantized_folder(asked: Quantize) -> QuantizedFolder:
         graphs=graphs_done, kv_cache=asked.kv_cache, seconds=time.perf_counter() - start,
     )  # fmt: skip
     if asked.report is not None:
-        write_json(asked.report, kind="quantization", version=1, payload=result.to_json(), overwrite=asked.overwrite)
+        records = {name: record.to_json() for name, record in result.records.items()}
+        payload = {**result.to_json(), "records": records}
+        write_json(asked.report, kind="quantization", version=1, payload=payload, overwrite=asked.overwrite)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from qdq_passes.decoder.look.record import Decoder
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.dump import dump
+from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool import api
@@ -21,6 +23,7 @@ from qdqtool.llm.folder.manifest import StaticModel, read_manifest, verify_folde
 from qdqtool.llm.run.calibration import DECODED, Schedule, Texts, Windows, schedules
 from qdqtool.quantization.calibrating import observed_names
 from qdqtool.quantization.shared_tensors import share_names
+from qdqtool.record.record import Record
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder
 from tests.cases.cli_helpers import SAMPLES, cli
@@ -68,6 +71,20 @@ def encodings(out: Path) -> list[dict[str, object]]:
     """Of each graph: tensor → encoding."""
     parts = [part for each in read_manifest(out).models for part in each.parts]
     return [{pair.tensor: pair.encoding for pair in qdq_pairs(load(out / part.file))} for part in parts]
+
+
+def test_the_report_has_a_record_of_each_graph(tmp_path: Path) -> None:
+    _, out, done = quantized(tmp_path, report=tmp_path / "report.json")
+    written = json.loads((tmp_path / "report.json").read_text("utf-8"))["records"]
+    parts = [part.file for each in read_manifest(out).models for part in each.parts]
+    for file, found in zip(parts, encodings(out), strict=True):
+        record = Record.from_json(written[file])
+        assert record == done.records[file]
+        told = {
+            one.name: None if one.encoding is None else Encoding.from_json(dict(one.encoding)) for one in record.tensors
+        }
+        assert {name: told[name] for name in found} == found
+        assert any(one.moved for one in record.tensors)
 
 
 @pytest.mark.product(cover=("form", "cache"))
