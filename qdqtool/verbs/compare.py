@@ -82,7 +82,7 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
 
         from qdqtool.calibrate.ranges import Ranges
         from qdqtool.calibrate.statistics import Statistics
-        from qdqtool.comparison.cumulative import compare_models
+        from qdqtool.comparison.cumulative import activation_pairs, compare_models
         from qdqtool.comparison.dumps import DIVERGES_DB, compare_dumps
         from qdqtool.comparison.local import compare_local
         from qdqtool.io.feeds.feeds import open_feeds
@@ -121,6 +121,8 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
                 first, second, feeds, per_slice=self.per_slice, tensors=self.tensors, threads=self.jobs, progress=ticks
             )
         pass_on([*feeds.warnings, *found.warnings], self.warn)
+        if activation_pairs(first):  # what differs from a quantized model is no noise of quantization
+            return found
         return replace(found, record=comparison_record(found, first if second is None else second))
 
     def _refuse_mixed(self) -> None:

@@ -15,6 +15,7 @@ from qdq_passes.numerics.encoding import Encoding
 from qdqtool import api
 from qdqtool.comparison.dump_files import mangled, names_of, read_dump
 from qdqtool.io.files.dumps import dumps_in
+from qdqtool.record.record import NOTHING
 from tests.cases.cli_helpers import cli, write
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal, told
@@ -76,6 +77,8 @@ def test_the_first_that_diverges_is_where_the_error_starts(tmp_path: Path) -> No
     data = found.to_json()
     assert data["first_diverging"] == "/a/Abs:0"
     assert list(data["outputs"]) == ["y"]
+    assert found.record.noise == {"y": pytest.approx(1 / np.mean(np.square(made["y"])))}
+    assert {node.name for node in found.record.nodes} == {node.name for node in plain(FLOAT).graph}
     assert api.compare(plain(FLOAT), None, DATA[:1], dumps=tmp_path, min_sqnr=-90).first_diverging is None
 
 
@@ -97,6 +100,7 @@ def test_integers_are_dequantized_by_the_pair_of_b(tmp_path: Path) -> None:
     (tmp_path / "a_Neg_output_0.raw").unlink()
     with_pairs = api.compare(plain(QUANTIZED), None, DATA[:1], dumps=tmp_path)
     assert with_pairs.tensors[0].agreement.lsb == pytest.approx(3), "its own pair tells"
+    assert with_pairs.record == NOTHING, "what differs from a quantized model is no noise of quantization"
     np.save(tmp_path / "y.npy", values(X)["y"])
     without = api.compare(plain(FLOAT), None, DATA[:1], dumps=tmp_path)
     assert without.unmatched == (

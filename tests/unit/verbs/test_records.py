@@ -18,6 +18,8 @@ from qdqtool import api
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.prices.life import lives
 from qdqtool.io.models.load import load
+from qdqtool.page.report_data import PageModel
+from qdqtool.page.report_page import report_page
 from qdqtool.record.record import CAUSES, NOTHING, NodeRecord, Record, TensorRecord, merged
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 
@@ -60,6 +62,18 @@ def test_each_keeps_to_the_schema(records: dict[str, Record], verb: str) -> None
     data = json.loads(json.dumps(record.to_json(), allow_nan=False))
     jsonschema.validate(data, SCHEMA)
     assert Record.from_json(data) == record
+
+
+def test_prices_keep_to_the_schema_and_a_page_is_made_of_the_file(model: Path) -> None:
+    file = model.with_name("explained.json")
+    sampled = ("--data", CALIB, "--samples", SAMPLES, "--worst", "1")
+    cli("explain", model, "--float", DIGITS, *sampled, "--json-out", file)
+    jsonschema.validate(json.loads(file.read_text("utf-8"))["record"], SCHEMA)
+    record = Record.read(file)
+    assert sum(record.causes.values()) == pytest.approx(sum(record.noise.values()))
+    direct = api.explain(str(model), CALIB, float_model=DIGITS, samples=SAMPLES, worst=1).record
+    pages = [report_page([PageModel(label="q", record=one)]) for one in (record, direct)]
+    assert pages[0] == pages[1]
 
 
 def test_they_go_together(records: dict[str, Record]) -> None:
