@@ -35,6 +35,8 @@ def _netron(out: Out, asked: View) -> None:
 
     from qdqtool.overlay.netron_beside import Netron
 
+    if asked.record is not None:
+        raise UsageError("--record needs --overlay", hint="Netron edits nothing; give --overlay type too")
     if len(asked.models) != 1:
         raise UsageError("Netron shows one model", hint="give --overlay changes for several side by side")
     model = os.fspath(asked.models[0])

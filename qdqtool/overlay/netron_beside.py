@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
+from collections.abc import Iterator
+
+from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.models.display import write_for_viewer
@@ -57,9 +61,25 @@ class Netron:
 
         for data_file in write_for_viewer(load(model), self.shown):
             pass_on([f"{data_file} is large: Netron shows no values of its weights"], self._warn)
-        with contextlib.redirect_stdout(sys.stderr):  # older versions talk to stdout
+        with contextlib.redirect_stdout(sys.stderr), listening(port):  # older versions talk to stdout
             self._address = netron.start(self.shown, address=("127.0.0.1", port), browse=browse)
         self.url = "http://{}:{}".format(*self._address)
+
+
+@contextlib.contextmanager
+def listening(port: int) -> Iterator[None]:
+    """Say which port it was where none can be had.
+
+    Raises:
+        UsageError: ``port`` is another's, or not for this user.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        problem = f"port {port} cannot be had ({os.strerror(error.errno)})"
+        raise UsageError(problem, hint="give another --port, or none for a free one") from error
 
 
 def answer_this_machine_alone() -> None:

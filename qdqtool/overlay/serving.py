@@ -6,6 +6,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,7 +16,7 @@ from qdq_passes.errors import QdqError, UsageError
 from qdqtool.io.files.progress import Warn
 from qdqtool.overlay.editing import Chosen
 from qdqtool.overlay.models import Overlay
-from qdqtool.overlay.netron_beside import Netron, answer_this_machine_alone
+from qdqtool.overlay.netron_beside import Netron, answer_this_machine_alone, listening
 from qdqtool.page.report_page import filled, page_file, script_of
 
 PACKAGE = "qdqtool.overlay"
@@ -23,6 +24,8 @@ PACKAGE = "qdqtool.overlay"
 SCRIPTS = ("layout.js", "colours.js", "panes.js", "overlay.js")
 #: Bytes of a request at most.
 LARGEST = 1 << 20
+#: Seconds that an edit which runs is waited for at the end.
+PATIENCE = 30
 
 
 class Server:
@@ -41,11 +44,12 @@ class Server:
         self._overlay, self._folder, self._warn = overlay, folder, warn
         self._key, self._lock = secrets.token_urlsafe(), threading.Lock()
         self._netron: Netron | None = None
-        self._shown = ""
+        self._shown, self._is_stopped = "", False
         self._actions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "/edit": self._edit, "/mend": self._mend, "/undo": self._undo, "/measure": self._measure, "/select": self._select,
         }  # fmt: skip
-        self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        with listening(port):
+            self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
@@ -56,9 +60,12 @@ class Server:
         self._thread.join()
 
     def stop(self) -> None:
-        """Stop serving."""
+        """Stop serving; an edit that runs is waited for, so that its folder can go and its script is whole."""
+        self._is_stopped = True
         self._http.shutdown()
         self._http.server_close()
+        if self._lock.acquire(timeout=PATIENCE):
+            self._lock.release()
         if self._netron is not None:
             self._netron.stop()
 
@@ -83,15 +90,22 @@ class Server:
         if not secrets.compare_digest(key.encode(), self._key.encode()):
             return HTTPStatus.FORBIDDEN, {"error": "the page is of another run of `view`", "hint": "load it again"}
         try:
-            asked = json.loads(body or b"{}")
+            try:
+                asked = json.loads(body or b"{}")
+            except ValueError as error:
+                raise UsageError(f"is no JSON: {error}") from error
             if not isinstance(asked, dict):
                 raise UsageError("the request is no object")
             with self._lock:
+                if self._is_stopped:
+                    raise UsageError("`qdqtool view` was stopped", hint="start it again")
                 return HTTPStatus.OK, action(asked)
         except QdqError as error:
-            return HTTPStatus.BAD_REQUEST, {"error": error.message, "hint": error.hint}
-        except ValueError as error:
-            return HTTPStatus.BAD_REQUEST, {"error": f"is no JSON: {error}"}
+            told = f"{error.where}: {error.message}" if error.where else error.message
+            return HTTPStatus.BAD_REQUEST, {"error": told, "hint": error.hint}
+        except Exception as error:  # noqa: BLE001  (whatever a runtime raises: the page waits for an answer)
+            told, hint = f"{type(error).__name__}: {error}", "load the page again: it shows what was edited"
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": told, "hint": hint}
 
     def _edit(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         names = {name: _texts(asked, name) for name in ("tensors", "nodes", "selectors")}
@@ -157,13 +171,14 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self._say(status, "application/json", json.dumps(found).encode())
 
         def _say(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # a page that was closed before it was answered
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Cache-Control", "no-store")
+                self.send_header("X-Content-Type-Options", "nosniff")
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""

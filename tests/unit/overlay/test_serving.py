@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -104,6 +108,61 @@ def test_no_json_and_too_much(server: Server) -> None:
     connection.close()
 
 
+def test_what_is_refused_names_where(server: Server, overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def undo() -> None:
+        raise UsageError("has the scale inf", where="/stem/q", hint="calibrate again")
+
+    monkeypatch.setattr(overlay, "undo", undo)
+    status, text = ask(server, "POST", "/undo", {}, **{"X-Key": key_of(server)})
+    assert (status, json.loads(text)) == (400, {"error": "/stem/q: has the scale inf", "hint": "calibrate again"})
+
+
+def test_an_error_of_another_kind_is_told(server: Server, overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime raises what it likes; the page is answered."""
+
+    def measure() -> None:
+        raise RuntimeError("node /x is odd")
+
+    monkeypatch.setattr(overlay, "measure", measure)
+    status, text = ask(server, "POST", "/measure", {}, **{"X-Key": key_of(server)})
+    assert (status, json.loads(text)["error"]) == (500, "RuntimeError: node /x is odd")
+
+
+def test_the_end_waits_for_the_edit_that_runs(
+    server: Server, overlay: Overlay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is removed under an edit comes back with it, and a process that ends in an edit may end in a crash."""
+    begun, ended, key = Event(), Event(), key_of(server)
+
+    def undo() -> None:
+        begun.set()
+        time.sleep(0.3)
+        ended.set()
+
+    monkeypatch.setattr(overlay, "undo", undo)
+    edit = Thread(target=lambda: server.answer("/undo", key, b"{}"))
+    edit.start()
+    assert begun.wait(10)
+    server.stop()
+    assert ended.is_set()
+    edit.join()
+    assert server.answer("/undo", key, b"{}")[1]["error"] == "`qdqtool view` was stopped"
+
+
+def test_a_port_that_another_has(int8: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for more in (["--overlay", "type"], []):
+            done = cli("view", int8, "--once", "--port", port, *more, code=2)
+            told = f"port {port} cannot be had (Address already in use); give another --port, or none for a free one"
+            assert done.error == told
+
+
+def test_a_record_needs_a_page(int8: str, tmp_path: Path) -> None:
+    done = cli("view", int8, "--once", "--record", tmp_path / "edits.toml", code=2)
+    assert done.error == "--record needs --overlay; Netron edits nothing; give --overlay type too"
+
+
 def test_netron_shows_the_edited_model(server: Server, overlay: Overlay) -> None:
     status, _ = ask(server, "GET", "/netron")
     assert status == 303
@@ -174,4 +233,14 @@ def test_what_is_advised_after_an_edit_names_no_file_of_ours(int8: str) -> None:
     assert f" {first} --output {int8.replace('.onnx', '_2.onnx')} " in made[1]
     with pytest.raises(UsageError, match="no edit 'set' of nothing was measured"):
         found.mend("nothing", "set")
+    # what was advised before an edit and is made behind it reads what that wrote
+    mends = [(one["n"], edit[0]) for one in found.state()["models"][0]["advice"] for edit in one["edits"]]
+    for name, kind in mends:
+        with suppress(UsageError):
+            found.mend(name, kind)
+    made = [one["command"] for one in found.state()["edits"]]
+    assert len(made) > 2
+    for number, command in enumerate(made[1:], 1):
+        files = [int8.replace(".onnx", f"_{at}.onnx") for at in (number, number + 1)]
+        assert f" {files[0]} --output {files[1]} " in command
     found.close()
