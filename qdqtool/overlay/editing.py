@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,8 @@ from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import literal
 
-from qdqtool.io.files.atomic import refuse_inputs, write_whole
-from qdqtool.io.files.edit_script import NamedInputs, append_script, read_script, refuse_append
+from qdqtool.io.files.atomic import refuse_inputs, refuse_unwritable, write_whole
+from qdqtool.io.files.edit_script import NamedInputs, append_script, read_script
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.files.read import read_text, sha256_of_file
 from qdqtool.options import Field, options_of
@@ -61,7 +62,7 @@ class Chosen:
         """Selectors for ``command``."""
         around = "io:" if command == "qdq remove" else ""
         return (
-            *(f"tensor:{literal(name)}" for name in self.tensors),
+            *(f"tensor:{_glob(name)}" for name in self.tensors),
             *(f"{around}{literal(name)}" for name in self.nodes), *self.selectors,
         )  # fmt: skip
 
@@ -112,10 +113,9 @@ class Editor:
         refuse_inputs(self._script, [model, floats])
         self._states = [_State(path=model, passes=(), inputs={}, script=None)]
         self.edits: list[Edited] = []
+        refuse_unwritable(self._script)
         if os.path.exists(self._script):
             self._go_on()
-        else:
-            refuse_append(self._script, self._digest, {})
 
     @property
     def current(self) -> str:
@@ -159,8 +159,9 @@ class Editor:
             inputs: what they read by name; the float model is bound where there is one.
 
         Raises:
-            UsageError: they cannot be run, or change nothing; then nothing is recorded.
+            UsageError: they cannot be run, or change nothing, or the script was changed; then nothing is recorded.
         """
+        self._refuse_changed()
         before, passes = self._states[-1], pipeline.passes
         files = {name: given.file for name, given in (inputs or {}).items()}
         if "float" in pipeline.needs():
@@ -178,17 +179,33 @@ class Editor:
         """Take the last edit back, in the script too.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is none, or the script was changed.
         """
         if not self.edits:
             raise UsageError("there is no edit to take back")
-        self._states.pop()
-        self.edits.pop()
-        script = self._states[-1].script
+        self._refuse_changed()
+        script = self._states[-2].script
         if script is None:
             os.unlink(self._script)
         else:
             write_whole(self._script, script.encode(), overwrite=True)
+        self._states.pop()
+        self.edits.pop()
+
+    def _refuse_changed(self) -> None:
+        """Refuse to write a script that another wrote or removed since: it would not say what was made.
+
+        Raises:
+            UsageError: it is not as it was left.
+        """
+        there = read_text(self._script) if os.path.exists(self._script) else None
+        if there != self._states[-1].script:
+            problem = "was removed" if there is None else "was changed"
+            raise UsageError(
+                f"{problem} since the last edit",
+                where=self._script,
+                hint="start `view` again, or put it back as it was",
+            )
 
     def _go_on(self) -> None:
         script = read_script(self._script)
@@ -229,15 +246,16 @@ class Editor:
             raise UsageError("that takes the weights of the float model", hint="start `view` with --float FILE")
         return self.floats
 
-    def named(self, command: str, *, is_made: bool) -> str:
+    def named(self, command: str, *, of: str, is_made: bool) -> str:
         """A command about the model as it is, with the names that the files of the printed commands have.
 
         Args:
-            command: that reads `current`.
+            command: that reads ``of``.
+            of: what was `current` when the command was made.
             is_made: it is the next of these, and writes what the one behind it reads.
         """
         words = shlex.split(command)
-        words = [self._source() if word == self.current else word for word in words]
+        words = [self._source() if word == of else word for word in words]
         if is_made and "--output" in words:
             words[words.index("--output") + 1] = self._named(str(len(self.edits) + 1))
         return shlex.join(words)
@@ -273,14 +291,16 @@ class Editor:
     def _shown(self, command: str, verb: PairEditing | Opt) -> str:
         """``verb`` as a command; its files stand beside the model, numbered."""
         output = self._named(str(len(self.edits) + 1))
-        if isinstance(verb, Opt):
-            return command_line(command, replace(verb, model=self._source(), output=output))
-        again = {} if self.record is None else {"record": self.record}
-        return command_line(command, replace(verb, model=self._source(), output=output, **again))  # type: ignore[arg-type]
+        return command_line(command, replace(verb, model=self._source(), output=output))  # type: ignore[arg-type]
 
     def _named(self, what: str) -> str:
         stem, end = os.path.splitext(self.model)
         return f"{stem}_{what}{end}"
+
+
+def _glob(name: str) -> str:
+    """The glob of this name alone; `literal` is for nodes, and may be what ``tensor:`` does not take."""
+    return re.sub(r"[*?[]|^\s|\s$", r"[\g<0>]", name).replace("&", r"\&")
 
 
 def _value(each: Field, value: Any) -> Any:

@@ -59,6 +59,7 @@ class Overlay:
         self._looked = [_Looked.at(path, asked.overlay) for path in [self.editor.current, *paths[1:]]]
         self._labels = labels_of(paths)
         self._mends: dict[tuple[str, str], Mend] = {}
+        self._measured_on = ""
         self._priced = self._measured([self.editor.current, *paths[1:]])
         self._is_stale = False
 
@@ -85,7 +86,7 @@ class Overlay:
         if mend is None:
             raise UsageError(f"no edit {kind!r} of {name} was measured", hint="pick it, and use the edits below")
         steps = with_repairs(self.editor.current, mend.steps, self._asked.warn)
-        self.editor.run(steps, self.editor.named(mend.command, is_made=True))
+        self.editor.run(steps, self.editor.named(mend.command, of=self._measured_on, is_made=True))
         self._redraw()
 
     def undo(self) -> None:
@@ -127,7 +128,8 @@ class Overlay:
         editor = self.editor
         return data | {
             "metric": self._asked.overlay, "stale": self._is_stale, "can_measure": self._priced[0] is not None,
-            "before": editor.is_recorded_before, "replay": editor.replay, "has_float": editor.floats is not None,
+            "before": editor.is_recorded_before, "replay": editor.replay, "kept": editor.record is not None,
+            "has_float": editor.floats is not None,
             "edits": [
                 {
                     "command": one.command, "changes": [str(change) for change in one.changes[:SHOWN]],
@@ -147,6 +149,7 @@ class Overlay:
         report = Report(**{**wanted, "models": paths, "ranges": ranges, "output": ""})
         models, found = page_models(report, is_priced=asked.data is not None)
         if found:
+            self._measured_on = paths[0]
             models = (self._printed(models[0]), *models[1:])
             self._mends = {(told.record.name, mend.kind): mend for told in found[0].told for mend in told.mends}
         return models
@@ -155,7 +158,11 @@ class Overlay:
         """Its commands with names of files that outlive the page."""
         named = [
             replace(
-                one, edits=tuple(replace(e, command=self.editor.named(e.command, is_made=False)) for e in one.edits)
+                one,
+                edits=tuple(
+                    replace(e, command=self.editor.named(e.command, of=self._measured_on, is_made=False))
+                    for e in one.edits
+                ),
             )
             for one in page.advice
         ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from qdq_passes.errors import UsageError
 
@@ -114,3 +116,44 @@ def test_names_with_signs_of_selectors_are_meant_as_they_are() -> None:
     chosen = Chosen(tensors=["a*[0]"], nodes=["b&c"], selectors=["op:*"])
     assert chosen.select("qdq set") == ("tensor:a[*][[]0]", "b\\&c", "op:*")
     assert chosen.select("qdq remove")[1] == "io:b\\&c"
+
+
+@pytest.mark.parametrize(
+    "name", ["onnx::Conv_1", "x:0", "-x", "!x", "tensor:x", "a*[0]?", "b&c", "b\\&c", 'it\'s "x"', " x ", "x\n", "ü→"]
+)
+def test_a_tensor_of_any_name_can_be_edited(tmp_path: Path, name: str) -> None:
+    """Exporters call weights ``onnx::Conv_298``, and tensors ``x:0``."""
+    graph = onnx.parser.parse_graph(
+        "g (float[2] x) => (float[2] y) <float s = {0.5}, int8 z = {0}>"
+        "{ t = Relu(x) q = QuantizeLinear(t, s, z) d = DequantizeLinear(q, s, z) y = Relu(d) }"
+    )
+    graph.node[0].output[0] = graph.node[1].input[0] = name
+    opset = onnx.helper.make_opsetid("", 21)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10), tmp_path / "named.onnx")
+    found = editor(tmp_path / "named.onnx", tmp_path)
+    assert len(found.edit("qdq set", {"scales": [0.25]}, Chosen(tensors=[name])).changes) > 0
+    cli("opt", tmp_path / "named.onnx", "-p", f"@{tmp_path / 'edits.toml'}", "-o", tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == Path(found.current).read_bytes()
+    cli(*shlex.split(found.edits[0].command)[1:])
+    assert (tmp_path / "named_1.onnx").read_bytes() == Path(found.current).read_bytes()
+
+
+def test_a_script_that_another_wrote_is_left_alone(int8: Path, tmp_path: Path) -> None:
+    """The page would go on from an edit that the script no longer has, or has another before."""
+    found, record = editor(int8, tmp_path), tmp_path / "edits.toml"
+    found.edit("qdq set", {"scales": [0.03125]}, POOL)
+    made = found.current
+    record.write_text(record.read_text() + "# mine\n")
+    for again in (lambda: found.edit("qdq remove", {}, POOL), found.undo):
+        with pytest.raises(UsageError, match=r"edits.toml: was changed since the last edit"):
+            again()
+    record.unlink()
+    for again in (lambda: found.edit("qdq remove", {}, POOL), found.undo):
+        with pytest.raises(UsageError, match=r"edits.toml: was removed since the last edit"):
+            again()
+    assert (found.current, len(found.edits), record.exists()) == (made, 1, False)
+
+
+def test_a_folder_is_no_script(int8: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder; give the name of a file"):
+        Editor(str(int8), str(tmp_path), record=str(tmp_path))
