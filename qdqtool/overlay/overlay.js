@@ -130,8 +130,12 @@
     $("#message").className = isWrong ? "wrong" : "";
     put("#message", text);
   }
+  let isBusy = false; // a second click before the answer is not meant for what comes after it
   async function change(path, body) {
+    if (isBusy) return;
+    isBusy = true;
     const found = await ask(path, body);
+    isBusy = false;
     if (found.error) {
       say(`${found.error}${found.hint ? ` (${found.hint})` : ""}`, true);
       return;
@@ -150,26 +154,36 @@
             : "measured",
     );
   }
-  const of = (kinds) => ({
-    tensors: kinds.includes("tensor") ? picked.filter((one) => one.kind === "tensor").map((one) => one.name) : [],
-    nodes: kinds.includes("node") ? picked.filter((one) => one.kind === "node").map((one) => one.name) : [],
-    selectors: [],
-  });
+  const isBorder = (name) => ["input", "output"].includes(models[0].byNode.get(name)?.op); // a tensor that is drawn as a node
+  const kindOf = ({ kind, name }) => (kind === "node" && !isBorder(name) ? "node" : "tensor");
+  const of = (kinds) => {
+    const names = (kind) => (kinds.includes(kind) ? picked.filter((one) => kindOf(one) === kind).map((one) => one.name) : []);
+    return { tensors: [...new Set(names("tensor"))], nodes: names("node"), selectors: [] };
+  };
   const edit = (command, options, on = of(["tensor", "node"])) => change("/edit", { command, options, ...on });
   const button = (text, click, help) => el("button", { type: "button", title: help, click }, text);
   const numbers = (text) =>
     text
       .split(/[\s,]+/)
       .filter(Boolean)
-      .map(Number);
+      .map((word) => {
+        const [, power] = /^2\^(-?\d+)$/.exec(word) ?? [],
+          number = power === undefined ? Number(word) : 2 ** Number(power);
+        return Number.isFinite(number) ? number : word; // a word is refused in the words of the command
+      });
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
+  // The selector of a node of this name and no other, as the command reads it.
+  const literal = (name) =>
+    /^[!-]|:/.test(name)
+      ? `re:^${name.replace(/[\\^$.*+?()[\]{}|&-]/g, "\\$&")}$`
+      : name.replace(/[*?[]/g, "[$&]").replaceAll("&", "\\&");
   function actions(last) {
     const row = last?.kind === "tensor" ? models[0].byTensor.get(last.name) : undefined,
       isConstant = row && row.k !== "activation";
     const scale = el("input", {
         type: "text",
         id: "scale",
-        value: row && /scale/.test(row.g ?? "") ? scaleOf(row) : "",
+        value: picked.length === 1 ? scaleOf(row) : "",
         "aria-label": "Scale",
       }),
       zero = el("input", { type: "text", id: "zero", placeholder: "zero point", "aria-label": "Zero point" });
@@ -192,7 +206,11 @@
       ...(zero.value.trim() ? { zero_points: numbers(zero.value) } : {}),
       ...(isConstant && state.has_float ? { float_model: true } : {}),
     });
-    const times = (factor) => edit("qdq set", { ...given(), scales: numbers(scale.value).map((each) => each * factor) });
+    const times = (factor) => {
+      if (picked.length === 1 && scaleOf(row))
+        edit("qdq set", { ...given(), scales: numbers(scale.value).map((each) => each * factor) });
+      else say("that is for one pair with one scale; pick one, or write its scale and Set", true);
+    };
     const any = picked.length > 0,
       nodes = of(["node"]).nodes;
     put(
@@ -264,13 +282,13 @@
             "p",
             { class: "note" },
             "As options of quantize: ",
-            el("code", {}, nodes.map((name) => `--exclude ${quoted(name)}`).join(" ")),
+            el("code", {}, nodes.map((name) => `--exclude ${quoted(literal(name))}`).join(" ")),
           )
         : "",
     );
   }
   const scaleOf = (row) => {
-    const [, power, plain] = /scale (?:2\^(-?\d+)|([\d.e+-]+))/.exec(row.g) ?? [];
+    const [, power, plain] = /scale (?:2\^(-?\d+)|([\d.e+-]+))/.exec(row?.g ?? "") ?? [];
     return power !== undefined ? String(2 ** Number(power)) : (plain ?? "");
   };
   function edits() {
@@ -296,7 +314,16 @@
       state.before ? el("p", { class: "note" }, `${state.before} passes were recorded before.`) : "",
       made.length ? el("ol", {}, ...made) : el("p", { class: "note" }, "None yet."),
       el("div", { class: "row" }, made.length ? button("Undo the last", () => change("/undo", {})) : "", " ", measure),
-      state.replay ? el("p", {}, "All of them again: ", el("code", { id: "replay" }, state.replay)) : "",
+      state.replay
+        ? el(
+            "p",
+            {},
+            state.kept
+              ? "All of them again: "
+              : "All of them again, while this page is served (--record FILE keeps the script): ",
+            el("code", { id: "replay" }, state.replay),
+          )
+        : "",
     );
     put(
       "#summary",

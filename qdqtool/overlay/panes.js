@@ -46,7 +46,9 @@ const panesOf = ({ el, svg, put, digits, colours }, page) => {
         event.preventDefault();
         go(found, Math.max(0, Math.min(found.layout.nodes.length - 1, (at.pane === number ? at.node : 0) + by)));
       }
-      if (event.key === "Enter") page.pick("node", found.layout.nodes[at.node].n, event.shiftKey, number, at.node);
+      const place = at.pane === number ? at.node : 0,
+        node = found.layout.nodes[place];
+      if (event.key === "Enter" && node) page.pick("node", node.n, event.shiftKey, number, place);
     });
     return found;
   }
@@ -249,7 +251,9 @@ const panesOf = ({ el, svg, put, digits, colours }, page) => {
     probe.remove();
   }
   // Goes to a node: it stands in the middle and is where keys walk from.
-  function go(each, place) {
+  function go(each, asked) {
+    const place = Math.min(asked, each.layout.nodes.length - 1);
+    if (place < 0) return;
     lay(each.layout, each.layout.of[place]);
     Object.assign(at, { pane: each.number, node: place });
     show(each);
