@@ -234,8 +234,12 @@ class Editor:
         parts = saved.report.passes[-new:]
         self._changes = tuple(change for part in parts for change in part.changes if not change.is_skip)
         if not any(part.modified for part in parts):
-            reasons = Counter(change.because for part in parts for change in part.changes if change.is_skip)
-            why = "; ".join(reason for reason, _ in reasons.most_common(2))
+            skips = [change for part in parts for change in part.changes if change.is_skip]
+            first = {skip.because: skip.where for skip in reversed(skips)}
+            told = Counter(skip.because for skip in skips).most_common(2)
+            why = "; ".join(
+                f"{first[reason]}{f' and {count - 1} more' if count > 1 else ''}: {reason}" for reason, count in told
+            )
             raise UsageError(
                 "that changes nothing", hint=why or "it is so already, or nothing that is picked is of that kind"
             )

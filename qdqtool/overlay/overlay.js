@@ -42,6 +42,7 @@
 
   function take(next) {
     state = next;
+    for (const { noise, tensors, nodes } of state.models) if (!noise) for (const row of [...tensors, ...nodes]) delete row.s; // nothing was measured
     models = state.models.map(prepared);
     for (const model of models) {
       for (const node of model.graph.nodes) {
@@ -211,7 +212,8 @@
         edit("qdq set", { ...given(), scales: numbers(scale.value).map((each) => each * factor) });
       else say("that is for one pair with one scale; pick one, or write its scale and Set", true);
     };
-    const any = picked.length > 0,
+    const isHere = ({ kind, name }) => (kind === "tensor" ? models[0].byTensor : models[0].byNode).has(name),
+      any = picked.some(isHere),
       nodes = of(["node"]).nodes;
     put(
       "#actions",
@@ -219,6 +221,7 @@
         "fieldset",
         { disabled: !any },
         el("legend", {}, models.length > 1 ? `Edit ${models[0].label}` : "Edit"),
+        picked.length && !any ? el("p", { class: "note" }, `Not in ${models[0].label}, the model that is edited.`) : "",
         el(
           "div",
           { class: "row" },

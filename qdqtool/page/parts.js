@@ -245,7 +245,12 @@ const partsOf = ({ levels, anchor, make }) => {
       pairs(
         ["kind", row.k],
         ["node", row.o && anchor("node", row.o)],
-        ["price", row.s === undefined ? "" : `${percent(row.s)} of the noise, ${digits(total(model, row), 3)} dB of the signal`],
+        [
+          "price",
+          row.s === undefined
+            ? ""
+            : `${percent(row.s)} of the noise${row.s > 0 ? `, ${digits(total(model, row), 3)} dB of the signal` : ""}`,
+        ],
         ["why", told && `${told.c}: ${told.why}`],
         ["grid", row.g],
         ["clipped", row.cl ? percent(row.cl) : ""],

@@ -15,8 +15,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import pytest
+from qdq_passes.select.selectors import Selector, select
 
+from qdqtool.io.models.load import load
 from tests.browser.netron_page import browser_path, screenshots, served, started
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.overlays import clamped, deep
@@ -248,6 +251,74 @@ def test_two_models_side_by_side(browser: Browser, int8: Path, tmp_path: Path) -
             assert chip.locator("rect").get_attribute("class") == "v-differs"
             assert "picked" in (chip.get_attribute("class") or "").split()
         assert page.locator("#picked h4", has_text="other.onnx").count() >= 1
+
+
+def test_keys_walk_in_every_pane(browser: Browser, int8: Path, tmp_path: Path) -> None:
+    """Enter in the second picks of the second, also where the first is longer and was walked to its end."""
+    with opened(browser, int8, deep(tmp_path / "deep.onnx", 6), "--overlay", "changes") as page:
+        panes = page.locator("svg[role=listbox]")
+        panes.first.focus()
+        page.keyboard.press("End")
+        panes.last.focus()
+        page.keyboard.press("Enter")
+        assert page.locator("[data-node='x'].picked").count() == 1
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.locator("[data-node='/b0/conv'].picked").count() == 1
+        assert page.locator("#actions button").first.is_disabled()
+        assert "Not in int8.onnx" in (page.locator("#actions").text_content() or "")
+
+
+def test_an_input_is_edited_as_its_tensor(browser: Browser, tmp_path: Path) -> None:
+    model = deep(tmp_path / "deep.onnx", 6)
+    with opened(browser, model, "--overlay", "type") as page:
+        page.locator("[data-node='x'] text").first.locator("..").click(position={"x": 20, "y": 12})
+        press(page, "Leave float")
+        edit = page.locator("#edits li code").text_content() or ""
+        assert edit.endswith(" --select tensor:x")
+        assert "--record FILE keeps the script" in (page.locator("#edits").text_content() or "")
+        # nothing was measured: there is no price to show
+        assert "price" not in (page.locator("#metric").text_content() or "") + (
+            page.locator("#picked").text_content() or ""
+        )
+
+
+def test_a_scale_times_two_is_of_one_pair(browser: Browser, int8: Path) -> None:
+    """The others would get twice the scale of the last."""
+    with opened(browser, int8, "--overlay", "type") as page:
+        page.locator(of_chip("/stem/relu_output_0")).click()
+        page.locator(of_chip("/block1/relu2_output_0")).click(modifiers=["Shift"])
+        assert page.locator("#scale").input_value() == ""
+        page.locator("#actions button", has_text="×2").click()
+        page.locator("#message.wrong", has_text="for one pair with one scale").wait_for(timeout=PATIENCE)
+        page.locator("#scale").fill("2^-3")
+        press(page, "Set")
+        assert "--scale 0.125" in (page.locator("#edits li code").text_content() or "")
+
+
+def test_a_second_click_before_the_answer_does_nothing(browser: Browser, int8: Path) -> None:
+    with opened(browser, int8, "--overlay", "type") as page:
+        set_a_scale(page)
+        raise_to_16_bit(page)
+        page.locator("#edits button", has_text="Undo the last").dblclick()
+        page.locator("#message", has_text="taken back").wait_for(timeout=PATIENCE)
+        page.wait_for_timeout(500)
+        assert page.locator("#edits li").count() == 1
+
+
+@pytest.mark.parametrize("name", ["a*[0]?", "b&c d", "x:0", "!n", "it's (1.5) -|^$", "</script><b>", "ü→"])
+def test_a_node_of_any_name_is_excluded_by_it(browser: Browser, tmp_path: Path, name: str) -> None:
+    """What the page prints for `quantize` denotes that node and no other."""
+    path = deep(tmp_path / "deep.onnx", 6)
+    model = onnx.load(path)
+    next(node for node in model.graph.node if node.op_type == "Conv").name = name
+    onnx.save(model, path)
+    with opened(browser, path, "--overlay", "type") as page:
+        find(page, "op:Conv")
+        printed = page.locator("#actions p code").text_content() or ""
+    flag, selector = shlex.split(printed)
+    assert flag == "--exclude"
+    assert [node.name for node in select(load(str(path)), Selector.of(selector)).nodes] == [name]
 
 
 def test_5000_operators_open_in_time(browser: Browser, tmp_path: Path) -> None:
