@@ -105,8 +105,16 @@
       many,
       ...(last ? card(last) : [el("p", { class: "note" }, "Pick a node or a pair to see what is known of it, and to edit it.")]),
     );
+    const { activeElement } = document,
+      named = (one) => one.id || one.textContent,
+      held = activeElement.closest("#actions, #edits") && named(activeElement);
     actions(last);
     edits();
+    // what had the focus was made anew
+    if (held)
+      [...$("#detail").querySelectorAll("button, input, select")]
+        .find((one) => named(one) === held)
+        ?.focus({ preventScroll: true });
   }
 
   // ---- edits
@@ -163,21 +171,6 @@
   };
   const edit = (command, options, on = of(["tensor", "node"])) => change("/edit", { command, options, ...on });
   const button = (text, click, help) => el("button", { type: "button", title: help, click }, text);
-  const numbers = (text) =>
-    text
-      .split(/[\s,]+/)
-      .filter(Boolean)
-      .map((word) => {
-        const [, power] = /^2\^(-?\d+)$/.exec(word) ?? [],
-          number = power === undefined ? Number(word) : 2 ** Number(power);
-        return Number.isFinite(number) ? number : word; // a word is refused in the words of the command
-      });
-  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
-  // The selector of a node of this name and no other, as the command reads it.
-  const literal = (name) =>
-    /^[!-]|:/.test(name)
-      ? `re:^${name.replace(/[\\^$.*+?()[\]{}|&-]/g, "\\$&")}$`
-      : name.replace(/[*?[]/g, "[$&]").replaceAll("&", "\\&");
   function actions(last) {
     const row = last?.kind === "tensor" ? models[0].byTensor.get(last.name) : undefined,
       isConstant = row && row.k !== "activation";
@@ -191,16 +184,19 @@
     const type = el(
       "select",
       { id: "type", "aria-label": "Type" },
-      ...["int16", "uint16", "int8", "uint8", "int4", "uint4", "int32"].map((name) => el("option", {}, name)),
+      ...["int16", "uint16", "int8", "uint8", "int4", "uint4", "int32"].map((name) =>
+        el("option", { selected: name === $("#type")?.value }, name),
+      ),
     );
     const free = el("input", {
       type: "text",
       class: "wide",
       id: "passes",
+      value: $("#passes")?.value,
       placeholder: 'remove-qdq{select="op:Softmax"}',
       "aria-label": "Passes",
     });
-    const rough = el("input", { type: "checkbox", id: "rough" }),
+    const rough = el("input", { type: "checkbox", id: "rough", checked: $("#rough")?.checked }),
       moved = () => ({ count: 1, ...(rough.checked ? { allow_approximate: true } : {}) });
     const given = () => ({
       scales: numbers(scale.value),
@@ -290,10 +286,6 @@
         : "",
     );
   }
-  const scaleOf = (row) => {
-    const [, power, plain] = /scale (?:2\^(-?\d+)|([\d.e+-]+))/.exec(row?.g ?? "") ?? [];
-    return power !== undefined ? String(2 ** Number(power)) : (plain ?? "");
-  };
   function edits() {
     const made = state.edits.map((one) =>
       el(
@@ -370,7 +362,11 @@
       say(`${found.error}${found.hint ? ` (${found.hint})` : ""}`, true);
       return;
     }
-    const isTensors = /(^|&)!*(tensor|in|io):/.test($("#find").value);
+    if (!found.nodes.length && !found.tensors.length) {
+      say("that is not drawn: it stands in a body of If or Loop, or is a float constant; the Netron page shows it", true);
+      return;
+    }
+    const isTensors = found.tensors.length && /(^|&)!*(tensor|in|io):/.test($("#find").value);
     picked = isTensors
       ? found.tensors.map((name) => ({ kind: "tensor", name }))
       : found.nodes.map((name) => ({ kind: "node", name }));

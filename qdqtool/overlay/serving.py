@@ -21,7 +21,7 @@ from qdqtool.page.report_page import filled, page_file, script_of
 
 PACKAGE = "qdqtool.overlay"
 #: The page's scripts, each knowing those before it.
-SCRIPTS = ("layout.js", "colours.js", "panes.js", "overlay.js")
+SCRIPTS = ("layout.js", "colours.js", "panes.js", "fields.js", "overlay.js")
 #: Bytes of a request at most.
 LARGEST = 1 << 20
 #: Seconds that an edit which runs is waited for at the end.

@@ -306,6 +306,50 @@ def test_a_second_click_before_the_answer_does_nothing(browser: Browser, int8: P
         assert page.locator("#edits li").count() == 1
 
 
+def test_what_is_typed_and_where_it_was_typed_stays(browser: Browser, int8: Path) -> None:
+    """The buttons are made anew with each pick and edit: the type that was chosen, and the focus of who has keys alone, stay."""
+    with opened(browser, int8, "--overlay", "type") as page:
+        find(page, "op:Gemm")
+        page.locator("#type").select_option("uint8")
+        page.locator("#passes").fill("remove-qdq{select=op:Concat}")
+        page.locator("#rough").check()
+        page.locator(of_chip("/stem/relu_output_0")).click()
+        assert page.locator("#type").input_value() == "uint8"
+        assert page.locator("#rough").is_checked()
+        page.locator("#actions button", has_text=re.compile("^Run$")).focus()
+        page.keyboard.press("Enter")
+        page.locator("#edits li").wait_for(timeout=PATIENCE)
+        assert page.locator("#actions button:focus").text_content() == "Run"
+        assert page.locator("#passes").input_value() == "remove-qdq{select=op:Concat}"
+
+
+def test_an_answer_is_in_sight_on_a_phone(browser: Browser, int8: Path) -> None:
+    with opened(browser, int8, "--overlay", "type", viewport={"width": 390, "height": 700}) as page:
+        page.locator("[data-node='/stem/conv'] text").first.locator("..").click(position={"x": 20, "y": 12})
+        page.locator("#actions button", has_text="Symmetric").click()
+        message = page.locator("#message.wrong", has_text="changes nothing")
+        message.wait_for(timeout=PATIENCE)
+        box = message.bounding_box()
+        assert box is not None
+        assert 0 <= box["y"] < 700
+        assert page.locator("body").bounding_box()["width"] == 390  # type: ignore[index]
+
+
+def test_what_stands_in_a_body_is_not_drawn(browser: Browser, tmp_path: Path) -> None:
+    bodies = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (bool c, float[2] x) => (float[2] y)'
+        "{ [n] y = If(c) <then_branch = t () => (float[2] a) { [inner] a = Relu(x) },"
+        " else_branch = e () => (float[2] b) { b = Neg(x) }> }"
+    )
+    onnx.save(bodies, tmp_path / "bodies.onnx")
+    with opened(browser, tmp_path / "bodies.onnx", "--overlay", "type") as page:
+        page.locator("#find").fill("inner")
+        page.locator("#find").press("Enter")
+        page.locator("#message.wrong", has_text="that is not drawn: it stands in a body").wait_for(timeout=PATIENCE)
+        find(page, "tensor:y")  # float, so it is the node that writes it
+        assert page.locator("[data-node='n'].picked").count() == 1
+
+
 @pytest.mark.parametrize("name", ["a*[0]?", "b&c d", "x:0", "!n", "it's (1.5) -|^$", "</script><b>", "ü→"])
 def test_a_node_of_any_name_is_excluded_by_it(browser: Browser, tmp_path: Path, name: str) -> None:
     """What the page prints for `quantize` denotes that node and no other."""
