@@ -86,6 +86,7 @@ class _State:
     passes: tuple[Pass, ...]
     inputs: NamedInputs
     script: str | None
+    has_data: bool = False  # weights lie in a file beside the model
 
 
 class Editor:
@@ -127,7 +128,10 @@ class Editor:
         """The command that makes the edited model; "" where nothing was edited."""
         if len(self._states) == 1 and not self._states[0].passes:
             return ""
-        return command_line("opt", Opt(self.model, self._named("edited"), text=f"@{self._script}"))
+        return command_line(
+            "opt",
+            Opt(self.model, self._named("edited"), text=f"@{self._script}", copy_data=self._states[-1].has_data),
+        )
 
     @property
     def is_recorded_before(self) -> int:
@@ -217,7 +221,7 @@ class Editor:
         state = self._ran(script.passes, inputs, len(script.passes))
         if sha256_of_file(state.path) != script.result_sha256:
             pass_on([f"{self._script} gives another model than when it was recorded"], self._warn)
-        self._states = [_State(path=state.path, passes=state.passes, inputs=inputs, script=read_text(self._script))]
+        self._states = [replace(state, script=read_text(self._script))]
 
     def _ran(self, passes: Sequence[Pass], inputs: NamedInputs, new: int) -> _State:
         """All of ``passes`` on the first model.
@@ -228,7 +232,7 @@ class Editor:
         self._count += 1
         folder = os.path.join(self._folder, str(self._count))
         os.makedirs(folder)
-        path = os.path.join(folder, os.path.basename(self.model))
+        path = os.path.join(folder, os.path.basename(self._named("edited")))  # as `replay`: a data file has its name
         verb = Opt(self.model, path, text="", warn=self._warn)
         saved = run_and_save(verb, Pipeline(tuple(passes)), inputs=inputs)
         parts = saved.report.passes[-new:]
@@ -243,7 +247,8 @@ class Editor:
             raise UsageError(
                 "that changes nothing", hint=why or "it is so already, or nothing that is picked is of that kind"
             )
-        return _State(path=path, passes=tuple(passes), inputs=inputs, script=None)
+        has_data = len(saved.files) > 1
+        return _State(path=path, passes=tuple(passes), inputs=inputs, script=None, has_data=has_data)
 
     def _floats(self) -> str:
         if self.floats is None:
@@ -295,7 +300,7 @@ class Editor:
     def _shown(self, command: str, verb: PairEditing | Opt) -> str:
         """``verb`` as a command; its files stand beside the model, numbered."""
         output = self._named(str(len(self.edits) + 1))
-        return command_line(command, replace(verb, model=self._source(), output=output))  # type: ignore[arg-type]
+        return command_line(command, replace(verb, model=self._source(), output=output))
 
     def _named(self, what: str) -> str:
         stem, end = os.path.splitext(self.model)

@@ -46,6 +46,24 @@ def test_a_chain_replays_to_the_same_bytes(int8: Path, tmp_path: Path) -> None:
     assert read_script(tmp_path / "edits.toml").result_sha256 == sha256_of_file(found.current)
 
 
+@pytest.mark.parametrize(
+    ("command", "options", "chosen"),
+    [("qdq set", {"scales": [2.0**-4]}, Chosen(tensors=["head.fc.weight"])), ("qdq set", {"scales": [0.03125]}, POOL)],
+    ids=["weights change", "weights stay"],
+)
+def test_a_data_file_is_replayed_too(
+    int8: Path, tmp_path: Path, command: str, options: Mapping[str, Any], chosen: Chosen
+) -> None:
+    """The model names its data file, which is named by the model: the printed command has the name that was recorded."""
+    model = tmp_path / "model.onnx"
+    onnx.save(onnx.load(int8), model, save_as_external_data=True, location="all.data", size_threshold=0)
+    found = editor(model, tmp_path)
+    found.edit(command, options, chosen)
+    cli(*shlex.split(found.replay)[1:])
+    digest = sha256_of_file(tmp_path / "model_edited.onnx")
+    assert digest == sha256_of_file(found.current) == read_script(tmp_path / "edits.toml").result_sha256
+
+
 def test_undo_goes_back_to_where_it_was(int8: Path, tmp_path: Path) -> None:
     found, record = editor(int8, tmp_path), tmp_path / "edits.toml"
     found.edit("qdq set", {"scales": [0.03125]}, POOL)
