@@ -18,7 +18,7 @@ from qdq_passes.graph.uses import constant_array, is_constant, is_standard
 from qdq_passes.npu.traps.rule import Trap
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import quantize
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.selectors import literal, literal_tensor
 
 from qdqtool.lints.context import LintContext, Slices
 from qdqtool.lints.rule import Lint, first_of, grid_text
@@ -74,7 +74,7 @@ class DeadSlice(Lint):
             assert grid is not None
             found = {i for i in self._dead(slices, grid, None) if not self._was_dead(node, i, slices, context)}
             if found:
-                name_of = shlex.quote(f"tensor:{literal(name)}")
+                name_of = shlex.quote(literal_tensor(name))
                 yield Trap(
                     name,
                     self._message("slices", slices.axis, sorted(found), len(slices.low), grid),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from qdq_passes.core.base import Change, Pass
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.selectors import literal, literal_tensor
 
 from qdqtool.io.files.atomic import refuse_inputs, refuse_unwritable, write_whole
 from qdqtool.io.files.edit_script import NamedInputs, append_script, read_script
@@ -62,7 +61,7 @@ class Chosen:
         """Selectors for ``command``."""
         around = "io:" if command == "qdq remove" else ""
         return (
-            *(f"tensor:{_glob(name)}" for name in self.tensors),
+            *map(literal_tensor, self.tensors),
             *(f"{around}{literal(name)}" for name in self.nodes), *self.selectors,
         )  # fmt: skip
 
@@ -305,11 +304,6 @@ class Editor:
     def _named(self, what: str) -> str:
         stem, end = os.path.splitext(self.model)
         return f"{stem}_{what}{end}"
-
-
-def _glob(name: str) -> str:
-    """The glob of this name alone; `literal` is for nodes, and may be what ``tensor:`` does not take."""
-    return re.sub(r"[*?[]|^\s|\s$", r"[\g<0>]", name).replace("&", r"\&")
 
 
 def _value(each: Field, value: Any) -> Any:

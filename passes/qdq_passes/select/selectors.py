@@ -396,4 +396,14 @@ def literal(name: str) -> str:
     """The selector that matches this node name and nothing else."""
     if name.startswith(("!", "-")) or ":" in name:
         return f"re:^{re.escape(name)}$"
-    return re.sub(r"([*?[])", r"[\1]", name).replace("&", r"\&")
+    return _glob(name)
+
+
+def literal_tensor(name: str) -> str:
+    """The selector that matches the value of this name and nothing else."""
+    return f"tensor:{_glob(name)}"
+
+
+def _glob(name: str) -> str:
+    """The glob of this name alone; blanks at its ends are not taken for those around a selector."""
+    return re.sub(r"[*?[]|^\s|\s$", r"[\g<0>]", name).replace("&", r"\&")

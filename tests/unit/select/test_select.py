@@ -6,7 +6,16 @@ import onnx_ir as ir
 import pytest
 from qdq_passes.errors import UsageError
 from qdq_passes.roles.roles import ROLES, Roles
-from qdq_passes.select.selectors import ALL, NONE, Selector, select, select_nodes, select_values
+from qdq_passes.select.selectors import (
+    ALL,
+    NONE,
+    Selector,
+    literal,
+    literal_tensor,
+    select,
+    select_nodes,
+    select_values,
+)
 
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal
@@ -251,3 +260,17 @@ g (float[1,2] x) => (float[1,2] y) <float[2,2] w = {1,2,3,4}, int8[2] b_quantize
 def test_the_weights_of_a_node_lie_behind_their_pairs() -> None:
     assert values("dense", text=QUANTIZED) == ["dw", "db", "y"]
     assert values("in:dense", text=QUANTIZED) == ["x", "dw", "db"]
+
+
+@pytest.mark.parametrize(
+    "name", ["onnx::Conv_298", "x:0", "!x", "-x", "a*[0]?", "b&c", "tab\t", " x", "re:^y$", "op:Conv"]
+)
+def test_a_literal_is_that_name_alone(name: str) -> None:
+    """As a node and as the value that it writes; beside one that a glob or a pattern of it would hit too."""
+    graph = model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[1] x) => (float[1] y) { m = Relu(x) y = Relu(m) }'
+    )
+    first, second = graph.graph
+    first.name, first.outputs[0].name, second.name = name, name, "other"
+    assert [node.name for node in select(graph, Selector.of(literal(name))).nodes] == [name]
+    assert [value.name for value in select(graph, Selector.of(literal_tensor(name))).values] == [name]
