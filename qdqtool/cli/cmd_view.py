@@ -7,6 +7,7 @@ import signal
 import tempfile
 import urllib.parse
 import webbrowser
+from contextlib import suppress
 
 from qdq_passes.errors import SetupError, UsageError
 
@@ -24,8 +25,6 @@ def view(out: Out, asked: View) -> None:
             _overlay(out, asked)
         else:
             _netron(out, asked)
-    except KeyboardInterrupt:
-        pass
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -51,7 +50,8 @@ def _netron(out: Out, asked: View) -> None:
                     os.path.getsize(shown.shown),
                 )
             else:
-                netron.wait()
+                with suppress(KeyboardInterrupt):
+                    netron.wait()
         finally:
             shown.stop()
 
@@ -72,7 +72,8 @@ def _overlay(out: Out, asked: View) -> None:
                 else:
                     if asked.browser:
                         webbrowser.open(server.url)
-                    server.wait()
+                    with suppress(KeyboardInterrupt):
+                        server.wait()
             finally:
                 server.stop()
                 edits = len(overlay.editor.edits)

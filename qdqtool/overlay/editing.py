@@ -127,15 +127,23 @@ class Editor:
         """The command that makes the edited model; "" where nothing was edited."""
         if len(self._states) == 1 and not self._states[0].passes:
             return ""
-        return command_line(
-            "opt",
-            Opt(self.model, self._named("edited"), text=f"@{self._script}", copy_data=self._states[-1].has_data),
-        )
+        return command_line("opt", self._replay("edited"))
 
     @property
     def is_recorded_before(self) -> int:
         """How many passes the script held at the start."""
         return len(self._states[0].passes)
+
+    @property
+    def begun(self) -> str:
+        """The command that makes the model as the script had it at the start; "" where there was none."""
+        count = len(self._states[0].passes)
+        if not count:
+            return ""
+        return command_line("opt", replace(self._replay("0"), stop_after=count))
+
+    def _replay(self, name: str) -> Opt:
+        return Opt(self.model, self._named(name), text=f"@{self._script}", copy_data=self._states[-1].has_data)
 
     def edit(self, command: str, options: Mapping[str, Any], chosen: Chosen) -> Edited:
         """Make an edit, and record it.
@@ -272,8 +280,8 @@ class Editor:
         return self._named(str(len(self.edits))) if self.edits else self._began()
 
     def _began(self) -> str:
-        """The model, or what the script made of it that was there at the start."""
-        return self._named("edited") if self._states[0].passes else self.model
+        """The model, or what the script made of it that was there at the start: the file of `begun`."""
+        return self._named("0") if self._states[0].passes else self.model
 
     def _verb(self, command: str, options: Mapping[str, Any], chosen: Chosen) -> PairEditing | Opt:
         made = EDITS.get(command)

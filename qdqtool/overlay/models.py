@@ -128,7 +128,8 @@ class Overlay:
         editor = self.editor
         return data | {
             "metric": self._asked.overlay, "stale": self._is_stale, "can_measure": self._priced[0] is not None,
-            "before": editor.is_recorded_before, "replay": editor.replay, "kept": editor.record is not None,
+            "before": editor.is_recorded_before, "begun": editor.begun, "replay": editor.replay,
+            "kept": editor.record is not None,
             "has_float": editor.floats is not None,
             "edits": [
                 {

@@ -306,7 +306,7 @@
     put(
       "#edits",
       el("h3", {}, "Edits made"),
-      state.before ? el("p", { class: "note" }, `${state.before} passes were recorded before.`) : "",
+      state.before ? el("p", { class: "note" }, `${state.before} passes were recorded before: `, el("code", {}, state.begun)) : "",
       made.length ? el("ol", {}, ...made) : el("p", { class: "note" }, "None yet."),
       el("div", { class: "row" }, made.length ? button("Undo the last", () => change("/undo", {})) : "", " ", measure),
       state.replay

@@ -86,6 +86,10 @@ def test_a_script_goes_on_where_it_ended(int8: Path, tmp_path: Path) -> None:
     assert (second.is_recorded_before, second.edits) == (1, [])
     assert Path(second.current).read_bytes() == Path(first.current).read_bytes()
     second.edit("qdq remove", {}, POOL)
+    cli(*shlex.split(second.begun)[1:], "--overwrite")
+    begun = int8.with_name("int8_0.onnx")
+    assert begun.read_bytes() == Path(first.current).read_bytes()
+    assert f" {begun} --output {int8.with_name('int8_1.onnx')} " in second.edits[0].command
     second.undo()
     assert len(read_script(tmp_path / "edits.toml").passes) == 1
 
