@@ -18,6 +18,7 @@ from qdq_passes.numerics.reencode import real_range
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
 from qdqtool.comparison.masked import may_hide, seen
+from qdqtool.comparison.prices.output_noise import OutputNoise
 from qdqtool.comparison.region_model import Cause as Side
 from qdqtool.comparison.region_model import RegionModel, is_cut
 from qdqtool.comparison.regions import Region
@@ -155,6 +156,7 @@ class _Tensors:
         }
         self.noise: dict[tuple[str, str], _Noise] = {}
         self.ends: dict[str, _Noise] = {name: _Noise() for name in self.outputs}
+        self.total = OutputNoise(self.outputs, self.seen)
         self.clipped: dict[str, list[float]] = {}
         self.values: dict[str, list[Array]] = {}
 
@@ -188,23 +190,21 @@ class _Tensors:
     def note_output(self, name: str, x: Array, y: Array, before: Array | None) -> None:
         """One sample of a graph output, and of the value before its pair."""
         end = self.ends[name]
-        if x.shape != y.shape or x.dtype.kind != "f":
+        if not self.total.add(name, x, y):
             return
         x, y = self.seen(name, x, x), self.seen(name, x, y)
         with np.errstate(all="ignore"):
-            error, squares = y.astype(np.float64) - x, np.square(x.astype(np.float64))
-        end.energy += float(np.sum(np.square(error), where=np.isfinite(error)))
-        end.signal += float(np.sum(squares, where=np.isfinite(squares)))
-        if before is None or before.shape != x.shape:
-            end.add(("together", ""), error, error)
-            return
-        before = self.seen(name, x, before)
-        end.add(("input", name), error, before.astype(np.float64) - x)
-        end.add(("rounding", name), error, y.astype(np.float64) - before)
+            error = y.astype(np.float64) - x
+            if before is None or before.shape != x.shape:
+                end.add(("together", ""), error, error)
+                return
+            before = self.seen(name, x, before)
+            end.add(("input", name), error, before.astype(np.float64) - x)
+            end.add(("rounding", name), error, y.astype(np.float64) - before)
 
     def prices(self, samples: int) -> Prices:
         """From the outputs backwards."""
-        outputs = {name: end.energy / end.signal for name, end in self.ends.items() if end.signal > 0}
+        outputs = self.total.powers
         if not outputs:
             raise UsageError("no output of floats can be priced", hint="end it before: qdqtool extract --outputs NAME")
         found: dict[tuple[str, str, str], float] = {}

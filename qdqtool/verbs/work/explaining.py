@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -30,7 +30,7 @@ from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
 from qdqtool.verbs.edits.pipelines import Opt
 from qdqtool.verbs.pairs import Step
-from qdqtool.verbs.work.mends import Measured, Mend, mends_of, mends_of_node
+from qdqtool.verbs.work.mends import Measured, Mend, Outputs, mends_of, mends_of_node
 from qdqtool.verbs.work.named import bind
 from qdqtool.verbs.work.texts import with_texts
 
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 #: So many more than are told of are measured: what wins most is told first.
 MORE = 3
-#: Where a printed command writes; not where --undo has written.
-MENDED = "mended.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +101,8 @@ class Explained:
         }  # fmt: skip
 
 
-def explained(asked: Explain) -> Explained:
-    """See `qdqtool.verbs.story.explain.Explain.run`."""
+def explained(asked: Explain, outputs: Outputs | None = None) -> Explained:
+    """See `qdqtool.verbs.story.explain.Explain.run`; ``outputs`` are shared by what is told together."""
     path = os.fspath(asked.model)
     _refuse(asked)
     model = load(path)
@@ -126,15 +124,17 @@ def explained(asked: Explain) -> Explained:
     told = []
     for number, subject in enumerate(chosen):
         if isinstance(subject, NodeRecord):
-            mends, refused = mends_of_node(subject.name, measured, model=path, output=MENDED)
+            mends, refused = mends_of_node(subject.name, measured, model=path)
         else:
-            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model, output=MENDED)
+            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model)
         told.append(_told(subject, subjects, record, mends, refused, prices.noise))
         if tick is not None:
             tick(number + 1, len(chosen))
     if not asked.names:
         told = sorted(told, key=lambda one: (-one.wins_db, -one.share))[: asked.worst]
     written = _undone(told, os.fspath(asked.output), asked) if asked.undo and asked.output is not None else ""
+    outputs = outputs or Outputs()
+    told = [replace(one, mends=outputs.named(one.mends)) for one in told]
     noise = -10 * math.log10(prices.noise) if prices.noise > 0 else None
     return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +18,14 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.selectors import literal
 
 from qdqtool.comparison.cumulative import matched
+from qdqtool.comparison.masked import may_hide, seen
+from qdqtool.comparison.prices.output_noise import OutputNoise, decibels
 from qdqtool.comparison.prices.refit import noise_of, per_channel, refitted
 from qdqtool.comparison.prices.subjects import Subject
 from qdqtool.quantization.reports import constants_of
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.runtime.taps import Taps
+from qdqtool.verbs.editing import Editing
 from qdqtool.verbs.edits.pipelines import Opt
 from qdqtool.verbs.pairs import PairEditing, Step
 from qdqtool.verbs.qdq.remove import Remove
@@ -33,6 +35,10 @@ from qdqtool.verbs.work.command_lines import command_line
 #: What an edit must win over a milder one to come before it, dB: another scale is milder than scales along an axis, these than 16
 #: bits, these than no pair.
 MILDER = {"restore": -0.1, "set": 0.0, "per-axis": 0.1, "int16": 0.5, "remove": 1.0, "undo-dpu-edits": 0.0}
+#: What the verbs are called.
+COMMANDS: dict[type[Editing], str] = {Set: "qdq set", Remove: "qdq remove", Opt: "opt"}
+#: Where an edit is written; another one to the next name that is free.
+OUTPUT, NEXT = "mended.onnx", "mended_%d.onnx"
 #: A better grid that saves less of a tensor's noise is not tried.
 LEAST_GAIN = 0.05
 #: Stored integers whose noise is so many times what rounding the float values gives are not of these.
@@ -47,15 +53,24 @@ class Mend:
 
     Args:
         kind: ``restore`` (integers quantized anew), ``set``, ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``.
-        command: that makes it, for a shell.
+        verb: that makes it.
         steps: the passes.
         wins_db: how much less noise the outputs have with it, dB; negative where they have more.
     """
 
     kind: str
-    command: str
+    verb: Editing
     steps: tuple[Step, ...]
     wins_db: float = 0.0
+
+    @property
+    def command(self) -> str:
+        """For a shell."""
+        return command_line(COMMANDS[type(self.verb)], self.verb)
+
+    def to(self, output: str) -> Mend:
+        """Written there."""
+        return replace(self, verb=replace(self.verb, output=output))
 
 
 class Measured:
@@ -70,6 +85,8 @@ class Measured:
         self._wanted = [{name: np.asarray(array) for name, array in taps.run(feed).items()} for feed in feeds]
         taps.session.close()
         self._inputs = {"float": constants_of(floats), RUNTIME: compute}
+        masked = may_hide(reference)
+        self._seen = lambda name, x, y: seen(x, y) if name in masked else y
         self.before = self._noise(model)
 
     def wins_db(self, steps: Sequence[Step]) -> float | None:
@@ -81,35 +98,24 @@ class Measured:
         copy = copy_model(self.model)
         pipeline = Pipeline(tuple(make_pass(name, dict(options)) for name, options in steps))
         report = pipeline.run(copy, inputs={name: self._inputs[name] for name in pipeline.needs()})
-        return None if not report.modified else _db(self.before) - _db(self._noise(copy))
+        return None if not report.modified else decibels(self.before) - decibels(self._noise(copy))
 
     def _noise(self, model: ir.Model) -> float:
         names = matched("outputs", self._outputs, [v.name for v in model.graph.outputs if v.name], [])
         inputs = [v.name for v in model.graph.inputs if v.name and v.name not in model.graph.initializers]
         taps = Taps(model, list(names.values()), threads=self._threads)
-        energy, signal = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+        noise = OutputNoise(names, self._seen)
         for feed, wanted in zip(self._feeds, self._wanted, strict=True):
             given = feed if set(feed) == set(inputs) else dict(zip(inputs, feed.values(), strict=True))
             found = taps.run(given)
             for name, in_model in names.items():
-                x, y = wanted[name], np.asarray(found[in_model])
-                if x.dtype.kind == "f" and x.shape == y.shape:
-                    x = x.astype(np.float64)
-                    with np.errstate(all="ignore"):
-                        off, square = np.square(y - x), np.square(x)
-                    energy[name] += float(np.sum(off, where=np.isfinite(off)))
-                    signal[name] += float(np.sum(square, where=np.isfinite(square)))
+                noise.add(name, wanted[name], np.asarray(found[in_model]))
         taps.session.close()
-        return sum(energy[name] / signal[name] for name in names if signal[name] > 0)
-
-
-def _db(noise: float) -> float:
-    """Noise over signal in dB, exact as -200."""
-    return 10 * math.log10(max(noise, 1e-20))
+        return noise.total
 
 
 def mends_of(
-    subject: Subject, measured: Measured, *, model: str, floats: str | os.PathLike[str] | None, output: str
+    subject: Subject, measured: Measured, *, model: str, floats: str | os.PathLike[str] | None
 ) -> tuple[list[Mend], list[str]]:
     """Edits of one tensor, the best first: what wins most, the milder one where two win alike; and what cannot be done, and why.
 
@@ -118,22 +124,38 @@ def mends_of(
         measured: tells what an edit wins.
         model: path of the quantized model.
         floats: path of the float model.
-        output: where a command writes.
     """
     edits = []
-    for kind, verb in _verbs(subject, model, floats, output):
+    for kind, verb in _verbs(subject, model, floats):
         steps = verb.steps_on(measured.model) if isinstance(verb, Remove) else verb.steps()
-        command = command_line("qdq remove" if isinstance(verb, Remove) else "qdq set", verb)
-        edits.append(Mend(kind=kind, command=command, steps=tuple(steps)))
+        edits.append(Mend(kind=kind, verb=verb, steps=tuple(steps)))
     return _tried(edits, measured)
 
 
-def mends_of_node(node: str, measured: Measured, *, model: str, output: str) -> tuple[list[Mend], list[str]]:
+def mends_of_node(node: str, measured: Measured, *, model: str) -> tuple[list[Mend], list[str]]:
     """Edits of a node that computes otherwise than in the float model; as `mends_of`."""
-    pass_ = make_pass("undo-dpu-edits", {"select": [literal(node)]})
-    command = command_line("opt", Opt(model=model, output=output, text=str(Pipeline((pass_,)))))
-    mend = Mend(kind="undo-dpu-edits", command=command, steps=(("undo-dpu-edits", {"select": [literal(node)]}),))
-    return _tried([mend], measured)
+    step: Step = ("undo-dpu-edits", {"select": [literal(node)]})
+    text = str(Pipeline((make_pass(step[0], dict(step[1])),)))
+    return _tried([Mend(kind=step[0], verb=Opt(model=model, output=OUTPUT, text=text), steps=(step,))], measured)
+
+
+class Outputs:
+    """Names of files for edits, each its own, of none that is there: the commands run as they stand, one after another."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def named(self, mends: Iterable[Mend]) -> tuple[Mend, ...]:
+        """The same edits, each to the next name."""
+        return tuple(mend.to(self.next()) for mend in mends)
+
+    def next(self) -> str:
+        """The next name."""
+        while True:
+            self._last += 1
+            name = OUTPUT if self._last == 1 else NEXT % self._last
+            if not os.path.lexists(name):
+                return name
 
 
 def _tried(edits: Iterable[Mend], measured: Measured) -> tuple[list[Mend], list[str]]:
@@ -149,9 +171,7 @@ def _tried(edits: Iterable[Mend], measured: Measured) -> tuple[list[Mend], list[
     return sorted(found, key=lambda mend: (MILDER[mend.kind] - mend.wins_db, mend.kind)), refused
 
 
-def _verbs(
-    subject: Subject, model: str, floats: str | os.PathLike[str] | None, output: str
-) -> Iterator[tuple[str, PairEditing]]:
+def _verbs(subject: Subject, model: str, floats: str | os.PathLike[str] | None) -> Iterator[tuple[str, PairEditing]]:
     name, encoding = f"tensor:{literal(subject.record.name)}", subject.pair.encoding
     assert encoding is not None
     stored = subject.pair.q is None
@@ -161,7 +181,7 @@ def _verbs(
         zeros = tuple(int(zero) for zero in new.zero_point)
         zeros = zeros if len(set(zeros)) > 1 else zeros[:1]
         return Set(
-            model=model, output=output, select=(name,), scales=tuple(new.scale), zero_points=zeros, axis=new.axis,
+            model=model, output=OUTPUT, select=(name,), scales=tuple(new.scale), zero_points=zeros, axis=new.axis,
             float_model=again, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -170,7 +190,7 @@ def _verbs(
         and subject.values is not None
         and subject.noise > RESTORED * noise_of(subject.values, encoding)
     ):
-        yield "restore", Set(model=model, output=output, select=(name,), float_model=again)
+        yield "restore", Set(model=model, output=OUTPUT, select=(name,), float_model=again)
     if subject.refit is not None and subject.gain > LEAST_GAIN and (not stored or floats is not None):
         yield "set", set_to(subject.refit.encoding)
     if subject.record.kind == "weight" and subject.values is not None and (not stored or floats is not None):
@@ -184,7 +204,7 @@ def _verbs(
         if finer is not None:
             yield "int16", set_to(finer.encoding, dtype=wider.name.lower())
     if subject.record.kind == "activation":
-        yield "remove", Remove(model=model, output=output, select=(name,))
+        yield "remove", Remove(model=model, output=OUTPUT, select=(name,))
 
 
 def _axis(subject: Subject) -> int | None:

@@ -20,6 +20,7 @@ from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.story.explain import Explain
 from qdqtool.verbs.work.chip_times import estimated_on_chip
 from qdqtool.verbs.work.explaining import Explained, Told, explained
+from qdqtool.verbs.work.mends import Outputs
 from qdqtool.verbs.work.records import analysis_record, chip_record, graph_record
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def page_models(asked: Report, *, is_priced: bool = True) -> tuple[tuple[PageMod
     if not is_priced:
         plain = zip(labels_of(paths), before, strict=True)
         return tuple(PageModel(label=label, record=merged(known)) for label, known in plain), ()
-    found = [explained(_explaining(path, each, asked)) for path, each in zip(paths, given, strict=True)]
+    outputs = Outputs()
+    found = [explained(_explaining(path, each, asked), outputs) for path, each in zip(paths, given, strict=True)]
     models = tuple(
         PageModel(
             label=label,

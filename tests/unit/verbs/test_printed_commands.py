@@ -1,0 +1,147 @@
+"""Every command that `explain` and `report` print runs as it stands, one after another, and wins what stands beside it; prices of
+many kinds of nets and presets add up to the noise that `compare` measures."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdqtool.verbs.work.mends import Outputs
+from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+from tests.cases.small_nets import small_net
+
+#: Net → presets: symmetric powers of two with int8 biases, a zero point and scales along channels, 16 bits, and what stands between.
+CASES = [
+    ("digits", "xint8"), ("digits", "a8w8"), ("detector", "8a8w"), ("detector", "a16w8"), ("mobilenet_block", "qnn-a8w8"),
+    ("vit_block", "a16w8"), ("if_branch", "8a8w"), ("local_function", "xint8"), ("external_data", "u8w8"),
+    ("int4_weights", "xint8"), ("unet", "vint8"), ("unet", "qnn-a16w8"), ("gated", "xint8"), ("gated", "16a8w"),
+    ("attention", "u8w8"), ("attention", "xint8"), ("recurrent", "8a8w"), ("recurrent", "vint8"), ("quoted", "8a8w"),
+    ("quoted", "xint8"),
+]  # fmt: skip
+#: A line of the table of edits: what it wins, and the command.
+EDIT = re.compile(r"^([+-]\d+\.\d\d) +(qdqtool .*)$", re.MULTILINE)
+COUNT = ("--samples", "2")
+
+
+@contextmanager
+def quantized(folder: Path, name: str, preset: str) -> Iterator[tuple[str, str, str]]:
+    """In ``folder``: (float model, data, quantized model), named as a person there would; ranges lie in ``ranges.json``."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        if name == "digits":
+            source, data = shutil.copy(DIGITS, "."), CALIB
+        elif (SAMPLES / f"{name}.onnx").exists():
+            made = SAMPLES / f"{name}_calib.npz"
+            source, data = str(SAMPLES / f"{name}.onnx"), str(made) if made.exists() else "random:2"
+        else:
+            source, data = (path.name for path in small_net(name, Path()))
+        cli(
+            "quantize",
+            source,
+            "--preset",
+            preset,
+            "--data",
+            data,
+            "-o",
+            "int8.onnx",
+            "--save-ranges",
+            "ranges.json",
+            "-q",
+        )
+        yield source, data, "int8.onnx"
+    finally:
+        os.chdir(before)
+
+
+def noise(source: str, made: str, data: str) -> float:
+    """Noise over signal, summed over the outputs, as `compare` measures it."""
+    told = cli("compare", source, made, "--data", data, *COUNT, "--outputs-only", "--json").json["outputs"].values()
+    return float(sum(10 ** (-one["sqnr_db"] / 10) for one in told if one["sqnr_db"] is not None))
+
+
+def won(source: str, before: str, after: str, data: str) -> float:
+    """dB, exact as 200, as `explain` counts."""
+    return 10 * math.log10(max(noise(source, before, data), 1e-20) / max(noise(source, after, data), 1e-20))
+
+
+def run(command: str) -> str:
+    """Carry out ``command`` as it stands; the file that it wrote."""
+    words = shlex.split(command)
+    assert words[0] == "qdqtool"
+    cli(*words[1:])
+    return words[words.index("--output") + 1]
+
+
+@pytest.mark.product(cover=("name", "preset"))
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_prices_sum_to_what_compare_measures_and_edits_win_what_is_printed(
+    tmp_path: Path, name: str, preset: str
+) -> None:
+    """Sums agree but for what preparing the float model moves; wins to the rounding of the print and that."""
+    with quantized(tmp_path, name, preset) as (source, data, made):
+        given = (made, "--float", source, "--data", data, *COUNT, "--ranges", "ranges.json")
+        record = cli("explain", *given, "--json").json["record"]
+        total = noise(source, made, data)
+        assert 10 * math.log10(sum(record["causes"].values()) / total) == pytest.approx(0, abs=1e-3)
+        assert sum(record["causes"].values()) == pytest.approx(sum(record["noise"].values()), rel=1e-9)
+        edits = EDIT.findall(cli("explain", *given, "--worst", "4", "-v").out)
+        assert edits
+        for promised, command in edits:
+            written = run(command)
+            assert won(source, made, written, data) == pytest.approx(float(promised), abs=0.006), command
+
+
+def test_what_a_report_of_two_prints_runs(tmp_path: Path) -> None:
+    with quantized(tmp_path, "gated", "xint8") as (source, data, made):
+        cli("quantize", source, "--preset", "8a8w", "--data", data, "-o", "other.onnx", "-q")
+        models = [made, "other.onnx"]
+        cli(
+            "report",
+            *models,
+            "--float",
+            source,
+            "--data",
+            data,
+            *COUNT,
+            "--target",
+            "vitis_xint8",
+            "-o",
+            "page.html",
+            "-q",
+        )
+        told = data_of(Path("page.html"))["models"]
+        files = set()
+        for model, each in zip(models, told, strict=True):
+            edits = [edit for advice in each["advice"] for edit in advice["edits"]]
+            assert edits
+            for _, command, promised, *_ in edits:
+                written = run(command)
+                assert won(source, model, written, data) == pytest.approx(promised, abs=0.006), command
+                files.add(written)
+        assert len(files) == sum(len(advice["edits"]) for each in told for advice in each["advice"])
+
+
+def data_of(page: Path) -> Any:
+    """What the page is about."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(encoding="utf-8"))
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_an_edit_writes_over_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mended.onnx", "mended_3.onnx"):
+        Path(name).touch()
+    names = Outputs()
+    assert [names.next() for _ in range(3)] == ["mended_2.onnx", "mended_4.onnx", "mended_5.onnx"]
