@@ -61,7 +61,13 @@ def _tell(one: Told, *, everything: bool) -> None:
     for move in record.moved if isinstance(record, TensorRecord) else ():
         before = f"{_scale(move.before)} to " if move.before else ""
         say(f"  {move.by}: {before}{_scale(move.after)}{f': {move.because}' if move.because and move.before else ''}")
-    rows = [(f"{mend.wins_db:+.2f}", mend.command) for mend in one.mends if everything or mend.wins_db > 0]
+    rows: list[tuple[str, str]] = []
+    for mend in one.mends:
+        if everything or mend.wins_db > 0:
+            rows += [
+                (f"{mend.wins_db:+.2f}", mend.command),
+                *([("", f"  {mend.judged.said}")] if mend.judged.said else []),
+            ]
     if rows:
         table(("dB", "edit"), rows)
     else:

@@ -28,9 +28,11 @@ from qdqtool.io.files.atomic import refuse_existing
 from qdqtool.io.files.progress import pass_on, stage
 from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
+from qdqtool.targets.loading import load_target
 from qdqtool.verbs.edits.pipelines import Opt
 from qdqtool.verbs.pairs import Step
-from qdqtool.verbs.work.mends import Measured, Mend, Outputs, mends_of, mends_of_node
+from qdqtool.verbs.work.judging import Judge
+from qdqtool.verbs.work.mends import Measured, Mend, Outputs, by_win, mends_of, mends_of_node
 from qdqtool.verbs.work.named import bind
 from qdqtool.verbs.work.texts import with_texts
 
@@ -64,8 +66,8 @@ class Told:
 
     @property
     def wins_db(self) -> float:
-        """What the best edit wins; 0 where none does."""
-        return max((mend.wins_db for mend in self.mends[:1]), default=0.0)
+        """What the best edit wins that the target takes; 0 where none does."""
+        return max((mend.wins_db for mend in self.mends[:1] if mend.is_good), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -73,7 +75,7 @@ class Told:
         kind, node = (record.kind, record.node) if isinstance(record, TensorRecord) else ("operator", record.name)
         return {
             "name": record.name, "kind": kind, "node": node, "cause": self.cause, "why": self.why,
-            "share": self.share, "mends": [{"kind": m.kind, "command": m.command, "wins_db": m.wins_db} for m in self.mends],
+            "share": self.share, "mends": [mend.to_json() for mend in self.mends],
         }  # fmt: skip
 
 
@@ -117,7 +119,8 @@ def explained(asked: Explain, outputs: Outputs | None = None) -> Explained:
     pass_on([] if any("--ranges" in text for text in prices.warnings) else unknown, asked.warn)
     record = record_of(sides, prices, subjects, path, moved)
     chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
-    measured = Measured(sides.reference, model, feeds, sides.reference, asked.jobs)
+    judge = None if asked.target is None else Judge(model, load_target(asked.target))
+    measured = Measured(sides.reference, model, feeds, asked.jobs, judge)
     if sides.history.is_prepared:
         pass_on(prepared_otherwise(source, sides.reference, next(iter(feeds)), asked.jobs), asked.warn)
     tick = stage(asked.progress, "measuring edits", len(chosen))
@@ -199,7 +202,7 @@ def _told(
     else:
         record = next(one for one in whole.tensors if one.name == subject.record.name)
         power = subject.power
-        cause, why = diagnosis(subject, subjects, [mend.kind for mend in mends[:1]])
+        cause, why = diagnosis(subject, subjects, [mend.kind for mend in by_win(mends)[:1]])
     share = power / noise if noise > 0 else 0.0
     return Told(record=record, cause=cause, why=why, share=share, mends=tuple(mends), refused=tuple(refused))
 
@@ -212,10 +215,11 @@ def _undone(told: Sequence[Told], output: str, asked: Explain) -> str:
     """
     from qdqtool.verbs.work.editing import run_and_save, with_repairs
 
-    best = [one.mends[0] for one in told if one.mends and one.mends[0].wins_db > 0]
+    best = [one.mends[0] for one in told if one.mends and one.mends[0].is_good]
     if not best:
         hint = "leave nodes float: qdqtool quantize --exclude NODE"
-        raise UsageError("no edit that was tried wins anything", hint=hint)
+        taken = "" if asked.target is None else f" that {load_target(asked.target).name} takes"
+        raise UsageError(f"no edit that was tried wins anything{taken}", hint=hint)
     steps: list[Step] = [step for mend in best for step in mend.steps]
     inputs = (
         {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,17 +21,18 @@ from qdq_passes.select.selectors import literal
 from qdqtool.comparison.cumulative import matched
 from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.prices.output_noise import OutputNoise, decibels
-from qdqtool.comparison.prices.refit import noise_of, per_channel, refitted
+from qdqtool.comparison.prices.refit import Refit, noise_of, per_channel, refitted
 from qdqtool.comparison.prices.subjects import Subject
 from qdqtool.quantization.reports import constants_of
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.runtime.taps import Taps
 from qdqtool.verbs.editing import Editing
 from qdqtool.verbs.edits.pipelines import Opt
-from qdqtool.verbs.pairs import PairEditing, Step
+from qdqtool.verbs.pairs import Step
 from qdqtool.verbs.qdq.remove import Remove
 from qdqtool.verbs.qdq.set import Set
 from qdqtool.verbs.work.command_lines import command_line
+from qdqtool.verbs.work.judging import NOTHING, Judge, Judgement
 
 #: What an edit must win over a milder one to come before it, dB: another scale is milder than scales along an axis, these than 16
 #: bits, these than no pair.
@@ -56,17 +58,30 @@ class Mend:
         verb: that makes it.
         steps: the passes.
         wins_db: how much less noise the outputs have with it, dB; negative where they have more.
+        judged: by the target, where it wins something.
     """
 
     kind: str
     verb: Editing
     steps: tuple[Step, ...]
     wins_db: float = 0.0
+    judged: Judgement = NOTHING
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it wins, and the target takes no less with it."""
+        return self.wins_db > 0 and not self.judged.loses
 
     @property
     def command(self) -> str:
         """For a shell."""
         return command_line(COMMANDS[type(self.verb)], self.verb)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; with ``loses`` or ``gains`` where the target takes less or more with it."""
+        judged = {"loses": self.judged.loses, "gains": self.judged.gains}
+        told = {name: text for name, text in judged.items() if text}
+        return {"kind": self.kind, "command": self.command, "wins_db": self.wins_db, **told}
 
     def to(self, output: str) -> Mend:
         """Written there."""
@@ -74,31 +89,48 @@ class Mend:
 
 
 class Measured:
-    """The noise at the outputs of edited copies of a quantized model, on the samples of its prices."""
+    """The noise at the outputs of edited copies of a quantized model, on the samples of its prices.
+
+    Args:
+        reference: the float model, prepared as the quantized one was.
+        model: the quantized model; only read.
+        feeds: the samples.
+        threads: threads inside an operator.
+        judge: the target that is to take the copies; None where there is none.
+    """
 
     def __init__(
-        self, reference: ir.Model, model: ir.Model, feeds: Iterable[Mapping[str, Array]], floats: ir.Model, threads: int
+        self,
+        reference: ir.Model,
+        model: ir.Model,
+        feeds: Iterable[Mapping[str, Array]],
+        threads: int,
+        judge: Judge | None = None,
     ) -> None:
-        self.model, self._feeds, self._threads = model, feeds, threads
+        self.model, self.judge, self._feeds, self._threads = model, judge, feeds, threads
         self._outputs = [value.name for value in reference.graph.outputs if value.name]
         taps = Taps(reference, self._outputs, threads=threads)
         self._wanted = [{name: np.asarray(array) for name, array in taps.run(feed).items()} for feed in feeds]
         taps.session.close()
-        self._inputs = {"float": constants_of(floats), RUNTIME: compute}
+        self._inputs = {"float": constants_of(reference), RUNTIME: compute}
         masked = may_hide(reference)
         self._seen = lambda name, x, y: seen(x, y) if name in masked else y
         self.before = self._noise(model)
 
-    def wins_db(self, steps: Sequence[Step]) -> float | None:
-        """How much less noise there is after ``steps``; None where they change nothing.
+    def tried(self, mend: Mend) -> Mend | None:
+        """``mend`` with what it wins, and what the target says where it does; None where it changes nothing.
 
         Raises:
             QdqError: the edit cannot be made.
         """
         copy = copy_model(self.model)
-        pipeline = Pipeline(tuple(make_pass(name, dict(options)) for name, options in steps))
+        pipeline = Pipeline(tuple(make_pass(name, dict(options)) for name, options in mend.steps))
         report = pipeline.run(copy, inputs={name: self._inputs[name] for name in pipeline.needs()})
-        return None if not report.modified else decibels(self.before) - decibels(self._noise(copy))
+        if not report.modified:
+            return None
+        wins = decibels(self.before) - decibels(self._noise(copy))
+        judged = self.judge.judged(copy) if self.judge is not None and wins > 0 else NOTHING
+        return replace(mend, wins_db=wins, judged=judged)
 
     def _noise(self, model: ir.Model) -> float:
         names = matched("outputs", self._outputs, [v.name for v in model.graph.outputs if v.name], [])
@@ -125,18 +157,14 @@ def mends_of(
         model: path of the quantized model.
         floats: path of the float model.
     """
-    edits = []
-    for kind, verb in _verbs(subject, model, floats):
-        steps = verb.steps_on(measured.model) if isinstance(verb, Remove) else verb.steps()
-        edits.append(Mend(kind=kind, verb=verb, steps=tuple(steps)))
-    return _tried(edits, measured)
+    return _tried(_edits(subject, measured.model, model, floats), measured)
 
 
 def mends_of_node(node: str, measured: Measured, *, model: str) -> tuple[list[Mend], list[str]]:
     """Edits of a node that computes otherwise than in the float model; as `mends_of`."""
     step: Step = ("undo-dpu-edits", {"select": [literal(node)]})
     text = str(Pipeline((make_pass(step[0], dict(step[1])),)))
-    return _tried([Mend(kind=step[0], verb=Opt(model=model, output=OUTPUT, text=text), steps=(step,))], measured)
+    return _tried([(Mend(kind=step[0], verb=Opt(model=model, output=OUTPUT, text=text), steps=(step,)),)], measured)
 
 
 class Outputs:
@@ -158,53 +186,73 @@ class Outputs:
                 return name
 
 
-def _tried(edits: Iterable[Mend], measured: Measured) -> tuple[list[Mend], list[str]]:
+def _tried(edits: Iterable[Sequence[Mend]], measured: Measured) -> tuple[list[Mend], list[str]]:
+    """Of each of ``edits`` the first form, and of the next ones those that the target takes more with."""
     found, refused = list[Mend](), list[str]()
-    for edit in edits:
-        try:
-            won = measured.wins_db(edit.steps)
-        except QdqError as error:
-            refused.append(f"{edit.kind}: {error.message}")
-            continue
-        if won is not None:
-            found.append(replace(edit, wins_db=won))
-    return sorted(found, key=lambda mend: (MILDER[mend.kind] - mend.wins_db, mend.kind)), refused
+    is_taken = measured.judge is None or measured.judge.takes_all
+    for forms in edits:
+        tried = list[Mend]()
+        for form in forms:
+            if tried and is_taken and not tried[-1].judged.loses:
+                break
+            try:
+                mend = measured.tried(form)
+            except QdqError as error:
+                refused.append(f"{form.kind}: {error.message}")
+                continue
+            if mend is not None and all(mend.judged.rank < one.judged.rank for one in tried):
+                tried.append(mend)
+        found += tried
+    return sorted(by_win(found), key=lambda mend: mend.judged.rank), refused
 
 
-def _verbs(subject: Subject, model: str, floats: str | os.PathLike[str] | None) -> Iterator[tuple[str, PairEditing]]:
+def by_win(mends: Iterable[Mend]) -> list[Mend]:
+    """What wins most first, the milder one where two win alike."""
+    return sorted(mends, key=lambda mend: (MILDER[mend.kind] - mend.wins_db, mend.kind))
+
+
+def _edits(
+    subject: Subject, graph: ir.Model, model: str, floats: str | os.PathLike[str] | None
+) -> Iterator[Sequence[Mend]]:
+    """What can be tried, each in the forms that it has."""
     name, encoding = f"tensor:{literal(subject.record.name)}", subject.pair.encoding
     assert encoding is not None
-    stored = subject.pair.q is None
+    stored, kind = subject.pair.q is None, subject.record.kind
     again = floats if stored else None
+    values = subject.values if not stored or floats is not None else None  # what integers can be made of
 
-    def set_to(new: Encoding, **more: object) -> Set:
-        zeros = tuple(int(zero) for zero in new.zero_point)
+    def set_to(kind: str, new: Encoding | None = None, dtype: str | None = None) -> Mend:
+        zeros = () if new is None else tuple(int(zero) for zero in new.zero_point)
         zeros = zeros if len(set(zeros)) > 1 else zeros[:1]
-        return Set(
-            model=model, output=OUTPUT, select=(name,), scales=tuple(new.scale), zero_points=zeros, axis=new.axis,
-            float_model=again, **more,  # type: ignore[arg-type]
+        verb = Set(
+            model=model, output=OUTPUT, select=(name,), scales=() if new is None else tuple(new.scale), zero_points=zeros,
+            axis=None if new is None else new.axis, dtype=dtype, float_model=again,
         )  # fmt: skip
+        return Mend(kind=kind, verb=verb, steps=tuple(verb.steps()))
 
-    if (
-        again is not None
-        and subject.values is not None
-        and subject.noise > RESTORED * noise_of(subject.values, encoding)
-    ):
-        yield "restore", Set(model=model, output=OUTPUT, select=(name,), float_model=again)
-    if subject.refit is not None and subject.gain > LEAST_GAIN and (not stored or floats is not None):
-        yield "set", set_to(subject.refit.encoding)
-    if subject.record.kind == "weight" and subject.values is not None and (not stored or floats is not None):
-        axis = _axis(subject)
-        finer = per_channel(subject.values, encoding, axis) if axis is not None else None
+    if values is not None:
+        if again is not None and subject.noise > RESTORED * noise_of(values, encoding):
+            yield [set_to("restore")]
+        if subject.refit is not None and subject.gain > LEAST_GAIN:
+            forms = [subject.refit, *_in_shifts(refitted(values, encoding, power_of_two=True), subject.refit)]
+            yield [set_to("set", form.encoding) for form in forms]
+        axis = _axis(subject) if kind == "weight" else None
+        finer = per_channel(values, encoding, axis) if axis is not None else None
         if finer is not None and finer.gain > LEAST_GAIN:
-            yield "per-axis", set_to(finer.encoding)
-    wider = WIDER.get(encoding.dtype) if subject.record.kind == "activation" else None
-    if wider is not None and subject.values is not None:
-        finer = refitted(subject.values, encoding, dtype=wider)
-        if finer is not None:
-            yield "int16", set_to(finer.encoding, dtype=wider.name.lower())
-    if subject.record.kind == "activation":
-        yield "remove", Remove(model=model, output=OUTPUT, select=(name,))
+            yield [set_to("per-axis", finer.encoding)]
+        wider = WIDER.get(encoding.dtype) if kind == "activation" else None
+        finer = refitted(values, encoding, dtype=wider) if wider is not None else None
+        if finer is not None and wider is not None:
+            yield [set_to("int16", finer.encoding, wider.name.lower())]
+    if kind == "activation":
+        gone = Remove(model=model, output=OUTPUT, select=(name,))
+        yield [Mend(kind="remove", verb=gone, steps=tuple(gone.steps_on(graph)))]
+
+
+def _in_shifts(form: Refit | None, other: Refit) -> Iterator[Refit]:
+    """``form``, a grid for chips that shift, where it is another one than ``other`` and gains anything."""
+    if form is not None and form.encoding != other.encoding and form.gain > LEAST_GAIN:
+        yield form
 
 
 def _axis(subject: Subject) -> int | None:

@@ -124,15 +124,17 @@ def _placed(path: str, asked: Report) -> list[Record]:
 
 def _explaining(path: str, ranges: Path | None, asked: Report) -> Explain:
     return Explain(
-        path, asked.data, float_model=asked.float_model, worst=asked.worst, ranges=ranges, samples=asked.samples,
-        seed=asked.seed, image=asked.image, tokenizer=asked.tokenizer, jobs=asked.jobs, warn=asked.warn,
+        path, asked.data, float_model=asked.float_model, worst=asked.worst, ranges=ranges, target=asked.target,
+        samples=asked.samples, seed=asked.seed, image=asked.image, tokenizer=asked.tokenizer, jobs=asked.jobs, warn=asked.warn,
         progress=asked.progress,
     )  # fmt: skip
 
 
 def _advice(told: Told) -> Advice:
     edits = tuple(
-        Edit(kind=mend.kind, command=mend.command, wins_db=mend.wins_db) for mend in told.mends if mend.wins_db > 0
+        Edit(kind=mend.kind, command=mend.command, wins_db=mend.wins_db, note=mend.judged.said)
+        for mend in told.mends
+        if mend.wins_db > 0
     )
     kind = "tensor" if isinstance(told.record, TensorRecord) else "node"
     return Advice(

@@ -30,7 +30,7 @@ CASES = [
 ]  # fmt: skip
 #: A line of the table of edits: what it wins, and the command.
 EDIT = re.compile(r"^([+-]\d+\.\d\d) +(qdqtool .*)$", re.MULTILINE)
-COUNT = ("--samples", "2")
+COUNT, MORE = ("--samples", "2"), ("--samples", "16")
 
 
 @contextmanager
@@ -145,3 +145,56 @@ def test_an_edit_writes_over_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Path(name).touch()
     names = Outputs()
     assert [names.next() for _ in range(3)] == ["mended_2.onnx", "mended_4.onnx", "mended_5.onnx"]
+
+
+@pytest.mark.parametrize("preset", ["xint8", "8a8w"])
+def test_edits_are_judged_as_analyze_judges_what_they_write(tmp_path: Path, preset: str) -> None:
+    """Those with which fewer operators are on the NPU, or in integers, say so and stand behind the others; without a target none does."""
+    target = "vitis_xint8" if preset == "xint8" else "qnn_htp"
+    with quantized(tmp_path, "digits", preset) as (source, data, made):
+        given = (made, "--float", source, "--data", data, *MORE, "--json")
+        before = placed(made, target)
+        judged = set()
+        for one in cli("explain", *given, "--target", target).json["told"]:
+            lost = [bool(mend.get("loses")) for mend in one["mends"]]
+            assert lost == sorted(lost)
+            for mend in one["mends"]:
+                if mend["wins_db"] > 0:
+                    after = placed(run(mend["command"]), target)
+                    assert bool(mend.get("loses")) == (after < before), mend
+                    assert bool(mend.get("gains")) == (after[0] > before[0]), mend
+                    judged.add(after < before)
+        assert True in judged
+        assert all("loses" not in mend for one in cli("explain", *given).json["told"] for mend in one["mends"])
+
+
+def placed(made: str, target: str) -> tuple[int, int]:
+    """Less operators that are not on the NPU, and of those on it less those in floats."""
+    nodes = [
+        node for node in cli("analyze", made, "--target", target, "--json").json["nodes"] if node["kind"] == "compute"
+    ]
+    return -sum(node["device"] == "CPU" for node in nodes), -sum(node["verdict"] == "npu-float" for node in nodes)
+
+
+def test_a_power_of_two_is_offered_to_a_target_that_shifts(tmp_path: Path) -> None:
+    """0.3 keeps the DPU off; the best grid of any form would as well. --undo takes what the target takes."""
+    with quantized(tmp_path, "digits", "xint8") as (source, data, made):
+        tensor = "/block1/relu1_output_0"
+        cli("qdq", "set", made, "--select", f"tensor:{tensor}", "--scale", "0.3", "-o", "odd.onnx", "-q")
+        given = ("odd.onnx", "--float", source, "--data", data, *MORE, "--target", "vitis_xint8")
+        (told,) = cli("explain", *given, tensor, "--json").json["told"]
+        best = told["mends"][0]
+        assert (best["kind"], best["gains"]) == ("set", "vitis_xint8: 19 operators more on the NPU")
+        assert "--scale 0.0625" in best["command"]
+        assert any(mend["kind"] == "set" and "gains" not in mend for mend in told["mends"][1:])
+        cli("explain", *given, tensor, "--undo", "-o", "undone.onnx", "-q")
+        assert placed("undone.onnx", "vitis_xint8") == placed(made, "vitis_xint8")
+
+
+def test_undo_leaves_out_what_the_target_does_not_take(tmp_path: Path) -> None:
+    with quantized(tmp_path, "digits", "xint8") as (source, data, made):
+        given = (made, "--float", source, "--data", data, *MORE, "/head/pool_output_0", "--undo", "-o", "undone.onnx")
+        said = cli("explain", *given, "--target", "vitis_xint8", code=2).error
+        assert "no edit that was tried wins anything that vitis_xint8 takes" in said
+        cli("explain", *given, "-q")
+        assert placed("undone.onnx", "vitis_xint8") < placed(made, "vitis_xint8")
