@@ -137,6 +137,9 @@ class _Tensors:
         tested, reference = sides.recipe.model, sides.reference
         self.warnings: list[str] = list(sides.history.warnings)
         self.pairs = activation_pairs(tested)
+        self.encodings = {
+            name: encoding for name, pair in self.pairs.items() if (encoding := pair.encoding) is not None
+        }
         self.before = {name: value.name or name for name, value in sides.regions.borders.items()}
         self.after = {name: read_for(name, self.pairs) for name in self.before}
         names = [[v.name for v in model.graph.outputs if v.name] for model in (reference, tested)]
@@ -150,9 +153,7 @@ class _Tensors:
         self.cuts = {
             name: bounds
             for name, bounds in sides.recipe.bounds.items()
-            if (pair := self.pairs.get(name)) is not None
-            and pair.encoding is not None
-            and is_cut(pair.encoding, bounds)
+            if (encoding := self.encodings.get(name)) is not None and is_cut(encoding, bounds)
         }
         self.noise: dict[tuple[str, str], _Noise] = {}
         self.ends: dict[str, _Noise] = {name: _Noise() for name in self.outputs}
@@ -171,14 +172,14 @@ class _Tensors:
 
     def note_pair(self, name: str, x: Array, before: Array, after: Array) -> None:
         """How much of what the pair of a tensor does lies beyond its grid; and values of the float tensor."""
-        pair = self.pairs.get(name)
-        if pair is None or pair.encoding is None or before.shape != after.shape:
+        encoding = self.encodings.get(name)
+        if encoding is None or before.shape != after.shape:
             return
         kept = self.values.setdefault(name, [])
         if sum(part.size for part in kept) < KEPT:
             kept.append(taken(self.seen(name, x, x)))
-        low, high = (pair.encoding.granularity.expand(end, before.shape) for end in real_range(pair.encoding))
-        half = pair.encoding.granularity.expand(pair.encoding.scale_array().astype(np.float64), before.shape) / 2
+        low, high = (encoding.granularity.expand(end, before.shape) for end in real_range(encoding))
+        half = encoding.granularity.expand(encoding.scale_array().astype(np.float64), before.shape) / 2
         with np.errstate(all="ignore"):
             noise = np.square(after.astype(np.float64) - before)
             noise = np.where(np.isfinite(noise), noise, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,6 @@ class Subject:
         record: what is known of it.
         pair: its first pair.
         values: of the float tensor, all of a constant; None where they are not known.
-        refit: the best encoding of its form for these; None where there is none.
         noise: the constant's, Σ(x − Q(x))², as it is stored; 0 of activations.
         readers: of a constant: the regions that read it.
         shift: mean of Q(x) − x over its root mean square of a constant as it is stored: near 1 or −1 where all lie off alike.
@@ -44,10 +44,15 @@ class Subject:
     record: TensorRecord
     pair: Pair
     values: Array | None
-    refit: Refit | None
     noise: float = 0.0
     shift: float = 0.0
     readers: tuple[str, ...] = ()
+
+    @cached_property
+    def refit(self) -> Refit | None:
+        """The best encoding of its form for the values; None where there is none."""
+        encoding = self.pair.encoding
+        return None if self.values is None or encoding is None else refitted(self.values, encoding)
 
     @property
     def power(self) -> float:
@@ -69,9 +74,19 @@ class Subject:
 
 
 def subjects_of(sides: Sides, prices: Prices) -> list[Subject]:
-    """Every quantized tensor with a price, the worst first."""
+    """Every quantized tensor with a price, the dearest first."""
     found = [*_activations(sides, prices), *_constants(sides, prices)]
-    return sorted(found, key=lambda one: (-one.score, one.record.name))
+    return sorted(found, key=lambda one: (-one.power, one.record.name))
+
+
+def worst(subjects: Iterable[Subject], count: int) -> list[Subject]:
+    """Those of the highest scores; of ``subjects``, the dearest first, no more are looked at than can be among them."""
+    found = list[Subject]()
+    for one in subjects:
+        if len(found) >= count and one.power <= found[count - 1].score:
+            break
+        found = sorted([*found, one], key=lambda each: (-each.score, each.record.name))[:count]
+    return found
 
 
 def record_of(
@@ -132,7 +147,7 @@ def _activations(sides: Sides, prices: Prices) -> Iterable[Subject]:
                 name=name, kind="activation", node=writers.get(name, ""), price=costs.get(name, {}),
                 **_seen(values, encoding), encoding=encoding.to_json(),
             )  # fmt: skip
-            yield Subject(record=record, pair=pair, values=values, refit=_refit(values, encoding))
+            yield Subject(record=record, pair=pair, values=values)
 
 
 def _constants(sides: Sides, prices: Prices) -> Iterable[Subject]:
@@ -179,13 +194,7 @@ def _constant(pair: Pair, encoding: Encoding, given: ir.TensorProtocol | None, r
     record = TensorRecord(
         name=pair.tensor, kind=pair.kind, node=readers[0], encoding=encoding.to_json(), **_seen(flat, encoding)
     )
-    return Subject(
-        record=record, pair=pair, values=flat, refit=_refit(flat, encoding), noise=noise, shift=shift, readers=readers
-    )
-
-
-def _refit(values: Array | None, encoding: Encoding) -> Refit | None:
-    return None if values is None else refitted(values, encoding)
+    return Subject(record=record, pair=pair, values=flat, noise=noise, shift=shift, readers=readers)
 
 
 def _seen(values: Array | None, encoding: Encoding) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.prices.diagnosis import diagnosis
 from qdqtool.comparison.prices.life import lives
 from qdqtool.comparison.prices.pricing import priced
-from qdqtool.comparison.prices.subjects import Subject, record_of, subjects_of
+from qdqtool.comparison.prices.subjects import Subject, record_of, subjects_of, worst
 from qdqtool.comparison.sides import Sides, prepared_otherwise
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
@@ -103,24 +105,49 @@ class Explained:
         }  # fmt: skip
 
 
-def explained(asked: Explain, outputs: Outputs | None = None) -> Explained:
-    """See `qdqtool.verbs.story.explain.Explain.run`; ``outputs`` are shared by what is told together."""
-    path = os.fspath(asked.model)
+def explained(asked: Explain, outputs: Outputs | None = None, judge: Judge | None = None) -> Explained:
+    """See `qdqtool.verbs.story.explain.Explain.run`.
+
+    Args:
+        asked: what is asked.
+        outputs: names of files, shared by what is told together.
+        judge: the target that is asked for, where it has looked at the model already.
+    """
     _refuse(asked)
+    with out_of_the_way() as put:
+        return _explained(asked, outputs or Outputs(), judge, put)
+
+
+@contextmanager
+def out_of_the_way() -> Iterator[Callable[[], None]]:
+    """Whoever calls what is yielded puts all that there is by then out of the garbage collector's way: it would look at models of
+    many nodes again and again while copies of them are made. At the end all is as before."""
+    gc.freeze()
+    try:
+        yield gc.freeze
+    finally:
+        gc.unfreeze()
+
+
+def _explained(asked: Explain, outputs: Outputs, judge: Judge | None, put: Callable[[], None]) -> Explained:
+    path = os.fspath(asked.model)
     model = load(path)
-    source = _float_of(asked, model)
-    sides = Sides.of(source, model, Ranges.given(asked.ranges))
+    source, ranges = _float_of(asked, model), Ranges.given(asked.ranges)
+    sides = Sides.of(source, model, ranges, is_moved=False)
+    put()
     data = with_texts(asked.data, source, asked.float_model or path, tokenizer=asked.tokenizer, samples=asked.samples)
     feeds = open_feeds(data, input_specs(source), samples=asked.samples, seed=asked.seed, image=asked.image)
     prices = priced(sides, feeds, threads=asked.jobs, progress=stage(asked.progress, "pricing", feeds.count))
     pass_on([*feeds.warnings, *prices.warnings], asked.warn)
     subjects = subjects_of(sides, prices)
-    moved, unknown = lives(source, model, Ranges.given(asked.ranges))
-    pass_on([] if any("--ranges" in text for text in prices.warnings) else unknown, asked.warn)
+    moved, unknown = lives(source, model, sides.history, ranges)
+    pass_on(unknown, asked.warn)
     record = record_of(sides, prices, subjects, path, moved)
     chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
-    judge = None if asked.target is None else Judge(model, load_target(asked.target))
-    measured = Measured(sides.reference, model, feeds, asked.jobs, judge)
+    tested = sides.recipe.model
+    if asked.target is not None and judge is None:
+        judge = Judge(tested, load_target(asked.target))
+    measured = Measured(sides.reference, tested, feeds, asked.jobs, judge=judge, before=prices.noise)
     if sides.history.is_prepared:
         pass_on(prepared_otherwise(source, sides.reference, next(iter(feeds)), asked.jobs), asked.warn)
     tick = stage(asked.progress, "measuring edits", len(chosen))
@@ -136,7 +163,6 @@ def explained(asked: Explain, outputs: Outputs | None = None) -> Explained:
     if not asked.names:
         told = sorted(told, key=lambda one: (-one.wins_db, -one.share))[: asked.worst]
     written = _undone(told, os.fspath(asked.output), asked) if asked.undo and asked.output is not None else ""
-    outputs = outputs or Outputs()
     told = [replace(one, mends=outputs.named(one.mends)) for one in told]
     noise = -10 * math.log10(prices.noise) if prices.noise > 0 else None
     return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
@@ -167,7 +193,8 @@ def _float_of(asked: Explain, model: ir.Model) -> ir.Model:
 
 def _worst(subjects: Sequence[Subject], record: Record, count: int) -> list[Subject | NodeRecord]:
     """The dearest tensors and nodes, a tensor on a bad grid before others."""
-    scores: list[tuple[float, str, Subject | NodeRecord]] = [(-one.score, one.record.name, one) for one in subjects]
+    found = worst(subjects, count)
+    scores: list[tuple[float, str, Subject | NodeRecord]] = [(-one.score, one.record.name, one) for one in found]
     scores += [(-one.price["operator"], one.name, one) for one in record.nodes if one.price.get("operator")]
     return [one for *_, one in sorted(scores, key=lambda entry: entry[:2])[:count]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx_ir as ir
 from qdq_passes.core.findings import is_at_least
@@ -12,21 +13,28 @@ from qdq_passes.npu.units.units import units_of
 from qdq_passes.npu.units.verdict import VERDICT_KINDS
 from qdq_passes.pipeline.pipeline import run_pipeline
 
-from qdqtool.npu.analyzing import FOLD, INLINE, PREPARE, placed_on, silent_findings
+from qdqtool.npu.analyzing import FOLD_STATIC, INLINE, PREPARE, placed_on, silent_findings
+from qdqtool.npu.compiled import refuse_compiled
 from qdqtool.npu.figures import broken_rules
-from qdqtool.npu.shares import NodeReport
+from qdqtool.npu.shares import NodeReport, Placed
 from qdqtool.targets.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """What a target makes of a model: operators by name, and (rule, where) → what is said of a rule that does not hold."""
+    """What a target makes of a model: who runs what, and (rule, where) → what is said of a rule that does not hold."""
 
-    nodes: Mapping[str, NodeReport]
+    placed: Placed
     broken: Mapping[tuple[str, str], str]
 
-    @property
+    @cached_property
+    def nodes(self) -> dict[str, NodeReport]:
+        """Operators by name."""
+        return {node.name: node for node in self.placed.nodes if node.is_compute}
+
+    @cached_property
     def on_cpu(self) -> list[NodeReport]:
+        """Operators that the NPU does not run."""
         return [node for node in self.nodes.values() if not node.is_npu]
 
 
@@ -60,11 +68,21 @@ NOTHING = Judgement()
 
 
 class Judge:
-    """A target, and what it makes of a model before any edit."""
+    """A target, and what it makes of a model before any edit.
+
+    Raises:
+        UsageError: the model is compiled already.
+    """
 
     def __init__(self, model: ir.Model, target: Target) -> None:
-        self.target = target
-        self._before = self._look(model)
+        refuse_compiled(model, target)
+        self.target, self._folds = target, True
+        self._before = self._look(copy_model(model))
+
+    @property
+    def placed(self) -> Placed:
+        """Who runs what of the model, as `analyze` says it."""
+        return self._before.placed
 
     @property
     def takes_all(self) -> bool:
@@ -72,7 +90,7 @@ class Judge:
         return not self._before.on_cpu
 
     def judged(self, edited: ir.Model) -> Judgement:
-        """What it says of the ``edited`` model."""
+        """What it says of the ``edited`` model, a copy that nobody needs any more."""
         before, after = self._before, self._look(edited)
         more = len(before.on_cpu) - len(after.on_cpu)
         if more > 0:
@@ -101,18 +119,30 @@ class Judge:
         return Judgement(loses=f"{self.target.name}: {what}: {why}")
 
     def _look(self, model: ir.Model) -> _Look:
-        work = copy_model(model)
-        run_pipeline(work, ",".join([*([INLINE] if work.functions else []), PREPARE, FOLD]))
+        """Of ``model``, which is prepared as `analyze` does it."""
+        if model.functions:
+            run_pipeline(model, INLINE)
+        run_pipeline(model, PREPARE if _lacks_shapes(model) else "give-names")
+        self._folds = (
+            self._folds and run_pipeline(model, FOLD_STATIC).modified
+        )  # no edit of a pair makes anything static
+        if self._folds:
+            run_pipeline(model, "infer-shapes")
         broken = {
             (finding.rule, finding.where): finding.message
-            for finding in silent_findings(work, self.target)
+            for finding in silent_findings(model, self.target)
             if is_at_least(finding, "warning")
         }
         if self.target.policy == "whole-model":
-            rules = broken_rules(units_of(work), self.target)
+            rules = broken_rules(units_of(model), self.target)
             broken |= {(rule.rule, node): rule.reason for rule in rules for node in rule.nodes}
-        nodes = {node.name: node for node in placed_on(work, self.target).nodes if node.is_compute}
-        return _Look(nodes=nodes, broken=broken)
+        return _Look(placed=placed_on(model, self.target), broken=broken)
+
+
+def _lacks_shapes(model: ir.Model) -> bool:
+    return any(
+        value.shape is None or value.type is None for node in model.graph for value in node.outputs if value.name
+    )
 
 
 def _operators(count: int) -> str:

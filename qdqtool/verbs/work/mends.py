@@ -93,9 +93,10 @@ class Measured:
 
     Args:
         reference: the float model, prepared as the quantized one was.
-        model: the quantized model; only read.
+        model: the quantized model, with its shapes; only read.
         feeds: the samples.
         threads: threads inside an operator.
+        before: the noise of ``model``.
         judge: the target that is to take the copies; None where there is none.
     """
 
@@ -105,9 +106,12 @@ class Measured:
         model: ir.Model,
         feeds: Iterable[Mapping[str, Array]],
         threads: int,
+        *,
+        before: float,
         judge: Judge | None = None,
     ) -> None:
-        self.model, self.judge, self._feeds, self._threads = model, judge, feeds, threads
+        self.model, self.before, self.judge = model, before, judge
+        self._feeds, self._threads = feeds, threads
         self._outputs = [value.name for value in reference.graph.outputs if value.name]
         taps = Taps(reference, self._outputs, threads=threads)
         self._wanted = [{name: np.asarray(array) for name, array in taps.run(feed).items()} for feed in feeds]
@@ -115,7 +119,6 @@ class Measured:
         self._inputs = {"float": constants_of(reference), RUNTIME: compute}
         masked = may_hide(reference)
         self._seen = lambda name, x, y: seen(x, y) if name in masked else y
-        self.before = self._noise(model)
 
     def tried(self, mend: Mend) -> Mend | None:
         """``mend`` with what it wins, and what the target says where it does; None where it changes nothing.
