@@ -21,7 +21,7 @@ from qdq_passes.select.selectors import literal
 from qdqtool.comparison.cumulative import matched
 from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.prices.output_noise import OutputNoise, decibels
-from qdqtool.comparison.prices.refit import Refit, noise_of, per_channel, refitted
+from qdqtool.comparison.prices.refit import noise_of, per_channel, refitted
 from qdqtool.comparison.prices.subjects import Subject
 from qdqtool.quantization.reports import constants_of
 from qdqtool.runtime.session import RUNTIME, compute
@@ -36,7 +36,7 @@ from qdqtool.verbs.work.judging import NOTHING, Judge, Judgement
 
 #: What an edit must win over a milder one to come before it, dB: another scale is milder than scales along an axis, these than 16
 #: bits, these than no pair.
-MILDER = {"restore": -0.1, "set": 0.0, "per-axis": 0.1, "int16": 0.5, "remove": 1.0, "undo-dpu-edits": 0.0}
+MILDER = {"restore": -0.1, "set": 0.0, "pow2": 0.0, "per-axis": 0.1, "int16": 0.5, "remove": 1.0, "undo-dpu-edits": 0.0}
 #: What the verbs are called.
 COMMANDS: dict[type[Editing], str] = {Set: "qdq set", Remove: "qdq remove", Opt: "opt"}
 #: Where an edit is written; another one to the next name that is free.
@@ -54,7 +54,8 @@ class Mend:
     """An edit.
 
     Args:
-        kind: ``restore`` (integers quantized anew), ``set``, ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``.
+        kind: ``restore`` (integers quantized anew), ``set``, ``pow2`` (a scale for chips that shift), ``per-axis``, ``int16``,
+            ``remove`` or ``undo-dpu-edits``.
         verb: that makes it.
         steps: the passes.
         wins_db: how much less noise the outputs have with it, dB; negative where they have more.
@@ -237,8 +238,12 @@ def _edits(
         if again is not None and subject.noise > RESTORED * noise_of(values, encoding):
             yield [set_to("restore")]
         if subject.refit is not None and subject.gain > LEAST_GAIN:
-            forms = [subject.refit, *_in_shifts(refitted(values, encoding, power_of_two=True), subject.refit)]
-            yield [set_to("set", form.encoding) for form in forms]
+            shifted = refitted(values, encoding, power_of_two=True)
+            is_other = shifted is not None and shifted.encoding != subject.refit.encoding and shifted.gain > LEAST_GAIN
+            yield [
+                set_to("set", subject.refit.encoding),
+                *([set_to("pow2", shifted.encoding)] if is_other and shifted is not None else []),
+            ]
         axis = _axis(subject) if kind == "weight" else None
         finer = per_channel(values, encoding, axis) if axis is not None else None
         if finer is not None and finer.gain > LEAST_GAIN:
@@ -250,12 +255,6 @@ def _edits(
     if kind == "activation":
         gone = Remove(model=model, output=OUTPUT, select=(name,))
         yield [Mend(kind="remove", verb=gone, steps=tuple(gone.steps_on(graph)))]
-
-
-def _in_shifts(form: Refit | None, other: Refit) -> Iterator[Refit]:
-    """``form``, a grid for chips that shift, where it is another one than ``other`` and gains anything."""
-    if form is not None and form.encoding != other.encoding and form.gain > LEAST_GAIN:
-        yield form
 
 
 def _axis(subject: Subject) -> int | None:

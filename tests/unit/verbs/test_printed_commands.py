@@ -184,7 +184,7 @@ def test_a_power_of_two_is_offered_to_a_target_that_shifts(tmp_path: Path) -> No
         given = ("odd.onnx", "--float", source, "--data", data, *MORE, "--target", "vitis_xint8")
         (told,) = cli("explain", *given, tensor, "--json").json["told"]
         best = told["mends"][0]
-        assert (best["kind"], best["gains"]) == ("set", "vitis_xint8: 19 operators more on the NPU")
+        assert (best["kind"], best["gains"]) == ("pow2", "vitis_xint8: 19 operators more on the NPU")
         assert "--scale 0.0625" in best["command"]
         assert any(mend["kind"] == "set" and "gains" not in mend for mend in told["mends"][1:])
         cli("explain", *given, tensor, "--undo", "-o", "undone.onnx", "-q")
