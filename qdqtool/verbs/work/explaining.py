@@ -32,7 +32,9 @@ from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.edits.pipelines import Opt
+from qdqtool.verbs.groups import Path
 from qdqtool.verbs.pairs import Step
+from qdqtool.verbs.work.from_the_start import again, command_of
 from qdqtool.verbs.work.judging import Judge
 from qdqtool.verbs.work.mends import Measured, Mend, Outputs, by_win, mends_of, mends_of_node
 from qdqtool.verbs.work.named import bind
@@ -57,6 +59,7 @@ class Told:
         share: of the noise at the outputs, 0..1.
         mends: edits, the best first.
         refused: edits that cannot be made, and why.
+        anew: `quantize` with one more option, where the model's history tells the others, the best first.
     """
 
     record: TensorRecord | NodeRecord
@@ -65,6 +68,12 @@ class Told:
     share: float
     mends: tuple[Mend, ...]
     refused: tuple[str, ...] = ()
+    anew: tuple[Mend, ...] = ()
+
+    @property
+    def node(self) -> str:
+        """That writes the tensor or reads the constant, or is told of itself; "" of an input of the graph."""
+        return self.record.node if isinstance(self.record, TensorRecord) else self.record.name
 
     @property
     def wins_db(self) -> float:
@@ -73,11 +82,11 @@ class Told:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        record = self.record
-        kind, node = (record.kind, record.node) if isinstance(record, TensorRecord) else ("operator", record.name)
+        kind = self.record.kind if isinstance(self.record, TensorRecord) else "operator"
         return {
-            "name": record.name, "kind": kind, "node": node, "cause": self.cause, "why": self.why,
+            "name": self.record.name, "kind": kind, "node": self.node, "cause": self.cause, "why": self.why,
             "share": self.share, "mends": [mend.to_json() for mend in self.mends],
+            "anew": [mend.to_json() for mend in self.anew],
         }  # fmt: skip
 
 
@@ -105,17 +114,20 @@ class Explained:
         }  # fmt: skip
 
 
-def explained(asked: Explain, outputs: Outputs | None = None, judge: Judge | None = None) -> Explained:
+def explained(
+    asked: Explain, outputs: Outputs | None = None, judge: Judge | None = None, *, is_anew: bool = True
+) -> Explained:
     """See `qdqtool.verbs.story.explain.Explain.run`.
 
     Args:
         asked: what is asked.
         outputs: names of files, shared by what is told together.
         judge: the target that is asked for, where it has looked at the model already.
+        is_anew: also quantize anew with one more option, which takes as long as it does.
     """
     _refuse(asked)
     with out_of_the_way() as put:
-        return _explained(asked, outputs or Outputs(), judge, put)
+        return _explained(asked, outputs or Outputs(), judge, put, is_anew=is_anew)
 
 
 @contextmanager
@@ -129,7 +141,9 @@ def out_of_the_way() -> Iterator[Callable[[], None]]:
         gc.unfreeze()
 
 
-def _explained(asked: Explain, outputs: Outputs, judge: Judge | None, put: Callable[[], None]) -> Explained:
+def _explained(
+    asked: Explain, outputs: Outputs, judge: Judge | None, put: Callable[[], None], *, is_anew: bool
+) -> Explained:
     path = os.fspath(asked.model)
     model = load(path)
     source, ranges = _float_of(asked, model), Ranges.given(asked.ranges)
@@ -163,9 +177,20 @@ def _explained(asked: Explain, outputs: Outputs, judge: Judge | None, put: Calla
     if not asked.names:
         told = sorted(told, key=lambda one: (-one.wins_db, -one.share))[: asked.worst]
     written = _undone(told, os.fspath(asked.output), asked) if asked.undo and asked.output is not None else ""
-    told = [replace(one, mends=outputs.named(one.mends)) for one in told]
+    if is_anew and asked.float_model is not None and asked.ranges is not None:
+        told = _anew(told, model, asked.float_model, asked.ranges, measured)
+    told = [replace(one, mends=outputs.named(one.mends), anew=outputs.named(one.anew)) for one in told]
     noise = -10 * math.log10(prices.noise) if prices.noise > 0 else None
     return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
+
+
+def _anew(told: Sequence[Told], model: ir.Model, floats: Path, ranges: Path, measured: Measured) -> list[Told]:
+    """With what `quantize` would win with one more option."""
+    made = command_of(model, floats, ranges)
+    return [
+        replace(one, anew=again(made, node, measured)) if made is not None and (node := one.node) else one
+        for one in told
+    ]
 
 
 def _refuse(asked: Explain) -> None:

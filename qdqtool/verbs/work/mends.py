@@ -31,6 +31,7 @@ from qdqtool.verbs.edits.pipelines import Opt
 from qdqtool.verbs.pairs import Step
 from qdqtool.verbs.qdq.remove import Remove
 from qdqtool.verbs.qdq.set import Set
+from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.judging import NOTHING, Judge, Judgement
 
@@ -38,7 +39,7 @@ from qdqtool.verbs.work.judging import NOTHING, Judge, Judgement
 #: bits, these than no pair.
 MILDER = {"restore": -0.1, "set": 0.0, "pow2": 0.0, "per-axis": 0.1, "int16": 0.5, "remove": 1.0, "undo-dpu-edits": 0.0}
 #: What the verbs are called.
-COMMANDS: dict[type[Editing], str] = {Set: "qdq set", Remove: "qdq remove", Opt: "opt"}
+COMMANDS: dict[type, str] = {Set: "qdq set", Remove: "qdq remove", Opt: "opt", Quantize: "quantize"}
 #: Where an edit is written; another one to the next name that is free.
 OUTPUT, NEXT = "mended.onnx", "mended_%d.onnx"
 #: A better grid that saves less of a tensor's noise is not tried.
@@ -54,16 +55,16 @@ class Mend:
     """An edit.
 
     Args:
-        kind: ``restore`` (integers quantized anew), ``set``, ``pow2`` (a scale for chips that shift), ``per-axis``, ``int16``,
-            ``remove`` or ``undo-dpu-edits``.
+        kind: of an edit ``restore`` (integers quantized anew), ``set``, ``pow2`` (a scale for chips that shift), ``per-axis``,
+            ``int16``, ``remove`` or ``undo-dpu-edits``; of `quantize` anew ``exclude`` or ``int16``.
         verb: that makes it.
-        steps: the passes.
+        steps: the passes; none of `quantize`.
         wins_db: how much less noise the outputs have with it, dB; negative where they have more.
         judged: by the target, where it wins something.
     """
 
     kind: str
-    verb: Editing
+    verb: Editing | Quantize
     steps: tuple[Step, ...]
     wins_db: float = 0.0
     judged: Judgement = NOTHING
@@ -132,8 +133,12 @@ class Measured:
         report = pipeline.run(copy, inputs={name: self._inputs[name] for name in pipeline.needs()})
         if not report.modified:
             return None
-        wins = decibels(self.before) - decibels(self._noise(copy))
-        judged = self.judge.judged(copy) if self.judge is not None and wins > 0 else NOTHING
+        return self.weighed(mend, copy)
+
+    def weighed(self, mend: Mend, edited: ir.Model) -> Mend:
+        """``mend`` with what it wins and what the target says, of the model that it makes, which nobody needs any more."""
+        wins = decibels(self.before) - decibels(self._noise(edited))
+        judged = self.judge.judged(edited) if self.judge is not None and wins > 0 else NOTHING
         return replace(mend, wins_db=wins, judged=judged)
 
     def _noise(self, model: ir.Model) -> float:

@@ -92,7 +92,7 @@ def page_models(asked: Report, *, is_priced: bool = True) -> tuple[tuple[PageMod
         return tuple(PageModel(label=label, record=merged(known)) for label, (known, _) in plain), ()
     outputs = Outputs()
     found = [
-        explained(_explaining(path, each, asked), outputs, judge)
+        explained(_explaining(path, each, asked), outputs, judge, is_anew=False)
         for path, each, (_, judge) in zip(paths, given, before, strict=True)
     ]
     models = tuple(

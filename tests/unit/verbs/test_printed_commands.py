@@ -198,3 +198,23 @@ def test_undo_leaves_out_what_the_target_does_not_take(tmp_path: Path) -> None:
         assert "no edit that was tried wins anything that vitis_xint8 takes" in said
         cli("explain", *given, "-q")
         assert placed("undone.onnx", "vitis_xint8") < placed(made, "vitis_xint8")
+
+
+def test_what_quantizing_anew_wins_is_told_where_the_history_tells_how_it_was_done(tmp_path: Path) -> None:
+    """With the options it had; not without its ranges, of another float model, or behind an edit, which would be lost."""
+    with quantized(tmp_path, "digits", "xint8") as (source, data, _):
+        options = ("--exclude", "/head/pool", "--int16", "/stem/conv", "--ranges", "ranges.json")
+        cli("quantize", source, "--preset", "xint8", *options, "-o", "made.onnx", "-q")
+        given = ("made.onnx", "logits", "--float", source, "--data", data, *MORE, "--json")
+        (told,) = cli("explain", *given, "--ranges", "ranges.json").json["told"]
+        assert {mend["kind"] for mend in told["anew"]} == {"exclude", "int16"}
+        for mend in told["anew"]:
+            assert "--preset xint8 --ranges ranges.json --exclude /head/pool" in mend["command"]
+            assert "--int16 /stem/conv" in mend["command"]
+            cli("quantize", *shlex.split(mend["command"])[2:], "-q")
+        assert cli("explain", *given).json["told"][0]["anew"] == []
+        cli("qdq", "set", "made.onnx", "--select", "tensor:logits", "--scale", "0.5", "-o", "edited.onnx", "-q")
+        assert cli("explain", "edited.onnx", *given[1:], "--ranges", "ranges.json").json["told"][0]["anew"] == []
+        cli("simplify", source, "-o", "other.onnx", "-q")
+        other = ("made.onnx", "logits", "--float", "other.onnx", *given[4:], "--ranges", "ranges.json")
+        assert cli("explain", *other).json["told"][0]["anew"] == []
