@@ -12,6 +12,7 @@ import onnx_ir as ir
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.operators.channels import channel_axis
+from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.pipeline.pipeline import Pipeline
@@ -23,6 +24,7 @@ from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.prices.output_noise import OutputNoise, decibels
 from qdqtool.comparison.prices.refit import noise_of, per_channel, refitted
 from qdqtool.comparison.prices.subjects import Subject
+from qdqtool.comparison.region_model import CUTTING, Bounds, bounds_of
 from qdqtool.quantization.reports import constants_of
 from qdqtool.runtime.session import RUNTIME, compute
 from qdqtool.runtime.taps import Taps
@@ -37,7 +39,16 @@ from qdqtool.verbs.work.judging import NOTHING, Judge, Judgement
 
 #: What an edit must win over a milder one to come before it, dB: another scale is milder than scales along an axis, these than 16
 #: bits, these than no pair.
-MILDER = {"restore": -0.1, "set": 0.0, "pow2": 0.0, "per-axis": 0.1, "int16": 0.5, "remove": 1.0, "undo-dpu-edits": 0.0}
+MILDER = {
+    "restore": -0.1,
+    "set": 0.0,
+    "pow2": 0.0,
+    "move": 0.1,
+    "per-axis": 0.1,
+    "int16": 0.5,
+    "remove": 1.0,
+    "undo-dpu-edits": 0.0,
+}
 #: What the verbs are called.
 COMMANDS: dict[type, str] = {Set: "qdq set", Remove: "qdq remove", Opt: "opt", Quantize: "quantize"}
 #: Where an edit is written; another one to the next name that is free.
@@ -55,8 +66,9 @@ class Mend:
     """An edit.
 
     Args:
-        kind: of an edit ``restore`` (integers quantized anew), ``set``, ``pow2`` (a scale for chips that shift), ``per-axis``,
-            ``int16``, ``remove`` or ``undo-dpu-edits``; of `quantize` anew ``exclude`` or ``int16``.
+        kind: of an edit ``restore`` (integers quantized anew), ``set``, ``pow2`` (a scale for chips that shift), ``move`` (behind
+            the Relu or Clip that reads it), ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``; of `quantize` anew
+            ``exclude`` or ``int16``.
         verb: that makes it.
         steps: the passes; none of `quantize`.
         wins_db: how much less noise the outputs have with it, dB; negative where they have more.
@@ -119,6 +131,7 @@ class Measured:
         self._wanted = [{name: np.asarray(array) for name, array in taps.run(feed).items()} for feed in feeds]
         taps.session.close()
         self._inputs = {"float": constants_of(reference), RUNTIME: compute}
+        self.bounds = bounds_of(reference)
         masked = may_hide(reference)
         self._seen = lambda name, x, y: seen(x, y) if name in masked else y
 
@@ -166,7 +179,8 @@ def mends_of(
         model: path of the quantized model.
         floats: path of the float model.
     """
-    return _tried(_edits(subject, measured.model, model, floats), measured)
+    edits = [*_edits(subject, measured.model, model, floats), *_moves(subject, measured.bounds, model)]
+    return _tried(edits, measured)
 
 
 def mends_of_node(node: str, measured: Measured, *, model: str) -> tuple[list[Mend], list[str]]:
@@ -260,6 +274,34 @@ def _edits(
     if kind == "activation":
         gone = Remove(model=model, output=OUTPUT, select=(name,))
         yield [Mend(kind="remove", verb=gone, steps=tuple(gone.steps_on(graph)))]
+
+
+def _moves(subject: Subject, bounds: Mapping[str, Bounds], model: str) -> Iterator[Sequence[Mend]]:
+    """The pair behind the Relu or Clip that reads it, on a grid for what is left there."""
+    uses = list(subject.pair.output.uses())
+    behind = uses[0].node.outputs[0] if len(uses) == 1 and uses[0].node.op_type in CUTTING else None
+    encoding, values = subject.pair.encoding, subject.values
+    name = "" if behind is None else behind.name or ""
+    if behind is None or name not in bounds or encoding is None or values is None or subject.pair.q is None:
+        return
+    if any(is_quantization(use.node) for use in behind.uses()):
+        return
+    low, high = bounds[name]
+    finer = refitted(np.clip(values, low, high), encoding)
+    if finer is not None and finer.gain > LEAST_GAIN:
+        there = finer.encoding
+        steps: tuple[Step, ...] = (
+            ("move-qdq", {"select": [f"tensor:{literal(subject.record.name)}"], "steps": 1}),
+            (
+                "set-qdq",
+                {
+                    "select": [f"tensor:{literal(name)}"], "scale": list(there.scale),
+                    "zero_point": [int(zero) for zero in there.zero_point],
+                },
+            ),
+        )  # fmt: skip
+        text = str(Pipeline(tuple(make_pass(name, dict(options)) for name, options in steps)))
+        yield [Mend(kind="move", verb=Opt(model=model, output=OUTPUT, text=text), steps=steps)]
 
 
 def _axis(subject: Subject) -> int | None:

@@ -27,7 +27,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord, merged
 from qdqtool.verbs.story.explain import explain
-from tests.cases.cli_helpers import DIGITS, SAMPLES, cli, quantized_digits
+from tests.cases.cli_helpers import DIGITS, SAMPLES, cli, quantized_digits, write
 from tests.cases.small_models import model
 
 DATA = str(Path(DIGITS).with_name("test.npz"))
@@ -157,6 +157,30 @@ def test_a_fault_is_found_and_undoing_it_wins_what_was_promised(
     cli(*(str(mended) if word == "mended.onnx" else word for word in words[1:]), "--overwrite", "-q")
     assert sqnr(mended) - sqnr(bad) == pytest.approx(best["wins_db"], abs=1e-3)
     assert best["wins_db"] > 0.5
+
+
+def test_a_pair_before_a_relu_is_moved_behind_it(tmp_path: Path) -> None:
+    """Down there the range ends at 0, and the target still takes the operator; what stands behind the pair already is left alone."""
+    text = """g (float[1,8] x) => (float[1,8] y) <float s = {0.25}, int8 z = {0}, float t = {0.03125}> {
+        [neg] h = Neg(x) %s [last] y = Neg(r) }"""
+    source, made = tmp_path / "f.onnx", tmp_path / "q.onnx"
+    write(source, text % "[relu] r = Relu(h)")
+    pair = "[q] i = QuantizeLinear(h, s, z) [d] d = DequantizeLinear(i, s, z)"
+    write(made, text % f"{pair} [relu] r = Relu(d)")
+    data = tmp_path / "x.npz"
+    np.savez(data, x=np.random.default_rng(0).uniform(-3, 20, (16, 8)).astype(np.float32))
+    given = ("--float", source, "--data", data, "--json")
+    mends = {mend["kind"]: mend for mend in cli("explain", made, "h", *given).json["told"][0]["mends"]}
+    assert "move-qdq" in mends["move"]["command"]
+    assert mends["move"]["wins_db"] > 6
+    assert "set" not in mends, "up there no grid is better"
+    words = shlex.split(mends["move"]["command"])[1:]
+    words[words.index("--output") + 1] = str(tmp_path / "m.onnx")
+    cli(*words, "-q")
+    assert [pair.tensor for pair in qdq_pairs(load(tmp_path / "m.onnx"))] == ["r"]
+    both = f"{pair} [relu] e = Relu(d) [q2] j = QuantizeLinear(e, t, z) [d2] r = DequantizeLinear(j, t, z)"
+    write(made, text % both)
+    assert "move" not in {mend["kind"] for mend in cli("explain", made, "h", *given).json["told"][0]["mends"]}
 
 
 def test_undo_makes_the_best_edits(quantized: Path) -> None:
