@@ -27,25 +27,31 @@ ELSEWHERE = "elsewhere"
 
 
 def lives(
-    a: ir.Model, b: ir.Model, past: Replayed, ranges: Ranges | None = None, inputs: Mapping[str, Any] | None = None
+    a: ir.Model,
+    b: ir.Model,
+    ranges: Ranges | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    past: Replayed | None = None,
 ) -> tuple[dict[str, tuple[Moved, ...]], list[str]]:
     """Tensor → what became of its encoding, the first choice first; and what is not known, and why. Neither model is changed.
 
     Args:
         a: float model.
         b: quantized model; of one without a history nothing is known.
-        past: what `replay` made of the two.
         ranges: the ranges it was quantized with.
         inputs: other named inputs of its pipelines.
+        past: what `replay` made of these, where it was asked already.
     """
     known = len(history(a.metadata_props))
     texts = [str(e["pipeline"]) for e in history(b.metadata_props)[known:] if isinstance(e, dict) and "pipeline" in e]
     bound = {RUNTIME: compute, **(inputs or {}), **({RANGES: ranges.bound} if ranges is not None else {})}
     watch = _Watch({pair.tensor for pair in qdq_pairs(b)})
-    model = copy_model(past.reference if past.behind else a)
+    behind = past.behind if past is not None else ()
+    model = copy_model(past.reference if past is not None and behind else a)
     for at, text in enumerate(texts):
         try:
-            pipeline = Pipeline(past.behind) if past.behind and not at else parse_pipeline(text)
+            pipeline = Pipeline(behind) if behind and not at else parse_pipeline(text)
             missing = [name for name in pipeline.needs() if name not in bound]
             if missing:
                 return {}, [f"what moved scales is not known without @{', @'.join(missing)} (--ranges)"]

@@ -154,7 +154,7 @@ def _explained(
     prices = priced(sides, feeds, threads=asked.jobs, progress=stage(asked.progress, "pricing", feeds.count))
     pass_on([*feeds.warnings, *prices.warnings], asked.warn)
     subjects = subjects_of(sides, prices)
-    moved, unknown = lives(source, model, sides.history, ranges)
+    moved, unknown = lives(source, model, ranges, past=sides.history)
     pass_on(unknown, asked.warn)
     record = record_of(sides, prices, subjects, path, moved)
     chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
