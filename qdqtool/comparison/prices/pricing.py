@@ -207,7 +207,10 @@ class _Tensors:
         """From the outputs backwards."""
         outputs = self.total.powers
         if not outputs:
-            raise UsageError("no output of floats can be priced", hint="end it before: qdqtool extract --outputs NAME")
+            raise UsageError(
+                "no output of floats can be priced: none has values but 0 in the float model",
+                hint="end it before: qdqtool extract --outputs NAME",
+            )
         found: dict[tuple[str, str, str], float] = {}
         open_: dict[str, float] = {}
         writers = {name: region.name for region in self.sides.regions.regions for name in region.results}
