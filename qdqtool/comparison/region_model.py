@@ -22,7 +22,7 @@ from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import Pair, dequantizers, encoding_of, pair_of
 
-from qdqtool.comparison.regions import Shapes, is_conversion, regions_of
+from qdqtool.comparison.regions import Regions, is_conversion
 
 Cause = Literal["weight", "activation", "output", "bias"]
 #: Operators that cut.
@@ -61,7 +61,7 @@ class Recipe:
 
     Args:
         model: the quantized model, types inferred; only read.
-        known: float tensors of the float model, with their shapes.
+        regions: its regions.
         constants: float constants of the float model by name.
         is_prepared: whether the float model was prepared as the quantized one was, so that these are its weights.
         moved: tensor → encoding instead of its own.
@@ -69,7 +69,7 @@ class Recipe:
     """
 
     model: ir.Model
-    known: Shapes
+    regions: Regions
     constants: Mapping[str, ir.TensorProtocol] = field(default_factory=dict)
     is_prepared: bool = False
     moved: Mapping[str, Encoding] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class _Builder:
     added: set[ir.Node] = field(default_factory=set)
 
     def build(self, wanted: Collection[str], *, moved: bool) -> RegionModel:
-        found = regions_of(self.model, self.recipe.known)
+        found = self.recipe.regions.on(self.model)
         if moved:
             self._move()
         quantizers = {name: _quantizer(value) for name, value in found.borders.items()}

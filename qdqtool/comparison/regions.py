@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from qdq_passes.encode.edit.whole_groups import is_inside_whole
@@ -53,6 +53,16 @@ class Regions:
     regions: list[Region]
     borders: dict[str, ir.Value]
     unmatched: list[tuple[str, str]]
+
+    def on(self, copy: ir.Model) -> Regions:
+        """The same of a copy of the model, whose values have the same names."""
+        there = {value.name: value for value in _candidates(copy)}
+        borders = {name: there[value.name] for name, value in self.borders.items()}
+        regions = [
+            replace(region, results={name: there[value.name] for name, value in region.results.items()})
+            for region in self.regions
+        ]
+        return Regions(regions=regions, borders=borders, unmatched=self.unmatched)
 
 
 def regions_of(model: ir.Model, known: Shapes) -> Regions:

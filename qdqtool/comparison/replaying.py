@@ -38,15 +38,25 @@ class Replayed:
         is_prepared: whether ``reference`` was prepared as the quantized model was; else it is the float model as it is.
         moved: tensor → the encoding that calibration chose, where the model has another now; None where that is not known.
         warnings: why something is not known.
+        behind: what the pipeline ran behind ``reference``, where that is exactly what stood there and this pipeline was the first
+            of the history; empty where not.
     """
 
     reference: ir.Model
     is_prepared: bool
     moved: Mapping[str, Encoding] | None
     warnings: tuple[str, ...] = field(default=())
+    behind: tuple[Pass, ...] = ()
 
 
-def replay(a: ir.Model, b: ir.Model, ranges: Ranges | None = None, inputs: Mapping[str, Any] | None = None) -> Replayed:
+def replay(
+    a: ir.Model,
+    b: ir.Model,
+    ranges: Ranges | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    is_moved: bool = True,
+) -> Replayed:
     """What the history of ``b`` tells, made from the float model ``a``; neither is changed.
 
     Args:
@@ -54,12 +64,13 @@ def replay(a: ir.Model, b: ir.Model, ranges: Ranges | None = None, inputs: Mappi
         b: quantized model.
         ranges: the ranges it was quantized with.
         inputs: other named inputs of its pipeline.
+        is_moved: find out which encodings were moved, which runs the pipeline once more; else none is told.
     """
     warnings: list[str] = []
     bound = {RUNTIME: compute, **(inputs or {}), **({RANGES: ranges.bound} if ranges is not None else {})}
-    passes = _passes(a, b, warnings)
+    passes, is_first = _passes(a, b, warnings)
     if passes is None:
-        moved = None if ranges is None else _moved_from_ranges(b, ranges)
+        moved = None if ranges is None or not is_moved else _moved_from_ranges(b, ranges)
         return Replayed(reference=a, is_prepared=False, moved=moved, warnings=tuple(warnings))
     chosen = next(i for i, p in enumerate(passes) if isinstance(p, AnnotateEncodings))
     before = [(p, set(Pipeline((p,)).needs())) for p in passes[:chosen]]
@@ -71,25 +82,28 @@ def replay(a: ir.Model, b: ir.Model, ranges: Ranges | None = None, inputs: Mappi
     lost = sorted({name for _, needed in before for name in needed - {*bound, RANGES}})
     if lost:
         warnings.append(f"it was quantized with @{', @'.join(lost)}, not at hand: what that changed counts as error")
+    moved = _moved(a, b, passes, bound, warnings) if is_moved else None
     return Replayed(
-        reference=reference, is_prepared=True, moved=_moved(a, b, passes, bound, warnings), warnings=tuple(warnings)
-    )
+        reference=reference, is_prepared=True, moved=moved, warnings=tuple(warnings),
+        behind=passes[chosen:] if is_first and all(needed <= set(bound) for _, needed in before) else (),
+    )  # fmt: skip
 
 
-def _passes(a: ir.Model, b: ir.Model, warnings: list[str]) -> tuple[Pass, ...] | None:
-    """The pipeline that quantized ``b``, the last of its history that is not also that of ``a``; None where there is none."""
+def _passes(a: ir.Model, b: ir.Model, warnings: list[str]) -> tuple[tuple[Pass, ...] | None, bool]:
+    """The pipeline that quantized ``b``, the last of its history that is not also that of ``a``; None where there is none. And
+    whether it is the first of these."""
     known = history(a.metadata_props)
     entries = history(b.metadata_props)
     texts = [str(e["pipeline"]) for e in entries[len(known) :] if isinstance(e, dict) and "pipeline" in e]
-    for text in reversed(texts):
+    for at, text in reversed(list(enumerate(texts))):
         try:
             passes = parse_pipeline(text).passes
         except QdqError as error:
             warnings.append(f"its pipeline cannot be read here: {error.message}")
-            return None
+            return None, False
         if any(isinstance(p, AnnotateEncodings) for p in passes):
-            return passes
-    return None
+            return passes, not at
+    return None, False
 
 
 def _run(model: ir.Model, passes: Sequence[Pass], inputs: Mapping[str, Any]) -> ir.Model:

@@ -46,25 +46,31 @@ class Sides:
 
     @classmethod
     def of(
-        cls, a: ir.Model, b: ir.Model, ranges: Ranges | None = None, inputs: Mapping[str, Any] | None = None
+        cls,
+        a: ir.Model,
+        b: ir.Model,
+        ranges: Ranges | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        is_moved: bool = True,
     ) -> Sides:
         """Of the float ``a`` and the quantized ``b``, neither of which is changed; the others as of `replay`.
 
         Raises:
             UsageError: the models have no tensor in common.
         """
-        history = replay(a, b, ranges, inputs)
+        history = replay(a, b, ranges, inputs, is_moved=is_moved)
         tested, reference = _inferred(b), _inferred(history.reference)
         known = _shapes(reference)
+        found = regions_of(tested, known)
         recipe = Recipe(
             model=tested,
-            known=known,
+            regions=found,
             constants=_constants(reference),
             is_prepared=history.is_prepared,
             moved=history.moved or {},
             bounds=bounds_of(reference),
         )
-        found = regions_of(tested, known)
         if not found.regions:
             raise UsageError(
                 "no node of B writes a tensor that A has", hint="give the float model and a quantized form of it"

@@ -54,7 +54,8 @@ _WAY_OUT = "`--arrange whole` leaves it to the target"
 #: What is done to the copy that is judged; functions are inlined where there are some, as a runtime does.
 PREPARE = "give-names,infer-shapes"
 #: … and what a compiler computes of static shapes before it asks who runs what.
-FOLD = "fold-constants{weights=false},infer-shapes"
+FOLD_STATIC = "fold-constants{weights=false}"
+FOLD = f"{FOLD_STATIC},infer-shapes"
 INLINE = "inline-functions"
 OUTLINE = "outline-partitions"
 

@@ -13,7 +13,7 @@ from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
 from qdqtool.npu.memory import MemoryPlan
 from qdqtool.npu.shares import NodeReport, Refusal, Shares, group_of
-from qdqtool.record.record import NodeRecord, Record, Whole
+from qdqtool.record.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,20 +213,7 @@ class Analysis(Shares):
     @property
     def record(self) -> Record:
         """Who runs each node but the pairs, by which rule and why; how much is on the NPU."""
-        nodes = tuple(
-            NodeRecord(
-                name=node.name, op=node.op, verdict=(place := node.placement).verdict, rule=place.rule, device=place.device,
-                reason=place.reason or ("" if node.is_npu else place.rule), suggestion=place.suggestion,
-                partition=place.partition,
-            )
-            for node in self.nodes
-            if node.kind != "pair"
-        )  # fmt: skip
-        whole = Whole(
-            target=self.target, operators=self.compute_nodes, npu_operators=self.npu_compute_nodes, macs=self.macs,
-            npu_macs=self.npu_macs,
-        )  # fmt: skip
-        return Record(nodes=nodes, whole=whole)
+        return self.record_on(self.target)
 
     def reasons(self) -> list[Reason]:
         """Why operators are not computed on integers by the NPU: the worst verdict first, of each the most frequent reason; what

@@ -8,6 +8,8 @@ from typing import Any, Literal
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.npu.units.verdict import CPU
 
+from qdqtool.record.record import NodeRecord, Record, Whole
+
 #: Rules that look at what stands around an operator, so that one reason holds for many kinds of them.
 AROUND = frozenset({"batch", "inner-graph", "max-rank", "minimum-group", "region", "static-shapes", "whole-model"})
 #: What a node is in a report.
@@ -152,6 +154,23 @@ class Shares:
         macs = self.npu_macs_share
         return self.npu_percent / 100.0 if macs is None else macs
 
+    def record_on(self, target: str) -> Record:
+        """Who runs each node but the pairs on the NPU ``target``, by which rule and why; how much is on it."""
+        nodes = tuple(
+            NodeRecord(
+                name=node.name, op=node.op, verdict=(place := node.placement).verdict, rule=place.rule, device=place.device,
+                reason=place.reason or ("" if node.is_npu else place.rule), suggestion=place.suggestion,
+                partition=place.partition,
+            )
+            for node in self.nodes
+            if node.kind != "pair"
+        )  # fmt: skip
+        whole = Whole(
+            target=target, operators=self.compute_nodes, npu_operators=self.npu_compute_nodes, macs=self.macs,
+            npu_macs=self.npu_macs,
+        )  # fmt: skip
+        return Record(nodes=nodes, whole=whole)
+
     def shares_to_json(self) -> dict[str, Any]:
         """The shares JSON-ready, in the words of the command's contract."""
         return {
@@ -177,6 +196,11 @@ class Placed(Shares):
     target: str
     partitions: int
     refusals: tuple[Refusal, ...]
+
+    @property
+    def record(self) -> Record:
+        """Who runs each node but the pairs, by which rule and why; how much is on the NPU."""
+        return self.record_on(self.target)
 
     @property
     def text(self) -> str:

@@ -197,7 +197,7 @@ const partsOf = ({ levels, anchor, make }) => {
         .filter(([, value]) => value !== undefined && value !== "")
         .flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]),
     );
-  function command(name, [kind, text, wins]) {
+  function command(name, [kind, text, wins, note]) {
     const code = el("code", { tabindex: "0" }, text),
       done = el("span", { role: "status" });
     const copy = async () => {
@@ -219,6 +219,7 @@ const partsOf = ({ levels, anchor, make }) => {
         : "",
       el("button", { type: "button", "aria-label": `Copy the command: ${kind}`, click: copy }, "Copy"),
       done,
+      note ? el("p", { class: "note" }, note) : "",
     );
   }
   function edits(told) {

@@ -36,11 +36,13 @@ class Edit:
         kind: in a word.
         command: for a shell.
         wins_db: what it wins at the outputs, measured.
+        note: what the target takes more or less of with it.
     """
 
     kind: str
     command: str
     wins_db: float
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ def _model(model: PageModel) -> dict[str, Any]:
         "advice": [
             {
                 "n": one.name, "kind": one.kind, "c": one.cause, "why": one.why, "s": _short(one.share),
-                "edits": [[edit.kind, edit.command, round(edit.wins_db, 2)] for edit in one.edits],
+                "edits": [_edit(edit) for edit in one.edits],
             }
             for one in model.advice
         ],
@@ -145,6 +147,10 @@ def _db(noise: float) -> str:
 def _short(number: float | None) -> float | None:
     """Four digits of it; None of what no JSON number is."""
     return float(f"{number:.4g}") if number is not None and math.isfinite(number) else None
+
+
+def _edit(edit: Edit) -> list[str | float]:
+    return [edit.kind, edit.command, round(edit.wins_db, 2), *([edit.note] if edit.note else [])]
 
 
 def _shares(price: Price, total: float) -> dict[str, float | None]:

@@ -18,6 +18,7 @@ first choice for anything that a pass does. Where a test needs Python, one of th
 | the folder that `split` writes, the dynamic decoder it comes from, the same in numpy, tokenizers | `tiny_decoder` |
 | a model lowered for a target that takes all that can be computed | `lowering.lowered` |
 | files that must be refused, weights of a page | `io_helpers` |
+| a small float net with samples, as files: convolutions up and down, gates, attention, a recurrence, names that must be quoted | `small_nets.small_net` |
 | a record of 1,000 nodes, and it on a page | `records.large_record`, `page_model` |
 | a model whose Relu is left out, one of thousands of operators with pairs | `overlays.clamped`, `deep` |
 | encodings files, there and back | `encodings_helpers` |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from qdqtool.cli.render import Out, plural, say, table
 from qdqtool.record.record import TensorRecord
 from qdqtool.verbs.story.explain import Explain
 from qdqtool.verbs.work.explaining import Explained, Told
+from qdqtool.verbs.work.mends import Mend
 
 #: Bars of a histogram, from nothing to most.
 BARS = " ▁▂▃▄▅▆▇█"
@@ -61,13 +62,22 @@ def _tell(one: Told, *, everything: bool) -> None:
     for move in record.moved if isinstance(record, TensorRecord) else ():
         before = f"{_scale(move.before)} to " if move.before else ""
         say(f"  {move.by}: {before}{_scale(move.after)}{f': {move.because}' if move.because and move.before else ''}")
-    rows = [(f"{mend.wins_db:+.2f}", mend.command) for mend in one.mends if everything or mend.wins_db > 0]
+    rows = _rows(mend for mend in one.mends if everything or mend.wins_db > 0)
     if rows:
         table(("dB", "edit"), rows)
     else:
         say("  no edit of it that was tried wins anything")
+    if one.anew:
+        table(("dB", "from the start"), _rows(one.anew))
     for text in one.refused if everything else ():
         say(f"  cannot be made: {text}")
+
+
+def _rows(mends: Iterable[Mend]) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for mend in mends:
+        rows += [(f"{mend.wins_db:+.2f}", mend.command), *([("", f"  {mend.judged.said}")] if mend.judged.said else [])]
+    return rows
 
 
 def _bars(counts: tuple[int, ...]) -> str:

@@ -13,11 +13,11 @@ from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.uses import all_values
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.pipeline.hooks import QuietHook
-from qdq_passes.pipeline.pipeline import parse_pipeline
+from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.comparison.replaying import RANGES
+from qdqtool.comparison.replaying import RANGES, Replayed
 from qdqtool.io.models.provenance import history
 from qdqtool.record.record import Moved
 from qdqtool.runtime.session import RUNTIME, compute
@@ -27,7 +27,12 @@ ELSEWHERE = "elsewhere"
 
 
 def lives(
-    a: ir.Model, b: ir.Model, ranges: Ranges | None = None, inputs: Mapping[str, Any] | None = None
+    a: ir.Model,
+    b: ir.Model,
+    ranges: Ranges | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    past: Replayed | None = None,
 ) -> tuple[dict[str, tuple[Moved, ...]], list[str]]:
     """Tensor → what became of its encoding, the first choice first; and what is not known, and why. Neither model is changed.
 
@@ -36,15 +41,17 @@ def lives(
         b: quantized model; of one without a history nothing is known.
         ranges: the ranges it was quantized with.
         inputs: other named inputs of its pipelines.
+        past: what `replay` made of these, where it was asked already.
     """
     known = len(history(a.metadata_props))
     texts = [str(e["pipeline"]) for e in history(b.metadata_props)[known:] if isinstance(e, dict) and "pipeline" in e]
     bound = {RUNTIME: compute, **(inputs or {}), **({RANGES: ranges.bound} if ranges is not None else {})}
     watch = _Watch({pair.tensor for pair in qdq_pairs(b)})
-    model = copy_model(a)
-    for text in texts:
+    behind = past.behind if past is not None else ()
+    model = copy_model(past.reference if past is not None and behind else a)
+    for at, text in enumerate(texts):
         try:
-            pipeline = parse_pipeline(text)
+            pipeline = Pipeline(behind) if behind and not at else parse_pipeline(text)
             missing = [name for name in pipeline.needs() if name not in bound]
             if missing:
                 return {}, [f"what moved scales is not known without @{', @'.join(missing)} (--ranges)"]

@@ -18,6 +18,7 @@ from qdq_passes.numerics.reencode import real_range
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
 from qdqtool.comparison.masked import may_hide, seen
+from qdqtool.comparison.prices.output_noise import OutputNoise
 from qdqtool.comparison.region_model import Cause as Side
 from qdqtool.comparison.region_model import RegionModel, is_cut
 from qdqtool.comparison.regions import Region
@@ -136,6 +137,9 @@ class _Tensors:
         tested, reference = sides.recipe.model, sides.reference
         self.warnings: list[str] = list(sides.history.warnings)
         self.pairs = activation_pairs(tested)
+        self.encodings = {
+            name: encoding for name, pair in self.pairs.items() if (encoding := pair.encoding) is not None
+        }
         self.before = {name: value.name or name for name, value in sides.regions.borders.items()}
         self.after = {name: read_for(name, self.pairs) for name in self.before}
         names = [[v.name for v in model.graph.outputs if v.name] for model in (reference, tested)]
@@ -149,12 +153,11 @@ class _Tensors:
         self.cuts = {
             name: bounds
             for name, bounds in sides.recipe.bounds.items()
-            if (pair := self.pairs.get(name)) is not None
-            and pair.encoding is not None
-            and is_cut(pair.encoding, bounds)
+            if (encoding := self.encodings.get(name)) is not None and is_cut(encoding, bounds)
         }
         self.noise: dict[tuple[str, str], _Noise] = {}
         self.ends: dict[str, _Noise] = {name: _Noise() for name in self.outputs}
+        self.total = OutputNoise(self.outputs, self.seen)
         self.clipped: dict[str, list[float]] = {}
         self.values: dict[str, list[Array]] = {}
 
@@ -169,14 +172,14 @@ class _Tensors:
 
     def note_pair(self, name: str, x: Array, before: Array, after: Array) -> None:
         """How much of what the pair of a tensor does lies beyond its grid; and values of the float tensor."""
-        pair = self.pairs.get(name)
-        if pair is None or pair.encoding is None or before.shape != after.shape:
+        encoding = self.encodings.get(name)
+        if encoding is None or before.shape != after.shape:
             return
         kept = self.values.setdefault(name, [])
         if sum(part.size for part in kept) < KEPT:
             kept.append(taken(self.seen(name, x, x)))
-        low, high = (pair.encoding.granularity.expand(end, before.shape) for end in real_range(pair.encoding))
-        half = pair.encoding.granularity.expand(pair.encoding.scale_array().astype(np.float64), before.shape) / 2
+        low, high = (encoding.granularity.expand(end, before.shape) for end in real_range(encoding))
+        half = encoding.granularity.expand(encoding.scale_array().astype(np.float64), before.shape) / 2
         with np.errstate(all="ignore"):
             noise = np.square(after.astype(np.float64) - before)
             noise = np.where(np.isfinite(noise), noise, 0.0)
@@ -188,25 +191,26 @@ class _Tensors:
     def note_output(self, name: str, x: Array, y: Array, before: Array | None) -> None:
         """One sample of a graph output, and of the value before its pair."""
         end = self.ends[name]
-        if x.shape != y.shape or x.dtype.kind != "f":
+        if not self.total.add(name, x, y):
             return
         x, y = self.seen(name, x, x), self.seen(name, x, y)
         with np.errstate(all="ignore"):
-            error, squares = y.astype(np.float64) - x, np.square(x.astype(np.float64))
-        end.energy += float(np.sum(np.square(error), where=np.isfinite(error)))
-        end.signal += float(np.sum(squares, where=np.isfinite(squares)))
-        if before is None or before.shape != x.shape:
-            end.add(("together", ""), error, error)
-            return
-        before = self.seen(name, x, before)
-        end.add(("input", name), error, before.astype(np.float64) - x)
-        end.add(("rounding", name), error, y.astype(np.float64) - before)
+            error = y.astype(np.float64) - x
+            if before is None or before.shape != x.shape:
+                end.add(("together", ""), error, error)
+                return
+            before = self.seen(name, x, before)
+            end.add(("input", name), error, before.astype(np.float64) - x)
+            end.add(("rounding", name), error, y.astype(np.float64) - before)
 
     def prices(self, samples: int) -> Prices:
         """From the outputs backwards."""
-        outputs = {name: end.energy / end.signal for name, end in self.ends.items() if end.signal > 0}
+        outputs = self.total.powers
         if not outputs:
-            raise UsageError("no output of floats can be priced", hint="end it before: qdqtool extract --outputs NAME")
+            raise UsageError(
+                "no output of floats can be priced: none has values but 0 in the float model",
+                hint="end it before: qdqtool extract --outputs NAME",
+            )
         found: dict[tuple[str, str, str], float] = {}
         open_: dict[str, float] = {}
         writers = {name: region.name for region in self.sides.regions.regions for name in region.results}

@@ -37,13 +37,16 @@ class Refit:
         return max(0.0, 1 - self.noise / self.before) if self.before > 0 else 0.0
 
 
-def refitted(values: Values, encoding: Encoding, *, dtype: ir.DataType | None = None) -> Refit | None:
+def refitted(
+    values: Values, encoding: Encoding, *, dtype: ir.DataType | None = None, power_of_two: bool = False
+) -> Refit | None:
     """The best encoding of ``values`` in the form of ``encoding``: symmetric where it is, of powers of two where it is.
 
     Args:
         values: of the tensor, any shape; for scales along an axis all of it.
         encoding: its own.
         dtype: another type for it.
+        power_of_two: symmetric and of powers of two, whatever its own form.
 
     Returns:
         None of floats, of blocks and of no values.
@@ -54,14 +57,15 @@ def refitted(values: Values, encoding: Encoding, *, dtype: ir.DataType | None = 
     before = noise_of(values, encoding)
     if len(encoding.scale) == 1:
         found = min(
-            ((noise_of(values, one), one) for one in _tried(values, encoding, wanted)), key=lambda pair: pair[0]
+            ((noise_of(values, one), one) for one in _tried(values, encoding, wanted, forced=power_of_two)),
+            key=lambda pair: pair[0],
         )
         return Refit(encoding=found[1], noise=found[0], before=before)
     if encoding.axis is None:
         return None
     rows = np.moveaxis(values, encoding.axis, 0)
     ones = [_best(row, dataclasses.replace(encoding, scale=(1.0,), zero_point=encoding.zero_point[:1], axis=None, shape=()),
-                  encoding, wanted) for row in rows]  # fmt: skip
+                  encoding, wanted, forced=power_of_two) for row in rows]  # fmt: skip
     best = dataclasses.replace(
         encoding,
         dtype=wanted,
@@ -95,20 +99,26 @@ def per_channel(values: Values, encoding: Encoding, axis: int) -> Refit | None:
     return Refit(encoding=best, noise=noise_of(values, best), before=noise_of(values, encoding))
 
 
-def _best(row: Values, plain: Encoding, whole: Encoding, dtype: ir.DataType) -> Encoding:
-    tried = [dataclasses.replace(one) for one in _tried(row, plain, dtype, power_of_two=whole.position is not None)]
+def _best(row: Values, plain: Encoding, whole: Encoding, dtype: ir.DataType, *, forced: bool = False) -> Encoding:
+    exact = whole.position is not None
+    tried = [dataclasses.replace(one) for one in _tried(row, plain, dtype, power_of_two=exact, forced=forced)]
     return min(tried, key=lambda one: noise_of(row, one))
 
 
 def _tried(
-    values: Values, encoding: Encoding, dtype: ir.DataType, *, power_of_two: bool | None = None
+    values: Values,
+    encoding: Encoding,
+    dtype: ir.DataType,
+    *,
+    power_of_two: bool | None = None,
+    forced: bool = False,
 ) -> Iterator[Encoding]:
     """Encodings of shares of the range of ``values``, the widest first; its own where that has the type."""
     low, high = float(values.min()), float(values.max())
     signed, _ = integer_format(encoding.dtype)
     middle = 0 if signed else (integer_range(encoding.dtype, symmetric=False)[1] + 1) // 2
-    symmetric = int(encoding.zero_point[0]) == middle
-    exact = (encoding.position is not None if power_of_two is None else power_of_two) and symmetric
+    symmetric = forced or int(encoding.zero_point[0]) == middle
+    exact = forced or ((encoding.position is not None if power_of_two is None else power_of_two) and symmetric)
     for share in SHARES:
         try:
             yield encoding_of_range(low * share, high * share, dtype=dtype, symmetric=symmetric, power_of_two=exact)

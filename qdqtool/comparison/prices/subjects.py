@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 from qdq_passes.graph.uses import constant_array, label
 from qdq_passes.numerics.agreement import CEILING_DB
 from qdq_passes.numerics.arrays import Array
@@ -16,7 +18,7 @@ from qdq_passes.numerics.price import fit_of
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
-from qdqtool.comparison.prices.pricing import Prices
+from qdqtool.comparison.prices.pricing import Price, Prices
 from qdqtool.comparison.prices.refit import Refit, refitted
 from qdqtool.comparison.sides import Sides
 from qdqtool.record.record import Histogram, Moved, NodeRecord, Record, TensorRecord
@@ -34,17 +36,23 @@ class Subject:
         record: what is known of it.
         pair: its first pair.
         values: of the float tensor, all of a constant; None where they are not known.
-        refit: the best encoding of its form for these; None where there is none.
         noise: the constant's, Σ(x − Q(x))², as it is stored; 0 of activations.
+        readers: of a constant: the regions that read it.
         shift: mean of Q(x) − x over its root mean square of a constant as it is stored: near 1 or −1 where all lie off alike.
     """
 
     record: TensorRecord
     pair: Pair
     values: Array | None
-    refit: Refit | None
     noise: float = 0.0
     shift: float = 0.0
+    readers: tuple[str, ...] = ()
+
+    @cached_property
+    def refit(self) -> Refit | None:
+        """The best encoding of its form for the values; None where there is none."""
+        encoding = self.pair.encoding
+        return None if self.values is None or encoding is None else refitted(self.values, encoding)
 
     @property
     def power(self) -> float:
@@ -66,21 +74,31 @@ class Subject:
 
 
 def subjects_of(sides: Sides, prices: Prices) -> list[Subject]:
-    """Every quantized tensor with a price, the worst first."""
+    """Every quantized tensor with a price, the dearest first."""
     found = [*_activations(sides, prices), *_constants(sides, prices)]
-    return sorted(found, key=lambda one: (-one.score, one.record.name))
+    return sorted(found, key=lambda one: (-one.power, one.record.name))
+
+
+def worst(subjects: Iterable[Subject], count: int) -> list[Subject]:
+    """Those of the highest scores; of ``subjects``, the dearest first, no more are looked at than can be among them."""
+    found = list[Subject]()
+    for one in subjects:
+        if len(found) >= count and one.power <= found[count - 1].score:
+            break
+        found = sorted([*found, one], key=lambda each: (-each.score, each.record.name))[:count]
+    return found
 
 
 def record_of(
     sides: Sides, prices: Prices, subjects: Iterable[Subject], model: str, moved: Mapping[str, tuple[Moved, ...]]
 ) -> Record:
     """What pricing tells, and what moved encodings."""
+    subjects = list(subjects)
     operators = {region.name: (region.op, tuple(region.results)) for region in sides.regions.regions}
     own: dict[str, dict[str, float]] = {}
-    for price in prices.prices:
-        if price.cause in ("operator", "together"):
-            costs = own.setdefault(price.node or price.tensor, {})
-            costs[price.cause] = costs.get(price.cause, 0.0) + price.power
+    for price in _left(prices, subjects):
+        costs = own.setdefault(price.node or price.tensor, {})
+        costs[price.cause] = costs.get(price.cause, 0.0) + price.power
     nodes = []
     for name in dict.fromkeys([*operators, *own]):
         op, tensors = operators.get(name, ("", ()))
@@ -96,6 +114,15 @@ def record_of(
     return Record(
         tensors=tuple(tensors_), nodes=tuple(nodes), noise=prices.outputs, samples=prices.samples, model=model
     )
+
+
+def _left(prices: Prices, subjects: Iterable[Subject]) -> Iterable[Price]:
+    """The prices that no subject has: those of operators, of what comes together, and of constants without one."""
+    known = {("", one.record.name) for one in subjects if one.record.kind == "activation"}
+    known |= {(one.record.kind, reader) for one in subjects for reader in one.readers}
+    for price in prices.prices:
+        if (("", price.tensor) if price.tensor else (price.cause, price.node)) not in known:
+            yield price
 
 
 def _db(noise: float) -> float | None:
@@ -120,45 +147,54 @@ def _activations(sides: Sides, prices: Prices) -> Iterable[Subject]:
                 name=name, kind="activation", node=writers.get(name, ""), price=costs.get(name, {}),
                 **_seen(values, encoding), encoding=encoding.to_json(),
             )  # fmt: skip
-            yield Subject(record=record, pair=pair, values=values, refit=_refit(values, encoding))
+            yield Subject(record=record, pair=pair, values=values)
 
 
 def _constants(sides: Sides, prices: Prices) -> Iterable[Subject]:
-    """Weights and biases; what several of a node cost together goes to each by its own noise."""
+    """Weights and biases; what several cost at a node goes to each by its own noise, what one costs at several adds up."""
     costs: Mapping[tuple[str, str], float] = {
-        (price.node, price.cause): price.power for price in prices.prices if price.cause in ("weight", "bias")
+        (one.node, one.cause): one.power for one in prices.prices if one.cause in ("weight", "bias")
     }
     owner = {name: region.name for region in sides.regions.regions for name in region.nodes}
-    listed: dict[tuple[str, str], list[tuple[Pair, Encoding, Array | None, float, float]]] = {}
+    found: dict[str, Subject] = {}
     for pair in qdq_pairs(sides.recipe.model):
-        reader = next((owner[label(use.node)] for use in pair.output.uses() if label(use.node) in owner), None)
-        encoding = pair.encoding
-        if pair.kind == "activation" or reader is None or encoding is None or pair.stored is None:
+        readers = dict.fromkeys(owner[label(use.node)] for use in pair.output.uses() if label(use.node) in owner)
+        if pair.kind == "activation" or not readers or pair.encoding is None or pair.stored is None:
             continue
-        own, given = constant_array(pair.stored), sides.recipe.constants.get(pair.tensor)
-        values = None if given is None or own is None or tuple(given.shape.numpy()) != own.shape else given.numpy()
-        values = own if values is None and pair.q is not None else values
-        noise = shift = 0.0
-        if values is not None and own is not None and own.size:
-            stood = dequantize(own if pair.q is None else quantize(own, encoding), encoding)
-            off = stood.astype(np.float64) - values
-            noise = float(np.sum(np.square(off)))
-            shift = float(np.mean(off)) / math.sqrt(noise / off.size) if noise > 0 else 0.0
-        listed.setdefault((reader, pair.kind), []).append((pair, encoding, values, noise, shift))
-    for (node, kind), pairs in listed.items():
-        total = sum(noise for *_, noise, _ in pairs)
-        for pair, encoding, values, noise, shift in pairs:
-            power = costs.get((node, kind), 0.0) * (noise / total if total > 0 else 1 / len(pairs))
-            flat = None if values is None else values.astype(np.float64)
-            record = TensorRecord(
-                name=pair.tensor, kind=kind, node=node, price={kind: power} if power else {}, encoding=encoding.to_json(),
-                **_seen(flat, encoding),
-            )  # fmt: skip
-            yield Subject(record=record, pair=pair, values=flat, refit=_refit(flat, encoding), noise=noise, shift=shift)
+        known = found.get(pair.tensor)
+        found[pair.tensor] = (
+            replace(known, readers=tuple(dict.fromkeys([*known.readers, *readers])))
+            if known is not None
+            else _constant(pair, pair.encoding, sides.recipe.constants.get(pair.tensor), tuple(readers))
+        )
+    shares: dict[tuple[str, str], list[float]] = {}
+    for one in found.values():
+        for reader in one.readers:
+            shares.setdefault((reader, one.record.kind), []).append(one.noise)
+    for one in found.values():
+        power = 0.0
+        for key in [(reader, one.record.kind) for reader in one.readers]:
+            whole = sum(shares[key])
+            power += costs.get(key, 0.0) * (one.noise / whole if whole > 0 else 1 / len(shares[key]))
+        yield replace(one, record=replace(one.record, price={one.record.kind: power} if power else {}))
 
 
-def _refit(values: Array | None, encoding: Encoding) -> Refit | None:
-    return None if values is None else refitted(values, encoding)
+def _constant(pair: Pair, encoding: Encoding, given: ir.TensorProtocol | None, readers: tuple[str, ...]) -> Subject:
+    """A weight or bias without its price; ``given`` is that of the float model."""
+    own = constant_array(pair.stored) if pair.stored is not None else None
+    values = None if given is None or own is None or tuple(given.shape.numpy()) != own.shape else given.numpy()
+    values = own if values is None and pair.q is not None else values
+    noise = shift = 0.0
+    if values is not None and own is not None and own.size:
+        stood = dequantize(own if pair.q is None else quantize(own, encoding), encoding)
+        off = stood.astype(np.float64) - values
+        noise = float(np.sum(np.square(off)))
+        shift = float(np.mean(off)) / math.sqrt(noise / off.size) if noise > 0 else 0.0
+    flat = None if values is None else values.astype(np.float64)
+    record = TensorRecord(
+        name=pair.tensor, kind=pair.kind, node=readers[0], encoding=encoding.to_json(), **_seen(flat, encoding)
+    )
+    return Subject(record=record, pair=pair, values=flat, noise=noise, shift=shift, readers=readers)
 
 
 def _seen(values: Array | None, encoding: Encoding) -> dict[str, Any]:

@@ -43,6 +43,10 @@ class Explain(Samples, Tokenized, Threaded, Reports, Verb["Explained"]):
     ranges: Path | None = option(
         None, "The ranges MODEL was quantized with; tells what moved scales since.", value="FILE", use="read"
     )
+    target: Path | None = option(
+        None, "The NPU that is to take the edits: what it takes less of with one is told, and --undo leaves that one out.",
+        value="NAME|FILE", use="read", listed_by="targets",
+    )  # fmt: skip
     undo: bool = option(False, "Make the best edit of each that is told of, and write the model to -o.")
     output: Path | None = option(None, "Where --undo writes.", value="FILE", flags=("-o", "--output"), use="file")
     overwrite: bool = option(False, "Replace the output where there is one.")

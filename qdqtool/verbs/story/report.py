@@ -24,7 +24,11 @@ class Judged:
         value="F", use="read", flags=("--float",),
     )  # fmt: skip
     target: Path | None = option(
-        None, "Also say which nodes run on this NPU, and why not.", value="NAME|FILE", use="read", listed_by="targets"
+        None,
+        "Also say which nodes run on this NPU, and why not; and of edits whether it takes less with them.",
+        value="NAME|FILE",
+        use="read",
+        listed_by="targets",
     )
     ranges: Sequence[Path] = option(
         (), "The ranges the models were quantized with, one for all or one for each; tells what moved scales since.",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -20,7 +22,7 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.comparison.prices.diagnosis import diagnosis
 from qdqtool.comparison.prices.life import lives
 from qdqtool.comparison.prices.pricing import priced
-from qdqtool.comparison.prices.subjects import Subject, record_of, subjects_of
+from qdqtool.comparison.prices.subjects import Subject, record_of, subjects_of, worst
 from qdqtool.comparison.sides import Sides, prepared_otherwise
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
@@ -28,9 +30,13 @@ from qdqtool.io.files.atomic import refuse_existing
 from qdqtool.io.files.progress import pass_on, stage
 from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
+from qdqtool.targets.loading import load_target
 from qdqtool.verbs.edits.pipelines import Opt
+from qdqtool.verbs.groups import Path
 from qdqtool.verbs.pairs import Step
-from qdqtool.verbs.work.mends import Measured, Mend, mends_of, mends_of_node
+from qdqtool.verbs.work.from_the_start import again, command_of
+from qdqtool.verbs.work.judging import Judge
+from qdqtool.verbs.work.mends import Measured, Mend, Outputs, by_win, mends_of, mends_of_node
 from qdqtool.verbs.work.named import bind
 from qdqtool.verbs.work.texts import with_texts
 
@@ -39,8 +45,6 @@ if TYPE_CHECKING:
 
 #: So many more than are told of are measured: what wins most is told first.
 MORE = 3
-#: Where a printed command writes; not where --undo has written.
-MENDED = "mended.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,7 @@ class Told:
         share: of the noise at the outputs, 0..1.
         mends: edits, the best first.
         refused: edits that cannot be made, and why.
+        anew: `quantize` with one more option, where the model's history tells the others, the best first.
     """
 
     record: TensorRecord | NodeRecord
@@ -63,19 +68,25 @@ class Told:
     share: float
     mends: tuple[Mend, ...]
     refused: tuple[str, ...] = ()
+    anew: tuple[Mend, ...] = ()
+
+    @property
+    def node(self) -> str:
+        """That writes the tensor or reads the constant, or is told of itself; "" of an input of the graph."""
+        return self.record.node if isinstance(self.record, TensorRecord) else self.record.name
 
     @property
     def wins_db(self) -> float:
-        """What the best edit wins; 0 where none does."""
-        return max((mend.wins_db for mend in self.mends[:1]), default=0.0)
+        """What the best edit wins that the target takes; 0 where none does."""
+        return max((mend.wins_db for mend in self.mends[:1] if mend.is_good), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        record = self.record
-        kind, node = (record.kind, record.node) if isinstance(record, TensorRecord) else ("operator", record.name)
+        kind = self.record.kind if isinstance(self.record, TensorRecord) else "operator"
         return {
-            "name": record.name, "kind": kind, "node": node, "cause": self.cause, "why": self.why,
-            "share": self.share, "mends": [{"kind": m.kind, "command": m.command, "wins_db": m.wins_db} for m in self.mends],
+            "name": self.record.name, "kind": kind, "node": self.node, "cause": self.cause, "why": self.why,
+            "share": self.share, "mends": [mend.to_json() for mend in self.mends],
+            "anew": [mend.to_json() for mend in self.anew],
         }  # fmt: skip
 
 
@@ -103,40 +114,83 @@ class Explained:
         }  # fmt: skip
 
 
-def explained(asked: Explain) -> Explained:
-    """See `qdqtool.verbs.story.explain.Explain.run`."""
-    path = os.fspath(asked.model)
+def explained(
+    asked: Explain, outputs: Outputs | None = None, judge: Judge | None = None, *, is_anew: bool = True
+) -> Explained:
+    """See `qdqtool.verbs.story.explain.Explain.run`.
+
+    Args:
+        asked: what is asked.
+        outputs: names of files, shared by what is told together.
+        judge: the target that is asked for, where it has looked at the model already.
+        is_anew: also quantize anew with one more option, which takes as long as it does.
+    """
     _refuse(asked)
+    with out_of_the_way() as put:
+        return _explained(asked, outputs or Outputs(), judge, put, is_anew=is_anew)
+
+
+@contextmanager
+def out_of_the_way() -> Iterator[Callable[[], None]]:
+    """Whoever calls what is yielded puts all that there is by then out of the garbage collector's way: it would look at models of
+    many nodes again and again while copies of them are made. At the end all is as before."""
+    gc.freeze()
+    try:
+        yield gc.freeze
+    finally:
+        gc.unfreeze()
+
+
+def _explained(
+    asked: Explain, outputs: Outputs, judge: Judge | None, put: Callable[[], None], *, is_anew: bool
+) -> Explained:
+    path = os.fspath(asked.model)
     model = load(path)
-    source = _float_of(asked, model)
-    sides = Sides.of(source, model, Ranges.given(asked.ranges))
+    source, ranges = _float_of(asked, model), Ranges.given(asked.ranges)
+    sides = Sides.of(source, model, ranges, is_moved=False)
+    put()
     data = with_texts(asked.data, source, asked.float_model or path, tokenizer=asked.tokenizer, samples=asked.samples)
     feeds = open_feeds(data, input_specs(source), samples=asked.samples, seed=asked.seed, image=asked.image)
     prices = priced(sides, feeds, threads=asked.jobs, progress=stage(asked.progress, "pricing", feeds.count))
     pass_on([*feeds.warnings, *prices.warnings], asked.warn)
     subjects = subjects_of(sides, prices)
-    moved, unknown = lives(source, model, Ranges.given(asked.ranges))
-    pass_on([] if any("--ranges" in text for text in prices.warnings) else unknown, asked.warn)
+    moved, unknown = lives(source, model, ranges, past=sides.history)
+    pass_on(unknown, asked.warn)
     record = record_of(sides, prices, subjects, path, moved)
     chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
-    measured = Measured(sides.reference, model, feeds, sides.reference, asked.jobs)
+    tested = sides.recipe.model
+    if asked.target is not None and judge is None:
+        judge = Judge(tested, load_target(asked.target))
+    measured = Measured(sides.reference, tested, feeds, asked.jobs, judge=judge, before=prices.noise)
     if sides.history.is_prepared:
         pass_on(prepared_otherwise(source, sides.reference, next(iter(feeds)), asked.jobs), asked.warn)
     tick = stage(asked.progress, "measuring edits", len(chosen))
     told = []
     for number, subject in enumerate(chosen):
         if isinstance(subject, NodeRecord):
-            mends, refused = mends_of_node(subject.name, measured, model=path, output=MENDED)
+            mends, refused = mends_of_node(subject.name, measured, model=path)
         else:
-            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model, output=MENDED)
+            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model)
         told.append(_told(subject, subjects, record, mends, refused, prices.noise))
         if tick is not None:
             tick(number + 1, len(chosen))
     if not asked.names:
         told = sorted(told, key=lambda one: (-one.wins_db, -one.share))[: asked.worst]
     written = _undone(told, os.fspath(asked.output), asked) if asked.undo and asked.output is not None else ""
+    if is_anew and asked.float_model is not None and asked.ranges is not None:
+        told = _anew(told, model, asked.float_model, asked.ranges, measured)
+    told = [replace(one, mends=outputs.named(one.mends), anew=outputs.named(one.anew)) for one in told]
     noise = -10 * math.log10(prices.noise) if prices.noise > 0 else None
     return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
+
+
+def _anew(told: Sequence[Told], model: ir.Model, floats: Path, ranges: Path, measured: Measured) -> list[Told]:
+    """With what `quantize` would win with one more option."""
+    made = command_of(model, floats, ranges)
+    return [
+        replace(one, anew=again(made, node, measured)) if made is not None and (node := one.node) else one
+        for one in told
+    ]
 
 
 def _refuse(asked: Explain) -> None:
@@ -164,7 +218,8 @@ def _float_of(asked: Explain, model: ir.Model) -> ir.Model:
 
 def _worst(subjects: Sequence[Subject], record: Record, count: int) -> list[Subject | NodeRecord]:
     """The dearest tensors and nodes, a tensor on a bad grid before others."""
-    scores: list[tuple[float, str, Subject | NodeRecord]] = [(-one.score, one.record.name, one) for one in subjects]
+    found = worst(subjects, count)
+    scores: list[tuple[float, str, Subject | NodeRecord]] = [(-one.score, one.record.name, one) for one in found]
     scores += [(-one.price["operator"], one.name, one) for one in record.nodes if one.price.get("operator")]
     return [one for *_, one in sorted(scores, key=lambda entry: entry[:2])[:count]]
 
@@ -199,7 +254,7 @@ def _told(
     else:
         record = next(one for one in whole.tensors if one.name == subject.record.name)
         power = subject.power
-        cause, why = diagnosis(subject, subjects, [mend.kind for mend in mends[:1]])
+        cause, why = diagnosis(subject, subjects, [mend.kind for mend in by_win(mends)[:1]])
     share = power / noise if noise > 0 else 0.0
     return Told(record=record, cause=cause, why=why, share=share, mends=tuple(mends), refused=tuple(refused))
 
@@ -212,10 +267,11 @@ def _undone(told: Sequence[Told], output: str, asked: Explain) -> str:
     """
     from qdqtool.verbs.work.editing import run_and_save, with_repairs
 
-    best = [one.mends[0] for one in told if one.mends and one.mends[0].wins_db > 0]
+    best = [one.mends[0] for one in told if one.mends and one.mends[0].is_good]
     if not best:
         hint = "leave nodes float: qdqtool quantize --exclude NODE"
-        raise UsageError("no edit that was tried wins anything", hint=hint)
+        taken = "" if asked.target is None else f" that {load_target(asked.target).name} takes"
+        raise UsageError(f"no edit that was tried wins anything{taken}", hint=hint)
     steps: list[Step] = [step for mend in best for step in mend.steps]
     inputs = (
         {}

@@ -33,6 +33,7 @@ from qdqtool.record.record import Histogram, NodeRecord, Record, TensorRecord, W
 if TYPE_CHECKING:
     from qdqtool.cost.estimating import Estimated
     from qdqtool.npu.report import Analysis
+    from qdqtool.npu.shares import Placed
     from qdqtool.npu.simulated import Simulation
     from qdqtool.quantization.quantizing import Quantization
     from qdqtool.quantization.reports import TensorReport
@@ -160,7 +161,7 @@ def _compared(found: Comparison | LocalComparison | DumpComparison) -> Iterable[
     return [(one.name, one.agreement) for one in (*outputs, *found.tensors)]
 
 
-def analysis_record(found: Analysis) -> Record:
+def analysis_record(found: Analysis | Placed) -> Record:
     """What a target makes of each node but the pairs."""
     return found.record
 

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.atomic import refuse_existing, write_whole
-from qdqtool.io.models.load import load
+from qdqtool.io.files.progress import pass_on
+from qdqtool.io.models.load import load, missing_weights
+from qdqtool.io.models.working import missing_warnings
 from qdqtool.page.report_data import Advice, Edit, PageModel
 from qdqtool.page.report_page import report_page
 from qdqtool.record.record import Record, TensorRecord, merged
+from qdqtool.targets.loading import load_target
 from qdqtool.verbs.groups import Path
-from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.story.explain import Explain
 from qdqtool.verbs.work.chip_times import estimated_on_chip
 from qdqtool.verbs.work.explaining import Explained, Told, explained
+from qdqtool.verbs.work.judging import Judge
+from qdqtool.verbs.work.mends import Outputs
 from qdqtool.verbs.work.records import analysis_record, chip_record, graph_record
 
 if TYPE_CHECKING:
@@ -85,15 +89,19 @@ def page_models(asked: Report, *, is_priced: bool = True) -> tuple[tuple[PageMod
     before = [_placed(path, asked) for path in paths]
     if not is_priced:
         plain = zip(labels_of(paths), before, strict=True)
-        return tuple(PageModel(label=label, record=merged(known)) for label, known in plain), ()
-    found = [explained(_explaining(path, each, asked)) for path, each in zip(paths, given, strict=True)]
+        return tuple(PageModel(label=label, record=merged(known)) for label, (known, _) in plain), ()
+    outputs = Outputs()
+    found = [
+        explained(_explaining(path, each, asked), outputs, judge, is_anew=False)
+        for path, each, (_, judge) in zip(paths, given, before, strict=True)
+    ]
     models = tuple(
         PageModel(
             label=label,
             record=merged([*known, one.record]),
             advice=tuple(_advice(told) for told in one.told),
         )
-        for label, known, one in zip(labels_of(paths), before, found, strict=True)
+        for label, (known, _), one in zip(labels_of(paths), before, found, strict=True)
     )
     return models, tuple(found)
 
@@ -107,30 +115,33 @@ def labels_of(paths: Sequence[str]) -> list[str]:
     return [name if (at := found[:n].count(name)) == 0 else f"{name} ({at + 1})" for n, name in enumerate(found)]
 
 
-def _placed(path: str, asked: Report) -> list[Record]:
-    """What its graph tells, a target and a chip."""
+def _placed(path: str, asked: Report) -> tuple[list[Record], Judge | None]:
+    """What its graph tells, a target and a chip; and the target, which has looked at it."""
     model = load(path)
-    records, on_cpu, crossings = [graph_record(model, path)], None, 0
+    records, judge, on_cpu, crossings = [graph_record(model, path)], None, None, 0
     if asked.target is not None:
-        analysis = Analyze(path, target=asked.target, trials=False, warn=asked.warn).run()
-        records.append(analysis_record(analysis))
-        on_cpu = [node.name for node in analysis.nodes if node.is_compute and not node.is_npu]
-        crossings = len(analysis.partitions)
+        pass_on(missing_warnings(missing_weights(model)), asked.warn)
+        judge = Judge(model, load_target(asked.target))
+        records.append(analysis_record(judge.placed))
+        on_cpu = [node.name for node in judge.placed.nodes if node.is_compute and not node.is_npu]
+        crossings = judge.placed.partitions
     time = estimated_on_chip(model, asked, on_cpu=on_cpu, crossings=crossings)
-    return records if time is None else [*records, chip_record(time)]
+    return records if time is None else [*records, chip_record(time)], judge
 
 
 def _explaining(path: str, ranges: Path | None, asked: Report) -> Explain:
     return Explain(
-        path, asked.data, float_model=asked.float_model, worst=asked.worst, ranges=ranges, samples=asked.samples,
-        seed=asked.seed, image=asked.image, tokenizer=asked.tokenizer, jobs=asked.jobs, warn=asked.warn,
+        path, asked.data, float_model=asked.float_model, worst=asked.worst, ranges=ranges, target=asked.target,
+        samples=asked.samples, seed=asked.seed, image=asked.image, tokenizer=asked.tokenizer, jobs=asked.jobs, warn=asked.warn,
         progress=asked.progress,
     )  # fmt: skip
 
 
 def _advice(told: Told) -> Advice:
     edits = tuple(
-        Edit(kind=mend.kind, command=mend.command, wins_db=mend.wins_db) for mend in told.mends if mend.wins_db > 0
+        Edit(kind=mend.kind, command=mend.command, wins_db=mend.wins_db, note=mend.judged.said)
+        for mend in told.mends
+        if mend.wins_db > 0
     )
     kind = "tensor" if isinstance(told.record, TensorRecord) else "node"
     return Advice(

@@ -70,7 +70,8 @@ def verdict(fault: Fault, worst: int = 3) -> Verdict:
         if hit is not None and hit.mends:
             promised = hit.mends[0].wins_db
             words = shlex.split(hit.mends[0].command)[1:]
-            cli(*(mended if word == "mended.onnx" else word for word in words), "-q")
+            words[words.index("--output") + 1] = mended
+            cli(*words, "-q")
             won = sqnr(fault.float_model, load(mended), fault.data) - sqnr(fault.float_model, fault.bad, fault.data)
     cause = "" if hit is None else hit.cause
     return Verdict(

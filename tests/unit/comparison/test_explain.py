@@ -11,12 +11,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.agreement import FLOOR_DB
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.comparison.cumulative import compare_models
+from qdqtool.comparison.prices.output_noise import OutputNoise
 from qdqtool.comparison.prices.pricing import priced, turns
 from qdqtool.comparison.prices.refit import per_channel, refitted
+from qdqtool.comparison.prices.subjects import record_of, subjects_of
 from qdqtool.comparison.regions import Region
 from qdqtool.comparison.sides import Sides
 from qdqtool.io.feeds.feeds import open_feeds
@@ -24,7 +27,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord, merged
 from qdqtool.verbs.story.explain import explain
-from tests.cases.cli_helpers import DIGITS, SAMPLES, cli, quantized_digits
+from tests.cases.cli_helpers import DIGITS, SAMPLES, cli, quantized_digits, write
 from tests.cases.small_models import model
 
 DATA = str(Path(DIGITS).with_name("test.npz"))
@@ -74,6 +77,33 @@ def test_what_a_grid_cuts_in_the_place_of_a_relu_costs_nothing() -> None:
     assert found.noise == pytest.approx((0.01**2 + 0.03**2) / (3.01**2 + 2**2 + 1.03**2 + 0.5**2), rel=1e-3)
     (price,) = (price for price in found.prices if price.power > 1e-9)
     assert (price.cause, price.tensor) == ("rounding", "r")
+
+
+def test_an_output_that_is_no_number_is_as_bad_as_compare_has_it() -> None:
+    noise = OutputNoise(["a", "b", "c"])
+    x = np.array([3.0, -np.inf, 4.0], np.float32)
+    assert noise.add("a", x, np.array([3.0, 7.0, 5.0], np.float32))
+    assert noise.add("b", x, np.array([3.0, 0.0, np.nan], np.float32))
+    assert noise.add("c", np.zeros(3, np.float32), np.ones(3, np.float32)), "without a signal it has no share"
+    assert not noise.add("a", x, np.zeros(4, np.float32))
+    assert not noise.add("a", np.zeros(1, np.int64), np.ones(1, np.int64))
+    assert noise.powers == {"a": 1 / 25, "b": 10 ** (-FLOOR_DB / 10)}
+    assert noise.total == noise.powers["b"] + 1 / 25
+
+
+def test_what_several_nodes_read_has_the_price_that_it_costs_at_all_of_them() -> None:
+    text = "g (float[1,2] x) => (float[1,2] y, float[1,2] z) <float s = {0.5}, int8 n = {0}> { %s }"
+    weight = {"w": np.array([1.2, 2.3], np.float32)}
+    stored = {"w_quantized": np.array([2, 5], np.int8)}
+    a = model(text % "[one] y = Mul(x, w)  [two] z = Add(x, w)", weight)
+    b = model(text % "w = DequantizeLinear(w_quantized, s, n)  [one] y = Mul(x, w)  [two] z = Add(x, w)", stored)
+    sides = Sides.of(a, b)
+    prices = priced(sides, [{"x": np.array([[1, 2]], np.float32)}])
+    (subject,) = subjects_of(sides, prices)
+    assert subject.readers == ("one", "two")
+    record = record_of(sides, prices, [subject], "m", {})
+    assert record.tensors[0].price == {"weight": pytest.approx(prices.noise)}
+    assert sum(record.causes.values()) == pytest.approx(sum(record.noise.values()))
 
 
 def test_no_region_reads_two_tensors_of_one_turn() -> None:
@@ -127,6 +157,30 @@ def test_a_fault_is_found_and_undoing_it_wins_what_was_promised(
     cli(*(str(mended) if word == "mended.onnx" else word for word in words[1:]), "--overwrite", "-q")
     assert sqnr(mended) - sqnr(bad) == pytest.approx(best["wins_db"], abs=1e-3)
     assert best["wins_db"] > 0.5
+
+
+def test_a_pair_before_a_relu_is_moved_behind_it(tmp_path: Path) -> None:
+    """Down there the range ends at 0, and the target still takes the operator; what stands behind the pair already is left alone."""
+    text = """g (float[1,8] x) => (float[1,8] y) <float s = {0.25}, int8 z = {0}, float t = {0.03125}> {
+        [neg] h = Neg(x) %s [last] y = Neg(r) }"""
+    source, made = tmp_path / "f.onnx", tmp_path / "q.onnx"
+    write(source, text % "[relu] r = Relu(h)")
+    pair = "[q] i = QuantizeLinear(h, s, z) [d] d = DequantizeLinear(i, s, z)"
+    write(made, text % f"{pair} [relu] r = Relu(d)")
+    data = tmp_path / "x.npz"
+    np.savez(data, x=np.random.default_rng(0).uniform(-3, 20, (16, 8)).astype(np.float32))
+    given = ("--float", source, "--data", data, "--json")
+    mends = {mend["kind"]: mend for mend in cli("explain", made, "h", *given).json["told"][0]["mends"]}
+    assert "move-qdq" in mends["move"]["command"]
+    assert mends["move"]["wins_db"] > 6
+    assert "set" not in mends, "up there no grid is better"
+    words = shlex.split(mends["move"]["command"])[1:]
+    words[words.index("--output") + 1] = str(tmp_path / "m.onnx")
+    cli(*words, "-q")
+    assert [pair.tensor for pair in qdq_pairs(load(tmp_path / "m.onnx"))] == ["r"]
+    both = f"{pair} [relu] e = Relu(d) [q2] j = QuantizeLinear(e, t, z) [d2] r = DequantizeLinear(j, t, z)"
+    write(made, text % both)
+    assert "move" not in {mend["kind"] for mend in cli("explain", made, "h", *given).json["told"][0]["mends"]}
 
 
 def test_undo_makes_the_best_edits(quantized: Path) -> None:

@@ -30,12 +30,21 @@ def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
     Raises:
         ModelError: onnx refuses the graph altogether, or its nodes are out of order.
     """
+    if all(_is_told(value) for graph in model.graphs() for value in _by_name(graph).values()):
+        return
     _infer_symbolic(model)
     for mine, theirs in zip(model.graphs(), _inferred(model, data_propagation=data_propagation).graphs(), strict=True):
         known = _by_name(theirs)
         for name, value in _by_name(mine).items():
             if name in known:
                 _merge(value, known[name])
+
+
+def _is_told(value: ir.Value) -> bool:
+    """Whether nothing is left to infer of ``value``: its element type and every size are known."""
+    shape = value.shape
+    is_typed = isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.UNDEFINED
+    return is_typed and shape is not None and all(isinstance(dim, int) for dim in shape)
 
 
 def _infer_symbolic(model: ir.Model) -> None:
