@@ -17,7 +17,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.selectors import literal, literal_tensor
 
 from qdqtool.comparison.cumulative import matched
 from qdqtool.comparison.masked import may_hide, seen
@@ -238,7 +238,7 @@ def _edits(
     subject: Subject, graph: ir.Model, model: str, floats: str | os.PathLike[str] | None
 ) -> Iterator[Sequence[Mend]]:
     """What can be tried, each in the forms that it has."""
-    name, encoding = f"tensor:{literal(subject.record.name)}", subject.pair.encoding
+    name, encoding = literal_tensor(subject.record.name), subject.pair.encoding
     assert encoding is not None
     stored, kind = subject.pair.q is None, subject.record.kind
     again = floats if stored else None
@@ -291,11 +291,11 @@ def _moves(subject: Subject, bounds: Mapping[str, Bounds], model: str) -> Iterat
     if finer is not None and finer.gain > LEAST_GAIN:
         there = finer.encoding
         steps: tuple[Step, ...] = (
-            ("move-qdq", {"select": [f"tensor:{literal(subject.record.name)}"], "steps": 1}),
+            ("move-qdq", {"select": [literal_tensor(subject.record.name)], "steps": 1}),
             (
                 "set-qdq",
                 {
-                    "select": [f"tensor:{literal(name)}"], "scale": list(there.scale),
+                    "select": [literal_tensor(name)], "scale": list(there.scale),
                     "zero_point": [int(zero) for zero in there.zero_point],
                 },
             ),
