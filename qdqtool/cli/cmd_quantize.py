@@ -47,11 +47,11 @@ class QuantizeCommand(Quantize):
 
 
 @command_of(QuantizeCommand)
-def quantize(out: Out, asked: QuantizeCommand) -> None:
+def quantize(out: Out, asked: QuantizeCommand) -> int | None:
     model = text(asked.model)
     if asked.print_pipeline and asked.output is None:
         _show_pipeline(out, asked)
-        return
+        return None
     if asked.output is None:
         raise UsageError("no output", hint="give -o FILE, or --print-pipeline to see what would be done")
     output = text(asked.output)
@@ -62,7 +62,7 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
         done.quantization.ranges.write(asked.save_ranges, overwrite=asked.overwrite)
     if asked.print_pipeline and not out.as_json:
         say(_shown(asked, done.quantization.plan))
-        return
+        return None
     for change in done.quantization.changes:
         out.detail(str(change))
     payload = {**done.to_json(), "output": output}
@@ -70,8 +70,29 @@ def quantize(out: Out, asked: QuantizeCommand) -> None:
         from qdqtool.cli.tables.quantized_folder import render_folder
 
         out.result(payload, lambda: render_folder(payload, model, output))
-        return
+        return None
+    if done.sought is not None:
+        return _sought(out, done, payload, model, output)
     out.result(payload, lambda: _render(payload, done, model, output, out.verbose))
+    return None
+
+
+def _sought(out: Out, done: Quantized, payload: dict[str, Any], model: str, output: str) -> int:
+    """What was tried on the way to a goal; exit 1 where it is not met, and nothing is written then."""
+    from qdqtool.cli.tables.goal import render_goal
+
+    found = done.sought
+    assert found is not None
+    if not found.is_met:
+        payload = {**payload, "output": None}
+
+    def render() -> None:
+        render_goal(payload["sought"])
+        if found.is_met:
+            _render(payload, done, model, output, out.verbose)
+
+    out.result(payload, render)
+    return 0 if found.is_met else 1
 
 
 def _show_pipeline(out: Out, asked: Quantize) -> None:

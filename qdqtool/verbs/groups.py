@@ -281,14 +281,40 @@ class EvalData:
     )  # fmt: skip
 
 
+_METRIC = (
+    "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goals(EvalData):
+    """What a quantization is to reach."""
+
+    section: ClassVar[str] = "Goal"
+
+    goal: str | None = option(
+        None, "Search the cheapest quantization that reaches it: 'accuracy >= 0.99 * float', 'sqnr >= 30'.",
+        value="TEXT", recipe=False,
+    )  # fmt: skip
+    metric: str | None = option(None, f"The metric of --goal: {_METRIC}", value="NAME|M:F", recipe=False)
+    budget: int = option(
+        15, "Full quantizations that the search may take.", value="N", least=1, shown=True, recipe=False
+    )
+    save_recipe: Path | None = option(
+        None, "Also write what `--recipe` replays to the same bytes.", value="FILE", use="file", recipe=False
+    )
+    resume: Path | None = option(
+        None, "Go on with what was tried before, kept in FILE; begin it where it does not exist.",
+        value="FILE", use="kept", recipe=False,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judging(EvalData):
     """What variants of a quantization are judged by."""
 
     metric: str = option(
-        "sqnr",
-        "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better.",
-        value="NAME|M:F", shown=True,
+        "sqnr", _METRIC, value="NAME|M:F", shown=True,
     )  # fmt: skip
 
     def named_paths(self) -> Iterator[NamedPath]:

@@ -45,6 +45,7 @@ from qdqtool.workers.cluster import open_workers
 
 if TYPE_CHECKING:
     from qdqtool.verbs.quantize import Quantize
+    from qdqtool.verbs.work.goal_seeking import Sought
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ class Quantized:
         source_sha256: SHA-256 of the float model's file, empty for a model in memory.
         target_refusals: (node, reason) of what the target does not take as it was quantized; None without a target.
         placed: who runs what of it on the target; None without one, and of a folder.
+        sought: how it was found, with a goal.
     """
 
     model: ir.Model
@@ -66,6 +68,7 @@ class Quantized:
     source_sha256: str
     target_refusals: tuple[tuple[str, str], ...] | None = None
     placed: Placed | None = None
+    sought: Sought | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -97,6 +100,8 @@ class Quantized:
             data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
         if self.placed is not None:
             data["placement"] = self.placed.to_json()
+        if self.sought is not None:
+            data["sought"] = self.sought.to_json()
         return data
 
 

@@ -1,0 +1,31 @@
+"""The table of what `quantize --goal` tried, and why the rest lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qdqtool.cli.render import EXACT, plural, say, table
+
+
+def render_goal(sought: dict[str, Any]) -> None:
+    """Show every trial, the chosen one marked; then whether the goal is met."""
+    rows = [_row(number, trial, sought) for number, trial in enumerate(sought["trials"])]
+    table(("", "tried", sought["metric"], "MACs in 8 bit", "refused", "why it lost"), rows)
+    say()
+    floating = "" if sought["float"] is None else f" (float: {sought['float']:.6g})"
+    work = f"{plural(len(sought['trials']), 'trial')}, {sought['units']:.1f} quantizations' work"
+    say(f"{sought['goal']}: {sought['bound']:.6g}{floating}; {work}, {plural(sought['samples'], 'sample')}")
+    if sought["met"]:
+        return
+    margin = sought["trials"][sought["chosen"]]["margin"]
+    if margin is not None and margin >= 0:
+        say("failed: it is above the bound, but so few samples do not tell that from chance; give more as --eval-data")
+    else:
+        say("failed: nothing that was tried reaches it; give a larger --budget, or another --preset")
+
+
+def _row(number: int, trial: dict[str, Any], sought: dict[str, Any]) -> tuple[object, ...]:
+    figure: object = "" if trial["reason"] else EXACT if trial["figure"] is None else round(trial["figure"], 4)
+    share = "" if trial["cost"] is None else f"{trial['cost']['share_8_bit']:.1%}"
+    mark = "*" if number == sought["chosen"] else ""
+    return mark, f"{trial['text']} ({trial['why']})", figure, share, str(trial["refused"]), trial["lost"]

@@ -1,0 +1,89 @@
+"""Goals as a person says them: ``accuracy >= 0.99 * float``, ``sqnr >= 30``, ``top1 >= float - 0.01``."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from qdq_passes.errors import UsageError
+
+from qdqtool.search.metrics import BUILT_IN
+
+#: Other names of metrics.
+ALIASES = {"top1": "accuracy"}
+_NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
+_FORMS = (
+    (re.compile(rf"(?P<factor>{_NUMBER})\s*(?P<percent>%)?\s*(?:\*|of)?\s*float"), 1.0),
+    (re.compile(rf"float\s*\*\s*(?P<factor>{_NUMBER})"), 1.0),
+    (re.compile(rf"float\s*-\s*(?P<less>{_NUMBER})"), 1.0),
+    (re.compile(r"float"), 1.0),
+    (re.compile(rf"(?P<fixed>-?{_NUMBER})"), 0.0),
+)  # fmt: skip
+_HINT = "for example 'accuracy >= 0.99 * float', 'accuracy >= float - 0.01' or 'sqnr >= 30'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What the figure of a metric is to reach: ``factor`` times that of the float model, plus ``offset``.
+
+    Args:
+        text: as it was said.
+        metric: name of the metric.
+        factor: of the float model's figure; 0 where that does not count.
+        offset: added, in the unit of the metric.
+    """
+
+    text: str
+    metric: str
+    factor: float
+    offset: float
+
+    @classmethod
+    def of(cls, text: str, metric: str | None = None) -> Goal:
+        """Read ``text``; where a ``metric`` is named, any word may stand for it.
+
+        Raises:
+            UsageError: it is no goal, or of another metric.
+        """
+        left, sign, right = (part.strip() for part in text.partition(">="))
+        if not sign or not re.fullmatch(r"[\w.:/-]+", left):
+            raise UsageError(f"{text!r} is no goal", where="--goal", hint=_HINT)
+        name = ALIASES.get(left, left)
+        if metric is None and name not in BUILT_IN:
+            hint = f"{', '.join((*BUILT_IN, *ALIASES))}, or --metric module:function of your own"
+            raise UsageError(f"there is no metric {left!r}", where="--goal", hint=hint)
+        if metric is not None and name in BUILT_IN and name != metric:
+            raise UsageError(f"is of {left}, and --metric says {metric}", where="--goal", hint="leave one of them out")
+        for form, factor in _FORMS:
+            if found := form.fullmatch(right):
+                said = found.groupdict()
+                times = float(said.get("factor") or factor) / (100 if said.get("percent") else 1)
+                offset = float(said.get("fixed") or 0) - float(said.get("less") or 0)
+                goal = cls(text=f"{left} >= {right}", metric=metric or name, factor=times, offset=offset)
+                return goal._sound()
+        raise UsageError(f"{right!r} is no bound", where="--goal", hint=_HINT)
+
+    def _sound(self) -> Goal:
+        if self.is_relative and self.metric == "sqnr":
+            raise UsageError(
+                "the float model has no SQNR of its own", where="--goal", hint="say it in dB: 'sqnr >= 30'"
+            )
+        return self
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the float model's figure counts."""
+        return self.factor != 0
+
+    def bound(self, floating: float | None) -> float:
+        """What is to be reached where the float model reaches ``floating``; None is exact."""
+        return (self.factor * _number(floating) if self.is_relative else 0.0) + self.offset
+
+    def margin(self, figure: float | None, floating: float | None) -> float:
+        """How far ``figure`` is above the bound, in the unit of the metric; negative below."""
+        return _number(figure) - self.bound(floating)
+
+
+def _number(figure: float | None) -> float:
+    return math.inf if figure is None else figure

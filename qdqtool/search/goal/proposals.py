@@ -1,0 +1,64 @@
+"""What to try next, from causes: the record says which tensors cost what and why, and each cause has its mends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qdqtool.quantization.plan import Plan
+from qdqtool.record.record import Record
+from qdqtool.search.goal.trials import Candidate
+
+#: Calibration methods to try: those that clip first where rounding costs, those that do not where clipping does; powers of
+#: two have their own.
+CLIPPING, WHOLE = ("mse", "percentile", "entropy"), ("minmax",)
+POW2_CLIPPING, POW2_WHOLE = ("pow2-minmse",), ("pow2-nonoverflow",)
+#: Of a cause, the share of the noise from which on its mends are tried.
+WORTH = 0.03
+
+
+def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Candidate]:
+    """Options of one mend each that leave everything in 8 bit, the mend of the dearest cause first.
+
+    Args:
+        record: prices of the plain quantization.
+        plan: of it.
+        said: what the user says, which stays.
+    """
+    causes = record.causes
+    total = sum(causes.values()) or 1.0
+    found: dict[str, tuple[float, Candidate]] = {}
+    for cause, power in causes.items():
+        for options in _mends(cause, plan):
+            if power / total < WORTH or any(name in said for name in options):
+                continue
+            made = Candidate(options=options, nodes={}, why=f"{cause}: {power / total:.0%} of the noise")
+            found.setdefault(made.key, (power / total, made))
+    return [made for _, made in found.values()]
+
+
+def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
+    recovery = plan.preset.recovery
+    if cause in ("weight", "rounding", "bias", "together") and not recovery.round_weights:
+        yield {"round_weights": True}
+    if cause in ("weight", "bias", "together") and not recovery.correct_bias:
+        yield {"correct_bias": True}
+    if cause in ("rounding", "clipping", "together"):
+        is_pow2 = plan.method.startswith("pow2")
+        clipping, whole = (POW2_CLIPPING, POW2_WHOLE) if is_pow2 else (CLIPPING, WHOLE)
+        order = (*clipping, *whole) if cause != "clipping" else (*whole, *clipping)
+        yield from ({"method": name} for name in order if name != plan.method)
+    if cause in ("weight", "rounding") and recovery.equalize is None:
+        yield {"equalize": "bounds"}
+    if cause in ("rounding", "clipping") and recovery.smooth is None:
+        yield {"smooth": 0.5}
+
+
+def dearest_nodes(record: Record) -> list[str]:
+    """Names of nodes, the one first whose own tensors and computing cost most at the outputs."""
+    costs: dict[str, float] = {}
+    for tensor in record.tensors:
+        if tensor.node:
+            costs[tensor.node] = costs.get(tensor.node, 0.0) + sum(tensor.price.values())
+    for node in record.nodes:
+        costs[node.name] = costs.get(node.name, 0.0) + sum(node.price.values())
+    return [name for name, cost in sorted(costs.items(), key=lambda item: (-item[1], item[0])) if cost > 0]

@@ -1,0 +1,91 @@
+"""`quantize --goal`: it reaches what it can, says why the rest lost, replays, and goes on where it was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
+
+TEST = Path(DIGITS).with_name("test.npz")
+SEEK = ("quantize", DIGITS, "--target", "vitis_xint8", "--data", CALIB, "--samples", "32", "--eval-data", TEST,
+        "--eval-samples", "16")  # fmt: skip
+GOAL = "sqnr >= 31.8"
+
+
+@pytest.fixture(scope="module")
+def sought(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("goal")
+    done = cli(*SEEK, "--goal", GOAL, "-o", folder / "a.onnx", "--save-recipe", folder / "a.toml", "--resume",
+               folder / "tried", "--json")  # fmt: skip
+    return folder, done.json["sought"]
+
+
+def test_a_goal_that_the_plain_quantization_misses_is_met(sought: tuple[Path, dict[str, Any]]) -> None:
+    """With everything in 8 bit and on the NPU, within the budget; the cheapest that meets it is taken."""
+    folder, found = sought
+    plain, chosen = found["trials"][0], found["trials"][found["chosen"]]
+    assert found["met"]
+    assert plain["lost"].endswith("below the bound")
+    assert chosen["low"] >= 0
+    assert chosen["cost"]["cost"] == 0
+    assert found["units"] <= 15
+    assert all(bool(trial["lost"]) == (trial is not chosen) for trial in found["trials"])
+    placed = cli("analyze", folder / "a.onnx", "--target", "vitis_xint8", "--json").json
+    assert placed["verdict"] == "npu-int"
+
+
+def test_the_recipe_gives_the_same_bytes(sought: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = sought
+    cli("quantize", DIGITS, "--recipe", folder / "a.toml", "--data", CALIB, "-o", folder / "again.onnx", "-q")
+    assert (folder / "again.onnx").read_bytes() == (folder / "a.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("kept", [1, 3, -1])
+def test_killed_and_resumed_it_finds_the_same(sought: tuple[Path, dict[str, Any]], tmp_path: Path, kept: int) -> None:
+    """After the head and so many trials; and in the middle of a line."""
+    folder, found = sought
+    lines = (folder / "tried").read_bytes().splitlines(keepends=True)
+    (tmp_path / "tried").write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
+    done = cli(*SEEK, "--goal", GOAL, "-o", tmp_path / "a.onnx", "--resume", tmp_path / "tried", "--json")
+    assert done.json["sought"] == found
+    assert (tmp_path / "a.onnx").read_bytes() == (folder / "a.onnx").read_bytes()
+    assert (tmp_path / "tried").read_bytes() == (folder / "tried").read_bytes()
+
+
+def test_a_goal_out_of_reach_writes_nothing_and_says_so(tmp_path: Path) -> None:
+    done = cli(*SEEK, "--goal", "sqnr >= 200", "--budget", "3", "-o", tmp_path / "a.onnx", code=1)
+    assert "failed: nothing that was tried reaches it" in done.out
+    assert not (tmp_path / "a.onnx").exists()
+    again = cli(*SEEK, "--goal", "sqnr >= 200", "--budget", "3", "-o", tmp_path / "a.onnx", code=2)
+    assert "interrupted or missed its goal; --resume" in again.error
+
+
+def test_what_is_met_at_once_is_tried_no_further(tmp_path: Path) -> None:
+    done = cli("quantize", DIGITS, "--target", "generic_int8", "--data", CALIB, "--eval-data", TEST, "--goal",
+               "top1 >= 99% of float", "-o", tmp_path / "a.onnx", "--json")  # fmt: skip
+    found = done.json["sought"]
+    assert (found["met"], len(found["trials"]), found["samples"]) == (True, 1, 597)
+    assert found["bound"] == pytest.approx(0.99 * found["float"], rel=1e-12)  # one product of floats
+    assert [file.name for file in tmp_path.iterdir()] == ["a.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        (["--recipe", "r.toml"], "--goal searches, --recipe says what was found"),
+        (["--ranges", "r.json"], "--goal calibrates in several ways"),
+        (["--metric", "cosine"], "is of sqnr, and --metric says cosine"),
+    ],
+)
+def test_what_does_not_go_with_a_goal(tmp_path: Path, more: list[str], error: str) -> None:
+    assert error in cli(*SEEK, "--goal", GOAL, "-o", tmp_path / "a.onnx", *more, code=2).error
+
+
+def test_options_of_a_goal_need_one(tmp_path: Path) -> None:
+    for option in (["--metric", "sqnr"], ["--save-recipe", "r.toml"], ["--budget", "3"], ["--resume", "f"]):
+        done = cli("quantize", DIGITS, "--data", CALIB, *option, "-o", tmp_path / "a.onnx", code=2)
+        assert f"{option[0]} goes with --goal" in done.error
+    assert list(tmp_path.iterdir()) == []
