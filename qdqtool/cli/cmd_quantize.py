@@ -12,6 +12,7 @@ from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text
 from qdqtool.cli.render import Out, listed, megabytes, plural, say, table
 from qdqtool.options import WRITTEN, option
+from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
 from qdqtool.verbs.quantize import Quantize
 
 #: Tensors, and converted nodes, shown in the summary.
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeCommand(Quantize):
-    """`Quantize` as a command."""
+class QuantizeCommand(QuantizeToGoal):
+    """`QuantizeToGoal` as a command."""
 
     save_ranges: str | None = option(
         None,

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from qdq_passes.errors import UsageError
-
 from qdqtool.options import SCHEME, WRITTEN, option, python_only
 from qdqtool.quantization.options import DecoderOptions
-from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Goals, Path, Saving, Working
+from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
 from qdqtool.verbs.named_paths import NamedPath
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
@@ -26,13 +24,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantize(Planned, Saving, Findings, Goals, Working, Verb["Quantized"]):
+class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
     """Quantize the float MODEL: clean, fuse, calibrate on --data, insert QDQ pairs."""
 
     examples: ClassVar[tuple[str, ...]] = (
         "quantize model.onnx --target vitis_xint8 --data samples.npz -o int8.onnx",
         "quantize model.onnx --preset 8a8w --int16 'op:Softmax' --data random:8 -o int8.onnx",
-        "quantize model.onnx --target qnn_htp --data samples.npz --goal 'accuracy >= 0.99 * float' -o int8.onnx",
     )
     leads: ClassVar[tuple[type, ...]] = (Saving,)
     trails: ClassVar[tuple[type, ...]] = (DecoderOptions, Working)
@@ -44,7 +41,7 @@ class Quantize(Planned, Saving, Findings, Goals, Working, Verb["Quantized"]):
     output: Path | None = field(default=None, kw_only=False, metadata=OUTPUT)
     data: FeedSpec | None = field(default=None, metadata=DATA)
     recipe: Recipe | Path | None = option(
-        None, "Replay what `mixed-precision` wrote; no option may contradict it.",
+        None, "Replay what `mixed-precision` or --goal wrote; no option may contradict it.",
         value="FILE", use="read", recipe=False, before="target", section=SCHEME,
     )  # fmt: skip
     report: Path | None = option(
@@ -73,15 +70,6 @@ class Quantize(Planned, Saving, Findings, Goals, Working, Verb["Quantized"]):
         from qdqtool.verbs.work.quantizing_decoders import quantized_folder
         from qdqtool.verbs.work.texts import is_folder
 
-        if self.goal is not None:
-            from qdqtool.verbs.work.goal_seeking import sought
-
-            return sought(self)
-        for name in ("metric", "eval_data", "eval_samples", "save_recipe", "resume"):
-            if getattr(self, name) is not None:
-                raise UsageError(f"--{name.replace('_', '-')} goes with --goal", hint="say what is to be reached")
-        if self.budget != type(self).budget:
-            raise UsageError("--budget goes with --goal", hint="say what is to be reached")
         if self.recipe is not None:
             return replayed(self, self.recipe)
         return quantized_folder(self) if is_folder(self.model) else quantized(self)

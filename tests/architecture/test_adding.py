@@ -241,4 +241,4 @@ print("Leave a Concat of Concats as it is." in ran("quantize", "--help"))
 print("keep_concats" in inspect.signature(qdqtool.quantize).parameters, changed(Quantize("m", keep_concats=True)))
 print(runpy.run_path("docs/make_options.py")["page"]().count("`--keep-concats` | `keep_concats`"))
 """)
-    assert said.splitlines() == ["True False", "True", "True {'keep_concats': True}", "4"]
+    assert said.splitlines() == ["True False", "True", "True {'keep_concats': True}", "5"]

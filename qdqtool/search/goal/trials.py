@@ -70,6 +70,11 @@ class Trial:
         return self.standing is not None and self.standing.verdict == "met"
 
     @property
+    def unwanted(self) -> int:
+        """Operators that the target does not take and that were not left float on purpose."""
+        return self.refused - len(self.candidate.nodes.get("float", ()))
+
+    @property
     def margin(self) -> float:
         """By which the better one is told."""
         return -math.inf if self.standing is None else self.standing.margin
@@ -113,8 +118,8 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
         return ""
     if trial.standing is None:
         return f"cannot be made: {trial.reason}"
-    if trial.refused > plain.refused:
-        return f"the target refuses {trial.refused - plain.refused} more operators"
+    if trial.unwanted > plain.unwanted:
+        return f"the target refuses {trial.unwanted - plain.unwanted} more operators"
     figure = figure_json(trial.standing.figure)
     if trial.standing.verdict == "missed":
         return f"{figure}: {-trial.standing.margin:.4g} below the bound"
@@ -122,12 +127,12 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
         return f"{figure}: above the bound, but perhaps by chance ({-trial.standing.low:.4g} below on 5 % of draws)"
     if trial.price > chosen.price:
         return "meets it too, and costs more"
-    return "meets it too; tried later"
+    return "meets it too, by less" if trial.margin < chosen.margin else "meets it as well"
 
 
 def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
-    """The cheapest that meets the goal; where none does, what comes nearest and the target takes as well as the plain one."""
-    listed = [trial for trial in trials if trial.standing is not None and trial.refused <= plain.refused]
+    """The cheapest that meets the goal; where none does, what comes nearest of what the target takes as well as the plain one."""
+    listed = [trial for trial in trials if trial.standing is not None and trial.unwanted <= plain.unwanted]
     met = [trial for trial in listed if trial.is_met]
     if met:
         return min(met, key=lambda trial: (trial.price, -trial.margin, trial.candidate.key))

@@ -9,7 +9,7 @@ import itertools
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -42,12 +42,13 @@ from qdqtool.search.variants import outputs_of
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.groups import PARTIAL
 from qdqtool.verbs.planned import DEFAULT_PRESET
+from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work.quantizing import Quantized, quantized
 from qdqtool.verbs.work.texts import with_texts
 
 if TYPE_CHECKING:
     from qdqtool.record.record import Record
-    from qdqtool.verbs.quantize import Quantize
+    from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
 
 #: Samples that causes are priced on.
 PRICED = 8
@@ -100,7 +101,7 @@ class Sought:
 class _Seeking:
     """One search."""
 
-    asked: Quantize
+    asked: QuantizeToGoal
     goal: Goal
     metric: Metric
     feeds: Sequence[Arrays]
@@ -119,18 +120,19 @@ class _Seeking:
         if plain.is_met:
             return plain
         done = quantized(self._options(plain.candidate), compares=False)
-        causes = proposals(self._record(done), done.quantization.plan, changed(self.asked))
+        record = self._record(done)
+        causes = proposals(record, done.quantization.plan, changed(self.asked))
         singles = [trial for each in causes if (trial := self._try(each)) is not None]
         self._together(plain, singles)
         best = best_of(self.trials, plain)
         if not best.is_met:
-            self._raised(best, plain)
+            self._raised(best, plain, dearest_nodes(record))
         return best_of(self.trials, plain)
 
     def _together(self, plain: Trial, singles: Sequence[Trial]) -> None:
         """Add to the best mend the next ones, each kept where it brings more."""
         better = sorted(
-            (one for one in singles if one.margin > plain.margin and one.refused <= plain.refused),
+            (one for one in singles if one.margin > plain.margin and one.unwanted <= plain.unwanted),
             key=lambda one: -one.margin,
         )
         best = better[0] if better else plain
@@ -144,12 +146,17 @@ class _Seeking:
                 why=f"{best.candidate.text} with {other.candidate.text}",
             )  # fmt: skip
             trial = self._try(made)
-            if trial is not None and trial.margin > best.margin and trial.refused <= plain.refused:
+            if trial is not None and trial.margin > best.margin and trial.unwanted <= plain.unwanted:
                 best = trial
 
-    def _raised(self, best: Trial, plain: Trial) -> None:
-        """Raise the dearest nodes of the best, twice as many each time, until the goal is met; then lower what need not be."""
-        names = dearest_nodes(self._record(quantized(self._options(best.candidate), compares=False)))
+    def _raised(self, best: Trial, plain: Trial, dear: Sequence[str]) -> None:
+        """Raise the dearest nodes of the best, twice as many each time, until the goal is met; then lower what need not be.
+
+        Behind those that are dear in the best come those that were ``dear`` in the plain quantization: mends that change weights
+        between layers may leave noise that no single node answers for.
+        """
+        own = dearest_nodes(self._record(quantized(self._options(best.candidate), compares=False)))
+        names = list(dict.fromkeys([*own, *dear]))
         for precision in RAISED:
             count = 1
             while True:
@@ -160,10 +167,10 @@ class _Seeking:
                 trial = self._try(made)
                 if trial is None:
                     return
-                if trial.is_met and trial.refused <= plain.refused:
+                if trial.is_met and trial.unwanted <= plain.unwanted:
                     self._lowered(trial, precision, plain)
                     return
-                if trial.refused > plain.refused or count >= len(names):
+                if trial.unwanted > plain.unwanted or count >= len(names):
                     break
                 count *= 2
 
@@ -177,7 +184,7 @@ class _Seeking:
             trial = self._try(replace(best.candidate, nodes={precision: rest}, why=f"without {name}"))
             if trial is None:
                 return
-            if trial.is_met and trial.refused <= plain.refused:
+            if trial.is_met and trial.unwanted <= plain.unwanted:
                 best = trial
 
     def _options(self, candidate: Candidate) -> Quantize:
@@ -185,10 +192,9 @@ class _Seeking:
         raised: dict[str, Any] = {
             p: (*getattr(self.asked, p), *map(literal, names)) for p, names in candidate.nodes.items()
         }
-        return replace(
-            self.asked, goal=None, output=None, report=None, save_statistics=None, resume=None, save_recipe=None, warn=None,
-            progress=None, **candidate.options, **raised,
-        )  # fmt: skip
+        own = {each.name: getattr(self.asked, each.name) for each in fields(Quantize)}
+        own |= {"output": None, "report": None, "save_statistics": None, "warn": None, "progress": None}
+        return Quantize(**{**own, **candidate.options, **raised})
 
     def _try(self, candidate: Candidate) -> Trial | None:
         """Quantize and judge; None where that was tried, or where nothing is left of the budget."""
@@ -238,8 +244,8 @@ class _Seeking:
         return record_of(sides, prices, subjects_of(sides, prices), "", {})
 
 
-def sought(asked: Quantize) -> Quantized:
-    """See `qdqtool.verbs.quantize.Quantize.run`: the chosen quantization, written where an output is named.
+def sought(asked: QuantizeToGoal) -> Quantized:
+    """See `qdqtool.verbs.goals.quantize_to_goal.QuantizeToGoal.run`: the chosen quantization, written where an output is named.
 
     Raises:
         UsageError: no data, a recipe beside the goal, or no goal that can be judged.
@@ -287,7 +293,7 @@ def sought(asked: Quantize) -> Quantized:
     return replace(done, sought=found)
 
 
-def _refuse(asked: Quantize) -> None:
+def _refuse(asked: QuantizeToGoal) -> None:
     if asked.recipe is not None:
         raise UsageError("--goal searches, --recipe says what was found", hint="leave one of them out")
     if asked.data is None:
@@ -298,11 +304,11 @@ def _refuse(asked: Quantize) -> None:
         raise UsageError("--goal is of one model, not of a folder of graphs", where=os.fspath(asked.model))
 
 
-def _texts(asked: Quantize, data: FeedSpec, model: ir.Model) -> FeedSpec:
+def _texts(asked: QuantizeToGoal, data: FeedSpec, model: ir.Model) -> FeedSpec:
     return with_texts(data, model, asked.model, tokenizer=asked.tokenizer, samples=asked.samples)
 
 
-def _judged(asked: Quantize, model: ir.Model, metric: Metric) -> list[Arrays]:
+def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> list[Arrays]:
     """The samples that every trial is judged on."""
     data = asked.eval_data if asked.eval_data is not None else asked.data
     assert data is not None
@@ -318,7 +324,7 @@ def _judged(asked: Quantize, model: ir.Model, metric: Metric) -> list[Arrays]:
     return found
 
 
-def _journal(asked: Quantize, model: str, judged: Sequence[Arrays], goal: Goal) -> Journal | None:
+def _journal(asked: QuantizeToGoal, model: str, judged: Sequence[Arrays], goal: Goal) -> Journal | None:
     data = EMPTY
     for feed in judged:
         data = add_feed(data, feed)

@@ -22,7 +22,7 @@ def completed(*words: str) -> list[str]:
     [
         (("quant",), ["quantize"]),
         (("qdq", "re"), ["remove"]),
-        (("quantize", "--save-r"), ["--save-ranges"]),
+        (("quantize", "--save-ra"), ["--save-ranges"]),
         (("quantize", "--preset", "xint8"), ["xint8", "xint8-compat", "FILE"]),
         (("analyze", "m.onnx", "--target", "vitis"), ["vitis_xint8", "FILE"]),
         (("calibrate", "m.onnx", "--method", "pow2-m"), ["pow2-minmse"]),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cases.cli_helpers import CALIB, DIGITS, cli
+import qdqtool
+from qdqtool.io.feeds.feeds import open_feeds
+from qdqtool.io.feeds.spec import input_specs
+from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
 
 TEST = Path(DIGITS).with_name("test.npz")
 SEEK = ("quantize", DIGITS, "--target", "vitis_xint8", "--data", CALIB, "--samples", "32", "--eval-data", TEST,
@@ -89,3 +93,38 @@ def test_options_of_a_goal_need_one(tmp_path: Path) -> None:
         done = cli("quantize", DIGITS, "--data", CALIB, *option, "-o", tmp_path / "a.onnx", code=2)
         assert f"{option[0]} goes with --goal" in done.error
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize(
+    ("model", "goal"), [(SAMPLES / "vit_block.onnx", 29.0), (SAMPLES / "mobilenet_block.onnx", 23.0), (DIGITS, 32.0)]
+)
+def test_it_meets_what_any_combination_of_mends_meets(tmp_path: Path, model: str | Path, goal: float) -> None:
+    """All methods of powers of two × all recoveries, each by itself: where one of them meets the goal, so does the search, within 15
+    quantizations' work. The plain quantization meets none of these goals."""
+    from qdqtool.search.goal.chance import standing
+    from qdqtool.search.goal.goal import Goal
+    from qdqtool.search.metrics import open_metric
+    from qdqtool.search.variants import outputs_of
+
+    path, data = str(model), CALIB if model == DIGITS else "random:16"
+    common: dict[str, Any] = {"target": "vitis_xint8", "data": data, "samples": 16}
+    wanted, floating = Goal.of(f"sqnr >= {goal}"), qdqtool.load(path)
+    feeds = list(open_feeds(data, input_specs(floating), samples=16))
+    references = outputs_of(floating, feeds)
+    reached = []
+    for method, *mends in itertools.product(
+        ("pow2-minmse", "pow2-nonoverflow"), (None, "bounds"), (None, 0.5), (None, True), (None, True)
+    ):
+        said = dict(zip(("equalize", "smooth", "round_weights", "correct_bias"), mends, strict=True))
+        made = qdqtool.quantize(path, None, method=method, **common, **said).model
+        found = standing(wanted, open_metric("sqnr"), outputs_of(made, feeds), feeds, references)
+        reached.append((found.verdict == "met", method, said))
+    assert any(met for met, *_ in reached)
+    assert ("pow2-minmse", dict.fromkeys(("equalize", "smooth", "round_weights", "correct_bias"))) not in [
+        (method, said) for met, method, said in reached if met
+    ]
+    done = cli("quantize", path, "--target", "vitis_xint8", "--data", data, "--samples", "16", "--goal", wanted.text, "-o",
+               tmp_path / "a.onnx", "--json").json["sought"]  # fmt: skip
+    assert done["met"]
+    assert done["units"] <= 15

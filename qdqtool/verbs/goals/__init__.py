@@ -1,0 +1,1 @@
+"""Verbs that search until a goal is reached."""
