@@ -116,7 +116,7 @@ def test_it_meets_what_any_combination_of_mends_meets(tmp_path: Path, model: str
     for method, *mends in itertools.product(
         ("pow2-minmse", "pow2-nonoverflow"), (None, "bounds"), (None, 0.5), (None, True), (None, True)
     ):
-        said = dict(zip(("equalize", "smooth", "round_weights", "correct_bias"), mends, strict=True))
+        said: dict[str, Any] = dict(zip(("equalize", "smooth", "round_weights", "correct_bias"), mends, strict=True))
         made = qdqtool.quantize(path, None, method=method, **common, **said).model
         found = standing(wanted, open_metric("sqnr"), outputs_of(made, feeds), feeds, references)
         reached.append((found.verdict == "met", method, said))
