@@ -11,7 +11,7 @@ from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.documents import json_of
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.override import Override
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.globs import literal
 
 from qdqtool.calibrate.observer import METHODS
 

@@ -27,7 +27,7 @@ from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import is_standard, label, values_read
 from qdq_passes.npu.traps.rule import Trap, trap
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.globs import literal
 
 from qdqtool.lints.context import LintContext
 from qdqtool.lints.rule import Lint, first_of, grid_text

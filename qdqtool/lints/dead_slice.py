@@ -18,7 +18,7 @@ from qdq_passes.graph.uses import constant_array, is_constant, is_standard
 from qdq_passes.npu.traps.rule import Trap
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.quantize import quantize
-from qdq_passes.select.selectors import literal, literal_tensor
+from qdq_passes.select.globs import literal, literal_tensor
 
 from qdqtool.lints.context import LintContext, Slices
 from qdqtool.lints.rule import Lint, first_of, grid_text

@@ -22,7 +22,7 @@ from qdq_passes.npu.formulas.functions import function_of
 from qdq_passes.npu.traps.rule import Trap, trap
 from qdq_passes.numerics.encoding import Encoding, is_integer_type
 from qdq_passes.numerics.reencode import real_range
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.globs import literal
 
 from qdqtool.lints.context import LintContext
 from qdqtool.lints.rule import Lint, step_text

@@ -13,7 +13,7 @@ from qdq_passes.core.base import Change, Pass
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
-from qdq_passes.select.selectors import literal, literal_tensor
+from qdq_passes.select.globs import literal, literal_tensor
 
 from qdqtool.io.files.atomic import refuse_inputs, refuse_unwritable, write_whole
 from qdqtool.io.files.edit_script import NamedInputs, append_script, read_script

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.progress import Warn
 from qdqtool.overlay.editing import Chosen
@@ -91,7 +92,7 @@ class Server:
             return HTTPStatus.FORBIDDEN, {"error": "the page is of another run of `view`", "hint": "load it again"}
         try:
             try:
-                asked = json.loads(body or b"{}")
+                asked = json_of(body or b"{}")
             except ValueError as error:
                 raise UsageError(f"is no JSON: {error}") from error
             if not isinstance(asked, dict):

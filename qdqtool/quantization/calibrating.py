@@ -19,7 +19,8 @@ from qdq_passes.encode.annotate_encodings import is_inside_group, touching
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.uses import label
-from qdq_passes.select.selectors import Selector, literal, select_nodes
+from qdq_passes.select.globs import literal
+from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool.calibrate.collect import collect
 from qdqtool.calibrate.observed import NotFiniteError

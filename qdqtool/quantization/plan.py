@@ -21,7 +21,8 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.pipeline.text import make_pass
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
-from qdq_passes.select.selectors import ALL, NONE, Selector, literal
+from qdq_passes.select.globs import literal
+from qdq_passes.select.selectors import ALL, NONE, Selector
 
 from qdqtool.calibrate.observer import METHODS, Option, option_names
 from qdqtool.foreign.apply import lay_over, weights_kept

@@ -24,7 +24,7 @@ from typing import Any
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.documents import toml_of, typed
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.globs import literal
 
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.globs import literal
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.files.artifacts import sha256_of_json

@@ -271,6 +271,8 @@ class OnDevice:
 class EvalData:
     """What a quantized model is judged on."""
 
+    section: ClassVar[str] = SAMPLED
+
     eval_data: FeedSpec | None = option(
         None, "Samples to judge on, in any form of --data; by default those of --data.", value="D", use="read"
     )

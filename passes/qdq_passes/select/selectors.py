@@ -13,7 +13,6 @@ by structure, never by names (`qdq_passes.roles.roles`)."""
 from __future__ import annotations
 
 import difflib
-import fnmatch
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from qdq_passes.graph.nesting import ancestors, layer_of, scope_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import FLOAT_TYPES, Reach, all_nodes, all_values, is_constant, is_standard, reach
 from qdq_passes.roles.roles import ROLES, Roles
+from qdq_passes.select.globs import matcher
 from qdq_passes.select.regex import searcher
 
 
@@ -197,11 +197,6 @@ def _parse_atom(body: str, text: str) -> _Atom:
     return _Atom(kind, argument)
 
 
-def _matcher(glob: str) -> Callable[[str], bool]:
-    pattern = re.compile(fnmatch.translate(glob))
-    return lambda name: pattern.match(name) is not None
-
-
 @dataclass
 class _Query:
     """Evaluates atoms on one model; what is costly is computed once."""
@@ -251,7 +246,7 @@ class _Query:
         return _Hit(nodes=frozenset(n for n in self.nodes if accepts(n)))
 
     def glob(self, atom: _Atom) -> _Hit:
-        matches = _matcher(atom.argument)
+        matches = matcher(atom.argument)
         return self._by_node(lambda n: any(map(matches, _names(n))))
 
     def regex(self, atom: _Atom) -> _Hit:
@@ -259,16 +254,16 @@ class _Query:
         return self._by_node(lambda n: any(map(found, _names(n))))
 
     def op(self, atom: _Atom) -> _Hit:
-        matches = _matcher(atom.argument)
+        matches = matcher(atom.argument)
         return self._by_node(lambda n: matches(n.op_type) or matches(f"{n.domain}::{n.op_type}"))
 
     def tensor(self, atom: _Atom) -> _Hit:
-        matches = _matcher(atom.argument)
+        matches = matcher(atom.argument)
         hit = frozenset(v for v in self.values if any(map(matches, (v.name or "", _stored_name(v), _integers_name(v)))))
         return _Hit(values=hit, of_values=True)
 
     def scope(self, atom: _Atom) -> _Hit:
-        matches = _matcher(atom.argument)
+        matches = matcher(atom.argument)
         return self._by_node(lambda n: any(matches(scope) for scope in ancestors(scope_of(n))))
 
     def layer(self, atom: _Atom) -> _Hit:
@@ -390,20 +385,3 @@ _KINDS: dict[str, Callable[[_Query, _Atom], _Hit]] = {
     "io": _Query.touched_by,
     "role": _Query.role,
 }
-
-
-def literal(name: str) -> str:
-    """The selector that matches this node name and nothing else."""
-    if name.startswith(("!", "-")) or ":" in name:
-        return f"re:^{re.escape(name)}$"
-    return _glob(name)
-
-
-def literal_tensor(name: str) -> str:
-    """The selector that matches the value of this name and nothing else."""
-    return f"tensor:{_glob(name)}"
-
-
-def _glob(name: str) -> str:
-    """The glob of this name alone; blanks at its ends are not taken for those around a selector."""
-    return re.sub(r"[*?[]|^\s|\s$", r"[\g<0>]", name).replace("&", r"\&")

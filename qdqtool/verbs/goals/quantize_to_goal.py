@@ -10,14 +10,14 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.verbs.groups import Goals
 from qdqtool.verbs.quantize import Quantize
-from qdqtool.verbs.verb import function_of
+from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
     from qdqtool.verbs.work.quantizing import Quantized
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeToGoal(Quantize, Goals):
+class QuantizeToGoal(Quantize, Goals, Verb["Quantized"]):
     """Quantize the float MODEL: clean, fuse, calibrate on --data, insert QDQ pairs.
 
     With --goal, search the cheapest quantization that reaches it on the target, and write that.

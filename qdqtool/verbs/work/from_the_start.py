@@ -12,7 +12,8 @@ from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import QdqError
 from qdq_passes.pipeline.pipeline import parse_pipeline
-from qdq_passes.select.selectors import NONE, literal
+from qdq_passes.select.globs import literal
+from qdq_passes.select.selectors import NONE
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.files.read import sha256_of_file

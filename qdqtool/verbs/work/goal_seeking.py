@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.pipeline.pipeline import run_pipeline
-from qdq_passes.select.selectors import literal
+from qdq_passes.select.globs import literal
 
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.comparison.prices.pricing import priced

@@ -17,7 +17,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
-from qdq_passes.select.selectors import literal, literal_tensor
+from qdq_passes.select.globs import literal, literal_tensor
 
 from qdqtool.comparison.cumulative import matched
 from qdqtool.comparison.masked import may_hide, seen

@@ -6,7 +6,8 @@ import onnx_ir as ir
 import pytest
 from qdq_passes.errors import UsageError
 from qdq_passes.roles.roles import ROLES, Roles
-from qdq_passes.select.selectors import (
+from qdq_passes.select.globs import literal, literal_tensor
+from qdq_passes.select.selectors import ALL, NONE, Selector, select, select_nodes, select_values
     ALL,
     NONE,
     Selector,
