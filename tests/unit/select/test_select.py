@@ -8,15 +8,6 @@ from qdq_passes.errors import UsageError
 from qdq_passes.roles.roles import ROLES, Roles
 from qdq_passes.select.globs import literal, literal_tensor
 from qdq_passes.select.selectors import ALL, NONE, Selector, select, select_nodes, select_values
-    ALL,
-    NONE,
-    Selector,
-    literal,
-    literal_tensor,
-    select,
-    select_nodes,
-    select_values,
-)
 
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal
