@@ -47,6 +47,7 @@ def test_the_recipe_gives_the_same_bytes(sought: tuple[Path, dict[str, Any]]) ->
     assert (folder / "again.onnx").read_bytes() == (folder / "a.onnx").read_bytes()
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("kept", [1, 3, -1])
 def test_killed_and_resumed_it_finds_the_same(sought: tuple[Path, dict[str, Any]], tmp_path: Path, kept: int) -> None:
     """After the head and so many trials; and in the middle of a line."""

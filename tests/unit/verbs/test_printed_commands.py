@@ -83,7 +83,7 @@ def run(command: str) -> str:
     return words[words.index("--output") + 1]
 
 
-@pytest.mark.product(cover=("name", "preset"))
+@pytest.mark.product(extra=5)
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_prices_sum_to_what_compare_measures_and_edits_win_what_is_printed(
     tmp_path: Path, name: str, preset: str
@@ -147,6 +147,7 @@ def test_an_edit_writes_over_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [names.next() for _ in range(3)] == ["mended_2.onnx", "mended_4.onnx", "mended_5.onnx"]
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("preset", ["xint8", "8a8w"])
 def test_edits_are_judged_as_analyze_judges_what_they_write(tmp_path: Path, preset: str) -> None:
     """Those with which fewer operators are on the NPU, or in integers, say so and stand behind the others; without a target none does."""
