@@ -21,7 +21,7 @@ from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.comparison.prices.pricing import priced
 from qdqtool.comparison.prices.subjects import record_of, subjects_of
 from qdqtool.comparison.sides import Sides
-from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import sha256_of_json
@@ -110,6 +110,7 @@ class _Seeking:
     journal: Journal | None
     trials: list[Trial] = field(default_factory=list)
     units: float = 0.0
+    kept: dict[str, Quantized] = field(default_factory=dict)  # by key: of the plain and of the best trial
 
     def run(self) -> Trial:
         """Search; the best."""
@@ -117,9 +118,9 @@ class _Seeking:
         assert plain is not None
         if plain.reason:
             raise UsageError(f"the plain quantization cannot be made: {plain.reason}")
-        if plain.is_met:
+        if plain.is_met or not self._affords(self._pricing):
             return plain
-        done = quantized(self._options(plain.candidate), compares=False)
+        done = self.made(plain)
         record = self._record(done)
         causes = proposals(record, done.quantization.plan, changed(self.asked))
         singles = [trial for each in causes if (trial := self._try(each)) is not None]
@@ -155,15 +156,13 @@ class _Seeking:
         Behind those that are dear in the best come those that were ``dear`` in the plain quantization: mends that change weights
         between layers may leave noise that no single node answers for.
         """
-        own = dearest_nodes(self._record(quantized(self._options(best.candidate), compares=False)))
+        own = dearest_nodes(self._record(self.made(best))) if self._affords(self._pricing) else []
         names = list(dict.fromkeys([*own, *dear]))
         for precision in RAISED:
             count = 1
             while True:
                 chosen = tuple(names[:count])
-                made = replace(
-                    best.candidate, nodes={precision: chosen}, why=f"the {len(chosen)} dearest nodes in {precision}"
-                )
+                made = replace(best.candidate, nodes={precision: chosen}, why=f"{_dearest(len(chosen))} in {precision}")
                 trial = self._try(made)
                 if trial is None:
                     return
@@ -187,7 +186,14 @@ class _Seeking:
             if trial.is_met and trial.unwanted <= plain.unwanted:
                 best = trial
 
-    def _options(self, candidate: Candidate) -> Quantize:
+    def made(self, trial: Trial) -> Quantized:
+        """The quantization of a trial; made again where it was tried by a run that was killed."""
+        key = trial.candidate.key
+        if key not in self.kept:
+            self.kept[key] = quantized(self.options(trial.candidate), compares=False)
+        return self.kept[key]
+
+    def options(self, candidate: Candidate) -> Quantize:
         """What is asked for, with what ``candidate`` says besides."""
         raised: dict[str, Any] = {
             p: (*getattr(self.asked, p), *map(literal, names)) for p, names in candidate.nodes.items()
@@ -200,8 +206,8 @@ class _Seeking:
         """Quantize and judge; None where that was tried, or where nothing is left of the budget."""
         if any(trial.candidate.key == candidate.key for trial in self.trials):
             return None
-        units = self._units_of(candidate)
-        if self.trials and self.units + units > self.asked.budget:
+        units = self.units_of(candidate)
+        if self.trials and not self._affords(units, candidate):
             return None
         known = self.journal.results.get(candidate.key) if self.journal is not None else None
         trial = self._measured(candidate, units) if known is None else Trial.from_json(known)
@@ -209,12 +215,19 @@ class _Seeking:
             self.journal.add(candidate.key, trial.to_json())
         self.units += trial.units
         self.trials.append(trial)
+        needed = {one.candidate.key for one in (self.trials[0], best_of(self.trials, self.trials[0]))}
+        self.kept = {key: done for key, done in self.kept.items() if key in needed}
         if self.asked.progress is not None:
             best = best_of(self.trials, self.trials[0])
             self.asked.progress(f"searching, best {best.candidate.text}", round(self.units), self.asked.budget)
         return trial
 
-    def _units_of(self, candidate: Candidate) -> float:
+    def _affords(self, units: float, candidate: Candidate | None = None) -> bool:
+        """Whether so much more fits, and behind it once more any of the trials: the chosen one is made again to be written."""
+        tried = [trial.candidate for trial in self.trials] + ([candidate] if candidate is not None else [])
+        return self.units + units + max(map(self.units_of, tried)) <= self.asked.budget
+
+    def units_of(self, candidate: Candidate) -> float:
         """Model runs over those of the plain quantization: calibration, moments of the layers' inputs, and the judged samples."""
         judged = len(self.feeds)
         more = sum(bool(candidate.options.get(name)) for name in ("round_weights", "correct_bias", "smooth")) > 0
@@ -222,9 +235,10 @@ class _Seeking:
 
     def _measured(self, candidate: Candidate, units: float) -> Trial:
         try:
-            done = quantized(self._options(candidate), compares=False)
+            done = quantized(self.options(candidate), compares=False)
         except QdqError as error:
             return Trial(candidate=candidate, standing=None, cost=None, refused=0, units=units, reason=str(error))
+        self.kept[candidate.key] = done
         found = standing(self.goal, self.metric, outputs_of(done.model, self.feeds), self.feeds, self.references)
         prices = Prices() if self.asked.target is None else Prices.of(load_target(self.asked.target).cost)
         refused = 0 if done.placed is None else done.placed.compute_nodes - done.placed.npu_compute_nodes
@@ -232,15 +246,20 @@ class _Seeking:
             candidate=candidate, standing=found, cost=cost_of(done.model, prices), refused=refused, units=units
         )
 
+    @property
+    def _pricing(self) -> float:
+        """What pricing takes: both models, on a few samples."""
+        return 2 * len(self.feeds[:PRICED]) / (self.calibrated + len(self.feeds))
+
     def _record(self, done: Quantized) -> Record:
-        """Prices of a quantization by cause, on a few samples; counted as so many runs, of both models."""
+        """Prices of a quantization by cause."""
         source = opened(self.asked.model)[0]
         sides = Sides.of(source, done.model, done.quantization.ranges)
         specs = input_specs(source)
         names = {spec.name for spec in specs}
         few = [{name: array for name, array in feed.items() if name in names} for feed in self.feeds[:PRICED]]
         prices = priced(sides, open_feeds(few, specs), threads=1)
-        self.units += 2 * len(few) / (self.calibrated + len(self.feeds))
+        self.units += self._pricing
         return record_of(sides, prices, subjects_of(sides, prices), "", {})
 
 
@@ -261,12 +280,13 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     references = outputs_of(floating, judged)
     figure = metric.measure(references, judged, references) if goal.is_relative else None
     assert asked.data is not None
-    count = open_feeds(_texts(asked, asked.data, work), input_specs(work), samples=asked.samples, seed=asked.seed).count
-    journal = _journal(asked, fingerprint, judged, goal)
+    calibration, count = EMPTY, 0
+    for feed in _feeds(asked, asked.data, work, asked.samples):
+        calibration, count = add_feed(calibration, feed), count + 1
+    journal = _journal(asked, fingerprint, calibration, judged, goal)
     seeking = _Seeking(
-        asked=asked, goal=goal, metric=metric, feeds=judged, references=references, calibrated=count or len(judged),
-        journal=journal,
-    )  # fmt: skip
+        asked=asked, goal=goal, metric=metric, feeds=judged, references=references, calibrated=count, journal=journal
+    )
     chosen = seeking.run()
     preset = asked.wanted_preset() or DEFAULT_PRESET
     said = {**changed(asked), **chosen.candidate.options}
@@ -279,10 +299,16 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         share_8_bit=chosen.cost.share_8_bit, crossings=chosen.cost.crossings, model_sha256=fingerprint,
         preset_sha256=asked.loaded_preset().sha256,
     )  # fmt: skip
-    final = replace(seeking._options(chosen.candidate), warn=asked.warn, progress=asked.progress)
-    done = quantized(replace(final, output=asked.output if chosen.is_met else None, report=asked.report))
+    if chosen.is_met:
+        final = replace(seeking.options(chosen.candidate), warn=asked.warn, progress=asked.progress)
+        done = quantized(
+            replace(final, output=asked.output, report=asked.report, save_statistics=asked.save_statistics)
+        )
+        seeking.units += seeking.units_of(chosen.candidate)
+    else:
+        done = seeking.made(chosen)
     recipe = replace(recipe, ranges_sha256=done.quantization.ranges.sha256)
-    if asked.save_recipe is not None:
+    if asked.save_recipe is not None and chosen.is_met:
         recipe.write(asked.save_recipe, overwrite=asked.overwrite)
     found = Sought(
         goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units, samples=len(judged),
@@ -304,8 +330,11 @@ def _refuse(asked: QuantizeToGoal) -> None:
         raise UsageError("--goal is of one model, not of a folder of graphs", where=os.fspath(asked.model))
 
 
-def _texts(asked: QuantizeToGoal, data: FeedSpec, model: ir.Model) -> FeedSpec:
-    return with_texts(data, model, asked.model, tokenizer=asked.tokenizer, samples=asked.samples)
+def _feeds(
+    asked: QuantizeToGoal, data: FeedSpec, model: ir.Model, samples: int | None, *, extras: bool = False
+) -> Feeds:
+    given = with_texts(data, model, asked.model, tokenizer=asked.tokenizer, samples=samples)
+    return open_feeds(given, input_specs(model), samples=samples, seed=asked.seed, image=asked.image, extras=extras)
 
 
 def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> list[Arrays]:
@@ -315,22 +344,21 @@ def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> list[Arra
     count = asked.eval_samples
     if count is None and not metric.needs_labels:
         count = sqnr_samples(model)
-    feeds = open_feeds(
-        _texts(asked, data, model), input_specs(model), samples=count, seed=asked.seed, image=asked.image,
-        extras=metric.needs_labels,
-    )  # fmt: skip
+    feeds = _feeds(asked, data, model, count, extras=metric.needs_labels)
     found: list[Arrays] = list(itertools.islice(feeds, count))
     pass_on(feeds.warnings, asked.warn)
     return found
 
 
-def _journal(asked: QuantizeToGoal, model: str, judged: Sequence[Arrays], goal: Goal) -> Journal | None:
+def _journal(
+    asked: QuantizeToGoal, model: str, calibration: str, judged: Sequence[Arrays], goal: Goal
+) -> Journal | None:
     data = EMPTY
     for feed in judged:
         data = add_feed(data, feed)
     said: Mapping[str, Any] = {name: str(value) for name, value in changed(asked).items() if name in replayed_kinds()}
-    options = {**said, "preset": asked.loaded_preset().sha256, "goal": goal.text, "data": str(asked.data)}
-    of = {"model": model, "goal, preset or options": sha256_of_json(options), "data": data}
+    options = {**said, "preset": asked.loaded_preset().sha256, "goal": goal.text}
+    of = {"model": model, "goal, preset or options": sha256_of_json(options), "calibration": calibration, "data": data}
     if asked.resume is not None:
         return Journal(os.fspath(asked.resume), kind="goal", of=of, resume=True)
     if asked.output is None:
@@ -340,3 +368,7 @@ def _journal(asked: QuantizeToGoal, model: str, judged: Sequence[Arrays], goal: 
         hint = f"--resume {shlex.quote(partial)} goes on with it, --overwrite begins anew"
         raise UsageError("is left of a run that was interrupted or missed its goal", where=partial, hint=hint)
     return Journal(partial, kind="goal", of=of, overwrite=asked.overwrite)
+
+
+def _dearest(count: int) -> str:
+    return "the dearest node" if count == 1 else f"the {count} dearest nodes"

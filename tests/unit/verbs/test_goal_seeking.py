@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import qdqtool
@@ -61,9 +62,10 @@ def test_killed_and_resumed_it_finds_the_same(sought: tuple[Path, dict[str, Any]
 
 
 def test_a_goal_out_of_reach_writes_nothing_and_says_so(tmp_path: Path) -> None:
-    done = cli(*SEEK, "--goal", "sqnr >= 200", "--budget", "3", "-o", tmp_path / "a.onnx", code=1)
+    done = cli(*SEEK, "--goal", "sqnr >= 200", "--budget", "3", "-o", tmp_path / "a.onnx", "--save-recipe", tmp_path / "a.toml",
+               "--report", tmp_path / "a.json", code=1)  # fmt: skip
     assert "failed: nothing that was tried reaches it" in done.out
-    assert not (tmp_path / "a.onnx").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["a.onnx.partial"]
     again = cli(*SEEK, "--goal", "sqnr >= 200", "--budget", "3", "-o", tmp_path / "a.onnx", code=2)
     assert "interrupted or missed its goal; --resume" in again.error
 
@@ -73,8 +75,19 @@ def test_what_is_met_at_once_is_tried_no_further(tmp_path: Path) -> None:
                "top1 >= 99% of float", "-o", tmp_path / "a.onnx", "--json")  # fmt: skip
     found = done.json["sought"]
     assert (found["met"], len(found["trials"]), found["samples"]) == (True, 1, 597)
+    assert found["units"] == 2  # it is made once more, to be written
     assert found["bound"] == pytest.approx(0.99 * found["float"], rel=1e-12)  # one product of floats
     assert [file.name for file in tmp_path.iterdir()] == ["a.onnx"]
+
+
+def test_other_samples_to_calibrate_on_begin_anew(sought: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """As many, from another file of the same name."""
+    folder, _ = sought
+    arrays = dict(np.load(CALIB))
+    np.savez(tmp_path / "calib.npz", **{name: array[::-1] for name, array in arrays.items()})
+    said = [tmp_path / "calib.npz" if word == CALIB else word for word in SEEK]
+    done = cli(*said, "--goal", GOAL, "-o", tmp_path / "a.onnx", "--resume", folder / "tried", code=2)
+    assert "calibration" in done.error
 
 
 @pytest.mark.parametrize(
