@@ -67,33 +67,26 @@ def quantize(out: Out, asked: QuantizeCommand) -> int | None:
     for change in done.quantization.changes:
         out.detail(str(change))
     payload = {**done.to_json(), "output": output}
-    if os.path.isdir(model):
-        from qdqtool.cli.tables.quantized_folder import render_folder
-
-        out.result(payload, lambda: render_folder(payload, model, output))
-        return None
-    if done.sought is not None:
-        return _sought(out, done, payload, model, output)
-    out.result(payload, lambda: _render(payload, done, model, output, out.verbose))
-    return None
-
-
-def _sought(out: Out, done: Quantized, payload: dict[str, Any], model: str, output: str) -> int:
-    """What was tried on the way to a goal; exit 1 where it is not met, and nothing is written then."""
-    from qdqtool.cli.tables.goal import render_goal
-
     found = done.sought
-    assert found is not None
-    if not found.is_met:
-        payload = {**payload, "output": None}
+    if found is not None and not found.is_met:  # nothing is written then
+        payload["output"] = None
 
     def render() -> None:
-        render_goal(payload["sought"])
-        if found.is_met:
+        if found is not None:
+            from qdqtool.cli.tables.goal import render_goal
+
+            render_goal(payload["sought"])
+        if payload["output"] is None:
+            return
+        if os.path.isdir(model):
+            from qdqtool.cli.tables.quantized_folder import render_folder
+
+            render_folder(payload, model, output)
+        else:
             _render(payload, done, model, output, out.verbose)
 
     out.result(payload, render)
-    return 0 if found.is_met else 1
+    return 1 if payload["output"] is None else None
 
 
 def _show_pipeline(out: Out, asked: Quantize) -> None:

@@ -129,6 +129,11 @@ class Shares:
         return sum(node.is_compute and node.is_npu for node in self.nodes)
 
     @property
+    def on_cpu(self) -> list[str]:
+        """Names of the operators that are not."""
+        return [node.name for node in self.nodes if node.is_compute and not node.is_npu]
+
+    @property
     def npu_percent(self) -> float:
         """Share of operators on the NPU in percent; 100 where there are none."""
         return 100.0 * self.npu_compute_nodes / self.compute_nodes if self.compute_nodes else 100.0

@@ -203,9 +203,14 @@ def observed_names(model: ir.Model, plan: Plan, activations: list[ir.Value] | No
 
 def without_angles(plan: Plan, model: ir.Model) -> Plan:
     """``plan``, the angles of rotary embeddings left float where ``model`` computes them of positions alone."""
-    tokens = select_nodes(model, Selector.of("role:embedding", "role:mlp"), allow_empty=True)
-    found = [text for text in ANGLES if _hits(model, text) and not _hits(model, text) & tokens]
+    found = angles(model)
     return plan.excluding(*found) if found else plan
+
+
+def angles(model: ir.Model) -> list[str]:
+    """Selectors of the angles of rotary embeddings that ``model`` computes of positions alone."""
+    tokens = select_nodes(model, Selector.of("role:embedding", "role:mlp"), allow_empty=True)
+    return [text for text in ANGLES if _hits(model, text) and not _hits(model, text) & tokens]
 
 
 def _hits(model: ir.Model, text: str) -> set[ir.Node]:

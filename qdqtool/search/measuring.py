@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
@@ -28,6 +29,8 @@ from qdqtool.search.metrics import Metric, anywhere
 from qdqtool.search.precision_cost import Prices
 from qdqtool.search.variants import Arrays, Baseline, Measured, Point, Scheme, measure, outputs_of
 from qdqtool.workers.cluster import Workers
+
+B = TypeVar("B", bound=Baseline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ def set_up(
     metric: Metric,
     judged: Sequence[Arrays],
     feeds: Iterable[Arrays] | None,
+    references: Sequence[Arrays] | None = None,
     recovering: Recovering | None = None,
     ranges: Ranges | None = None,
     precisions: Sequence[str] = (),
@@ -75,6 +79,7 @@ def set_up(
         metric: what judges.
         judged: samples to judge on.
         feeds: calibration samples; not needed with ``ranges``.
+        references: outputs of the float model for ``judged``, where they are known.
         recovering: statistics of the layers' inputs, or what to do with those that are collected.
         ranges: ranges found before.
         precisions: that variants will have; the model is prepared for them (16-bit pairs want an opset of their own).
@@ -88,8 +93,8 @@ def set_up(
         QdqError: as `qdqtool.quantization.quantizing.quantize_model`.
     """
     fingerprint = model_sha256(model)
-    floating = run_pipeline(model, "give-names", copy=True).model  # onnxruntime takes no two nodes of one name
-    references = outputs_of(floating, judged)
+    if references is None:
+        references = references_of(model, judged)
     base, most = scheme.plan(), scheme.plan(Point(raised=tuple((p, ("*",)) for p in precisions)))
     wished = replace(base, prepare=most.prepare, precision=Pipeline())  # every variant says its own precisions
     chosen, _ = prepare(model, wished, allow_empty=allow_empty, warn=warn)
@@ -118,6 +123,13 @@ def set_up(
         floating=metric.measure(references, judged, references),
         of={**_hashes(baseline, chosen, fingerprint, judged), "metric": metric.name},
     )
+
+
+def references_of(model: ir.Model, judged: Sequence[Arrays]) -> list[Arrays]:
+    """Outputs of the float ``model`` for ``judged``."""
+    return outputs_of(
+        run_pipeline(model, "give-names", copy=True).model, judged
+    )  # onnxruntime takes no two nodes of one name
 
 
 def _calibrated(
@@ -160,20 +172,22 @@ def _hashes(baseline: Baseline, chosen: Plan, model: str, judged: Sequence[Array
 
 
 @dataclass
-class Measurements:
+class Measurements(Generic[B]):
     """Variants measured so far, each once.
 
     Args:
-        baseline: what they are made of.
+        baseline: what they are made of; or what is asked for that, by the point, where it hangs on its options.
         workers: who measures.
         journal: keeps the results; None keeps them here alone.
+        judge: measures one variant; a function of a module.
         known: key of the point → what was measured.
         points: the points, in the order in which they were asked for.
     """
 
-    baseline: Baseline
+    baseline: B | Callable[[Point], B]
     workers: Workers
     journal: Journal | None = None
+    judge: Callable[[B, Point], Measured] = measure
     known: dict[str, Measured] = field(default_factory=dict)
     points: dict[str, Point] = field(default_factory=dict)
 
@@ -198,13 +212,20 @@ class Measurements:
         todo = {key: point for key, point in wanted.items() if key not in self.known}
         before = len(wanted) - len(todo)
         ticks = after(before, progress, len(wanted))
-        results = self.workers.map(measure, self.baseline, list(todo.values()), progress=ticks)
-        for key, found in zip(todo, results, strict=True):
-            data = found.to_json()
-            if self.journal is not None:
-                self.journal.add(key, data)
-            self.known[key] = Measured.from_json(data)
+        for base, group in self._by_baseline(todo.values()):
+            results = self.workers.map(self.judge, base, group, progress=ticks)
+            for point, found in zip(group, results, strict=True):
+                data = found.to_json()
+                if self.journal is not None:
+                    self.journal.add(point.key, data)
+                self.known[point.key] = Measured.from_json(data)
         return [self.known[point.key] for point in points]
+
+    def _by_baseline(self, todo: Iterable[Point]) -> Iterator[tuple[B, list[Point]]]:
+        """Points of the same options together."""
+        for _, found in itertools.groupby(todo, key=lambda point: (point.options, [p for p, _ in point.raised])):
+            group = list(found)
+            yield (self.baseline if isinstance(self.baseline, Baseline) else self.baseline(group[0])), group
 
 
 def _selectors(plan: Plan) -> set[str]:

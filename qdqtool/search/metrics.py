@@ -13,6 +13,10 @@ A third parameter, where the function has one, takes the outputs of the float mo
     sqnr        dB of the worst output against the float model, over all samples
     cosine      −1..1 of the worst output against the float model
     accuracy    share of samples, 0..1, whose largest value along the last axis of the first output is at the index in ``labels``
+
+and, for goals alone, one of which lower is better:
+
+    perplexity  of a language model: exp of the mean of −ln p of each token of ``input_ids`` behind those before it
 """
 
 from __future__ import annotations
@@ -20,14 +24,16 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.numerics.agreement import Accumulator, Agreement, worst
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.surprise import surprise
 
 from qdqtool.io.files.python_objects import import_object
 
@@ -35,6 +41,8 @@ Arrays = Mapping[str, Array]
 
 #: Array beside the inputs that `accuracy` looks for.
 LABELS = "labels"
+#: Input that `perplexity` scores; and what stands for logits of a decoder that ran elsewhere: −ln p of its tokens.
+IDS, SURPRISES, PERPLEXITY = "input_ids", "surprises", "perplexity"
 
 
 class Function(Protocol):
@@ -53,12 +61,14 @@ class Metric:
         unit: of its figures: ``dB``, or none.
         needs_labels: it judges by more than the float model's outputs.
         function: (outputs, feeds, outputs of the float model) → figure; None where nothing differs from the float model.
+        is_lower: the lower the better; goals alone take such.
     """
 
     name: str
     unit: str
     needs_labels: bool
     function: Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float | None]
+    is_lower: bool = False
 
     def measure(self, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
         """The figure of a model that gives ``outputs`` for ``feeds``, where the float model gives ``references``.
@@ -97,7 +107,7 @@ def open_metric(name: str) -> Metric:
         return BUILT_IN[name]
     where = f"--metric {name}"
     if ":" not in name:
-        known = ", ".join(BUILT_IN)
+        known = ", ".join(each for each, metric in BUILT_IN.items() if not metric.is_lower)
         raise UsageError("there is no such metric", where=where, hint=f"{known}, or module:function of your own")
     found = import_object(name, where=where)
     if not callable(found):
@@ -160,8 +170,35 @@ def _accuracy(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Se
     return right / count
 
 
+def _perplexity(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
+    found = [part for output, feed in zip(outputs, feeds, strict=True) for part in _surprises(output, feed)]
+    if not found:
+        hint = "give a text (.txt), or arrays of input_ids of two tokens and more"
+        raise UsageError("no token has another before it", where=f"--metric {PERPLEXITY}", hint=hint)
+    every = np.concatenate(found)
+    return float(np.exp(every.mean()))
+
+
+def _surprises(output: Arrays, feed: Arrays) -> Iterator[npt.NDArray[np.float64]]:
+    """−ln p of the tokens of each row but the first; rows filled up on the right or on the left are scored where they are not."""
+    if SURPRISES in output:  # of a decoder that ran elsewhere
+        yield np.asarray(output[SURPRISES])
+        return
+    logits = next((array for array in output.values() if array.ndim == 3), None)
+    ids = feed.get(IDS)
+    if logits is None or ids is None or logits.shape[:2] != ids.shape:
+        hint = f"it needs an input {IDS!r} [rows, tokens] and logits [rows, tokens, vocabulary] of every token"
+        raise UsageError("is of language models", where=f"--metric {PERPLEXITY}", hint=hint)
+    mask = np.asarray(feed.get("attention_mask", np.ones(ids.shape)))[:, -ids.shape[1] :]
+    for row, of, counts in zip(logits, ids, mask, strict=True):
+        places = [at for at in range(1, len(of)) if counts[at] and counts[at - 1]]
+        if places:
+            yield surprise(row[[at - 1 for at in places]], [int(of[at]) for at in places])
+
+
 BUILT_IN = {
     "sqnr": Metric(name="sqnr", unit="dB", needs_labels=False, function=_sqnr),
     "cosine": Metric(name="cosine", unit="", needs_labels=False, function=_cosine),
     "accuracy": Metric(name="accuracy", unit="", needs_labels=True, function=_accuracy),
+    PERPLEXITY: Metric(name=PERPLEXITY, unit="", needs_labels=True, function=_perplexity, is_lower=True),
 }

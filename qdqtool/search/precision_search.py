@@ -28,7 +28,7 @@ from qdqtool.search.measuring import Measurements, Setting
 from qdqtool.search.metrics import Metric
 from qdqtool.search.mixed_precision import Found, Mixed, pareto, thrift
 from qdqtool.search.node_groups import NodeGroup, alike, between, neighbours, node_groups, tails
-from qdqtool.search.variants import FLOATS, Point
+from qdqtool.search.variants import FLOATS, Baseline, Point
 
 #: Share of the bound that the figure may fall by when a node is raised, where what comes next needs it.
 SLACK = 0.02
@@ -65,7 +65,7 @@ class Search:
     """
 
     setting: Setting
-    measurements: Measurements
+    measurements: Measurements[Baseline]
     metric: Metric
     bound: float
     precisions: Sequence[str]

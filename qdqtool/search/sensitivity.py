@@ -18,7 +18,7 @@ from qdqtool.io.files.progress import Progress
 from qdqtool.search.measuring import Measurements, Setting, figure_json
 from qdqtool.search.metrics import Metric
 from qdqtool.search.node_groups import By, NodeGroup, merged, node_groups, touching_nodes
-from qdqtool.search.variants import Measured, Point
+from qdqtool.search.variants import Baseline, Measured, Point
 
 Mode = Literal["only", "without", "both"]
 
@@ -112,7 +112,7 @@ class Sensitivity:
 
 def sensitivity_of(
     setting: Setting,
-    measurements: Measurements,
+    measurements: Measurements[Baseline],
     *,
     metric: Metric,
     by: By = "node",

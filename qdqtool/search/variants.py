@@ -6,7 +6,7 @@ are shared), the passes behind calibration, and one run over the samples."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from qdqtool.quantization.calibrating import observed_names
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.runtime.session import open_session
+from qdqtool.search.goal.standing import Standing
 from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.precision_cost import Cost, Prices, cost_of
 from qdqtool.targets.legalization import Legalization
@@ -75,16 +76,20 @@ class Point:
     Args:
         raised: (precision, names of the nodes that have it), each precision once, in the order of `RAISED`; names sorted.
         only: the only nodes that are quantized; None: all that the preset and the user let.
+        options: (name, value) of options of `quantize` that are said besides, sorted; what is calibrated hangs on them.
     """
 
     raised: tuple[tuple[str, tuple[str, ...]], ...] = ()
     only: tuple[str, ...] | None = None
+    options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, precisions: Mapping[str, str]) -> Point:
-        """Of node name → precision."""
+    def of(cls, precisions: Mapping[str, str], options: Mapping[str, Any] | None = None) -> Point:
+        """Of node name → precision, and of options."""
         raised = [(p, tuple(sorted(name for name, its in precisions.items() if its == p))) for p in RAISED]
-        return cls(raised=tuple((p, names) for p, names in raised if names))
+        return cls(
+            raised=tuple((p, names) for p, names in raised if names), options=tuple(sorted((options or {}).items()))
+        )
 
     @property
     def key(self) -> str:
@@ -99,13 +104,29 @@ class Point:
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: a list of names a precision."""
         data: dict[str, Any] = {precision: list(names) for precision, names in self.raised}
-        return data if self.only is None else {**data, "only": list(self.only)}
+        data |= {} if self.only is None else {"only": list(self.only)}
+        return data | ({"options": dict(self.options)} if self.options else {})
 
     def laid_over(self, options: PlanOptions) -> PlanOptions:
         """``options`` with this said besides: what the command line would say with selectors of these names."""
         said: dict[str, Any] = {p: (*getattr(options, p), *map(literal, nodes)) for p, nodes in self.raised}
         options = replace(options, **said)
         return options if self.only is None else replace(options, only=tuple(map(literal, self.only)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """What becomes of a variant on its way to the chip.
+
+    Args:
+        refused: operators that the target does not take; 0 without one.
+        ms: what a run takes on the chip, in the middle of its interval; None without one.
+        sha256: of the model, see `qdqtool.calibrate.fingerprint`.
+    """
+
+    refused: int = 0
+    ms: float | None = None
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,26 +137,35 @@ class Measured:
         figure: of the metric; None where nothing differs from the float model.
         cost: what it costs.
         reason: why it could not be made, in words; then ``figure`` says nothing. Empty where it could.
+        standing: to a goal; None without one, and where it was not judged.
+        placing: what a target and a chip make of it; None where nobody asked.
     """
 
     figure: float | None
     cost: Cost
     reason: str = ""
+    standing: Standing | None = None
+    placing: Placing | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; inverse of `from_json`."""
-        return {"figure": self.figure, **self.cost.to_json(), "reason": self.reason}
+        found: dict[str, Any] = {"figure": self.figure, **self.cost.to_json(), "reason": self.reason}
+        found |= {} if self.standing is None else {"standing": self.standing.to_json()}
+        return found | ({} if self.placing is None else {"placing": asdict(self.placing)})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measured:
         """Read the form that `to_json` writes."""
-        figure = data["figure"]
+        figure, standing, placing = data["figure"], data.get("standing"), data.get("placing")
         return cls(
-            figure=None if figure is None else float(figure), cost=Cost.from_json(data), reason=str(data["reason"])
-        )
+            figure=None if figure is None else float(figure), cost=Cost.from_json(data), reason=str(data["reason"]),
+            standing=None if standing is None else Standing.from_json(standing),
+            placing=None if placing is None else Placing(**placing),
+        )  # fmt: skip
 
 
-_FAILED = Cost(macs={}, crossings=0, bytes=0, total=0.0)
+#: What says nothing, as nothing could be made.
+FAILED = Cost(macs={}, crossings=0, bytes=0, total=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +208,15 @@ class Baseline:
         Raises:
             QdqError: it cannot be made.
         """
+        return self.planned(self.scheme.plan(point))
+
+    def planned(self, job: Plan) -> ir.Model:
+        """The model that the plan ``job`` of a variant makes.
+
+        Raises:
+            QdqError: it cannot be made.
+        """
         model = copy_model(self.prepared)
-        job = self.scheme.plan(point)
         job.precision.run(model)
         job.materialise.run(model, inputs={**self.inputs, RANGES: self._bound(observed_names(model, job))})
         return model
@@ -207,7 +244,7 @@ def measure(baseline: Baseline, point: Point) -> Measured:
     try:
         model = baseline.build(point)
     except QdqError as error:
-        return Measured(figure=None, cost=_FAILED, reason=str(error))
+        return Measured(figure=None, cost=FAILED, reason=str(error))
     return Measured(figure=baseline.judge(model), cost=cost_of(model, baseline.prices))
 
 

@@ -114,6 +114,8 @@ class Targeted(Findings):
 class OnChip:
     """The chip whose measured rows tell a time."""
 
+    section: ClassVar[str] = "Chip"
+
     chip: str | None = option(
         None, "Also say how long a run takes on this chip: a name, alias or board (`list chips`), or FILE.toml.",
         value="NAME|FILE", use="read",
@@ -289,7 +291,7 @@ _METRIC = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goals(EvalData):
+class Goals(EvalData, OnChip):
     """What a quantization is to reach."""
 
     section: ClassVar[str] = "Goal"
@@ -299,12 +301,19 @@ class Goals(EvalData):
         value="TEXT", recipe=False,
     )  # fmt: skip
     metric: str | None = option(None, f"The metric of --goal: {_METRIC}", value="NAME|M:F", recipe=False)
+    max_ms: float | None = option(
+        None, "What a run may take on --chip, in milliseconds, in the middle of its interval.", value="MS", recipe=False
+    )
     budget: int = option(
         15, "Full quantizations that the search may take.", value="N", least=1, shown=True, recipe=False
     )
     save_recipe: Path | None = option(
         None, "Also write what `--recipe` replays to the same bytes.", value="FILE", use="file", recipe=False
     )
+    page: Path | None = option(
+        None, "Also write a page: what was tried, how it stands to the goal, what it costs, and why the rest lost.",
+        value="FILE", use="file", recipe=False,
+    )  # fmt: skip
     resume: Path | None = option(
         None, "Go on with what was tried before, kept in FILE; begin it where it does not exist.",
         value="FILE", use="kept", recipe=False,

@@ -57,8 +57,7 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
     if output is not None and not (asked.annotate or asked.outline):
         raise UsageError("nothing to write", where=output, hint="give --annotate or --outline")
     found = ran(out, asked, "analyzing")
-    on_cpu = [node.name for node in found.nodes if node.is_compute and not node.is_npu]
-    told = chip_time(found.model, asked, on_cpu=on_cpu, crossings=len(found.partitions))
+    told = chip_time(found.model, asked, on_cpu=found.on_cpu, crossings=len(found.partitions))
     payload = {"model": model, **found.to_json(), "output": output, **({} if told is None else {"chip_time": told})}
 
     def render() -> None:

@@ -10,7 +10,8 @@ from qdqtool.cli.render import EXACT, plural, say, table
 def render_goal(sought: dict[str, Any]) -> None:
     """Show every trial, the chosen one marked; then whether the goal is met."""
     rows = [_row(number, trial, sought) for number, trial in enumerate(sought["trials"])]
-    table(("", "tried", sought["metric"], "MACs in 8 bit", "refused", "why it lost"), rows)
+    time = ("ms",) if any(trial["ms"] is not None for trial in sought["trials"]) else ()
+    table(("", "tried", sought["metric"], "MACs in 8 bit", "refused", *time, "why it lost"), rows)
     say()
     floating = "" if sought["float"] is None else f" (float: {sought['float']:.6g})"
     work = f"{plural(len(sought['trials']), 'trial')}, {sought['units']:.1f} quantizations' work"
@@ -19,7 +20,7 @@ def render_goal(sought: dict[str, Any]) -> None:
         return
     margin = sought["trials"][sought["chosen"]]["margin"]
     if margin is not None and margin >= 0:
-        say("failed: it is above the bound, but so few samples do not tell that from chance; give more as --eval-data")
+        say("failed: it meets the bound, but so few samples do not tell that from chance; give more as --eval-data")
     else:
         say("failed: nothing that was tried reaches it; give a larger --budget, or another --preset")
 
@@ -28,4 +29,5 @@ def _row(number: int, trial: dict[str, Any], sought: dict[str, Any]) -> tuple[ob
     figure: object = "" if trial["reason"] else EXACT if trial["figure"] is None else round(trial["figure"], 4)
     share = "" if trial["cost"] is None else f"{trial['cost']['share_8_bit']:.1%}"
     mark = "*" if number == sought["chosen"] else ""
-    return mark, f"{trial['text']} ({trial['why']})", figure, share, str(trial["refused"]), trial["lost"]
+    time = () if trial["ms"] is None else (f"{trial['ms']:.4g}",)
+    return mark, f"{trial['text']} ({trial['why']})", figure, share, str(trial["refused"]), *time, trial["lost"]

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from qdq_passes.errors import ModelError, UsageError
+import numpy.typing as npt
+from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.surprise import surprise
 
 from qdqtool.io.files.progress import Progress
 from qdqtool.llm.run.dynamic import DynamicDecoder
@@ -89,42 +91,41 @@ def measured(
     step = window if stride is None else stride
     if not 1 <= step <= window or window < 2:
         raise UsageError(f"a window of {window} and a stride of {step}", hint="give 2 ≤ window, 1 ≤ stride ≤ window")
-    windows = spans(len(ids), window, step)
-    total, count = 0.0, 0
+    found = list(surprises(decoder, ids, window, step, progress=progress))
+    count = sum(map(len, found))
+    return Perplexity(
+        perplexity=math.exp(sum(map(float, map(np.sum, found))) / count), tokens=count, windows=len(found), window=window,
+        stride=step, seconds=time.perf_counter() - start,
+    )  # fmt: skip
+
+
+def surprises(
+    decoder: Session | DynamicDecoder, ids: Sequence[int], window: int, stride: int, *, progress: Progress | None = None
+) -> Iterator[npt.NDArray[np.float64]]:
+    """−ln p of the tokens that each window scores, see `measured`.
+
+    Raises:
+        UsageError: a token is none of the model's.
+        ModelError: a logit is not a number.
+    """
+    windows = spans(len(ids), window, stride)
     for done, (begin, end, first) in enumerate(windows):
         decoder.reset()
+        found = []
         for at, logits in _pieces(decoder, ids[begin : end - 1]):
             scored = [i for i in range(begin + at + 1, begin + at + 1 + len(logits)) if i >= first]
             if scored:
                 rows = logits[len(logits) - len(scored) :]
-                total += _surprise(rows, [ids[i] for i in scored])
-                count += len(scored)
+                found.append(surprise(rows, [ids[i] for i in scored]))
+        yield np.concatenate(found)
         if progress is not None:
             progress(done + 1, len(windows))
-    return Perplexity(
-        perplexity=math.exp(total / count), tokens=count, windows=len(windows), window=window, stride=step,
-        seconds=time.perf_counter() - start,
-    )  # fmt: skip
 
 
 def _pieces(decoder: Session | DynamicDecoder, ids: Sequence[int]) -> Iterator[tuple[int, Array]]:
     """(place of the first, logits [tokens, vocabulary]) of ``ids``, piece by piece."""
     for begin in range(0, len(ids), PIECE):
         yield begin, decoder.logits(ids[begin : begin + PIECE])
-
-
-def _surprise(logits: Array, targets: Sequence[int]) -> float:
-    """Σ −ln p of ``targets`` in nats, p the softmax of ``logits`` [tokens, vocabulary]."""
-    scores = logits.astype(np.float64)
-    if max(targets) >= scores.shape[1]:
-        raise UsageError(
-            f"the text has the token {max(targets)}, the model knows {scores.shape[1]}", hint="give its own --tokenizer"
-        )
-    highest = scores.max(axis=1)
-    if not np.isfinite(highest).all():
-        raise ModelError("the logits are not finite", hint="compare the model with its source: `llm verify`")
-    norms = highest + np.log(np.exp(scores - highest[:, None]).sum(axis=1))
-    return float((norms - scores[np.arange(len(targets)), list(targets)]).sum())
 
 
 def refuse_window(window: int | None, context: int) -> None:

@@ -7,38 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.standing import Standing
 from qdqtool.search.metrics import Arrays, Metric
 
 DRAWS, CONFIDENCE = 200, 0.95
 
-#: ``met``: the low end reaches the bound too. ``close``: the figure does, its low end does not. ``missed``: neither.
-Verdict = Literal["met", "close", "missed"]
+#: Samples that every variant is judged on; one that is below the bound there, whatever one draws, is judged on no more.
+FEW = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """How a figure stands to a goal.
-
-    Args:
-        figure: of the quantized model; None where it is exact.
-        margin: above the bound.
-        low: end of the interval of the margin.
-    """
-
-    figure: float | None
-    margin: float
-    low: float
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether the goal is met."""
-        return "missed" if self.margin < 0 else "met" if self.low >= 0 else "close"
+def early_of(samples: int) -> int:
+    """How many of ``samples`` come first: all, where that spares little."""
+    return FEW if samples > 2 * FEW else samples
 
 
 def standing(
@@ -59,9 +43,10 @@ def standing(
     count = len(feeds)
     figure, margin = of(range(count))
     random = np.random.default_rng(0)
-    draws = [of([int(i) for i in random.integers(0, count, count)])[1] for _ in range(DRAWS if count > 1 else 0)]
-    finite = sorted(value for value in draws if math.isfinite(value))
-    if len(finite) < len(draws):  # a draw of samples that are exact
-        finite += [math.inf] * (len(draws) - len(finite))
-    low = finite[math.floor((1 - CONFIDENCE) * len(finite))] if finite else margin
-    return Standing(figure=figure, margin=margin, low=low)
+    drawn = [of([int(i) for i in random.integers(0, count, count)])[1] for _ in range(DRAWS if count > 1 else 0)]
+    finite = sorted(value for value in drawn if math.isfinite(value))
+    if len(finite) < len(drawn):  # a draw of samples that are exact
+        finite += [math.inf] * (len(drawn) - len(finite))
+    at = math.floor((1 - CONFIDENCE) * len(finite))
+    low, high = (finite[at], finite[-1 - at]) if finite else (margin, margin)
+    return Standing(figure=figure, margin=margin, low=low, high=high, samples=count, early=margin)

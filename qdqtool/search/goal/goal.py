@@ -1,4 +1,4 @@
-"""Goals as a person says them: ``accuracy >= 0.99 * float``, ``sqnr >= 30``, ``top1 >= float - 0.01``."""
+"""Goals as a person says them: ``accuracy >= 0.99 * float``, ``sqnr >= 30``, ``perplexity <= 1.02 * float``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ _FORMS = (
     (re.compile(rf"(?P<factor>{_NUMBER})\s*(?P<percent>%)?\s*(?:\*|of)?\s*float"), 1.0),
     (re.compile(rf"float\s*\*\s*(?P<factor>{_NUMBER})"), 1.0),
     (re.compile(rf"float\s*-\s*(?P<less>{_NUMBER})"), 1.0),
+    (re.compile(rf"float\s*\+\s*(?P<more>{_NUMBER})"), 1.0),
     (re.compile(r"float"), 1.0),
     (re.compile(rf"(?P<fixed>-?{_NUMBER})"), 0.0),
 )  # fmt: skip
-_HINT = "for example 'accuracy >= 0.99 * float', 'accuracy >= float - 0.01' or 'sqnr >= 30'"
+_HINT = (
+    "for example 'accuracy >= 0.99 * float', 'accuracy >= float - 0.01', 'sqnr >= 30' or 'perplexity <= 1.02 * float'"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +35,14 @@ class Goal:
         metric: name of the metric.
         factor: of the float model's figure; 0 where that does not count.
         offset: added, in the unit of the metric.
+        is_lower: the lower the better: ``<=``.
     """
 
     text: str
     metric: str
     factor: float
     offset: float
+    is_lower: bool = False
 
     @classmethod
     def of(cls, text: str, metric: str | None = None) -> Goal:
@@ -46,21 +51,30 @@ class Goal:
         Raises:
             UsageError: it is no goal, or of another metric.
         """
-        left, sign, right = (part.strip() for part in text.partition(">="))
-        if not sign or not re.fullmatch(r"[\w.:/-]+", left):
+        sign = "<=" if "<=" in text else ">="
+        left, found, right = (part.strip() for part in text.partition(sign))
+        if not found or not re.fullmatch(r"[\w.:/-]+", left):
             raise UsageError(f"{text!r} is no goal", where="--goal", hint=_HINT)
         name = ALIASES.get(left, left)
         if metric is None and name not in BUILT_IN:
             hint = f"{', '.join((*BUILT_IN, *ALIASES))}, or --metric module:function of your own"
             raise UsageError(f"there is no metric {left!r}", where="--goal", hint=hint)
+        if name in BUILT_IN and BUILT_IN[name].is_lower != (sign == "<="):
+            other = "<=" if sign == ">=" else ">="
+            raise UsageError(
+                f"of {left} the {'lower' if other == '<=' else 'higher'} is better",
+                where="--goal",
+                hint=f"write {other}",
+            )
         if metric is not None and name in BUILT_IN and name != metric:
             raise UsageError(f"is of {left}, and --metric says {metric}", where="--goal", hint="leave one of them out")
         for form, factor in _FORMS:
-            if found := form.fullmatch(right):
-                said = found.groupdict()
+            if matched := form.fullmatch(right):
+                said = matched.groupdict()
                 times = float(said.get("factor") or factor) / (100 if said.get("percent") else 1)
-                offset = float(said.get("fixed") or 0) - float(said.get("less") or 0)
-                goal = cls(text=f"{left} >= {right}", metric=metric or name, factor=times, offset=offset)
+                offset = sum(float(said.get(part) or 0) for part in ("fixed", "more")) - float(said.get("less") or 0)
+                text, is_lower = f"{left} {sign} {right}", sign == "<="
+                goal = cls(text=text, metric=metric or name, factor=times, offset=offset, is_lower=is_lower)
                 return goal._sound()
         raise UsageError(f"{right!r} is no bound", where="--goal", hint=_HINT)
 
@@ -81,8 +95,9 @@ class Goal:
         return (self.factor * _number(floating) if self.is_relative else 0.0) + self.offset
 
     def margin(self, figure: float | None, floating: float | None) -> float:
-        """How far ``figure`` is above the bound, in the unit of the metric; negative below."""
-        return _number(figure) - self.bound(floating)
+        """How much better than the bound ``figure`` is, in the unit of the metric; negative where it is worse."""
+        better = _number(figure) - self.bound(floating)
+        return -better if self.is_lower else better
 
 
 def _number(figure: float | None) -> float:

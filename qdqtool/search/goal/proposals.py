@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from qdqtool.quantization.plan import Plan
 from qdqtool.record.record import Record
 from qdqtool.search.goal.trials import Candidate
+from qdqtool.search.node_groups import NodeGroup, union
 
 #: Calibration methods to try: those that clip first where rounding costs, those that do not where clipping does; powers of
 #: two have their own.
@@ -31,8 +32,8 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Ca
         for options in _mends(cause, plan):
             if power / total < WORTH or any(name in said for name in options):
                 continue
-            made = Candidate(options=options, nodes={}, why=f"{cause}: {power / total:.0%} of the noise")
-            found.setdefault(made.key, (power / total, made))
+            made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
+            found.setdefault(made.point.key, (power / total, made))
     return [made for _, made in found.values()]
 
 
@@ -53,12 +54,23 @@ def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
         yield {"smooth": 0.5}
 
 
-def dearest_nodes(record: Record) -> list[str]:
-    """Names of nodes, the one first whose own tensors and computing cost most at the outputs."""
+def dearest_sets(
+    record: Record, groups: Sequence[NodeGroup], more: Iterable[tuple[NodeGroup, ...]]
+) -> tuple[tuple[str, ...], ...]:
+    """Nodes that move together, those first whose own tensors and computing cost most at the outputs.
+
+    Args:
+        record: prices.
+        groups: groups of nodes that may be raised.
+        more: sets of them to raise together: what stands behind the last layers.
+    """
     costs: dict[str, float] = {}
     for tensor in record.tensors:
         if tensor.node:
             costs[tensor.node] = costs.get(tensor.node, 0.0) + sum(tensor.price.values())
     for node in record.nodes:
         costs[node.name] = costs.get(node.name, 0.0) + sum(node.price.values())
-    return [name for name, cost in sorted(costs.items(), key=lambda item: (-item[1], item[0])) if cost > 0]
+    sets = [union("", each).nodes for each in [*((group,) for group in groups), *more]]
+    priced = {nodes: sum(costs.get(name, 0.0) for name in nodes) for nodes in sets}
+    found = sorted((cost, nodes) for nodes, cost in priced.items() if cost > 0)
+    return tuple(nodes for _, nodes in reversed(found))

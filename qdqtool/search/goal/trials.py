@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qdqtool.io.files.artifacts import sha256_of_json
-from qdqtool.search.goal.chance import Standing
 from qdqtool.search.measuring import figure_json
-from qdqtool.search.precision_cost import Cost
+from qdqtool.search.variants import Measured, Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,29 +16,28 @@ class Candidate:
     """Options to try.
 
     Args:
-        options: of `quantize`, beside what the user says.
-        nodes: precision → names of nodes of the prepared model that have it.
+        point: options beside what the user says, and nodes of the prepared model in another precision.
         why: which cause it is to mend, in words.
     """
 
-    options: Mapping[str, Any]
-    nodes: Mapping[str, tuple[str, ...]]
+    point: Point
     why: str
 
+    @classmethod
+    def of(cls, why: str, options: Mapping[str, Any], nodes: Mapping[str, str] | None = None) -> Candidate:
+        """Of options and node name → precision."""
+        return cls(point=Point.of(nodes or {}, options), why=why)
+
     @property
-    def key(self) -> str:
-        """Hex SHA-256 of what it says."""
-        return sha256_of_json({"options": dict(self.options), "nodes": {p: list(n) for p, n in self.nodes.items()}})
+    def options(self) -> dict[str, Any]:
+        """Name → value."""
+        return dict(self.point.options)
 
     @property
     def text(self) -> str:
         """As the command says it: ``--method mse --correct-bias``; nodes by their number."""
-        words = [_words(name, value) for name, value in self.options.items()]
-        words += [
-            f"--{precision} on {len(names)} node{'s' * (len(names) > 1)}"
-            for precision, names in self.nodes.items()
-            if names
-        ]
+        words = [_words(name, value) for name, value in self.point.options]
+        words += [f"--{p} on {len(names)} node{'s' * (len(names) > 1)}" for p, names in self.point.raised]
         return " ".join(words) or "as it is said"
 
 
@@ -50,81 +47,82 @@ class Trial:
 
     Args:
         candidate: the candidate.
-        standing: to the goal; None where it could not be made.
-        cost: what is not in 8 bit.
-        refused: operators that the target does not take; 0 without a target.
+        measured: what it is worth.
         units: what it took, in full quantizations.
-        reason: why it could not be made; empty where it could.
+        most_ms: what a run may take on the chip; infinite where nothing is said.
     """
 
     candidate: Candidate
-    standing: Standing | None
-    cost: Cost | None
-    refused: int
+    measured: Measured
     units: float
-    reason: str = ""
+    most_ms: float = math.inf
 
     @property
     def is_met(self) -> bool:
         """Whether the goal is met, and not by chance."""
-        return self.standing is not None and self.standing.verdict == "met"
+        standing = self.measured.standing
+        return standing is not None and standing.verdict == "met" and self.is_fast
+
+    @property
+    def refused(self) -> int:
+        """Operators that the target does not take."""
+        return 0 if self.measured.placing is None else self.measured.placing.refused
+
+    @property
+    def ms(self) -> float | None:
+        """What a run takes on the chip."""
+        return None if self.measured.placing is None else self.measured.placing.ms
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether a run takes no longer than it may."""
+        return (self.ms or 0.0) <= self.most_ms
 
     @property
     def unwanted(self) -> int:
         """Operators that the target does not take and that were not left float on purpose."""
-        return self.refused - len(self.candidate.nodes.get("float", ()))
+        return self.refused - len(dict(self.candidate.point.raised).get("float", ()))
 
     @property
     def margin(self) -> float:
-        """By which the better one is told."""
-        return -math.inf if self.standing is None else self.standing.margin
+        """By which the better one is told: on the samples that every variant is judged on."""
+        return -math.inf if self.measured.standing is None else self.measured.standing.early
 
     @property
-    def price(self) -> tuple[int, float, int]:
-        """The cheapest first: what the target refuses, what is not in 8 bit, how much is said."""
-        said = len(self.candidate.options) + sum(map(len, self.candidate.nodes.values()))
-        return self.refused, math.inf if self.cost is None else self.cost.total, said
+    def price(self) -> tuple[int, float, float, int]:
+        """The cheapest first: what the target refuses, time, what is not in 8 bit, how much is said."""
+        point = self.candidate.point
+        said = len(point.options) + sum(len(names) for _, names in point.raised)
+        return self.refused, self.ms or 0.0, math.inf if self.measured.reason else self.measured.cost.total, said
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready; inverse of `from_json`."""
-        found = self.standing
+        """JSON-ready."""
+        standing, measured = self.measured.standing, self.measured
+        ends = {"margin": None, "low": None, "samples": 0} if standing is None else standing.to_json()
         return {
-            "options": dict(self.candidate.options), "nodes": {p: list(n) for p, n in self.candidate.nodes.items()},
-            "why": self.candidate.why, "figure": None if found is None else found.figure,
-            "margin": None if found is None else _finite(found.margin), "low": None if found is None else _finite(found.low),
-            "cost": None if self.cost is None else self.cost.to_json(), "refused": self.refused, "units": self.units,
-            "reason": self.reason,
+            "options": self.candidate.options, "nodes": {p: list(n) for p, n in self.candidate.point.raised},
+            "text": self.candidate.text, "why": self.candidate.why, "figure": measured.figure, "margin": ends["margin"],
+            "low": ends["low"], "samples": ends["samples"], "cost": None if measured.reason else measured.cost.to_json(),
+            "refused": self.refused, "ms": self.ms, "units": self.units, "reason": measured.reason,
         }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Trial:
-        """Read the form that `to_json` writes."""
-        candidate = Candidate(
-            options=dict(data["options"]), nodes={p: tuple(n) for p, n in data["nodes"].items()}, why=str(data["why"])
-        )
-        figure = data["figure"]
-        found = None if data["reason"] else Standing(
-            figure=None if figure is None else float(figure), margin=_number(data["margin"]), low=_number(data["low"])
-        )  # fmt: skip
-        return cls(
-            candidate=candidate, standing=found, cost=None if data["cost"] is None else Cost.from_json(data["cost"]),
-            refused=int(data["refused"]), units=float(data["units"]), reason=str(data["reason"]),
-        )  # fmt: skip
 
 
 def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
     """Why ``chosen`` was taken and not ``trial``, in words; empty of the chosen one."""
+    standing = trial.measured.standing
     if trial is chosen:
         return ""
-    if trial.standing is None:
-        return f"cannot be made: {trial.reason}"
+    if standing is None:
+        return f"cannot be made: {trial.measured.reason}"
     if trial.unwanted > plain.unwanted:
         return f"the target refuses {trial.unwanted - plain.unwanted} more operators"
-    figure = figure_json(trial.standing.figure)
-    if trial.standing.verdict == "missed":
-        return f"{figure}: {-trial.standing.margin:.4g} below the bound"
-    if trial.standing.verdict == "close":
-        return f"{figure}: above the bound, but perhaps by chance ({-trial.standing.low:.4g} below on 5 % of draws)"
+    if not trial.is_fast:
+        return f"a run takes {trial.ms:.4g} ms, over {trial.most_ms:.4g}"
+    figure = figure_json(standing.figure)
+    if standing.verdict == "missed":
+        return f"{figure}: {-standing.margin:.4g} short of the bound"
+    if standing.verdict == "close":
+        return f"{figure}: meets it, but perhaps by chance ({-standing.low:.4g} short on 5 % of draws)"
     if trial.price > chosen.price:
         return "meets it too, and costs more"
     return "meets it too, by less" if trial.margin < chosen.margin else "meets it as well"
@@ -132,11 +130,11 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
 
 def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
     """The cheapest that meets the goal; where none does, what comes nearest of what the target takes as well as the plain one."""
-    listed = [trial for trial in trials if trial.standing is not None and trial.unwanted <= plain.unwanted]
+    listed = [trial for trial in trials if trial.measured.standing is not None and trial.unwanted <= plain.unwanted]
     met = [trial for trial in listed if trial.is_met]
     if met:
-        return min(met, key=lambda trial: (trial.price, -trial.margin, trial.candidate.key))
-    return max(listed, key=lambda trial: (trial.margin, [-part for part in trial.price]), default=plain)
+        return min(met, key=lambda trial: (trial.price, -trial.margin, trial.candidate.point.key))
+    return max(listed, key=lambda trial: (trial.is_fast, trial.margin, [-part for part in trial.price]), default=plain)
 
 
 def _words(name: str, value: Any) -> str:
@@ -144,11 +142,3 @@ def _words(name: str, value: Any) -> str:
     if value is True:
         return flag
     return f"--no-{flag[2:]}" if value is False else f"{flag} {value}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _number(value: float | None) -> float:
-    return math.inf if value is None else float(value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from qdq_passes.errors import UsageError
 
+from qdqtool.options import options_of
 from qdqtool.verbs.groups import Goals
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.verb import Verb, function_of
@@ -38,14 +39,13 @@ class QuantizeToGoal(Quantize, Goals, Verb["Quantized"]):
             QdqError: as of `quantize`.
         """
         if self.goal is not None:
-            from qdqtool.verbs.work.goal_seeking import sought
+            from qdqtool.verbs.work.goals.seeking import sought
 
             return sought(self)
-        for name in ("metric", "eval_data", "eval_samples", "save_recipe", "resume"):
-            if getattr(self, name) is not None:
+        defaults = {each.name: each.default for each in options_of(Goals)}
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
                 raise UsageError(f"--{name.replace('_', '-')} goes with --goal", hint="say what is to be reached")
-        if self.budget != QuantizeToGoal.budget:
-            raise UsageError("--budget goes with --goal", hint="say what is to be reached")
         return super().run()
 
 

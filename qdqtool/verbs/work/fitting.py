@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 from qdq_passes.graph.edit import copy_model
@@ -12,6 +13,7 @@ from qdqtool.io.files.progress import Warn
 from qdqtool.npu.analyzing import placed_on
 from qdqtool.npu.shares import AROUND, Placed
 from qdqtool.quantization.calibrating import Calibrator
+from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.quantizing import Quantization, quantize_model
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.targets.target import Target
@@ -22,11 +24,42 @@ ENOUGH = 0.9
 ROUNDS = 3
 
 
+class Made(Protocol):
+    """What a plan made of a model."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The quantized model."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+
+
+M = TypeVar("M", bound=Made)
+
+
+def fit(done: M, chip: Target, again: Callable[[Plan], M]) -> tuple[M, Placed]:
+    """``done`` and who runs what of it; where operators that the target declines cost more than themselves, what ``again`` makes
+    with a float value beside each of them, as long as that brings more of it onto the NPU."""
+    placed = placed_on(done.model, chip)
+    for _ in range(ROUNDS):
+        names = _costly(placed)
+        plan = done.plan.isolating(*names)
+        if placed.share >= ENOUGH or not names or plan == done.plan:
+            break
+        tried = again(plan)
+        better = placed_on(tried.model, chip)
+        if better.share <= placed.share:
+            break
+        done, placed = tried, better
+    return done, placed
+
+
 def fitted(
     done: Quantization, untouched: ir.Model, chip: Target, *, hooks: Iterable[Hook] = (), warn: Warn | None = None
 ) -> tuple[Quantization, Placed]:
-    """``done`` and who runs what of it; where operators that the target declines cost more than themselves, the model quantized
-    again with a float value beside each of them, by the same ranges, as long as that brings more of it onto the NPU.
+    """As `fit`, of a whole quantization, made again by the same ranges.
 
     Args:
         done: the quantization.
@@ -35,25 +68,25 @@ def fitted(
         hooks: pipeline hooks.
         warn: told which nodes stay float for it.
     """
-    placed = placed_on(done.model, chip)
-    for _ in range(ROUNDS):
-        names = _costly(placed)
-        plan = done.plan.isolating(*names)
-        if placed.share >= ENOUGH or not names or plan == done.plan:
-            break
-        told: list[str] = []
-        again = quantize_model(
-            copy_model(untouched), plan, calibrator=Calibrator(done.ranges), hooks=hooks, allow_empty=True, warn=told.append,
+    told: list[tuple[Quantization, list[str]]] = []
+
+    def again(plan: Plan) -> Quantization:
+        texts: list[str] = []
+        made = quantize_model(
+            copy_model(untouched), plan, calibrator=Calibrator(done.ranges), hooks=hooks, allow_empty=True, warn=texts.append,
             recovering=Recovering(given=done.statistics),
         )  # fmt: skip
-        better = placed_on(again.model, chip)
-        if better.share <= placed.share:
-            break
-        done, placed = again, better
+        told.append((made, texts))
+        return made
+
+    found, placed = fit(done, chip, again)
+    for made, texts in told if found is not done else []:
         if warn is not None:
-            for text in (text for text in told if "as it stands" in text):
+            for text in (text for text in texts if "as it stands" in text):
                 warn(text)
-    return done, placed
+        if made is found:
+            break
+    return found, placed
 
 
 def _costly(placed: Placed) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
@@ -20,7 +20,7 @@ from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.report import Comparison
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files.artifacts import write_json
+from qdqtool.io.files.artifacts import sha256_of_json, write_json
 from qdqtool.io.files.progress import Warn, pass_on, stage
 from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
@@ -45,7 +45,7 @@ from qdqtool.workers.cluster import open_workers
 
 if TYPE_CHECKING:
     from qdqtool.verbs.quantize import Quantize
-    from qdqtool.verbs.work.goal_seeking import Sought
+    from qdqtool.verbs.work.goals.seeking import Sought
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +107,23 @@ class Quantized:
 
 def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
     """``asked``, of one model; without a comparison where somebody else compares."""
+    result = made(asked, compares=compares)
+    write(asked, result)
+    return result
+
+
+def write(asked: Quantize, result: Quantized) -> None:
+    """Write what ``asked`` names: the model, and what became of it."""
+    if asked.output is not None:
+        entry = None if asked.no_provenance else result.provenance
+        save(result.model, asked.output, overwrite=asked.overwrite, provenance=entry, copy_data=asked.copy_data)
+    if asked.report is not None:
+        payload = {**result.to_json(), **result.record.as_key()}
+        write_json(asked.report, kind="quantization", version=1, payload=payload, overwrite=asked.overwrite)
+
+
+def made(asked: Quantize, *, compares: bool = True) -> Quantized:
+    """What ``asked`` makes of one model, before it is written."""
     job, given = begun(asked)
     recovering = recovering_for(asked)
     work, source = opened(asked.model)
@@ -139,22 +156,10 @@ def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
     unfit = None if chip is None else target_refusals(work, chip)
     pass_on(grouped(unfit or ()), asked.warn)
     pass_on(too_little(placed), asked.warn)
-    result = Quantized(
+    return Quantized(
         model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
         source_sha256=source, target_refusals=unfit, placed=placed,
     )  # fmt: skip
-    if asked.output is not None:
-        entry = None if asked.no_provenance else result.provenance
-        save(work, asked.output, overwrite=asked.overwrite, provenance=entry, copy_data=asked.copy_data)
-    if asked.report is not None:
-        write_json(
-            asked.report,
-            kind="quantization",
-            version=1,
-            payload={**result.to_json(), **result.record.as_key()},
-            overwrite=asked.overwrite,
-        )
-    return result
 
 
 def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
@@ -250,8 +255,6 @@ def replayed(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quanti
         UsageError: something is said that contradicts the recipe.
         ModelError: the file is no recipe.
     """
-    if not isinstance(asked.model, ir.Model) and os.path.isdir(asked.model):
-        raise UsageError("a recipe is of one model, not of a folder", where=os.fspath(asked.model))
     made = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
     again = laid_under(asked, made)
     used = again.preset if isinstance(again.preset, Preset) else load_preset(again.preset or made.preset)
@@ -260,7 +263,7 @@ def replayed(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quanti
         differences.append(
             f"the recipe is of another version of the preset {used.name}: the result differs from what was searched"
         )
-    if made.model_sha256 and model_sha256(opened(asked.model)[0]) != made.model_sha256:
+    if made.model_sha256 and fingerprint_of(asked.model) != made.model_sha256:
         differences.append("the recipe is of another model: what it reached there says nothing here")
     pass_on(differences, asked.warn)
     done = again.run()
@@ -268,3 +271,12 @@ def replayed(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quanti
         why = "(other data, or another method): the bytes differ from what was searched"
         pass_on([f"the ranges are not those of the recipe {why}"], asked.warn)
     return done
+
+
+def fingerprint_of(model: ModelOrPath) -> str:
+    """Hex SHA-256 that recipes tell a model by: of what it computes, and of a folder that `split` wrote of its files."""
+    if isinstance(model, str | os.PathLike) and os.path.isdir(model):
+        from qdqtool.llm.folder.manifest import read_manifest
+
+        return sha256_of_json(dict(read_manifest(model).files))
+    return model_sha256(opened(model)[0])

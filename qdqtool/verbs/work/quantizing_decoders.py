@@ -91,7 +91,7 @@ class QuantizedFolder(Quantized):
         }
         if self.target_refusals is not None:
             data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
-        return data
+        return data if self.sought is None else {**data, "sought": self.sought.to_json()}
 
 
 def quantized_folder(asked: Quantize) -> QuantizedFolder:

@@ -123,8 +123,7 @@ def _placed(path: str, asked: Report) -> tuple[list[Record], Judge | None]:
         pass_on(missing_warnings(missing_weights(model)), asked.warn)
         judge = Judge(model, load_target(asked.target))
         records.append(analysis_record(judge.placed))
-        on_cpu = [node.name for node in judge.placed.nodes if node.is_compute and not node.is_npu]
-        crossings = judge.placed.partitions
+        on_cpu, crossings = judge.placed.on_cpu, judge.placed.partitions
     time = estimated_on_chip(model, asked, on_cpu=on_cpu, crossings=crossings)
     return records if time is None else [*records, chip_record(time)], judge
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
@@ -18,16 +19,18 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import pass_on, stage
 from qdqtool.io.models.working import ModelOrPath
-from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.quantization.calibrating import angles, sqnr_samples
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.record.record import Record
 from qdqtool.search.measuring import Setting, set_up
 from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.node_groups import NodeGroup
 from qdqtool.search.precision_cost import Prices
+from qdqtool.search.variants import Scheme
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import PARTIAL
+from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import Workers
 
@@ -45,6 +48,9 @@ def begin(
     if asked.data is None and (asked.ranges is None or asked.eval_data is None):
         raise UsageError("no data", hint="give --data: samples to calibrate and to judge on")
     metric, chip, specs = open_metric(asked.metric), chip_of(asked), input_specs(model)
+    if metric.is_lower:
+        hint = "`quantize --goal` takes it"
+        raise UsageError("the lower the better: not here", where=f"--metric {asked.metric}", hint=hint)
     count = asked.samples if asked.eval_samples is None else asked.eval_samples
     if count is None and not metric.needs_labels:
         count = sqnr_samples(model)
@@ -60,7 +66,7 @@ def begin(
     feeds = feeds_of(asked.data, asked.samples) if ranges is None and asked.data is not None else None
     setting = set_up(
         model,
-        asked.settled(is_text=is_text(asked.data)).scheme(),
+        scheme_of(asked, model, asked.data),
         workers,
         metric=metric,
         judged=list(itertools.islice(judged, count)),
@@ -76,6 +82,14 @@ def begin(
     )
     pass_on([*judged.warnings, *(feeds.warnings if feeds is not None else ())], asked.warn)
     return setting, metric
+
+
+def scheme_of(asked: Planned, model: ir.Model, data: FeedSpec | None) -> Scheme:
+    """What variants of ``model`` have in common, as `quantize` makes them of ``data``: a text leaves rotary angles float."""
+    found = asked.settled(is_text=is_text(data)).scheme()
+    if not is_text(data):
+        return found
+    return replace(found, options=replace(found.options, exclude=(*found.options.exclude, *angles(model))))
 
 
 def chip_of(asked: Search) -> Target | None:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from qdq_passes.errors import UsageError
 
-from qdqtool.search.goal.chance import standing
+from qdqtool.search.goal.chance import early_of, standing
 from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.standing import Standing
 from qdqtool.search.goal.trials import Candidate, Trial, best_of, why_lost
 from qdqtool.search.metrics import open_metric
 from qdqtool.search.precision_cost import Cost
+from qdqtool.search.variants import Measured, Placing
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,20 @@ def test_how_a_goal_is_said(text: str, metric: str, bound: float) -> None:
     assert goal.bound(0.8) == pytest.approx(bound, rel=1e-12)  # one product and one sum of floats
 
 
+def test_of_perplexity_the_lower_is_better() -> None:
+    """exp of the mean of −ln p: of two tokens that are as likely as not, and of one that is sure, 2^(2/3)."""
+    goal, metric = Goal.of("perplexity <= 1.02 * float"), open_metric("perplexity")
+    even, sure = [0.0, 0.0], [0.0, 1000.0]
+    logits = np.array([[even, even, sure, even]], np.float32)  # the last one is of a token that is not there
+    feed = {"input_ids": np.array([[0, 1, 0, 1]])}
+    figure = metric.measure([{"logits": logits}], [feed], [])
+    assert figure == pytest.approx(2 ** (2 / 3), rel=1e-15)
+    assert goal.bound(2.0) == 2.04
+    assert goal.margin(2.0, 2.0) > 0 > goal.margin(2.1, 2.0)
+    masked = {**feed, "attention_mask": np.array([[0, 1, 1, 1]])}
+    assert metric.measure([{"logits": logits}], [masked], []) == pytest.approx(2**0.5, rel=1e-15)
+
+
 def test_a_metric_of_ones_own_has_any_name() -> None:
     assert Goal.of("map >= 0.99 * float", "mine.py:map50").metric == "mine.py:map50"
 
@@ -43,10 +59,11 @@ def test_a_metric_of_ones_own_has_any_name() -> None:
     [
         ("accuracy", None, "'accuracy' is no goal"),
         ("accuracy > 0.9", None, "is no goal"),
-        ("accuracy <= 0.9", None, "is no goal"),
-        ("accuracy >= float + 1", None, "'float + 1' is no bound"),
+        ("accuracy <= 0.9", None, "of accuracy the higher is better; write >="),
+        ("perplexity >= 5", None, "of perplexity the lower is better; write <="),
+        ("accuracy >= float / 2", None, "'float / 2' is no bound"),
         ("accuracy >= much", None, "'much' is no bound"),
-        ("map >= 0.5", None, "there is no metric 'map'; sqnr, cosine, accuracy, top1, or --metric"),
+        ("map >= 0.5", None, "there is no metric 'map'; sqnr, cosine, accuracy, perplexity, top1, or --metric"),
         ("sqnr >= 0.99 * float", None, "the float model has no SQNR of its own; say it in dB"),
         ("accuracy >= 0.9", "sqnr", "is of accuracy, and --metric says sqnr"),
     ],
@@ -82,27 +99,36 @@ def test_what_is_exact_is_met() -> None:
     assert (found.verdict, found.figure, found.margin) == ("met", None, math.inf)
 
 
-def trial(margin: float, *, cost: float = 0.0, refused: int = 0, low: float | None = None, **options: Any) -> Trial:
-    from qdqtool.search.goal.chance import Standing
-
-    found = Standing(figure=30 + margin, margin=margin, low=margin if low is None else low)
-    price = Cost(macs={"8": 1}, crossings=0, bytes=0, total=cost)
-    candidate = Candidate(options=options, nodes={}, why="")
-    return Trial(candidate=candidate, standing=found, cost=price, refused=refused, units=1.0)
+def trial(
+    margin: float, *, cost: float = 0.0, refused: int = 0, low: float | None = None, ms: float = 1.0, **options: Any
+) -> Trial:
+    ends = {"low": margin if low is None else low, "high": margin, "early": margin}
+    found = Standing(figure=30 + margin, margin=margin, samples=16, **ends)
+    measured = Measured(
+        figure=found.figure, cost=Cost(macs={"8": 1}, crossings=0, bytes=0, total=cost), standing=found,
+        placing=Placing(refused=refused, ms=ms),
+    )  # fmt: skip
+    return Trial(candidate=Candidate.of("", options), measured=measured, units=1.0, most_ms=2.0)
 
 
 def test_the_cheapest_that_meets_it_is_taken_and_the_rest_told_why() -> None:
     plain, dear, cheap = trial(-2), trial(3, cost=5, a=1), trial(1, cost=2, b=1)
-    lucky, refused = trial(1, low=-1, c=1), trial(9, refused=1, d=1)
-    listed = [plain, dear, cheap, lucky, refused]
+    lucky, refused, slow = trial(1, low=-1, c=1), trial(9, refused=1, d=1), trial(9, ms=3, e=1)
+    listed = [plain, dear, cheap, lucky, refused, slow]
     assert best_of(listed, plain) is cheap
     assert [why_lost(each, cheap, plain) for each in listed] == [
-        "28: 2 below the bound", "meets it too, and costs more", "",
-        "31: above the bound, but perhaps by chance (1 below on 5 % of draws)", "the target refuses 1 more operators",
+        "28: 2 short of the bound", "meets it too, and costs more", "",
+        "31: meets it, but perhaps by chance (1 short on 5 % of draws)", "the target refuses 1 more operators",
+        "a run takes 3 ms, over 2",
     ]  # fmt: skip
-    assert best_of([plain, lucky, refused], plain) is lucky
+    assert best_of([plain, slow, lucky, refused], plain) is lucky
 
 
-def test_a_trial_is_read_as_it_was_written() -> None:
-    for each in (trial(1.5, cost=3, method="mse"), trial(math.inf)):
-        assert Trial.from_json(each.to_json()) == each
+def test_what_was_measured_is_read_as_it_was_written() -> None:
+    for each in (trial(1.5, cost=3, method="mse").measured, trial(math.inf).measured):
+        assert Measured.from_json(each.to_json()) == each
+
+
+def test_what_the_first_samples_refute_is_judged_on_no_more() -> None:
+    """Of a few samples all; of many the first 32."""
+    assert [early_of(n) for n in (1, 64, 65, 1000)] == [1, 64, 32, 32]

@@ -1,0 +1,205 @@
+"""The search for a goal: the plain quantization, single mends of its dearest causes, what of these goes together, other schemes
+that the target takes, then nodes out of 8 bit, the dearest first; what was raised in vain is lowered again.
+
+It says what is tried next; a `Subject` says what that is worth, and what it takes. Nothing depends on time: units are model runs
+over those of the plain quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from qdq_passes.errors import UsageError
+
+from qdqtool.io.files.progress import StageProgress
+from qdqtool.search.goal.trials import Candidate, Trial, best_of
+from qdqtool.search.variants import Measured, Point
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raise:
+    """Nodes that could be raised, in the order in which to raise them.
+
+    Args:
+        precision: what they are raised to.
+        sets: each the nodes that move together, the dearest set first.
+    """
+
+    precision: str
+    sets: tuple[tuple[str, ...], ...]
+
+
+class Subject(Protocol):
+    """What is quantized: says what candidates there are, and what they are worth."""
+
+    def measure(self, point: Point) -> Measured:
+        """What a candidate is worth."""
+
+    def units(self, point: Point) -> float:
+        """What measuring it takes at most, in full quantizations."""
+
+    def writing(self, point: Point) -> float:
+        """What making it once more takes, to be written."""
+
+    def pay(self, point: Point, measured: Measured) -> float:
+        """What measuring it took; what others share with it is paid now."""
+
+    def pay_for_causes(self, point: Point) -> float | None:
+        """What it takes to find out what the noise of a candidate is made of; None where that cannot be found."""
+
+    def mends(self, point: Point) -> Iterable[Candidate]:
+        """Mends of the causes of the noise of the plain quantization, the dearest first."""
+
+    def others(self) -> Iterable[Candidate]:
+        """Other schemes in 8 bit that may suit."""
+
+    def raises(self, best: Point) -> Iterable[Raise]:
+        """What may be raised out of 8 bit beside ``best``, the cheapest precision first."""
+
+    def last(self) -> Iterable[Candidate]:
+        """What to try where nothing else helps."""
+
+
+@dataclass
+class Seeking:
+    """One search.
+
+    Args:
+        subject: what is quantized.
+        budget: full quantizations that may be taken.
+        most_ms: what a run may take on the chip.
+        progress: told what is tried and the best so far, units taken, and the budget.
+    """
+
+    subject: Subject
+    budget: float
+    most_ms: float
+    progress: StageProgress | None = None
+    trials: list[Trial] = field(default_factory=list)
+    units: float = 0.0
+
+    @property
+    def plain(self) -> Trial:
+        """The plain quantization."""
+        return self.trials[0]
+
+    @property
+    def best(self) -> Trial:
+        """The best so far."""
+        return best_of(self.trials, self.plain)
+
+    def run(self) -> Trial:
+        """Search; the best.
+
+        Raises:
+            UsageError: the plain quantization cannot be made.
+        """
+        plain = self._try(Candidate(point=Point(), why="as it is said"))
+        assert plain is not None
+        if plain.measured.reason:
+            raise UsageError(f"the plain quantization cannot be made: {plain.measured.reason}")
+        if plain.is_met:
+            return plain
+        if self._pays_for_causes(plain.candidate.point):
+            singles = [trial for each in self.subject.mends(Point()) if (trial := self._try(each)) is not None]
+            self._together(singles)
+        self._each(self.subject.others())
+        if not self.best.is_met:
+            self._raised(self.best)
+        if not self.best.is_met:
+            self._each(self.subject.last())
+        return self.best
+
+    def _each(self, candidates: Iterable[Candidate]) -> None:
+        """One by one, until the goal is met."""
+        for each in candidates:
+            if self.best.is_met:
+                return
+            self._try(each)
+
+    def _together(self, singles: Sequence[Trial]) -> None:
+        """Add to the best mend the next ones, each kept where it brings more."""
+        better = sorted((one for one in singles if self._betters(one, self.plain)), key=lambda one: -one.margin)
+        best = better[0] if better else self.plain
+        for other in better[1:]:
+            if self.best.is_met:
+                return
+            if set(best.candidate.options) & set(other.candidate.options):
+                continue
+            options = {**best.candidate.options, **other.candidate.options}
+            trial = self._try(Candidate.of(f"{best.candidate.text} with {other.candidate.text}", options))
+            if trial is not None and self._betters(trial, best):
+                best = trial
+
+    def _betters(self, trial: Trial, other: Trial) -> bool:
+        return trial.margin > other.margin and trial.unwanted <= self.plain.unwanted and trial.is_fast >= other.is_fast
+
+    def _raised(self, best: Trial) -> None:
+        """Raise the dearest nodes of the best, twice as many each time, until the goal is met; then lower what need not be."""
+        if not self._pays_for_causes(best.candidate.point):
+            return
+        for each in self.subject.raises(best.candidate.point):
+            for sets in _doubling(each.sets):
+                trial = self._raise(best, each.precision, sets)
+                if trial is not None and trial.is_met and trial.unwanted <= self.plain.unwanted:
+                    self._lowered(best, each.precision, sets)
+                    return
+
+    def _lowered(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> None:
+        """Lower single sets again, those raised last first."""
+        kept = list(sets)
+        for each in reversed(sets):
+            fewer = [one for one in kept if one is not each]
+            trial = self._raise(best, precision, fewer) if fewer else None
+            if trial is not None and trial.is_met and trial.unwanted <= self.plain.unwanted:
+                kept = fewer
+
+    def _raise(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> Trial | None:
+        names = list(dict.fromkeys(name for nodes in sets for name in nodes))
+        made = Candidate.of(_dearest(len(names), precision), best.candidate.options, dict.fromkeys(names, precision))
+        return self._try(made)
+
+    def _pays_for_causes(self, point: Point) -> bool:
+        units = self.subject.pay_for_causes(point)
+        if units is None or not self._affords(units):
+            return False
+        self.units += units
+        return True
+
+    def _try(self, candidate: Candidate) -> Trial | None:
+        """Judge a candidate; None where that was tried, or where nothing is left of the budget."""
+        point = candidate.point
+        if any(trial.candidate.point == point for trial in self.trials):
+            return None
+        if self.trials and not self._affords(self.subject.units(point), point):
+            return None
+        if self.progress is not None:
+            told = "" if not self.trials else f", best {self.best.candidate.text}"
+            self.progress(f"trying {candidate.text}{told}", round(self.units), round(self.budget))
+        measured = self.subject.measure(point)
+        trial = Trial(
+            candidate=candidate, measured=measured, units=self.subject.pay(point, measured), most_ms=self.most_ms
+        )
+        self.units += trial.units
+        self.trials.append(trial)
+        return trial
+
+    def _affords(self, units: float, *points: Point) -> bool:
+        """Whether so much more fits, and behind it any that was tried, or of ``points``, once more: the chosen one is written."""
+        tried = [trial.candidate.point for trial in self.trials]
+        return self.units + units + max(map(self.subject.writing, [*tried, *points])) <= self.budget
+
+
+def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:
+    """The first, the first two, the first four, … of ``sets``, all of them last."""
+    count = 1
+    while sets:
+        yield sets[:count]
+        if count >= len(sets):
+            return
+        count *= 2
+
+
+def _dearest(count: int, precision: str) -> str:
+    return f"the dearest node in {precision}" if count == 1 else f"the {count} dearest nodes in {precision}"

@@ -1,0 +1,53 @@
+"""How the figure of a variant stands to a goal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+#: ``met``: the low end reaches the bound too. ``close``: the figure does, its low end does not. ``missed``: neither.
+Verdict = Literal["met", "close", "missed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a figure stands to a goal.
+
+    Args:
+        figure: of the quantized model; None where it is exact.
+        margin: above the bound, in the unit of the metric.
+        low: lower end of the interval of the margin.
+        high: upper end.
+        samples: that were judged on.
+        early: the margin on the first of them, which every variant is judged on.
+    """
+
+    figure: float | None
+    margin: float
+    low: float
+    high: float
+    samples: int
+    early: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the goal is met."""
+        return "missed" if self.margin < 0 else "met" if self.low >= 0 else "close"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready, an infinite margin as null; inverse of `from_json`."""
+        ends = {name: getattr(self, name) for name in _ENDS}
+        finite = {name: value if math.isfinite(value) else None for name, value in ends.items()}
+        return {"figure": self.figure, **finite, "samples": self.samples}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Standing:
+        """Read the form that `to_json` writes."""
+        figure = data["figure"]
+        ends = {name: math.inf if data[name] is None else float(data[name]) for name in _ENDS}
+        return cls(figure=None if figure is None else float(figure), samples=int(data["samples"]), **ends)
+
+
+_ENDS = ("margin", "low", "high", "early")

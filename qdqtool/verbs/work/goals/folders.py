@@ -1,0 +1,218 @@
+"""A folder that `split` wrote on the way to a goal: every candidate is a folder, judged by its perplexity on a text.
+
+No causes are known of several graphs at once: recoveries that the preset leaves out are tried in turn, then the head in 8 bit,
+then other presets. Each window of the text is a sample."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from qdq_passes.errors import QdqError, UsageError
+
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.files.journal import Journal
+from qdqtool.io.files.read import read_text
+from qdqtool.llm.folder.manifest import read_manifest
+from qdqtool.llm.folder.tokenizing import Tokenizer
+from qdqtool.llm.run.calibration import SAMPLES
+from qdqtool.llm.run.perplexity import surprises
+from qdqtool.llm.run.session import Session
+from qdqtool.options import changed
+from qdqtool.quantization.plan import Plan
+from qdqtool.search.goal.chance import standing
+from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.seeking import Raise
+from qdqtool.search.goal.trials import Candidate
+from qdqtool.search.metrics import PERPLEXITY, SURPRISES, Arrays, Metric
+from qdqtool.search.precision_cost import Cost, Prices, cost_of
+from qdqtool.search.variants import FAILED, Measured, Placing, Point
+from qdqtool.targets.loading import load_target
+from qdqtool.verbs.quantize import Quantize
+from qdqtool.verbs.work.folder_calibration import needs_statistics
+from qdqtool.verbs.work.goals.presets import other_presets
+from qdqtool.verbs.work.quantizing import fingerprint_of
+from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder, quantized_folder
+from qdqtool.verbs.work.texts import is_text
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
+
+#: Recoveries that are tried, the one first that most often helps.
+RECOVERIES: tuple[dict[str, object], ...] = (
+    {"round_weights": True}, {"smooth": 0.5}, {"correct_bias": True}
+)  # fmt: skip
+
+
+@dataclass
+class FolderSubject:
+    """A folder.
+
+    Args:
+        asked: the command.
+        goal: what is to be reached.
+        metric: what judges.
+        feeds: windows of tokens.
+        references: −ln p of their tokens under the float graphs.
+        journal: keeps what was measured.
+    """
+
+    asked: QuantizeToGoal
+    goal: Goal
+    metric: Metric
+    feeds: Sequence[Arrays]
+    references: Sequence[Arrays]
+    journal: Journal | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the folder's files."""
+        return fingerprint_of(self.asked.model)
+
+    def quantizing(self, point: Point) -> Quantize:
+        """The command that makes a candidate, without what is written where and who is told."""
+        own = {each.name: getattr(self.asked, each.name) for each in fields(Quantize)}
+        own |= {"output": None, "report": None, "save_statistics": None, "warn": None, "progress": None}
+        return Quantize(**{**own, **dict(point.options)})
+
+    def measure(self, point: Point) -> Measured:
+        """See `Subject.measure`."""
+        known = self.journal.results.get(point.key) if self.journal is not None else None
+        if known is not None:
+            return Measured.from_json(known)
+        found = self._measured(point)
+        if self.journal is not None:
+            self.journal.add(point.key, found.to_json())
+        return found
+
+    def units(self, point: Point) -> float:
+        """See `Subject.units`: a window that is calibrated on counts as one that is judged on."""
+        return self.writing(point) + len(self.feeds) / self._plain
+
+    def pay(self, point: Point, measured: Measured) -> float:
+        """See `Subject.pay`: nothing is shared."""
+        return self.units(point)
+
+    def writing(self, point: Point) -> float:
+        """See `Subject.writing`."""
+        return self._calibrated(point) / self._plain
+
+    def pay_for_causes(self, point: Point) -> float | None:
+        """See `Subject.pay_for_causes`: none are looked for."""
+        return 0.0
+
+    def mends(self, point: Point) -> Iterator[Candidate]:
+        """See `Subject.mends`: recoveries of which neither the user nor the preset says anything."""
+        said, recovery = changed(self.asked), self.plan(point).preset.recovery
+        for options in RECOVERIES:
+            (name,) = options
+            if name not in said and getattr(recovery, name, None) is None:
+                yield Candidate.of("a recovery of accuracy", options)
+
+    def others(self) -> Iterator[Candidate]:
+        """See `Subject.others`: the head in 8 bit."""
+        if "lm_head" not in changed(self.asked):
+            yield Candidate.of("the head is the widest layer", {"lm_head": "int8"})
+
+    def raises(self, best: Point) -> Iterable[Raise]:
+        """See `Subject.raises`."""
+        return ()
+
+    def last(self) -> Iterable[Candidate]:
+        """See `Subject.last`: presets of more bits."""
+        plain = self.plan(Point())
+        if not plain.preset.is_calibrated:
+            return [Candidate.of("weights in 8 bit", {"preset": "w8"})] if "preset" not in changed(self.asked) else []
+        return other_presets(self.asked, plain, bits=16)
+
+    def plan(self, point: Point) -> Plan:
+        """What makes a candidate."""
+        return self.quantizing(point).begun().plan()
+
+    def finished(self, point: Point, *, is_met: bool) -> QuantizedFolder:
+        """A candidate made once more, and written where it meets the goal."""
+        written = {
+            "output": self.asked.output,
+            "report": self.asked.report,
+            "save_statistics": self.asked.save_statistics,
+        }
+        told = {"warn": self.asked.warn, "progress": self.asked.progress}
+        return quantized_folder(replace(self.quantizing(point), **told, **(written if is_met else {})))  # type: ignore[arg-type]
+
+    @property
+    def _plain(self) -> int:
+        """What counts as one quantization, whether the plain one is calibrated or stores weights alone."""
+        return (self.asked.samples or SAMPLES) + len(self.feeds)
+
+    def _calibrated(self, point: Point) -> int:
+        """Windows that are calibrated on, each time."""
+        plan = self.plan(point)
+        return (bool(plan.observe.passes) + needs_statistics(plan)) * (self.asked.samples or SAMPLES)
+
+    def _measured(self, point: Point) -> Measured:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = os.path.join(scratch, "quantized")
+            try:
+                done = quantized_folder(replace(self.quantizing(point), output=folder))
+                outputs = surprises_of(folder, self.feeds)
+            except QdqError as error:
+                return Measured(figure=None, cost=FAILED, reason=str(error))
+        found = standing(self.goal, self.metric, outputs, self.feeds, self.references)
+        prices = Prices() if self.asked.target is None else Prices.of(load_target(self.asked.target).cost)
+        costs = [cost_of(each.model, prices) for each in done.graphs.values()]
+        placing = Placing(refused=len(done.target_refusals or ()))
+        return Measured(figure=found.figure, cost=_sum(costs), standing=found, placing=placing)
+
+
+def windows_of(asked: QuantizeToGoal, metric: Metric) -> list[Arrays]:
+    """The windows of a text that every candidate is judged on, each of ids [1, tokens] up to the largest context.
+
+    Raises:
+        UsageError: another metric than perplexity, or no text of two tokens.
+    """
+    data = asked.data if asked.eval_data is None else asked.eval_data
+    if metric.name != PERPLEXITY:
+        raise UsageError(f"a folder of graphs is not judged by {metric.name}", where="--goal", hint="by perplexity")
+    if not is_text(data):
+        raise UsageError("perplexity is of a text", where="--eval-data", hint="give a file of text (.txt)")
+    assert isinstance(data, str | os.PathLike)
+    assert isinstance(asked.model, str | os.PathLike)
+    ids = Tokenizer(asked.tokenizer or asked.model).encode(read_text(data))
+    window = max(model.ctx_len for model in read_manifest(asked.model).models)
+    pieces = [ids[at : at + window] for at in range(0, len(ids), window)]
+    found: list[Arrays] = [{"input_ids": np.array([piece], np.int64)} for piece in pieces if len(piece) > 1]
+    if not found:
+        raise UsageError(f"has {len(ids)} tokens", where=os.fspath(data), hint="give a longer text")
+    return found[: asked.eval_samples]
+
+
+def surprises_of(folder: Any, feeds: Sequence[Arrays]) -> list[Arrays]:
+    """−ln p of the tokens of each window but its first, under the graphs of ``folder``."""
+    session = Session(folder, threads=1, batch_size=1, verify=False)
+    found: list[Arrays] = []
+    for feed in feeds:
+        ids = [int(token) for token in feed["input_ids"][0]]
+        found += [{SURPRISES: part} for part in surprises(session, ids, len(ids), len(ids))]
+    return found
+
+
+def hash_of(feeds: Sequence[Arrays]) -> str:
+    """Of what is judged on."""
+    data = EMPTY
+    for feed in feeds:
+        data = add_feed(data, feed)
+    return data
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    macs: dict[str, int] = {}
+    for cost in costs:
+        macs = {kind: macs.get(kind, 0) + count for kind, count in cost.macs.items()}
+    return Cost(
+        macs=macs, crossings=sum(cost.crossings for cost in costs), bytes=sum(cost.bytes for cost in costs),
+        total=sum(cost.total for cost in costs),
+    )  # fmt: skip

@@ -1,0 +1,269 @@
+"""One model on the way to a goal: what its candidates are, what they are worth, and what they take.
+
+A candidate whose options change what is calibrated is prepared and calibrated by itself; ranges and statistics that options leave
+as they are serve all of these, and are paid once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.select.globs import literal
+
+from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.calibrate.ranges import Ranges
+from qdqtool.calibrate.statistics import Statistics
+from qdqtool.comparison.prices.pricing import priced
+from qdqtool.comparison.prices.subjects import record_of, subjects_of
+from qdqtool.comparison.sides import Sides
+from qdqtool.io.feeds.feeds import Feeds, open_feeds
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.journal import Journal
+from qdqtool.io.files.progress import stage
+from qdqtool.options import changed, part_of
+from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.quantization.plan import Plan
+from qdqtool.quantization.recovery import STATISTICS, Recovering
+from qdqtool.record.record import Record
+from qdqtool.search.allowed_precisions import allowed_precisions
+from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.proposals import dearest_sets, proposals
+from qdqtool.search.goal.seeking import Raise
+from qdqtool.search.goal.trials import Candidate
+from qdqtool.search.measuring import Measurements, Setting, set_up
+from qdqtool.search.metrics import Arrays, Metric
+from qdqtool.search.node_groups import node_groups, tails
+from qdqtool.search.precision_cost import Prices
+from qdqtool.search.variants import Baseline, Measured, Point
+from qdqtool.targets.loading import load_target
+from qdqtool.targets.target import Target
+from qdqtool.verbs.groups import OnChip
+from qdqtool.verbs.quantize import Quantize
+from qdqtool.verbs.work.goals.judging import GoalBaseline, judged, made, weighed
+from qdqtool.verbs.work.goals.presets import other_presets
+from qdqtool.verbs.work.quantizing import Quantized, write
+from qdqtool.verbs.work.quantizing import made as quantized_once
+from qdqtool.verbs.work.searching import scheme_of
+from qdqtool.workers.cluster import Workers
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
+
+#: Samples that causes are priced on.
+PRICED = 8
+#: What nodes are raised to, the cheapest first.
+RAISED = ("int16", "fp16", "float")
+#: Options that act behind calibration: the ranges are the same with them, and without.
+LATE = frozenset({"round_weights", "correct_bias", "learn_rounding", "search_scales"})
+#: How many prepared models are kept.
+KEPT = 4
+
+
+@dataclass
+class GraphSubject:
+    """One model.
+
+    Args:
+        asked: the command.
+        goal: what is to be reached.
+        metric: what judges.
+        model: the float model.
+        feeds: samples to judge on.
+        references: outputs of the float model for them.
+        calibrated: number of samples that are calibrated on.
+        calibration: opens them.
+        workers: who works.
+        journal: keeps what was measured.
+    """
+
+    asked: QuantizeToGoal
+    goal: Goal
+    metric: Metric
+    model: ir.Model
+    feeds: Sequence[Arrays]
+    references: Sequence[Arrays]
+    calibrated: int
+    calibration: Feeds
+    workers: Workers
+    journal: Journal | None
+    _kept: dict[tuple[Any, ...], tuple[Setting, GoalBaseline]] = field(default_factory=dict)
+    _ranges: dict[Point, Ranges] = field(default_factory=dict)
+    _statistics: dict[tuple[str, Point], Statistics] = field(default_factory=dict)
+    _paid: set[tuple[str, Point]] = field(default_factory=set)
+    _records: dict[Point, Record] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.measurements = Measurements(
+            baseline=self.baseline, workers=self.workers, journal=self.journal, judge=judged
+        )
+        self.target: Target | None = None if self.asked.target is None else load_target(self.asked.target)
+
+    def quantizing(self, point: Point) -> Quantize:
+        """The command that makes a candidate, without what is written where and who is told."""
+        own = {each.name: getattr(self.asked, each.name) for each in fields(Quantize)}
+        own |= {"output": None, "report": None, "save_statistics": None, "warn": None, "progress": None}
+        said = {p: (*getattr(self.asked, p), *map(literal, names)) for p, names in point.raised}
+        return Quantize(**{**own, **dict(point.options), **said})
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of what the float model computes."""
+        return model_sha256(self.model)
+
+    def again(self, point: Point, measured: Measured) -> tuple[Quantized, Measured]:
+        """A candidate made as `quantize` makes it, before it is written; and what it is worth, which was ``measured``."""
+        done = quantized_once(self._final(point))
+        placing = measured.placing
+        is_same = placing is None or model_sha256(done.model) == placing.sha256
+        return done, measured if is_same else weighed(self.baseline(point), done.model, done.placed)
+
+    def write(self, point: Point, done: Quantized) -> None:
+        """Write what `again` made."""
+        write(self._final(point), done)
+        if self.asked.save_statistics is not None and done.quantization.statistics is not None:
+            done.quantization.statistics.write(self.asked.save_statistics)
+
+    def _final(self, point: Point) -> Quantize:
+        asked = self.asked
+        return replace(
+            self.quantizing(point), output=asked.output, report=asked.report, warn=asked.warn, progress=asked.progress
+        )
+
+    def measure(self, point: Point) -> Measured:
+        """See `Subject.measure`."""
+        return self.measurements.of([point])[0]
+
+    def units(self, point: Point) -> float:
+        """See `Subject.units`."""
+        due = sum(runs for part, runs in self._parts(point).items() if part not in self._paid)
+        return (due + len(self.feeds)) / self._plain
+
+    def pay(self, point: Point, measured: Measured) -> float:
+        """See `Subject.pay`: of a candidate that the first samples have refuted, no more were run."""
+        parts = self._parts(point)
+        due = sum(runs for part, runs in parts.items() if part not in self._paid)
+        self._paid |= set(parts)
+        return (due + (0 if measured.standing is None else measured.standing.samples)) / self._plain
+
+    def writing(self, point: Point) -> float:
+        """See `Subject.writing`: with the comparison that the summary shows."""
+        compared = 2 * min(sqnr_samples(self.model), self.calibrated)
+        return (sum(self._parts(point).values()) + compared) / self._plain
+
+    def pay_for_causes(self, point: Point) -> float | None:
+        """See `Subject.pay_for_causes`: both models, on a few samples."""
+        return 0.0 if point in self._records else 2 * len(self.feeds[:PRICED]) / self._plain
+
+    def mends(self, point: Point) -> Iterable[Candidate]:
+        """See `Subject.mends`."""
+        return proposals(self.record(point), self.plan(point), changed(self.asked))
+
+    def others(self) -> Iterable[Candidate]:
+        """See `Subject.others`: presets of 8-bit activations."""
+        return other_presets(self.asked, self.plan(Point()), bits=8)
+
+    def last(self) -> Iterable[Candidate]:
+        """See `Subject.last`: presets of 16-bit activations."""
+        return other_presets(self.asked, self.plan(Point()), bits=16)
+
+    def raises(self, best: Point) -> Iterator[Raise]:
+        """See `Subject.raises`; sets that multiply nothing, behind the last layers, are raised as one."""
+        for precision in RAISED:
+            if precision == "fp16" and self.target is None:
+                continue
+            setting, baseline = self._set(replace(best, raised=((precision, ()),)))
+            groups = node_groups(setting.model, setting.plan, follow=True)
+            allowed = allowed_precisions(baseline, groups, (precision,), self.target)
+            taken = [group for group in groups if allowed.takes(group, precision)]
+            more = tails(setting.model, taken)
+            found: dict[tuple[str, ...], None] = {}
+            for point in dict.fromkeys((best, Point())):  # mends may leave noise that no single node answers for
+                found |= dict.fromkeys(dearest_sets(self.record(point), taken, more))
+            yield Raise(precision=precision, sets=tuple(found))
+
+    def record(self, point: Point) -> Record:
+        """Prices of a candidate by cause."""
+        if point not in self._records:
+            baseline = self.baseline(point)
+            variant, _ = made(baseline, point)
+            sides = Sides.of(copy_model(self.model), variant.model, baseline.ranges)
+            specs = input_specs(self.model)
+            names = {spec.name for spec in specs}
+            few = [{name: array for name, array in feed.items() if name in names} for feed in self.feeds[:PRICED]]
+            prices = priced(sides, open_feeds(few, specs), threads=1)
+            self._records[point] = record_of(sides, prices, subjects_of(sides, prices), "", {})
+        return self._records[point]
+
+    def plan(self, point: Point) -> Plan:
+        """What makes a candidate."""
+        return scheme_of(self.quantizing(point), self.model, self.asked.data).plan()
+
+    def baseline(self, point: Point) -> GoalBaseline:
+        """What a candidate is made of."""
+        return self._set(point)[1]
+
+    @property
+    def _plain(self) -> int:
+        """Model runs of the plain quantization."""
+        return self.calibrated + len(self.feeds)
+
+    def _parts(self, point: Point) -> Mapping[tuple[str, Point], int]:
+        """What a candidate takes before it is judged: (what, options that change it) → model runs."""
+        plan, early = self.plan(point), _without(point, LATE)
+        parts: dict[tuple[str, Point], int] = {}
+        if plan.observe.passes:
+            parts["ranges", early] = self.calibrated
+        before = _without(early, {"method"})
+        if STATISTICS in plan.recover.needs():
+            parts["magnitudes", before] = self.calibrated
+        if STATISTICS in plan.materialise.needs():
+            parts[_sums(plan), before] = self.calibrated
+        return parts
+
+    def _set(self, point: Point) -> tuple[Setting, GoalBaseline]:
+        """The prepared and calibrated model that a candidate is made of."""
+        key = (point.options, tuple(precision for precision, _ in point.raised))
+        if key not in self._kept:
+            if len(self._kept) >= KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = self._prepared(replace(point, raised=()), key[1])
+        return self._kept[key]
+
+    def _prepared(self, point: Point, precisions: tuple[str, ...]) -> tuple[Setting, GoalBaseline]:
+        asked, early = self.quantizing(point), _without(point, LATE)
+        before = _without(early, {"method"})
+        plan = self.plan(point)
+        kinds = ("moments",) if _sums(plan) == "moments" else ("means", "moments", "magnitudes")
+        given = next((found for kind in kinds if (found := self._statistics.get((kind, before)))), None)
+        recovering, target = Recovering(given=given), self.target
+        progress = self.asked.progress
+        setting = set_up(
+            copy_model(self.model), scheme_of(asked, self.model, self.asked.data), self.workers, metric=self.metric,
+            judged=self.feeds, feeds=self.calibration, references=self.references, recovering=recovering,
+            ranges=self._ranges.get(early), precisions=precisions,
+            prices=None if target is None else Prices.of(target.cost), allow_empty=self.asked.allow_empty,
+            cache=self.asked.cache, progress=stage(progress, "calibrating", self.calibrated),
+        )  # fmt: skip
+        self._ranges[early] = setting.baseline.ranges
+        if recovering.statistics is not None:
+            self._statistics[_sums(plan), before] = recovering.statistics
+        own = {each.name: getattr(setting.baseline, each.name) for each in fields(Baseline)}
+        target_name = None if self.asked.target is None else str(self.asked.target)
+        return setting, GoalBaseline(**own, goal=self.goal, target=target_name, on_chip=part_of(OnChip, self.asked))
+
+
+def _sums(plan: Plan) -> str:
+    """What statistics the passes of ``plan`` behind calibration read; ``magnitudes`` where they read none."""
+    if STATISTICS not in plan.materialise.needs():
+        return "magnitudes"
+    return (
+        "moments" if any(p.name() in ("round-weights", "search-scales") for p in plan.materialise.passes) else "means"
+    )
+
+
+def _without(point: Point, names: Iterable[str]) -> Point:
+    """The options of ``point`` that are not in ``names``, and no node."""
+    return Point(options=tuple(item for item in point.options if item[0] not in names))

@@ -1,0 +1,102 @@
+"""How a variant is judged on the way to a goal: what the target and the chip make of it, then the metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+from qdq_passes.errors import QdqError
+
+from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.npu.shares import Placed
+from qdqtool.quantization.plan import Plan
+from qdqtool.search.goal.chance import early_of, standing
+from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.standing import Standing
+from qdqtool.search.precision_cost import cost_of
+from qdqtool.search.variants import FAILED, Baseline, Measured, Placing, Point, outputs_of
+from qdqtool.targets.loading import load_target
+from qdqtool.verbs.groups import OnChip
+from qdqtool.verbs.work.chip_times import estimated_on_chip
+from qdqtool.verbs.work.fitting import fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalBaseline(Baseline):
+    """What variants are made of and judged by on the way to a goal.
+
+    Args:
+        goal: the goal.
+        target: name or file of the target; None for none.
+        on_chip: the chip that is asked how long a run takes.
+    """
+
+    goal: Goal
+    target: str | None
+    on_chip: OnChip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A variant that was made.
+
+    Args:
+        model: the model.
+        plan: that made it.
+    """
+
+    model: ir.Model
+    plan: Plan
+
+
+def made(baseline: GoalBaseline, point: Point) -> tuple[Variant, Placed | None]:
+    """A variant as `quantize` makes it, and who runs what of it on the target.
+
+    Raises:
+        QdqError: it cannot be made.
+    """
+
+    def of(plan: Plan) -> Variant:
+        return Variant(model=baseline.planned(plan), plan=plan)
+
+    first = of(baseline.scheme.plan(point))
+    return (first, None) if baseline.target is None else fit(first, load_target(baseline.target), of)
+
+
+def judged(baseline: GoalBaseline, point: Point) -> Measured:
+    """Make and judge one variant; one that cannot be made is told by the reason."""
+    try:
+        variant, placed = made(baseline, point)
+    except QdqError as error:
+        return Measured(figure=None, cost=FAILED, reason=str(error))
+    return weighed(baseline, variant.model, placed)
+
+
+def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> Measured:
+    """What ``model`` is worth."""
+    on_cpu = None if placed is None else placed.on_cpu
+    time = estimated_on_chip(
+        model, baseline.on_chip, on_cpu=on_cpu, crossings=0 if placed is None else placed.partitions
+    )
+    placing = Placing(
+        refused=len(on_cpu or ()), ms=None if time is None else time.prediction.span.ms, sha256=model_sha256(model)
+    )
+    found = _standing(baseline, model)
+    return Measured(figure=found.figure, cost=cost_of(model, baseline.prices), standing=found, placing=placing)
+
+
+def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
+    """On the first samples, and on all where it is not below the goal there, whatever one draws."""
+    feeds, count = baseline.feeds, early_of(len(baseline.feeds))
+    outputs = outputs_of(model, feeds[:count])
+
+    def of(part: Sequence[object]) -> Standing:
+        size = len(part)
+        return standing(baseline.goal, baseline.opened_metric, outputs, feeds[:size], baseline.references[:size])
+
+    first = of(outputs)
+    if count == len(feeds) or first.high < 0:
+        return first
+    outputs += outputs_of(model, feeds[count:])
+    return replace(of(outputs), early=first.early)

@@ -1,0 +1,239 @@
+"""`quantize --goal`: data and float figures of it, the search, and what is made of the chosen trial."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from qdq_passes.errors import UsageError
+
+from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.feeds.spec import input_specs
+from qdqtool.io.files.artifacts import sha256_of_json
+from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.journal import Journal
+from qdqtool.io.files.progress import pass_on
+from qdqtool.io.files.read import read_text
+from qdqtool.io.models.working import opened
+from qdqtool.options import changed, part_of
+from qdqtool.presets.loading import load_preset
+from qdqtool.presets.preset import Preset
+from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.goal_page import goal_page
+from qdqtool.search.goal.seeking import Seeking
+from qdqtool.search.goal.trials import Trial, why_lost
+from qdqtool.search.measuring import references_of
+from qdqtool.search.metrics import Arrays, Metric, open_metric
+from qdqtool.search.recipe import Recipe, replayed_kinds
+from qdqtool.verbs.groups import PARTIAL, OnChip
+from qdqtool.verbs.planned import DEFAULT_PRESET
+from qdqtool.verbs.work.command_lines import command_line
+from qdqtool.verbs.work.goals.folders import FolderSubject, hash_of, surprises_of, windows_of
+from qdqtool.verbs.work.goals.graphs import GraphSubject
+from qdqtool.verbs.work.quantizing import Quantized, fingerprint_of
+from qdqtool.verbs.work.texts import is_folder, is_text, with_texts
+from qdqtool.workers.cluster import Workers, open_workers
+
+if TYPE_CHECKING:
+    from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sought:
+    """What a search for a goal found.
+
+    Args:
+        goal: the goal.
+        floating: figure of the float model; None where the goal does not ask for it.
+        trials: all that was tried, in order; the plain quantization first.
+        chosen: the best.
+        units: what all took, in full quantizations.
+        samples: that were judged on.
+        recipe: what makes the chosen one again.
+    """
+
+    goal: Goal
+    floating: float | None
+    trials: tuple[Trial, ...]
+    chosen: Trial
+    units: float
+    samples: int
+    recipe: Recipe
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the goal is met, and not by chance."""
+        return self.chosen.is_met
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        plain = self.trials[0]
+        return {
+            "goal": self.goal.text, "metric": self.goal.metric, "met": self.is_met, "float": self.floating,
+            "bound": self.goal.bound(self.floating), "samples": self.samples, "units": self.units,
+            "chosen": self.trials.index(self.chosen),
+            "trials": [
+                {**trial.to_json(), "lost": why_lost(trial, self.chosen, plain)}
+                for trial in self.trials
+            ],
+        }  # fmt: skip
+
+
+def sought(asked: QuantizeToGoal) -> Quantized:
+    """See `qdqtool.verbs.goals.quantize_to_goal.QuantizeToGoal.run`: the chosen quantization, written where an output is named.
+
+    Raises:
+        UsageError: no data, a recipe beside the goal, or no goal that can be judged.
+    """
+    assert asked.goal is not None
+    goal = Goal.of(asked.goal, asked.metric)
+    _refuse(asked)
+    metric = open_metric(goal.metric)
+    with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers:
+        subject = _folder(asked, goal, metric) if is_folder(asked.model) else _graph(asked, goal, metric, workers)
+        figure = metric.measure(subject.references, subject.feeds, subject.references) if goal.is_relative else None
+        most = math.inf if asked.max_ms is None else asked.max_ms
+        seeking = Seeking(subject, budget=asked.budget, most_ms=most, progress=asked.progress)
+        seeking.run()
+        done = _finished(subject, seeking)
+    chosen, journal = seeking.best, subject.journal
+    recipe = _recipe(asked, chosen, goal, figure, subject.fingerprint)
+    recipe = replace(recipe, ranges_sha256=done.quantization.ranges.sha256)
+    if asked.save_recipe is not None and chosen.is_met:
+        recipe.write(asked.save_recipe, overwrite=asked.overwrite)
+    found = Sought(
+        goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units,
+        samples=len(subject.feeds), recipe=recipe,
+    )  # fmt: skip
+    if asked.page is not None:
+        name = "model" if isinstance(asked.model, ir.Model) else os.path.basename(os.path.normpath(asked.model))
+        command = command_line("quantize", replace(subject.quantizing(chosen.candidate.point), output=asked.output))
+        page = goal_page(found.to_json(), name, [command])
+        write_whole(asked.page, page.encode(), overwrite=asked.overwrite)
+    if journal is not None and asked.resume is None and chosen.is_met:
+        journal.remove()
+    return replace(done, sought=found)
+
+
+def _finished(subject: GraphSubject | FolderSubject, seeking: Seeking) -> Quantized:
+    """The best trial made once more, and written where it meets the goal.
+
+    It is what was judged: where it is not, bit for bit, it is judged again, and the next best made where it falls short."""
+    while True:
+        best = seeking.best
+        point = best.candidate.point
+        seeking.units += subject.writing(point)
+        if isinstance(subject, FolderSubject):
+            return subject.finished(point, is_met=best.is_met)
+        done, measured = subject.again(point, best.measured)
+        seeking.trials[seeking.trials.index(best)] = replace(best, measured=measured)
+        if seeking.best.candidate == best.candidate:
+            if seeking.best.is_met:
+                subject.write(point, done)
+            return done
+
+
+def _graph(asked: QuantizeToGoal, goal: Goal, metric: Metric, workers: Workers) -> GraphSubject:
+    """The model that is quantized, with its data and what the float model makes of them."""
+    work, _ = opened(asked.model)
+    judged = _judged(asked, work, metric)
+    assert asked.data is not None
+    feeds = _feeds(asked, asked.data, work, asked.samples)
+    calibration, count = EMPTY, 0
+    for feed in feeds:
+        calibration, count = add_feed(calibration, feed), count + 1
+    return GraphSubject(
+        asked=asked, goal=goal, metric=metric, model=work, feeds=judged, references=references_of(work, judged),
+        calibrated=count, calibration=feeds, workers=workers,
+        journal=_journal(asked, model_sha256(work), calibration, judged, goal),
+    )  # fmt: skip
+
+
+def _folder(asked: QuantizeToGoal, goal: Goal, metric: Metric) -> FolderSubject:
+    """The folder that is quantized, with the windows of its text."""
+    judged = windows_of(asked, metric)
+    data = asked.data
+    calibration = sha256_of_json(read_text(data)) if is_text(data) else str(data)  # type: ignore[arg-type]
+    return FolderSubject(
+        asked=asked, goal=goal, metric=metric, feeds=judged, references=surprises_of(asked.model, judged),
+        journal=_journal(asked, fingerprint_of(asked.model), calibration, judged, goal),
+    )  # fmt: skip
+
+
+def _recipe(asked: QuantizeToGoal, chosen: Trial, goal: Goal, floating: float | None, model: str) -> Recipe:
+    """What makes the chosen trial again."""
+    said = {**changed(asked), **chosen.candidate.options}
+    preset = said.pop("preset", None) or asked.wanted_preset() or DEFAULT_PRESET
+    loaded = preset if isinstance(preset, Preset) else load_preset(preset)
+    measured = chosen.measured
+    return Recipe(
+        preset=loaded.name if isinstance(preset, Preset) else os.fspath(preset),
+        options={name: value for name, value in said.items() if name in replayed_kinds()},
+        nodes=dict(chosen.candidate.point.raised), metric=goal.metric, bound=goal.bound(floating), figure=measured.figure,
+        cost=measured.cost.total, share_8_bit=measured.cost.share_8_bit, crossings=measured.cost.crossings,
+        model_sha256=model, preset_sha256=loaded.sha256,
+    )  # fmt: skip
+
+
+def _refuse(asked: QuantizeToGoal) -> None:
+    if asked.recipe is not None:
+        raise UsageError("--goal searches, --recipe says what was found", hint="leave one of them out")
+    if asked.data is None:
+        raise UsageError("--goal calibrates", hint="give --data, and --eval-data to judge on other samples")
+    if asked.ranges is not None or asked.statistics is not None:
+        raise UsageError("--goal calibrates in several ways", hint="leave --ranges and --statistics out")
+    if asked.max_ms is not None and not asked.is_on_chip:
+        raise UsageError("--max-ms is of a chip", hint="give --chip NAME (qdqtool list chips)")
+    if is_folder(asked.model) and asked.is_on_chip:
+        raise UsageError("--chip tells the time of one graph", hint="`qdqtool plan` tells that of a folder")
+
+
+def _feeds(
+    asked: QuantizeToGoal, data: FeedSpec, model: ir.Model, samples: int | None, *, extras: bool = False
+) -> Feeds:
+    given = with_texts(data, model, asked.model, tokenizer=asked.tokenizer, samples=samples)
+    return open_feeds(given, input_specs(model), samples=samples, seed=asked.seed, image=asked.image, extras=extras)
+
+
+def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> list[Arrays]:
+    """The samples that every trial is judged on."""
+    data = asked.eval_data if asked.eval_data is not None else asked.data
+    assert data is not None
+    count = asked.eval_samples
+    if count is None and not metric.needs_labels:
+        count = sqnr_samples(model)
+    feeds = _feeds(asked, data, model, count, extras=metric.needs_labels)
+    found: list[Arrays] = list(itertools.islice(feeds, count))
+    pass_on(feeds.warnings, asked.warn)
+    return found
+
+
+def _journal(
+    asked: QuantizeToGoal, model: str, calibration: str, judged: Sequence[Arrays], goal: Goal
+) -> Journal | None:
+    said: Mapping[str, Any] = {name: str(value) for name, value in changed(asked).items() if name in replayed_kinds()}
+    options = {**said, "preset": asked.loaded_preset().sha256, "goal": goal.text, "chip": str(part_of(OnChip, asked))}
+    of = {
+        "model": model,
+        "goal, preset or options": sha256_of_json(options),
+        "calibration": calibration,
+        "data": hash_of(judged),
+    }
+    if asked.resume is not None:
+        return Journal(os.fspath(asked.resume), kind="goal", of=of, resume=True)
+    if asked.output is None:
+        return None
+    partial = f"{os.fspath(asked.output)}{PARTIAL}"
+    if os.path.exists(partial) and not asked.overwrite:
+        hint = f"--resume {shlex.quote(partial)} goes on with it, --overwrite begins anew"
+        raise UsageError("is left of a run that was interrupted or missed its goal", where=partial, hint=hint)
+    return Journal(partial, kind="goal", of=of, overwrite=asked.overwrite)
