@@ -212,20 +212,40 @@ class Measurements(Generic[B]):
         todo = {key: point for key, point in wanted.items() if key not in self.known}
         before = len(wanted) - len(todo)
         ticks = after(before, progress, len(wanted))
-        for base, group in self._by_baseline(todo.values()):
-            results = self.workers.map(self.judge, base, group, progress=ticks)
-            for point, found in zip(group, results, strict=True):
-                data = found.to_json()
-                if self.journal is not None:
-                    self.journal.add(point.key, data)
-                self.known[point.key] = Measured.from_json(data)
+        for point, found in zip(todo.values(), self._results(list(todo.values()), ticks), strict=True):
+            data = found.to_json()
+            if self.journal is not None:
+                self.journal.add(point.key, data)
+            self.known[point.key] = Measured.from_json(data)
         return [self.known[point.key] for point in points]
 
-    def _by_baseline(self, todo: Iterable[Point]) -> Iterator[tuple[B, list[Point]]]:
-        """Points of the same options together."""
-        for _, found in itertools.groupby(todo, key=lambda point: (point.options, [p for p, _ in point.raised])):
-            group = list(found)
-            yield (self.baseline if isinstance(self.baseline, Baseline) else self.baseline(group[0])), group
+    def _results(self, todo: Sequence[Point], ticks: Progress | None) -> Iterator[Measured]:
+        """What points are worth, in their order; those of several baselines are measured side by side too."""
+        if isinstance(self.baseline, Baseline):
+            return self.workers.map(self.judge, self.baseline, todo, progress=ticks)
+        bases: list[B] = []
+        places: list[tuple[int, Point]] = []
+        for _, group in itertools.groupby(todo, key=lambda point: (point.options, [p for p, _ in point.raised])):
+            same = list(group)
+            bases.append(self.baseline(same[0]))
+            places += [(len(bases) - 1, point) for point in same]
+        if len(bases) == 1:
+            return self.workers.map(self.judge, bases[0], todo, progress=ticks)
+        return self.workers.map(_judged, _Several(bases=tuple(bases), judge=self.judge), places, progress=ticks)
+
+
+@dataclass(frozen=True)
+class _Several(Generic[B]):
+    """Baselines of points that are measured together."""
+
+    bases: tuple[B, ...]
+    judge: Callable[[B, Point], Measured]
+
+
+def _judged(several: _Several[Any], place: tuple[int, Point]) -> Measured:
+    """A point on its baseline."""
+    at, point = place
+    return several.judge(several.bases[at], point)
 
 
 def _selectors(plan: Plan) -> set[str]:

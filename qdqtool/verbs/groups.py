@@ -297,7 +297,8 @@ class Goals(EvalData, OnChip):
     section: ClassVar[str] = "Goal"
 
     goal: str | None = option(
-        None, "Search the cheapest quantization that reaches it: 'accuracy >= 0.99 * float', 'sqnr >= 30'.",
+        None,
+        "Search the cheapest quantization that reaches it: 'accuracy >= 0.99 * float', 'perplexity <= 1.02 * float'.",
         value="TEXT", recipe=False,
     )  # fmt: skip
     metric: str | None = option(None, f"The metric of --goal: {_METRIC}", value="NAME|M:F", recipe=False)

@@ -33,8 +33,8 @@ class Raise:
 class Subject(Protocol):
     """What is quantized: says what candidates there are, and what they are worth."""
 
-    def measure(self, point: Point) -> Measured:
-        """What a candidate is worth."""
+    def measure(self, points: Sequence[Point]) -> Sequence[Measured]:
+        """What candidates are worth, measured side by side where there are workers."""
 
     def units(self, point: Point) -> float:
         """What measuring it takes at most, in full quantizations."""
@@ -70,6 +70,9 @@ class Seeking:
         budget: full quantizations that may be taken.
         most_ms: what a run may take on the chip.
         progress: told what is tried and the best so far, units taken, and the budget.
+        trials: what was tried, in order; the plain quantization first.
+        units: what it took.
+        stopped: why the search ended early; empty where it did not.
     """
 
     subject: Subject
@@ -78,6 +81,7 @@ class Seeking:
     progress: StageProgress | None = None
     trials: list[Trial] = field(default_factory=list)
     units: float = 0.0
+    stopped: str = ""
 
     @property
     def plain(self) -> Trial:
@@ -90,11 +94,20 @@ class Seeking:
         return best_of(self.trials, self.plain)
 
     def run(self) -> Trial:
-        """Search; the best.
+        """Search; the best. An interrupt ends it once the goal is met: what met it stays.
 
         Raises:
             UsageError: the plain quantization cannot be made.
         """
+        try:
+            return self._run()
+        except KeyboardInterrupt:
+            if not self.trials or not self.best.is_met:
+                raise
+            self.stopped = "interrupted"
+            return self.best
+
+    def _run(self) -> Trial:
         plain = self._try(Candidate(point=Point(), why="as it is said"))
         assert plain is not None
         if plain.measured.reason:
@@ -102,8 +115,7 @@ class Seeking:
         if plain.is_met:
             return plain
         if self._pays_for_causes(plain.candidate.point):
-            singles = [trial for each in self.subject.mends(Point()) if (trial := self._try(each)) is not None]
-            self._together(singles)
+            self._together(self._all(list(self.subject.mends(Point()))))
         self._each(self.subject.others())
         if not self.best.is_met:
             self._raised(self.best)
@@ -167,23 +179,43 @@ class Seeking:
         self.units += units
         return True
 
+    def _all(self, candidates: Sequence[Candidate]) -> list[Trial]:
+        """Judge candidates, as many as fit; together those that fit together, so that it does not matter who works."""
+        left, found = list(candidates), list[Trial]()
+        while left:
+            together: list[Candidate] = []
+            for each in left:
+                if self._fits([*together, each]):
+                    together.append(each)
+            if not together:
+                break
+            found += self._judge(together)
+            left = [each for each in left if each not in together]
+        return found
+
     def _try(self, candidate: Candidate) -> Trial | None:
         """Judge a candidate; None where that was tried, or where nothing is left of the budget."""
-        point = candidate.point
-        if any(trial.candidate.point == point for trial in self.trials):
-            return None
-        if self.trials and not self._affords(self.subject.units(point), point):
-            return None
+        return self._judge([candidate])[0] if self._fits([candidate]) else None
+
+    def _fits(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether none was tried, and the budget has room for all."""
+        points = [each.point for each in candidates]
+        if any(trial.candidate.point in points for trial in self.trials):
+            return False
+        return not self.trials or self._affords(sum(map(self.subject.units, points)), *points)
+
+    def _judge(self, candidates: Sequence[Candidate]) -> list[Trial]:
         if self.progress is not None:
             told = "" if not self.trials else f", best {self.best.candidate.text}"
-            self.progress(f"trying {candidate.text}{told}", round(self.units), round(self.budget))
-        measured = self.subject.measure(point)
-        trial = Trial(
-            candidate=candidate, measured=measured, units=self.subject.pay(point, measured), most_ms=self.most_ms
-        )
-        self.units += trial.units
-        self.trials.append(trial)
-        return trial
+            self.progress(f"trying {_texts(candidates)}{told}", round(self.units), round(self.budget))
+        points = [each.point for each in candidates]
+        made = []
+        for each, measured in zip(candidates, self.subject.measure(points), strict=True):
+            units = self.subject.pay(each.point, measured)
+            made.append(Trial(candidate=each, measured=measured, units=units, most_ms=self.most_ms))
+        self.units += sum(trial.units for trial in made)
+        self.trials += made
+        return made
 
     def _affords(self, units: float, *points: Point) -> bool:
         """Whether so much more fits, and behind it any that was tried, or of ``points``, once more: the chosen one is written."""
@@ -199,6 +231,10 @@ def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, .
         if count >= len(sets):
             return
         count *= 2
+
+
+def _texts(candidates: Sequence[Candidate]) -> str:
+    return candidates[0].text if len(candidates) == 1 else f"{len(candidates)} mends"
 
 
 def _dearest(count: int, precision: str) -> str:

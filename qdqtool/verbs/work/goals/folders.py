@@ -79,8 +79,11 @@ class FolderSubject:
         own |= {"output": None, "report": None, "save_statistics": None, "warn": None, "progress": None}
         return Quantize(**{**own, **dict(point.options)})
 
-    def measure(self, point: Point) -> Measured:
-        """See `Subject.measure`."""
+    def measure(self, points: Sequence[Point]) -> list[Measured]:
+        """See `Subject.measure`: one by one."""
+        return [self._known(point) for point in points]
+
+    def _known(self, point: Point) -> Measured:
         known = self.journal.results.get(point.key) if self.journal is not None else None
         if known is not None:
             return Measured.from_json(known)

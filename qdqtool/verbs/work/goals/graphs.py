@@ -132,9 +132,9 @@ class GraphSubject:
             self.quantizing(point), output=asked.output, report=asked.report, warn=asked.warn, progress=asked.progress
         )
 
-    def measure(self, point: Point) -> Measured:
+    def measure(self, points: Sequence[Point]) -> list[Measured]:
         """See `Subject.measure`."""
-        return self.measurements.of([point])[0]
+        return self.measurements.of(points)
 
     def units(self, point: Point) -> float:
         """See `Subject.units`."""

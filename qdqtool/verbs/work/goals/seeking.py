@@ -20,7 +20,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.journal import Journal
-from qdqtool.io.files.progress import pass_on
+from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.files.read import read_text
 from qdqtool.io.models.working import opened
 from qdqtool.options import changed, part_of
@@ -103,7 +103,7 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         figure = metric.measure(subject.references, subject.feeds, subject.references) if goal.is_relative else None
         most = math.inf if asked.max_ms is None else asked.max_ms
         seeking = Seeking(subject, budget=asked.budget, most_ms=most, progress=asked.progress)
-        seeking.run()
+        _run(seeking, subject.journal, asked.warn)
         done = _finished(subject, seeking)
     chosen, journal = seeking.best, subject.journal
     recipe = _recipe(asked, chosen, goal, figure, subject.fingerprint)
@@ -122,6 +122,19 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     if journal is not None and asked.resume is None and chosen.is_met:
         journal.remove()
     return replace(done, sought=found)
+
+
+def _run(seeking: Seeking, journal: Journal | None, warn: Warn | None) -> None:
+    """Search; whoever interrupts is told of the best so far."""
+    try:
+        seeking.run()
+    except KeyboardInterrupt:
+        if seeking.trials and journal is not None:
+            best, kept = seeking.best.candidate.text, shlex.quote(journal.path)
+            pass_on([f"the best so far, which does not meet the goal: {best}; --resume {kept} goes on"], warn)
+        raise
+    if seeking.stopped:
+        pass_on([f"{seeking.stopped}: the best so far, which meets the goal, is written"], warn)
 
 
 def _finished(subject: GraphSubject | FolderSubject, seeking: Seeking) -> Quantized:

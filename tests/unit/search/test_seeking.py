@@ -1,0 +1,154 @@
+"""The search for a goal, on a subject whose figures are known: what it tries, in which order, and that it stays within its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from qdq_passes.errors import UsageError
+
+from qdqtool.search.goal.seeking import Raise, Seeking
+from qdqtool.search.goal.standing import Standing
+from qdqtool.search.goal.trials import Candidate
+from qdqtool.search.precision_cost import Cost
+from qdqtool.search.variants import FAILED, Measured, Placing, Point
+
+NODES = ("a", "b", "c", "d", "e")
+
+
+@dataclass
+class Table:
+    """Each option and each raised node adds so much to the margin, and costs so much; every candidate takes one unit."""
+
+    gains: dict[str, float]
+    missing: float = -5.0
+    asked: list[Sequence[Point]] = field(default_factory=list)
+    broken: str = ""
+    interrupted_at: int = 10**9
+
+    def measure(self, points: Sequence[Point]) -> list[Measured]:
+        self.asked.append(points)
+        if len(self.asked) > self.interrupted_at:
+            raise KeyboardInterrupt
+        return [self._of(point) for point in points]
+
+    def _of(self, point: Point) -> Measured:
+        if self.broken and self.broken in dict(point.options):
+            return Measured(figure=None, cost=FAILED, reason="it is broken")
+        raised = [name for _, names in point.raised for name in names]
+        margin = self.missing + sum(self.gains.get(name, 0.0) for name in [*dict(point.options), *raised])
+        standing = Standing(figure=margin, margin=margin, low=margin, high=margin, samples=8, early=margin)
+        cost = Cost(macs={"8": 8 - len(raised)}, crossings=0, bytes=0, total=float(len(raised)))
+        return Measured(figure=margin, cost=cost, standing=standing, placing=Placing(refused=0, ms=1.0 + len(raised)))
+
+    def units(self, point: Point) -> float:
+        return 1.0
+
+    def pay(self, point: Point, measured: Measured) -> float:
+        return 1.0
+
+    def writing(self, point: Point) -> float:
+        return 1.0
+
+    def pay_for_causes(self, point: Point) -> float | None:
+        return 0.5
+
+    def mends(self, point: Point) -> Iterator[Candidate]:
+        yield from (Candidate.of("a cause", {name: True}) for name in ("round", "bias", "worse"))
+
+    def others(self) -> Iterator[Candidate]:
+        yield Candidate.of("another scheme", {"preset": "other"})
+
+    def raises(self, best: Point) -> Iterator[Raise]:
+        yield Raise(precision="int16", sets=tuple((name,) for name in NODES))
+
+    def last(self) -> Iterator[Candidate]:
+        yield Candidate.of("the last resort", {"wide": True})
+
+
+def sought(budget: float = 100.0, most_ms: float = 100.0, **table: Any) -> Seeking:
+    seeking = Seeking(Table(**table), budget=budget, most_ms=most_ms)
+    seeking.run()
+    return seeking
+
+
+def texts(seeking: Seeking) -> list[str]:
+    return [trial.candidate.text for trial in seeking.trials]
+
+
+def test_what_meets_the_goal_at_once_is_all_that_is_tried() -> None:
+    assert texts(sought(gains={}, missing=1.0)) == ["as it is said"]
+
+
+def test_mends_are_tried_alone_and_then_together() -> None:
+    found = sought(gains={"round": 3.0, "bias": 2.5, "worse": -1.0})
+    assert texts(found) == ["as it is said", "--round", "--bias", "--worse", "--bias --round"]
+    assert found.best.candidate.text == "--bias --round"
+    assert found.units == 5 + 0.5
+
+
+def test_mends_are_measured_side_by_side() -> None:
+    table = Table(gains={})
+    Seeking(table, budget=100.0, most_ms=100.0).run()
+    assert [len(points) for points in table.asked][:2] == [1, 3]
+
+
+def test_what_no_mend_meets_another_scheme_meets() -> None:
+    assert sought(gains={"preset": 5.0}).best.candidate.text == "--preset other"
+
+
+def test_nodes_are_raised_twice_as_many_each_time_and_lowered_one_by_one() -> None:
+    """Only the third node counts: four are raised, and three of them lowered again."""
+    found = sought(gains={"c": 6.0})
+    assert found.best.candidate.point == Point.of({"c": "int16"})
+    raised = [
+        len(dict(trial.candidate.point.raised).get("int16", ()))
+        for trial in found.trials
+        if trial.candidate.point.raised
+    ]
+    assert raised == [1, 2, 4, 3, 2, 1]
+
+
+def test_where_nothing_helps_the_last_resort_is_tried_last() -> None:
+    found = sought(gains={"wide": 6.0})
+    assert texts(found)[-1] == "--wide"
+    assert found.best.is_met
+
+
+@pytest.mark.parametrize("budget", [2.0, 3.0, 5.5, 8.0, 11.0])
+def test_the_budget_holds_and_the_best_is_made_once_more(budget: float) -> None:
+    found = sought(budget=budget, gains=dict.fromkeys(("round", "bias", *NODES), 0.1))
+    assert found.units + found.subject.writing(found.best.candidate.point) <= budget
+    assert not found.best.is_met
+
+
+def test_what_takes_too_long_is_not_taken() -> None:
+    """Two nodes in 16 bit take 3 ms."""
+    found = sought(gains={"a": 3.0, "b": 3.0}, most_ms=2.5)
+    assert not found.best.is_met
+    assert found.best.is_fast
+    assert sought(gains={"a": 3.0, "b": 3.0}, most_ms=3.0).best.is_met
+
+
+def test_what_cannot_be_made_loses_and_a_plain_one_that_cannot_is_an_error() -> None:
+    found = sought(gains={"round": 3.0, "bias": 2.5}, broken="bias")
+    assert found.trials[2].measured.reason == "it is broken"
+    assert "bias" not in found.best.candidate.options
+    with pytest.raises(UsageError, match="the plain quantization cannot be made: it is broken"):
+        Seeking(_Broken(gains={}), budget=9.0, most_ms=9.0).run()
+
+
+class _Broken(Table):
+    def _of(self, point: Point) -> Measured:
+        return Measured(figure=None, cost=FAILED, reason="it is broken")
+
+
+def test_an_interrupt_leaves_what_meets_the_goal() -> None:
+    """While nodes are lowered; before the goal is met it goes on as an interrupt."""
+    found = sought(gains={"c": 6.0}, interrupted_at=6)
+    assert found.stopped == "interrupted"
+    assert found.best.is_met
+    with pytest.raises(KeyboardInterrupt):
+        sought(gains={"c": 6.0}, interrupted_at=4)
