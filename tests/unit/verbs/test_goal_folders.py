@@ -1,0 +1,74 @@
+"""`quantize --goal` of a folder of static decoder graphs: judged by perplexity, written as a folder, replayed to the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.verbs.perplexity import perplexity
+from tests.cases.cli_helpers import cli
+from tests.cases.tiny_decoder import VOCABULARY, folder, words
+
+WINDOW = 16
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> Path:
+    """A folder of float graphs of 8 tokens and of one, with a tokenizer, and a text beside it."""
+    path = tmp_path / "float"
+    path.mkdir()
+    words(path)
+    folder(path, [(1, 8, WINDOW), (1, 1, WINDOW)], tokenizer=("tokenizer.json",), eos_token_ids=(0,))
+    ids = np.random.default_rng(5).integers(2, VOCABULARY, 100)
+    (tmp_path / "text.txt").write_text(" ".join(f"w{n}" for n in ids), encoding="utf-8")
+    return path
+
+
+def test_a_folder_is_judged_by_its_perplexity_and_replayed(decoder: Path) -> None:
+    """The figure is that of the command `perplexity`; the plain quantization of this decoder, whose weights are random, is met."""
+    text, made, again = decoder.with_name("text.txt"), decoder.with_name("a"), decoder.with_name("b")
+    said = ("quantize", decoder, "--preset", "16a8w", "--data", text, "--samples", "4")
+    goal = ("--goal", "perplexity <= 1.05 * float", "--eval-samples", "3")
+    found = cli(*said, *goal, "-o", made, "--save-recipe", decoder.with_name("r.toml"), "--json").json["sought"]
+    assert found["met"]
+    assert (found["samples"], len(found["trials"])) == (3, 1)
+    float_one, own = (perplexity(path, text, max_tokens=3 * WINDOW, threads=1).perplexity for path in (decoder, made))
+    assert found["float"] == pytest.approx(float_one, rel=1e-6)  # float32 logits of one thread, summed up in float64
+    assert found["trials"][0]["figure"] == pytest.approx(own, rel=1e-6)
+    cli("quantize", decoder, "--recipe", decoder.with_name("r.toml"), "--data", text, "-o", again, "-q")
+    assert {f.name: f.read_bytes() for f in again.iterdir()} == {f.name: f.read_bytes() for f in made.iterdir()}
+
+
+def test_a_goal_out_of_reach_tries_what_there_is_and_writes_nothing(decoder: Path) -> None:
+    text, made = decoder.with_name("text.txt"), decoder.with_name("a")
+    found = cli(
+        "quantize", decoder, "--preset", "8a8w", "--data", text, "--samples", "2", "--goal", "perplexity <= 0.5 * float",
+        "--eval-samples", "2", "--budget", "4", "-o", made, "--page", decoder.with_name("p.html"), code=1,
+    )  # fmt: skip
+    assert "failed: nothing that was tried reaches it" in found.out
+    assert not made.exists()
+    page = decoder.with_name("p.html").read_text()
+    assert "not met" in page
+    assert "--round-weights" in page
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        (["--goal", "sqnr >= 30", "--data", "text.txt"], "a folder of graphs is not judged by sqnr; by perplexity"),
+        (["--goal", "perplexity <= float", "--data", "random:2"], "perplexity is of a text; give a file of text"),
+        (
+            ["--goal", "perplexity <= float", "--data", "text.txt", "--chip", "sa8295p"],
+            "--chip tells the time of one graph",
+        ),
+        (
+            ["--goal", "perplexity <= float", "--data", "text.txt", "--max-ms", "3"],
+            "--max-ms is of a chip; give --chip NAME",
+        ),
+    ],
+)
+def test_what_a_folder_cannot_be_judged_by(decoder: Path, more: list[str], error: str) -> None:
+    said = [str(decoder.with_name(word)) if word == "text.txt" else word for word in more]
+    assert error in cli("quantize", decoder, *said, "-o", decoder.with_name("a"), code=2).error
