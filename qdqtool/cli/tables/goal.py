@@ -27,6 +27,8 @@ def render_goal(sought: dict[str, Any]) -> None:
 
 def _row(number: int, trial: dict[str, Any], sought: dict[str, Any]) -> tuple[object, ...]:
     figure: object = "" if trial["reason"] else EXACT if trial["figure"] is None else round(trial["figure"], 4)
+    if 0 < trial["samples"] < sought["samples"]:
+        figure = f"{figure} on {trial['samples']}"
     share = "" if trial["cost"] is None else f"{trial['cost']['share_8_bit']:.1%}"
     mark = "*" if number == sought["chosen"] else ""
     time = () if trial["ms"] is None else (f"{trial['ms']:.4g}",)

@@ -17,7 +17,7 @@ from qdqtool.search.metrics import Arrays, Metric
 DRAWS, CONFIDENCE = 200, 0.95
 
 #: Samples that every variant is judged on; one that is below the bound there, whatever one draws, is judged on no more.
-FEW = 32
+FEW = 64
 
 
 def early_of(samples: int) -> int:

@@ -130,5 +130,5 @@ def test_what_was_measured_is_read_as_it_was_written() -> None:
 
 
 def test_what_the_first_samples_refute_is_judged_on_no_more() -> None:
-    """Of a few samples all; of many the first 32."""
-    assert [early_of(n) for n in (1, 64, 65, 1000)] == [1, 64, 32, 32]
+    """Of a few samples all; of many the first 64."""
+    assert [early_of(n) for n in (1, 128, 129, 1000)] == [1, 128, 64, 64]
