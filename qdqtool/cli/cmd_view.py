@@ -8,12 +8,16 @@ import tempfile
 import urllib.parse
 import webbrowser
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from qdq_passes.errors import SetupError, UsageError
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import Out, plural, say
 from qdqtool.overlay.asked import View
+
+if TYPE_CHECKING:
+    from qdqtool.overlay.editing import Editor
 
 
 @command_of(View)
@@ -76,11 +80,20 @@ def _overlay(out: Out, asked: View) -> None:
                         server.wait()
             finally:
                 server.stop()
-                edits = len(overlay.editor.edits)
-                if edits and asked.record is not None:
-                    out.note(f"{plural(edits, 'edit')} recorded; the model with them: {overlay.editor.replay}")
+                if asked.record is not None:
+                    _recorded(out, overlay.editor, os.fspath(asked.record))
     finally:
         overlay.close()
+
+
+def _recorded(out: Out, editor: Editor, record: str) -> None:
+    """Say what was recorded, and what takes it."""
+    options = sum(one.is_option for one in editor.edits)
+    if edits := len(editor.edits) - options:
+        out.note(f"{plural(edits, 'edit')} recorded; the model with them: {editor.replay}")
+    if options:
+        command = editor.anew or f"qdqtool quantize FLOAT_MODEL --picks {record}, with the options it was made with"
+        out.note(f"{plural(options, 'option')} of quantize recorded: {command}")
 
 
 def _fetch(url: str, size: int) -> None:

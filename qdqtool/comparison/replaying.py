@@ -14,6 +14,7 @@ from qdq_passes.core.base import Pass
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.uses import label, main_nodes
 from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_range, is_integer_type
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdq_passes.qdq.look.pairs import qdq_pairs
@@ -40,6 +41,7 @@ class Replayed:
         warnings: why something is not known.
         behind: what the pipeline ran behind ``reference``, where that is exactly what stood there and this pipeline was the first
             of the history; empty where not.
+        floats: names of the nodes of ``reference`` that its pipeline left float; empty where that is not known.
     """
 
     reference: ir.Model
@@ -47,6 +49,7 @@ class Replayed:
     moved: Mapping[str, Encoding] | None
     warnings: tuple[str, ...] = field(default=())
     behind: tuple[Pass, ...] = ()
+    floats: frozenset[str] = frozenset()
 
 
 def replay(
@@ -86,7 +89,19 @@ def replay(
     return Replayed(
         reference=reference, is_prepared=True, moved=moved, warnings=tuple(warnings),
         behind=passes[chosen:] if is_first and all(needed <= set(bound) for _, needed in before) else (),
+        floats=_left_float(reference, passes[chosen]),
     )  # fmt: skip
+
+
+def _left_float(reference: ir.Model, annotate: Pass) -> frozenset[str]:
+    """The nodes that demanded no encoding of what they read or write."""
+    assert isinstance(annotate, AnnotateEncodings)
+    try:
+        demands = annotate.demands(reference)
+    except QdqError:  # a selector of what went since
+        return frozenset()
+    asked = {*demands.silent.values(), *(name for names in demands.nodes.values() for name in names)}
+    return frozenset(label(node) for node in main_nodes(reference)) - asked
 
 
 def _passes(a: ir.Model, b: ir.Model, warnings: list[str]) -> tuple[tuple[Pass, ...] | None, bool]:

@@ -19,16 +19,11 @@ from qdqtool.cost.choosing import Choice, profile_for
 from qdqtool.cost.counting import counted
 from qdqtool.cost.decoder_fit import call_of, chip_of
 from qdqtool.cost.decoders import STATIC_CONTEXT, STREAMING, Call
-from qdqtool.cost.fitting import EIGHTY
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, amounts_of, node_ms
 from qdqtool.cost.predicting import Prediction, Span
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import DecoderShape, shape_named
 from qdqtool.record.record import NodeRecord, Record, Whole
-
-#: What falls back to the CPU, of the 60 public pairs of one network with and without operators there: median of the times' ratio,
-#: and the standard deviation of its logarithm that its 10 and 90 % (0.73 and 2.57) tell.
-FALLBACK, FALLBACK_SD = 1.155, 0.49
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +137,7 @@ def of_graph(choice: Choice, graph: Graph, *, on_cpu: Sequence[str] | None = Non
     assert found is not None
     notes = list(choice.notes)
     if on_cpu:
-        span, log = found.span, math.log(found.span.ms * FALLBACK)
-        sd = math.hypot(math.log(span.high / span.low) / 2 / EIGHTY, FALLBACK_SD)
-        found = replace(found, span=Span.of(log, sd), widens=(f"{len(on_cpu)} operators run on the CPU", *found.widens))
+        found = predicting.fallen_back(found, len(on_cpu))
         notes.append(
             f"{len(on_cpu)} operators on the CPU, {crossings} partitions: published pairs take 0.73 to 2.6 times as long"
         )

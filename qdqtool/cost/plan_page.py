@@ -10,6 +10,7 @@ from typing import Any
 from qdqtool.cost.planning import Candidate, Question, tokens_per_second
 from qdqtool.cost.predicting import Span
 from qdqtool.io.files import html
+from qdqtool.record.record import NOTHING, Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class PlanReport:
         commands: that make it; they run as they stand where ``is_runnable``.
         is_runnable: whether the commands name a model that is there.
         notes: what is to be said of the figures and the commands.
+        record: of the model's nodes, where records of it were given.
     """
 
     asked: Question
@@ -33,6 +35,7 @@ class PlanReport:
     commands: tuple[str, ...] = ()
     is_runnable: bool = False
     notes: tuple[str, ...] = ()
+    record: Record = NOTHING
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: milliseconds, bytes, tokens, joules; intervals of 80 %."""
@@ -44,6 +47,7 @@ class PlanReport:
             "options": [one.to_json() for one in self.rows],
             "best": None if self.best is None else self.best.to_json(),
             "commands": list(self.commands), "runnable": self.is_runnable, "notes": list(self.notes),
+            **self.record.as_key(),
         }  # fmt: skip
 
     @property

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from qdq_passes.decoder.look.record import Phase
 from qdq_passes.errors import UsageError
 
 from qdqtool.chips.chip import Chip, Profile
@@ -19,12 +20,14 @@ from qdqtool.cost.buckets import CHUNKS, bucket_lists, covering, padding_of, pre
 from qdqtool.cost.decoders import PIPELINED_LINEAR, STATIC_CONTEXT, STREAMING, Call
 from qdqtool.cost.memory_of_shape import Memory, Placement, memory_of
 from qdqtool.cost.precisions import beside, precisions_of
-from qdqtool.cost.predicting import Prediction, Span, decoder
+from qdqtool.cost.predicting import Prediction, Span, decoder, fallen_back
 from qdqtool.cost.shapes import DecoderShape
 
 Axis = Literal["precision", "placement", "chunk", "context"]
 #: How surely limits are kept: at both ends of the intervals, by the figures, or not.
 Kept = Literal["yes", "likely", "no"]
+#: Of a graph: phase, tokens, context.
+Run = tuple[Phase, int, int]
 #: Digits of a natural logarithm in which options differ: 1 %.
 ALIKE = 2
 
@@ -60,6 +63,8 @@ class Question:
         placements: those that may be taken; () for all that the chip's profiles know.
         precisions: likewise; () for those that the profile's rows have.
         notes: what the profile stands in for.
+        on_cpu: by phase how many operators the NPU does not run.
+        times: of runs of static graphs, where they are known otherwise.
     """
 
     shape: DecoderShape
@@ -73,6 +78,8 @@ class Question:
     placements: tuple[Placement, ...] = ()
     precisions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    on_cpu: Mapping[Phase, int] = field(default_factory=dict)
+    times: Mapping[Run, Span] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing, and placements that nobody measured (UsageError)."""
@@ -233,8 +240,24 @@ class _Times:
         """The time of a call."""
         key = (profile.stack, call)
         if key not in self._known:
-            self._known[key] = decoder(self.asked.chip, profile, self.asked.shape, call)
+            self._known[key] = self._predicted(profile, call)
         return self._known[key]
+
+    def _predicted(self, profile: Profile, call: Call) -> Prediction:
+        """As the chip's rows tell it, with what falls back to the CPU; of a run that is known otherwise the time is that."""
+        asked, found = self.asked, decoder(self.asked.chip, profile, self.asked.shape, call)
+        if profile is not asked.profile:  # that of the CPU
+            return found
+        known = (
+            asked.times.get((call.phase, call.tokens, call.context)) if profile.form == STATIC_CONTEXT.name else None
+        )
+        if known is not None:
+            scale = known.ms / found.span.ms
+            return replace(
+                found, span=known, resources={key: ms * scale for key, ms in found.resources.items()}, widens=()
+            )
+        count = asked.on_cpu.get(call.phase, 0)
+        return fallen_back(found, count) if count else found
 
     def choice(self, precision: str, placement: Placement, chunks: tuple[int, ...], context: int) -> Candidate:
         """What comes of an option."""

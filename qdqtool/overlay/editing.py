@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from qdq_passes.core.base import Change, Pass
 from qdq_passes.errors import UsageError
@@ -16,10 +17,13 @@ from qdq_passes.pipeline.text import make_pass
 from qdq_passes.select.globs import literal, literal_tensor
 
 from qdqtool.io.files.atomic import refuse_inputs, refuse_unwritable, write_whole
-from qdqtool.io.files.edit_script import NamedInputs, append_script, read_script
+from qdqtool.io.files.edit_script import NamedInputs, append_script, has_script, read_script
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.io.files.read import read_text, sha256_of_file
-from qdqtool.options import Field, options_of
+from qdqtool.io.models.load import load
+from qdqtool.options import options_of
+from qdqtool.overlay.values import value_of
+from qdqtool.quantization.options import SELECTING
 from qdqtool.verbs.edits.pipelines import Opt
 from qdqtool.verbs.pairs import PairEditing
 from qdqtool.verbs.qdq.convert import Convert
@@ -28,8 +32,10 @@ from qdqtool.verbs.qdq.move import Move
 from qdqtool.verbs.qdq.remove import Remove
 from qdqtool.verbs.qdq.set import Set
 from qdqtool.verbs.qdq.sharing import Dedicate, Fold, Share
+from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.editing import run_and_save
+from qdqtool.verbs.work.from_the_start import command_of
 from qdqtool.verbs.work.named import bind, named_inputs
 
 #: Commands that edit; `opt` runs any passes.
@@ -73,10 +79,12 @@ class Edited:
     Args:
         command: that does it, for a shell, from the file before to the file after.
         changes: what the passes did.
+        is_option: it is an option of `quantize`, kept for that: the model stays as it is.
     """
 
     command: str
-    changes: tuple[Change, ...]
+    changes: tuple[Change, ...] = ()
+    is_option: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +94,21 @@ class _State:
     inputs: NamedInputs
     script: str | None
     has_data: bool = False  # weights lie in a file beside the model
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Editor:
     """A model that is edited step by step. A step runs all that was recorded on the first model: the script gives its bytes."""
 
     def __init__(
-        self, model: str, folder: str, *, record: str | None = None, floats: str | None = None, warn: Warn | None = None
+        self,
+        model: str,
+        folder: str,
+        *,
+        record: str | None = None,
+        floats: str | None = None,
+        ranges: str | None = None,
+        warn: Warn | None = None,
     ) -> None:
         """Start with ``model``; a script that is there and was recorded on it goes on.
 
@@ -101,12 +117,13 @@ class Editor:
             folder: of our own, for the edited models.
             record: edit script; one in ``folder`` without.
             floats: path of the float model, for edits that quantize weights anew.
+            ranges: path of the ranges that it was quantized with, for the command that does so with what is picked.
             warn: is told what is likely a mistake.
 
         Raises:
             UsageError: the script was recorded on another model, or cannot be written.
         """
-        self.model, self.record, self.floats = model, record, floats
+        self.model, self.record, self.floats, self.ranges = model, record, floats, ranges
         self._script = record or os.path.join(folder, "edits.toml")
         self._folder, self._warn, self._count = folder, warn, 0
         self._digest = sha256_of_file(model)
@@ -114,7 +131,7 @@ class Editor:
         self._states = [_State(path=model, passes=(), inputs={}, script=None)]
         self.edits: list[Edited] = []
         refuse_unwritable(self._script)
-        if os.path.exists(self._script):
+        if has_script(self._script):
             self._go_on()
 
     @property
@@ -125,9 +142,28 @@ class Editor:
     @property
     def replay(self) -> str:
         """The command that makes the edited model; "" where nothing was edited."""
-        if len(self._states) == 1 and not self._states[0].passes:
+        if not self._states[-1].passes:
             return ""
         return command_line("opt", self._replay("edited"))
+
+    @property
+    def options(self) -> Mapping[str, tuple[str, ...]]:
+        """Selectors that were picked for `quantize`, by the option's name."""
+        return self._states[-1].options
+
+    @property
+    def anew(self) -> str:
+        """The command that quantizes the float model again with what is picked; "" where it is not known."""
+        made = self._made if self.options else None
+        output = self._named("quantized")
+        return "" if made is None else command_line("quantize", replace(made, output=output, picks=self._script))
+
+    @functools.cached_property
+    def _made(self) -> Quantize | None:
+        """The command that made the model."""
+        if self.floats is None or self.ranges is None:
+            return None
+        return command_of(load(self.model), self.floats, self.ranges)
 
     @property
     def is_recorded_before(self) -> int:
@@ -161,6 +197,34 @@ class Editor:
             return self.run(verb.pipeline(), self._shown(command, verb), verb.inputs())
         return self.run(Pipeline(verb.script().passes), self._shown(command, verb))
 
+    def pick(self, option: str, chosen: Chosen) -> Edited:
+        """Record what `quantize` is to be told of what is chosen; the model stays as it is.
+
+        Args:
+            option: of `SELECTING`.
+            chosen: what it is told.
+
+        Raises:
+            UsageError: there is no such option, nothing is chosen, all of it is recorded, or the script was changed.
+        """
+        if option not in SELECTING:
+            raise UsageError(f"{option!r} is no option of selectors", hint=f"there is {', '.join(SELECTING)}")
+        self._refuse_changed()
+        before = self._states[-1]
+        known = before.options.get(option, ())
+        new = [text for text in chosen.select("quantize") if text not in known]
+        if not new:
+            raise UsageError("that changes nothing", hint="pick a node or a pair that is not recorded yet")
+        append_script(
+            self._script, (), source_sha256=self._digest, result_sha256=sha256_of_file(before.path), inputs={},
+            options={option: new},
+        )  # fmt: skip
+        options = {**before.options, option: (*known, *new)}
+        self._states.append(replace(before, script=read_text(self._script), options=options))
+        done = Edited(command=shlex.join(word for text in new for word in (f"--{option}", text)), is_option=True)
+        self.edits.append(done)
+        return done
+
     def run(self, pipeline: Pipeline, shown: str, inputs: NamedInputs | None = None) -> Edited:
         """Run passes on the model as it is, and record them.
 
@@ -181,7 +245,7 @@ class Editor:
         state = self._ran((*before.passes, *passes), {**before.inputs, **bound}, len(passes))
         result = sha256_of_file(state.path)
         append_script(self._script, passes, source_sha256=self._digest, result_sha256=result, inputs=bound)
-        self._states.append(replace(state, script=read_text(self._script)))
+        self._states.append(replace(state, script=read_text(self._script), options=before.options))
         done = Edited(command=shown, changes=self._changes)
         self.edits.append(done)
         return done
@@ -209,7 +273,7 @@ class Editor:
         Raises:
             UsageError: it is not as it was left.
         """
-        there = read_text(self._script) if os.path.exists(self._script) else None
+        there = read_text(self._script) if has_script(self._script) else None
         if there != self._states[-1].script:
             problem = "was removed" if there is None else "was changed"
             raise UsageError(
@@ -223,12 +287,16 @@ class Editor:
         if script.source_sha256 != self._digest:
             problem = "was recorded on another model" if script.source_sha256 else "is no recorded script"
             raise UsageError(problem, where=self._script, hint="give --record another file")
+        if not script.passes:
+            text = read_text(self._script)
+            self._states = [_State(path=self.model, passes=(), inputs={}, script=text, options=script.options)]
+            return
         needed = Pipeline(script.passes).needs()
         inputs = named_inputs(self._warn, self.model, script, {"float": self.floats}, needed)
         state = self._ran(script.passes, inputs, len(script.passes))
         if sha256_of_file(state.path) != script.result_sha256:
             pass_on([f"{self._script} gives another model than when it was recorded"], self._warn)
-        self._states = [replace(state, script=read_text(self._script))]
+        self._states = [replace(state, script=read_text(self._script), options=script.options)]
 
     def _ran(self, passes: Sequence[Pass], inputs: NamedInputs, new: int) -> _State:
         """All of ``passes`` on the first model.
@@ -273,11 +341,16 @@ class Editor:
         words = shlex.split(command)
         words = [self._source() if word == of else word for word in words]
         if is_made and "--output" in words:
-            words[words.index("--output") + 1] = self._named(str(len(self.edits) + 1))
+            words[words.index("--output") + 1] = self._named(str(self._count_made + 1))
         return shlex.join(words)
 
     def _source(self) -> str:
-        return self._named(str(len(self.edits))) if self.edits else self._began()
+        return self._named(str(self._count_made)) if self._count_made else self._began()
+
+    @property
+    def _count_made(self) -> int:
+        """Of the edits those that made a model."""
+        return sum(not one.is_option for one in self.edits)
 
     def _began(self) -> str:
         """The model, or what the script made of it that was there at the start: the file of `begun`."""
@@ -299,46 +372,16 @@ class Editor:
             elif name not in known:
                 raise UsageError(f"{command} has no option {name!r}", hint=f"there is {', '.join(sorted(known))}")
             else:
-                given[name] = _value(known[name], value)
+                given[name] = value_of(known[name], value)
         if issubclass(made, Opt):
             return made(self.current, "", **given)
         return made(self.current, "", select=chosen.select(command), **given)
 
     def _shown(self, command: str, verb: PairEditing | Opt) -> str:
         """``verb`` as a command; its files stand beside the model, numbered."""
-        output = self._named(str(len(self.edits) + 1))
+        output = self._named(str(self._count_made + 1))
         return command_line(command, replace(verb, model=self._source(), output=output))
 
     def _named(self, what: str) -> str:
         stem, end = os.path.splitext(self.model)
         return f"{stem}_{what}{end}"
-
-
-def _value(each: Field, value: Any) -> Any:
-    """What JSON has as the option takes it.
-
-    Raises:
-        UsageError: it is no such value.
-    """
-    if each.is_many:
-        return tuple(_one(each, item) for item in (value if isinstance(value, list) else [value]))
-    return None if value is None else _one(each, value)
-
-
-def _one(each: Field, value: Any) -> Any:
-    if each.choices:
-        if value in each.choices:
-            return value
-    elif each.is_switch:
-        if isinstance(value, bool):
-            return value
-    else:
-        types = {inner for kind in each.types for inner in (get_args(kind) or (kind,))}
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and float in types:
-            return float(value)
-        if is_number and int in types and value == int(value):
-            return int(value)
-        if isinstance(value, str) and str in types:
-            return value
-    raise UsageError(f"{each.spelled} does not take {value!r}")

@@ -55,7 +55,8 @@ class Overlay:
         self._folder = tempfile.TemporaryDirectory(prefix="qdqtool-view-")
         self.folder = self._folder.name
         record, floats = (None if path is None else os.fspath(path) for path in (asked.record, asked.float_model))
-        self.editor = Editor(paths[0], self.folder, record=record, floats=floats, warn=asked.warn)
+        ranges = os.fspath(asked.ranges[0]) if asked.ranges else None
+        self.editor = Editor(paths[0], self.folder, record=record, floats=floats, ranges=ranges, warn=asked.warn)
         self._looked = [_Looked.at(path, asked.overlay) for path in [self.editor.current, *paths[1:]]]
         self._labels = labels_of(paths)
         self._mends: dict[tuple[str, str], Mend] = {}
@@ -71,6 +72,10 @@ class Overlay:
         """Make an edit, see `Editor.edit`."""
         self.editor.edit(command, options, chosen)
         self._redraw()
+
+    def pick(self, option: str, chosen: Chosen) -> None:
+        """Record an option of `quantize`, see `Editor.pick`."""
+        self.editor.pick(option, chosen)
 
     def mend(self, name: str, kind: str) -> None:
         """Make an edit that was advised, see `Editor.run`.
@@ -91,8 +96,10 @@ class Overlay:
 
     def undo(self) -> None:
         """Take back the last edit, see `Editor.undo`."""
+        before = self.editor.current
         self.editor.undo()
-        self._redraw()
+        if self.editor.current != before:
+            self._redraw()
 
     def measure(self) -> None:
         """Price the model as it is edited, and have the target and the chip look at it.
@@ -131,10 +138,11 @@ class Overlay:
             "before": editor.is_recorded_before, "begun": editor.begun, "replay": editor.replay,
             "kept": editor.record is not None,
             "has_float": editor.floats is not None,
+            "options": {name: list(texts) for name, texts in editor.options.items()}, "anew": editor.anew,
             "edits": [
                 {
                     "command": one.command, "changes": [str(change) for change in one.changes[:SHOWN]],
-                    "more": max(0, len(one.changes) - SHOWN),
+                    "more": max(0, len(one.changes) - SHOWN), "is_option": one.is_option,
                 }
                 for one in editor.edits
             ],

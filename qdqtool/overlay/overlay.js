@@ -156,7 +156,9 @@
     say(
       path === "/edit" || path === "/mend"
         ? `${last.changes.length + last.more} changes: ${last.changes.slice(0, 3).join("; ")}`
-        : path === "/undo"
+        : path === "/pick"
+          ? `kept for quantize: ${last.command}`
+          : path === "/undo"
           ? "taken back"
           : models[0].noise
             ? `SQNR ${digits(-10 * Math.log10(models[0].noise))} dB`
@@ -169,6 +171,7 @@
     const names = (kind) => (kinds.includes(kind) ? picked.filter((one) => kindOf(one) === kind).map((one) => one.name) : []);
     return { tensors: [...new Set(names("tensor"))], nodes: names("node"), selectors: [] };
   };
+  const keep = (option) => change("/pick", { option, ...of(["tensor", "node"]) });
   const edit = (command, options, on = of(["tensor", "node"])) => change("/edit", { command, options, ...on });
   const button = (text, click, help) => el("button", { type: "button", title: help, click }, text);
   function actions(last) {
@@ -276,12 +279,15 @@
           button("Run", () => edit("opt", { text: free.value }, of([])), "opt -p"),
         ),
       ),
-      nodes.length
+      picked.length
         ? el(
-            "p",
-            { class: "note" },
-            "As options of quantize: ",
-            el("code", {}, nodes.map((name) => `--exclude ${quoted(literal(name))}`).join(" ")),
+            "div",
+            { class: "row" },
+            "For quantize: ",
+            ...["exclude", "int16", "float"].map((option) =>
+              button(`--${option}`, () => keep(option), "kept under [quantize] of the script, which quantize --picks reads"),
+            ),
+            nodes.length ? el("code", {}, nodes.map((name) => `--exclude ${quoted(literal(name))}`).join(" ")) : "",
           )
         : "",
     );
@@ -295,7 +301,9 @@
         el(
           "p",
           { class: "note" },
-          `${one.changes.length + one.more} changes: ${one.changes.slice(0, 3).join("; ")}${one.changes.length + one.more > 3 ? "; …" : ""}`,
+          one.is_option
+            ? "kept for quantize --picks; this model stays as it is"
+            : `${one.changes.length + one.more} changes: ${one.changes.slice(0, 3).join("; ")}${one.changes.length + one.more > 3 ? "; …" : ""}`,
         ),
       ),
     );
@@ -319,6 +327,7 @@
             el("code", { id: "replay" }, state.replay),
           )
         : "",
+      state.anew ? el("p", {}, "Quantized again with what was kept: ", el("code", { id: "anew" }, state.anew)) : "",
     );
     put(
       "#summary",

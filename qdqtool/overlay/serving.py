@@ -47,7 +47,8 @@ class Server:
         self._netron: Netron | None = None
         self._shown, self._is_stopped = "", False
         self._actions: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-            "/edit": self._edit, "/mend": self._mend, "/undo": self._undo, "/measure": self._measure, "/select": self._select,
+            "/edit": self._edit, "/pick": self._pick, "/mend": self._mend, "/undo": self._undo, "/measure": self._measure,
+            "/select": self._select,
         }  # fmt: skip
         with listening(port):
             self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
@@ -109,11 +110,14 @@ class Server:
             return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": told, "hint": hint}
 
     def _edit(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        names = {name: _texts(asked, name) for name in ("tensors", "nodes", "selectors")}
         options = asked.get("options", {})
         if not isinstance(options, dict):
             raise UsageError("options is no object")
-        self._overlay.edit(str(asked.get("command", "")), options, Chosen(**names))
+        self._overlay.edit(str(asked.get("command", "")), options, _chosen(asked))
+        return self._overlay.state()
+
+    def _pick(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self._overlay.pick(str(asked.get("option", "")), _chosen(asked))
         return self._overlay.state()
 
     def _mend(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,6 +145,10 @@ class Server:
                 self._netron.show(current)
             self._shown = current
             return self._netron.url
+
+
+def _chosen(asked: Mapping[str, Any]) -> Chosen:
+    return Chosen(**{name: _texts(asked, name) for name in ("tensors", "nodes", "selectors")})
 
 
 def _texts(asked: Mapping[str, Any], name: str) -> tuple[str, ...]:

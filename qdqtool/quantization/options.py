@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from qdqtool.foreign.options import Said
     from qdqtool.quantization.annotating import Annotator
 
+#: Options that are selectors of nodes: those that an edit script keeps for `quantize`.
+SELECTING = ("bf16", "exclude", "float", "fp16", "int16", "int8", "only")
+
 
 def _extra_options(texts: Iterable[str]) -> dict[str, object]:
     from qdqtool.foreign.options import read_extra_options

@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.numerics.documents import typed
@@ -19,10 +19,10 @@ from qdqtool.io.files.artifacts import read_document
 
 #: Of the JSON form; another number where a field changes its meaning or goes.
 VERSION = 1
-#: What noise is of: rounding and clipping of an activation by its pair; of weights and of a bias; what a node computes otherwise;
-#: what these do together.
-Cause = Literal["rounding", "clipping", "weight", "bias", "operator", "together"]
-CAUSES: tuple[Cause, ...] = ("rounding", "clipping", "weight", "bias", "operator", "together")
+#: What noise is of: rounding and clipping of an activation by its pair; both by a pair at a boundary, where integers are written
+#: and floats alone are read; of weights and of a bias; what a node computes otherwise; what these do together.
+Cause = Literal["rounding", "clipping", "boundary", "weight", "bias", "operator", "together"]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 #: Cause → noise at the outputs over the signal there, summed over outputs.
 Price = Mapping[str, float]
 #: What `Encoding.to_json` writes; the mark tells the schema.

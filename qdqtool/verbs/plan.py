@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from qdqtool.cost.plan_page import PlanReport
     from qdqtool.cost.planning import Axis, Candidate, Question
     from qdqtool.cost.shapes import DecoderShape
+    from qdqtool.record.record import Record
     from qdqtool.verbs.work.decoder_shapes import Lengths
+    from qdqtool.verbs.work.planned_records import Known
 
 #: Precision → preset and options that make it; without activations weights alone are quantized and no data is needed.
 PRESETS: dict[str, tuple[str, dict[str, str]]] = {
@@ -150,6 +152,11 @@ class Plan(Verb["PlanReport"]):
     data: str | None = option(
         None, "Samples for the commands, as `quantize` takes them; random tokens by default.", value="D", use="read"
     )
+    analyzed: Sequence[Record | Path] = option(
+        (),
+        "What `analyze --json-out` said of MODEL, or of a graph of DIR: what runs on the CPU there counts as that (repeat).",
+        value="FILE", many=True, use="read",
+    )  # fmt: skip
     html: Path | None = option(None, "Also write a page: plot, table, commands.", value="FILE", use="file")
     overwrite: bool = option(False, "Replace FILE if it exists.")
 
@@ -163,7 +170,7 @@ class Plan(Verb["PlanReport"]):
         from qdqtool.cost.planning import best_of, candidates, what_if
 
         source = self._source()
-        asked = self._question(source)
+        known, asked = self._question(source)
         found = candidates(asked)
         best = best_of(found)
         commands, notes = ((), []) if best is None else self._commands(source, asked, best)
@@ -171,7 +178,7 @@ class Plan(Verb["PlanReport"]):
         report = PlanReport(
             asked=asked, candidates=found, rows=what_if(found, self.what_if) if self.what_if else found, best=best,
             commands=commands, is_runnable=bool(commands) and (source.path or self.model) is not None,
-            notes=(*_told(asked, found), *notes),
+            notes=(*_told(asked, found), *known.notes, *notes), record=known.record,
         )  # fmt: skip
         if self.html is not None:
             from qdqtool.io.files.atomic import write_whole
@@ -179,10 +186,12 @@ class Plan(Verb["PlanReport"]):
             write_whole(self.html, plan_page(report).encode(), overwrite=self.overwrite)
         return report
 
-    def _question(self, source: _Source) -> Question:
+    def _question(self, source: _Source) -> tuple[Known, Question]:
+        """What records say, and what is planned."""
         from qdqtool.chips.loading import load_chip
         from qdqtool.cost.choosing import profile_for
         from qdqtool.cost.planning import Limits, Question
+        from qdqtool.verbs.work.planned_records import known_of
 
         chip = load_chip(self.chip)
         chosen = profile_for(chip, self.stack or "", source.precision, decoder=True, from_specs=self.from_specs)
@@ -196,11 +205,14 @@ class Plan(Verb["PlanReport"]):
             first_ms=None if self.ttft is None else 1000 * self.ttft,
             tokens_per_second=self.tokens_per_second,
         )
-        return Question(
+        text = source.path or os.fspath(self.shape)
+        known = known_of(text, self.analyzed, chip, chosen.profile, is_quantized=source.is_quantized)
+        return known, Question(
             shape=source.shape, chip=chip, profile=chosen.profile, contexts=contexts,
             prompts=tuple(self.prompt), new=self.new, limits=limits,
             buckets=None if source.graphs is None else (source.graphs.chunks,), placements=tuple(self.placement),
             precisions=(source.precision,) if source.precision else (), notes=chosen.notes,
+            on_cpu=known.on_cpu, times=known.times,
         )  # fmt: skip
 
     def _source(self) -> _Source:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from qdqtool.options import SCHEME, WRITTEN, option, python_only
-from qdqtool.quantization.options import DecoderOptions
+from qdq_passes.errors import UsageError
+
+from qdqtool.options import NODES, SCHEME, WRITTEN, option, python_only
+from qdqtool.quantization.options import SELECTING, DecoderOptions
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
 from qdqtool.verbs.named_paths import NamedPath
 from qdqtool.verbs.planned import Planned
@@ -44,6 +46,10 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
         None, "Replay what `mixed-precision` or --goal wrote; no option may contradict it.",
         value="FILE", use="read", recipe=False, before="target", section=SCHEME,
     )  # fmt: skip
+    picks: Path | None = option(
+        None, "Also the options under [quantize] of this edit script, which `view --overlay --record` writes.",
+        value="FILE", use="read", recipe=False, before="isolate", section=NODES,
+    )  # fmt: skip
     report: Path | None = option(
         None, "Also write what became of each tensor: range, position, clipping, SQNR (JSON).",
         value="FILE", use="file", recipe=False, before="cache", section=WRITTEN,
@@ -70,6 +76,8 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
         from qdqtool.verbs.work.quantizing_decoders import quantized_folder
         from qdqtool.verbs.work.texts import is_folder
 
+        if self.picks is not None:
+            return self.picked().run()
         if self.recipe is not None:
             return replayed(self, self.recipe)
         return quantized_folder(self) if is_folder(self.model) else quantized(self)
@@ -78,7 +86,28 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
         """These options with what follows from each other, and from what there is to quantize."""
         from qdqtool.verbs.work.texts import is_folder, is_text
 
-        return self.settled(is_text=is_text(self.data) or is_folder(self.model))
+        return self.picked().settled(is_text=is_text(self.data) or is_folder(self.model))
+
+    def picked(self) -> Self:
+        """These options with those of ``picks``.
+
+        Raises:
+            UsageError: the script has none, or one that `quantize` has not.
+        """
+        if self.picks is None:
+            return self
+        from qdqtool.io.files.edit_script import read_script
+
+        found, where = read_script(self.picks).options, os.fspath(self.picks)
+        if not found:
+            raise UsageError(
+                "holds no [quantize]", where=where, hint="`view --overlay --record` writes what is picked there"
+            )
+        if unknown := sorted(found.keys() - SELECTING):
+            hint = f"there is {', '.join(SELECTING)}"
+            raise UsageError(f"[quantize] has no option {unknown[0]!r} of selectors", where=where, hint=hint)
+        more = {name: (*getattr(self, name), *texts) for name, texts in found.items()}
+        return replace(self, picks=None, **more)  # type: ignore[arg-type]
 
 
 quantize = function_of(Quantize)

@@ -1,5 +1,5 @@
 """Plant faults and see who finds them: ``python -m tests.bench.planted_faults [SEED…] [--loud N]`` prints what each costs and at
-which place of a ranking its culprit stands. Seed s plants kind s mod 10; without seeds 0 to 29, three of a kind. A minute.
+which place of a ranking its culprit stands. Seed s plants kind s mod 11; without seeds 0 to 32, three of a kind. A minute.
 
 One wrong pair is easy to see where all others are right. With ``--loud N`` up to N other tensors are coarse, in the model without
 the fault too, where outputs lose no 0.3 dB by it: then it takes a price at the outputs to tell what matters."""

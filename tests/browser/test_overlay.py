@@ -181,6 +181,24 @@ def held(model: Path, record: Path, edits: list[str], replay: str) -> None:
     assert last.read_bytes() == made.read_bytes()
 
 
+def test_what_is_kept_for_quantize_gives_the_bytes_of_its_options(browser: Browser, tmp_path: Path) -> None:
+    made, ranges, record = tmp_path / "int8.onnx", tmp_path / "ranges.json", tmp_path / "edits.toml"
+    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "--save-ranges", ranges, "-o", made, "-q")
+    given = ("--float", DIGITS, "--ranges", ranges, "--record", record)
+    with opened(browser, made, "--overlay", "type", *given) as page:
+        find(page, "op:Gemm")
+        press(page, "--exclude")
+        page.locator(of_chip("/stem/relu_output_0")).click()
+        press(page, "--int16")
+        edits = [text or "" for text in page.locator("#edits li code").all_text_contents()]
+        anew = page.locator("#anew").text_content() or ""
+    cli(*shlex.split(anew)[1:], "-q")
+    hand = [word for edit in edits for word in shlex.split(edit)]
+    cli("quantize", DIGITS, "--preset", "xint8", "--ranges", ranges, *hand, "-o", tmp_path / "hand.onnx", "-q")
+    assert (tmp_path / "int8_quantized.onnx").read_bytes() == (tmp_path / "hand.onnx").read_bytes()
+    assert hand == ["--exclude", "/head/fc", "--int16", "tensor:/stem/relu_output_0"]
+
+
 def test_a_relu_that_was_left_out_comes_back(browser: Browser, tmp_path: Path) -> None:
     model, record = clamped(tmp_path / "clamped.onnx"), tmp_path / "edits.toml"
     with opened(browser, model, "--overlay", "type", "--record", record) as page:
@@ -359,7 +377,7 @@ def test_a_node_of_any_name_is_excluded_by_it(browser: Browser, tmp_path: Path, 
     onnx.save(model, path)
     with opened(browser, path, "--overlay", "type") as page:
         find(page, "op:Conv")
-        printed = page.locator("#actions p code").text_content() or ""
+        printed = page.locator("#actions code").text_content() or ""
     flag, selector = shlex.split(printed)
     assert flag == "--exclude"
     assert [node.name for node in select(load(str(path)), Selector.of(selector)).nodes] == [name]

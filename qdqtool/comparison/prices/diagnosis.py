@@ -44,6 +44,8 @@ def diagnosis(subject: Subject, subjects: Sequence[Subject], best: Sequence[str]
         return "outlier", "one scale for channels of very different sizes"
     if subject.record.kind == "weight":
         return "weight", "rounding of weights; no other scale of this form is much better"
+    if "boundary" in subject.record.price:
+        return "boundary", "it is rounded because integers and floats meet here"
     if subject.record.price.get("clipping", 0.0) > subject.record.price.get("rounding", 0.0):
         return "clipping", beyond
     return "rounding", "no other scale of this form is much better: it needs more bits, or to stay float"

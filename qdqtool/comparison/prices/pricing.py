@@ -8,7 +8,7 @@ That parts of one tensor's noise are alike to what follows is assumed; what a me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from qdq_passes.numerics.reencode import real_range
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
 from qdqtool.comparison.masked import may_hide, seen
+from qdqtool.comparison.prices.boundary import boundary_tensors
 from qdqtool.comparison.prices.output_noise import OutputNoise
 from qdqtool.comparison.region_model import Cause as Side
 from qdqtool.comparison.region_model import RegionModel, is_cut
@@ -41,7 +42,7 @@ class Price:
 
     Args:
         cause: what it is.
-        tensor: that is rounded or clipped; "" of the others.
+        tensor: that is rounded or clipped, for other integers or at a boundary; "" of the others.
         node: that writes the tensor, or whose weights, bias or operator it is; "" of a graph input.
         power: noise at the outputs over the signal there, summed over outputs.
     """
@@ -76,20 +77,26 @@ class Prices:
 
 
 def priced(
-    sides: Sides, feeds: Iterable[Mapping[str, Array]], *, threads: int = 1, progress: Progress | None = None
+    sides: Sides,
+    feeds: Iterable[Mapping[str, Array]],
+    *,
+    floats: Collection[str] = (),
+    threads: int = 1,
+    progress: Progress | None = None,
 ) -> Prices:
     """The prices of the noise at the outputs.
 
     Args:
         sides: the float and the quantized model.
         feeds: feeds of the float model; read once per group of regions.
+        floats: names of nodes that a target does not compute on integers.
         threads: threads inside an operator.
         progress: called after each sample of each group.
 
     Raises:
         UsageError: there is no sample, or no output of floats.
     """
-    tensors = _Tensors(sides)
+    tensors = _Tensors(sides, floats)
     groups = list(grouped(sides.recipe.model, sides.regions.regions))
     kept = feeds if len(groups) == 1 or isinstance(feeds, Feeds) else list(feeds)
     total = feeds.count if isinstance(feeds, Feeds) else None
@@ -132,8 +139,9 @@ class _Noise:
 class _Tensors:
     """The tensors between regions in both models, and the sums of their noise."""
 
-    def __init__(self, sides: Sides) -> None:
+    def __init__(self, sides: Sides, floats: Collection[str] = ()) -> None:
         self.sides = sides
+        self.edges = boundary_tensors(sides.recipe.model, {*floats, *sides.history.floats})
         tested, reference = sides.recipe.model, sides.reference
         self.warnings: list[str] = list(sides.history.warnings)
         self.pairs = activation_pairs(tested)
@@ -203,6 +211,14 @@ class _Tensors:
             end.add(("input", name), error, before.astype(np.float64) - x)
             end.add(("rounding", name), error, y.astype(np.float64) - before)
 
+    def split(self, name: str) -> Sequence[tuple[Cause, float]]:
+        """What the pair of a tensor does, and the share of each; that of one at a boundary is of one cause, whatever it does."""
+        if name in self.edges:
+            return (("boundary", 1.0),)
+        beyond, whole = self.clipped.get(name, (0.0, 0.0))
+        clipping = beyond / whole if whole else 0.0
+        return (("clipping", clipping), ("rounding", 1 - clipping))
+
     def prices(self, samples: int) -> Prices:
         """From the outputs backwards."""
         outputs = self.total.powers
@@ -220,9 +236,7 @@ class _Tensors:
                 if cause == "input":
                     open_[tensor] = open_.get(tensor, 0.0) + share * power
                 elif cause == "rounding":
-                    beyond, whole = self.clipped.get(tensor, (0.0, 0.0))
-                    clipping = beyond / whole if whole else 0.0
-                    for what, part in (("clipping", clipping), ("rounding", 1 - clipping)):
+                    for what, part in self.split(tensor):
                         key = (what, tensor, writers.get(tensor, ""))
                         found[key] = found.get(key, 0.0) + part * share * power
                 else:

@@ -4,6 +4,8 @@ source_sha256 = "…"                               # recorded scripts: the mode
 result_sha256 = "…"
 [inputs]
 ranges = { file = "ranges.json", sha256 = "…" }   # named inputs, read from beside the script
+[quantize]
+exclude = ["/head/*"]                             # options of `quantize`, which `--picks` reads and `opt` leaves alone
 [[pass]]
 name = "insert-qdq"
 select = ["tensor:x"]
@@ -55,12 +57,19 @@ class Script:
         inputs: named inputs that it brings along.
         source_sha256: hex SHA-256 of the model it was recorded on, empty when not recorded.
         result_sha256: hex SHA-256 of the model after the last recorded edit.
+        options: selectors that `quantize` takes, by the option's name.
     """
 
     passes: tuple[Pass, ...]
     inputs: Mapping[str, ScriptInput] = field(default_factory=dict)
     source_sha256: str = ""
     result_sha256: str = ""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def has_script(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a script at ``path``: a file that is empty is one to be written."""
+    return os.path.lexists(path) and not (os.path.isfile(path) and os.path.getsize(path) == 0)
 
 
 def read_script(path: str | os.PathLike[str]) -> Script:
@@ -90,7 +99,8 @@ def _from_toml(text: str, name: str) -> Script:
     tables: Any = data.get("pass", [])
     if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
         raise UsageError("pass is no list of tables", where=name, hint="write [[pass]] before each pass")
-    if not tables:
+    chosen = _options(data.get("quantize", {}), name)
+    if not tables and not chosen:
         raise UsageError("holds no [[pass]]", where=name, hint='write [[pass]] and name = "fold-batch-norm"')
     passes = []
     for index, table in enumerate(tables, 1):
@@ -107,7 +117,20 @@ def _from_toml(text: str, name: str) -> Script:
         inputs=_inputs(data.get("inputs", {}), name),
         source_sha256=str(data.get("source_sha256", "")),
         result_sha256=str(data.get("result_sha256", "")),
+        options=chosen,
     )
+
+
+def _options(table: Any, name: str) -> dict[str, tuple[str, ...]]:
+    """``[quantize]``: a list of selectors per option."""
+    is_table = isinstance(table, dict) and all(isinstance(each, list) for each in table.values())
+    if not is_table or not all(isinstance(text, str) for each in table.values() for text in each):
+        raise UsageError(
+            "quantize is no table of lists of selectors",
+            where=name,
+            hint='write [quantize] and exclude = ["op:Softmax"]',
+        )
+    return {key: tuple(texts) for key, texts in table.items()}
 
 
 def _inputs(table: Any, name: str) -> dict[str, ScriptInput]:
@@ -136,7 +159,7 @@ def refuse_append(path: str, source_sha256: str, inputs: NamedInputs) -> None:
         UsageError: no file can be written there, the script records edits of another model, or binds a name to another content.
     """
     refuse_unwritable(path)
-    if not os.path.exists(path):
+    if not has_script(path):
         return
     script = read_script(path)
     if script.result_sha256 != source_sha256:
@@ -148,7 +171,13 @@ def refuse_append(path: str, source_sha256: str, inputs: NamedInputs) -> None:
 
 
 def append_script(
-    path: str, passes: Sequence[Pass], *, source_sha256: str, result_sha256: str, inputs: NamedInputs
+    path: str,
+    passes: Sequence[Pass],
+    *,
+    source_sha256: str,
+    result_sha256: str,
+    inputs: NamedInputs,
+    options: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write the script at ``path``, or append to it; see `refuse_append`.
 
@@ -158,16 +187,22 @@ def append_script(
         source_sha256: hex SHA-256 of the model before.
         result_sha256: hex SHA-256 of the model after.
         inputs: named inputs of the edit; their files are named relative to the script.
+        options: selectors for `quantize`, by the option's name.
 
     Raises:
         UsageError: the script already binds a name to another content.
     """
-    old = read_script(path) if os.path.exists(path) else Script(passes=())
+    old = read_script(path) if has_script(path) else Script(passes=())
     bound = _bound(old, path, inputs)
     lines = [f"source_sha256 = {_toml(old.source_sha256 or source_sha256)}", f"result_sha256 = {_toml(result_sha256)}"]
     if bound:
         lines += ["", "[inputs]"]
         lines += [f"{k} = {{ file = {_toml(file)}, sha256 = {_toml(sha)} }}" for k, (file, sha) in bound.items()]
+    chosen = {
+        key: [*old.options.get(key, ()), *(options or {}).get(key, ())] for key in {**old.options, **(options or {})}
+    }
+    if chosen:
+        lines += ["", "[quantize]", *(f"{_toml(key)} = {_toml(texts)}" for key, texts in sorted(chosen.items()))]
     for pass_ in [*old.passes, *passes]:
         lines += ["", "[[pass]]", *(f"{key} = {_toml(value)}" for key, value in _table(pass_).items())]
     write_whole(path, (_HEAD + "\n".join(lines) + "\n").encode())

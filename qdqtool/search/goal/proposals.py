@@ -43,7 +43,7 @@ def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
         yield {"round_weights": True}
     if cause in ("weight", "bias", "together") and not recovery.correct_bias:
         yield {"correct_bias": True}
-    if cause in ("rounding", "clipping", "together"):
+    if cause in ("rounding", "clipping", "boundary", "together"):
         is_pow2 = plan.method.startswith("pow2")
         clipping, whole = (POW2_CLIPPING, POW2_WHOLE) if is_pow2 else (CLIPPING, WHOLE)
         order = (*clipping, *whole) if cause != "clipping" else (*whole, *clipping)

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from qdq_passes.errors import UsageError
+
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.editing import Edit, Editing, PipelineEditing
 from qdqtool.verbs.groups import OUTPUT, Findings, Path, Samples, Saving, first_samples
@@ -95,6 +97,9 @@ class Opt(Editing, Samples, Findings, Edit):
             "float": self.float_model,
         }
         script = self.script()
+        if script.options and not script.passes:
+            hint = "its [quantize] is for `qdqtool quantize --picks`"
+            raise UsageError("holds no [[pass]]", where=self.text[1:], hint=hint)
         pipeline = Pipeline(script.passes)
         needed = pipeline.needs()
         inputs = named_inputs(self.warn, model, script, files, needed)

@@ -38,6 +38,8 @@ class QuantizeToGoal(Quantize, Goals, Verb["Quantized"]):
             UsageError: an option of a goal without one, or a goal that cannot be judged.
             QdqError: as of `quantize`.
         """
+        if self.picks is not None:
+            return self.picked().run()
         if self.goal is not None:
             from qdqtool.verbs.work.goals.seeking import sought
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: So many more than are told of are measured: what wins most is told first.
 MORE = 3
+#: What has more than this share of the noise is always told.
+MOST = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +56,12 @@ class Told:
     Args:
         record: what is known of it.
         cause: in a word: ``clipping``, ``rounding``, ``weight``, ``weight clipping``, ``bias``, ``shared``, ``axis``,
-            ``outlier``, ``zero point``, ``operator``.
+            ``outlier``, ``zero point``, ``boundary``, ``operator``.
         why: in a sentence.
         share: of the noise at the outputs, 0..1.
         mends: edits, the best first.
         refused: edits that cannot be made, and why.
-        anew: `quantize` with one more option, where the model's history tells the others, the best first.
+        anew: `quantize` with one option more or less, where the model's history tells the others, the best first.
     """
 
     record: TensorRecord | NodeRecord
@@ -123,7 +125,7 @@ def explained(
         asked: what is asked.
         outputs: names of files, shared by what is told together.
         judge: the target that is asked for, where it has looked at the model already.
-        is_anew: also quantize anew with one more option, which takes as long as it does.
+        is_anew: also quantize anew with one option more or less, which takes as long as it does.
     """
     _refuse(asked)
     with out_of_the_way() as put:
@@ -151,16 +153,19 @@ def _explained(
     put()
     data = with_texts(asked.data, source, asked.float_model or path, tokenizer=asked.tokenizer, samples=asked.samples)
     feeds = open_feeds(data, input_specs(source), samples=asked.samples, seed=asked.seed, image=asked.image)
-    prices = priced(sides, feeds, threads=asked.jobs, progress=stage(asked.progress, "pricing", feeds.count))
+    tested = sides.recipe.model
+    if asked.target is not None and judge is None:
+        judge = Judge(tested, load_target(asked.target))
+    prices = priced(
+        sides, feeds, floats=() if judge is None else judge.floats, threads=asked.jobs,
+        progress=stage(asked.progress, "pricing", feeds.count),
+    )  # fmt: skip
     pass_on([*feeds.warnings, *prices.warnings], asked.warn)
     subjects = subjects_of(sides, prices)
     moved, unknown = lives(source, model, ranges, past=sides.history)
     pass_on(unknown, asked.warn)
     record = record_of(sides, prices, subjects, path, moved)
     chosen = _named(subjects, record, asked.names) if asked.names else _worst(subjects, record, asked.worst + MORE)
-    tested = sides.recipe.model
-    if asked.target is not None and judge is None:
-        judge = Judge(tested, load_target(asked.target))
     measured = Measured(sides.reference, tested, feeds, asked.jobs, judge=judge, before=prices.noise)
     if sides.history.is_prepared:
         pass_on(prepared_otherwise(source, sides.reference, next(iter(feeds)), asked.jobs), asked.warn)
@@ -175,7 +180,7 @@ def _explained(
         if tick is not None:
             tick(number + 1, len(chosen))
     if not asked.names:
-        told = sorted(told, key=lambda one: (-one.wins_db, -one.share))[: asked.worst]
+        told = _first(told, asked.worst)
     written = _undone(told, os.fspath(asked.output), asked) if asked.undo and asked.output is not None else ""
     if is_anew and asked.float_model is not None and asked.ranges is not None:
         told = _anew(told, model, asked.float_model, asked.ranges, measured)
@@ -184,11 +189,20 @@ def _explained(
     return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
 
 
+def _first(told: Sequence[Told], count: int) -> list[Told]:
+    """What wins most; in the last place what has most of the noise, though no edit of it alone wins as much."""
+    order = sorted(told, key=lambda one: (-one.wins_db, -one.share))
+    most = [one for one in order[count:] if one.share > MOST]
+    return [*order[: count - len(most)], *most]
+
+
 def _anew(told: Sequence[Told], model: ir.Model, floats: Path, ranges: Path, measured: Measured) -> list[Told]:
-    """With what `quantize` would win with one more option."""
+    """With what `quantize` would win with one option more or less."""
     made = command_of(model, floats, ranges)
     return [
-        replace(one, anew=again(made, node, measured)) if made is not None and (node := one.node) else one
+        replace(one, anew=again(made, node, measured, edge=one.record.name if "boundary" in one.record.price else ""))
+        if made is not None and (node := one.node)
+        else one
         for one in told
     ]
 

@@ -1,4 +1,4 @@
-"""A model quantized anew: the command that made it, where its history tells that, and the same with one more option."""
+"""A model quantized anew: the command that made it, where its history tells that, and the same with one option more or less."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import QdqError
 from qdq_passes.pipeline.pipeline import parse_pipeline
+from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdq_passes.select.globs import literal
-from qdq_passes.select.selectors import NONE
+from qdq_passes.select.selectors import NONE, Selector, select_nodes
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.files.read import sha256_of_file
@@ -61,10 +62,17 @@ def command_of(model: ir.Model, floats: str | os.PathLike[str], ranges: str | os
     return None
 
 
-def again(verb: Quantize, node: str, measured: Measured) -> tuple[Mend, ...]:
-    """``verb`` with ``node`` left out, and with 16 bits for what it writes: those that win, what wins most first."""
+def again(verb: Quantize, node: str, measured: Measured, *, edge: str = "") -> tuple[Mend, ...]:
+    """``verb`` with ``node`` left out, and with 16 bits for what it writes: those that win, what wins most first.
+
+    Args:
+        verb: the command.
+        node: its name.
+        measured: tells what an edit wins.
+        edge: a tensor at a boundary: also without what leaves a node float that writes or reads it; "" of none.
+    """
     found = []
-    for kind, made in _with(verb, literal(node)):
+    for kind, made in (*_with(verb, literal(node)), *_without(verb, measured.model, edge)):
         try:
             result = replace(made, output=None).run().model
             mend = measured.weighed(Mend(kind=kind, verb=made, steps=()), result)
@@ -78,3 +86,13 @@ def again(verb: Quantize, node: str, measured: Measured) -> tuple[Mend, ...]:
 def _with(verb: Quantize, text: str) -> Iterator[tuple[str, Quantize]]:
     yield "exclude", replace(verb, exclude=(*verb.exclude, text))
     yield "int16", replace(verb, int16=(*verb.int16, text))
+
+
+def _without(verb: Quantize, model: ir.Model, edge: str) -> Iterator[tuple[str, Quantize]]:
+    """``verb`` with one selector less of those that leave a node at ``edge`` float."""
+    pairs = [pair for pair in qdq_pairs(model) if edge and pair.tensor == edge]
+    ends = {pair.source.producer() for pair in pairs if pair.source is not None}
+    ends |= {use.node for pair in pairs for use in pair.output.uses()}
+    for text in verb.exclude:
+        if not ends.isdisjoint(select_nodes(model, Selector.of(text), allow_empty=True)):
+            yield "include", replace(verb, exclude=tuple(other for other in verb.exclude if other != text))

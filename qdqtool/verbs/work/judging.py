@@ -85,6 +85,12 @@ class Judge:
         return self._before.placed
 
     @property
+    def floats(self) -> frozenset[str]:
+        """Names of the operators that it does not compute on integers."""
+        nodes = self._before.nodes.items()
+        return frozenset(name for name, node in nodes if node.placement.verdict != "npu-int")
+
+    @property
     def takes_all(self) -> bool:
         """Whether it takes every operator of the model as it is."""
         return not self._before.on_cpu

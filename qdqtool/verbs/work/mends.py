@@ -68,7 +68,7 @@ class Mend:
     Args:
         kind: of an edit ``restore`` (integers quantized anew), ``set``, ``pow2`` (a scale for chips that shift), ``move`` (behind
             the Relu or Clip that reads it), ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``; of `quantize` anew
-            ``exclude`` or ``int16``.
+            ``exclude``, ``int16`` or ``include``, of what was left float.
         verb: that makes it.
         steps: the passes; none of `quantize`.
         wins_db: how much less noise the outputs have with it, dB; negative where they have more.

@@ -25,7 +25,8 @@ RIGHT = {
     "shared": {"shared", "rounding"},
     "axis": {"axis"},
     "outlier": {"outlier"},
-    "boundary": {"clipping", "rounding", "shared", "zero point"},
+    "boundary": {"boundary"},
+    "another's grid": {"clipping", "rounding", "shared", "zero point"},
     "zero point": {"zero point"},
 }
 

@@ -20,6 +20,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.plan import plan
 from qdqtool.quantization.quantizing import prepare
+from qdqtool.runtime.taps import Taps
 from tests.bench.faults.places import culprits, known, pairs_of, scaled, shuffled, with_encoding
 
 ROOT = Path(__file__).parents[3]
@@ -87,6 +88,13 @@ class Base:
     test: Data
     loud: tuple[str, ...] = ()
     loud_names: frozenset[str] = frozenset()
+
+    def seen(self, float_model: ir.Model, tensor: str) -> Array:
+        """The values of ``tensor`` in a form of the float model, on the calibration data."""
+        taps = Taps(float_model, [tensor])
+        found = [np.ravel(taps.run(feed)[tensor]) for feed in feeds_of(float_model, self.calibration)]
+        taps.session.close()
+        return np.concatenate(found)
 
     def quantized(self, float_model: ir.Model, *exclude: str) -> ir.Model:
         """``float_model`` by the preset, without the nodes called ``exclude``."""

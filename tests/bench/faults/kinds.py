@@ -23,6 +23,7 @@ from tests.bench.faults.places import (
     pairs_of,
     scaled,
     shuffled,
+    spanning,
     with_common,
     with_encoding,
     with_integers,
@@ -194,6 +195,40 @@ def wrong_boundary(base: Base, random: Random) -> Iterator[Planted]:
             yield Planted(place=place, bad=bad, culprits=culprits(good, here, *names), good=good)
 
 
+def excluded_neighbour(base: Base, random: Random) -> Iterator[Planted]:
+    """x → layer → t → Relu: a channel lies far below 0, which the Relu cuts off. The layer is left float, and the pair on t, which
+    stands for that alone, has the range of t, as it has from who looks at t alone."""
+    layers = [unit for unit in units_of(base.float_model) if unit.tail and unit.last.op_type in ("Clip", "Relu")]
+    for unit in shuffled([unit for unit in layers if len(unit.core.inputs) == 3], random):
+        t = unit.last.inputs[0]
+        assert t is not None
+        values, name = base.seen(base.float_model, t.name or ""), t.name or ""
+        channel = int(random.integers(known_array(unit.core.inputs[2]).size))
+        for times in (4.0, 16.0, 64.0):
+            float_model = copy_model(base.float_model)
+            core = next(node for node in float_model.graph if node.name == unit.core.name)
+            _lower(core, channel, times * float(np.abs(values).max()), Namer(float_model))
+            excluded = base.quantized(float_model, label(core))
+            pair = next((pair for pair in pairs_of(excluded, "activation") if pair.tensor == name), None)
+            if pair is None:
+                break
+            bad = with_encoding(excluded, pair, spanning(known(pair), base.seen(float_model, name)))
+            yield Planted(
+                place=name,
+                bad=bad,
+                culprits=culprits(excluded, pair, *map(label, unit.nodes)),
+                float_model=float_model,
+                good=base.quantized(float_model),
+            )
+
+
+def _lower(node: ir.Node, channel: int, by: float, namer: Namer) -> None:
+    value = own_initializer(node, 2, namer)
+    made = known_array(value).copy()
+    made[channel] -= np.float32(by)
+    set_constant(value, made)
+
+
 def wrong_zero_point(base: Base, random: Random) -> Iterator[Planted]:
     """The zero point is off by several steps: of an activation one end of the range is cut off, of stored integers, which stay,
     all values are shifted."""
@@ -249,11 +284,15 @@ KINDS: Mapping[str, FaultKind] = {
         bases=(("digits", "xint8"), ("detector", "a8w8"), ("external_data", "vint8")),
     ),
     "wrong-boundary": FaultKind(
-        cause="boundary", plant=wrong_boundary,
+        cause="another's grid", plant=wrong_boundary,
         bases=(("vit_block", "xint8"), ("digits", "8a8w"), ("detector", "a8w8")),
     ),
     "wrong-zero-point": FaultKind(
         cause="zero point", plant=wrong_zero_point,
         bases=(("vit_block", "u8w8"), ("digits", "8a8w"), ("mobilenet_block", "a8w8")),
+    ),
+    "excluded-neighbour": FaultKind(
+        cause="boundary", plant=excluded_neighbour,
+        bases=(("digits", "u8w8"), ("mobilenet_block", "u8w8"), ("detector", "8a8w")),
     ),
 }  # fmt: skip

@@ -11,9 +11,10 @@ import onnx_ir as ir
 from qdq_passes.graph.edit import Namer, copy_model
 from qdq_passes.graph.uses import label, readers
 from qdq_passes.npu.units.units import units_of
-from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.encoding import Encoding, encoding_of_range
 from qdq_passes.qdq.edit.pairs import requantize, write_encodings
 from qdq_passes.qdq.edit.reencode import Edit, reencode, targets
+from qdq_passes.qdq.look.grids import middle
 from qdq_passes.qdq.look.pairs import Kind, Pair
 from qdq_passes.select.selectors import ALL
 
@@ -83,6 +84,15 @@ def same_pair(model: ir.Model, pair: Pair) -> Pair:
 def scaled(encoding: Encoding, factor: float) -> Encoding:
     """``encoding`` with steps ``factor`` times as large."""
     return replace(encoding, scale=tuple(scale * factor for scale in encoding.scale))
+
+
+def spanning(encoding: Encoding, values: np.ndarray) -> Encoding:
+    """``encoding`` over the whole range of ``values``: symmetric, and of powers of two, where it is."""
+    made = encoding_of_range(
+        float(values.min()), float(values.max()), dtype=encoding.dtype, power_of_two=encoding.position is not None,
+        symmetric=encoding.zero_point[0] == middle(encoding.dtype),
+    )  # fmt: skip
+    return replace(encoding, scale=made.scale, zero_point=made.zero_point)
 
 
 def culprits(model: ir.Model, pair: Pair, *more: str) -> frozenset[str]:

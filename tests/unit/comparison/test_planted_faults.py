@@ -10,6 +10,7 @@ from qdq_passes.graph.uses import all_nodes, all_values
 
 from qdqtool.runtime.session import compute
 from tests.bench.faults.baselines import by_local_sqnr, by_onnxruntime, rank
+from tests.bench.faults.explained import verdict
 from tests.bench.faults.fault import LOUD_DB, Fault, base, sqnr
 from tests.bench.faults.kinds import KINDS
 from tests.bench.planted_faults import LEAST_DB, faults
@@ -17,12 +18,12 @@ from tests.bench.planted_faults import LEAST_DB, faults
 
 @pytest.fixture(scope="module")
 def planted() -> dict[str, Fault]:
-    """Of an activation, of scales per channel, of a function that is kept, and of a bias, by kind."""
-    return {fault.kind: fault for fault in faults([0, 6, 7, 24])}
+    """Of an activation, of scales per channel, of a function that is kept, of a bias, and of a layer left float, by kind."""
+    return {fault.kind: fault for fault in faults([0, 6, 7, 26, 10])}
 
 
 def test_they_cost(planted: dict[str, Fault]) -> None:
-    assert set(planted) == {"scale-too-large", "wrong-axis", "outlier-channel", "saturated-bias"}
+    assert set(planted) == {"scale-too-large", "wrong-axis", "outlier-channel", "saturated-bias", "excluded-neighbour"}
     for fault in planted.values():
         good, bad = (sqnr(fault.float_model, model, fault.data) for model in (fault.good, fault.bad))
         assert good - bad == pytest.approx(fault.cost_db)
@@ -50,7 +51,7 @@ def test_an_outlier_keeps_the_function(planted: dict[str, Fault]) -> None:
 
 
 def test_a_seed_gives_one_fault(planted: dict[str, Fault]) -> None:
-    [again] = faults([24])
+    [again] = faults([26])
     first = planted["saturated-bias"]
     assert (again.name, again.culprits, again.cost_db) == (first.name, first.culprits, first.cost_db)
 
@@ -70,6 +71,14 @@ def test_loud_tensors_do_no_harm() -> None:
     assert len(loud.loud) == 2
     one, other = (sqnr(each.float_model, each.good, each.test) for each in (quiet, loud))
     assert one - other < LOUD_DB
-    [fault] = faults([16], loud=2)
+    [fault] = faults([17], loud=2)
     assert fault.good is loud.good
     assert not fault.culprits & loud.loud_names
+
+
+def test_the_excluded_neighbour_is_found(planted: dict[str, Fault]) -> None:
+    """Without the pair that stands for it alone the model is as good as without the fault."""
+    fault = planted["excluded-neighbour"]
+    told = verdict(fault)
+    assert (told.place, told.cause, told.is_kept) == (1, "boundary", True)
+    assert told.won_db > fault.cost_db / 2

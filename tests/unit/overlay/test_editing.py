@@ -180,3 +180,85 @@ def test_a_script_that_another_wrote_is_left_alone(int8: Path, tmp_path: Path) -
 def test_a_folder_is_no_script(int8: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder; give the name of a file"):
         Editor(str(int8), str(tmp_path), record=str(tmp_path))
+
+
+def test_options_of_quantize_are_kept_for_it(tmp_path: Path) -> None:
+    """What is picked gives the bytes of the same options written by hand; `opt` makes the edits alone, and undoing takes both back."""
+    made, ranges, record = tmp_path / "m.onnx", tmp_path / "r.json", tmp_path / "edits.toml"
+    cli(
+        "quantize",
+        DIGITS,
+        "--preset",
+        "xint8",
+        "--data",
+        CALIB,
+        "--samples",
+        "8",
+        "--save-ranges",
+        ranges,
+        "-o",
+        made,
+        "-q",
+    )
+    found = editor(made, tmp_path, floats=DIGITS, ranges=str(ranges))
+    found.pick("exclude", Chosen(nodes=["/head/fc"]))
+    assert (found.current, found.replay) == (str(made), "")
+    assert "holds no [[pass]]" in cli("opt", made, "-p", f"@{record}", "-o", tmp_path / "no.onnx", code=2).err
+    found.edit("qdq set", {"scales": [0.03125]}, POOL)
+    found.pick("int16", Chosen(tensors=["/stem/relu_output_0"]))
+    with pytest.raises(UsageError, match="that changes nothing"):
+        found.pick("exclude", Chosen(nodes=["/head/fc"]))
+    assert read_script(record).options == {"exclude": ("/head/fc",), "int16": ("tensor:/stem/relu_output_0",)}
+    assert f" {made} --output {tmp_path / 'm_1.onnx'} " in found.edits[1].command
+    cli(*shlex.split(found.replay)[1:])
+    assert (tmp_path / "m_edited.onnx").read_bytes() == Path(found.current).read_bytes()
+    cli(*shlex.split(found.anew)[1:], "-q")
+    hand = ("--exclude", "/head/fc", "--int16", "tensor:/stem/relu_output_0")
+    cli("quantize", DIGITS, "--preset", "xint8", "--ranges", ranges, *hand, "-o", tmp_path / "hand.onnx", "-q")
+    assert (tmp_path / "m_quantized.onnx").read_bytes() == (tmp_path / "hand.onnx").read_bytes()
+    (tmp_path / "second").mkdir()
+    again = Editor(str(made), str(tmp_path / "second"), record=str(record))
+    assert again.options == found.options
+    found.undo()
+    assert "int16" not in read_script(record).options
+    found.undo()
+    found.undo()
+    assert not record.exists()
+
+
+def test_an_empty_file_is_a_script_to_be_written(int8: Path, tmp_path: Path) -> None:
+    (tmp_path / "edits.toml").touch()
+    found = editor(int8, tmp_path)
+    found.edit("qdq set", {"scales": [0.03125]}, POOL)
+    assert len(read_script(tmp_path / "edits.toml").passes) == 1
+    (tmp_path / "more.toml").touch()
+    cli(
+        "qdq",
+        "set",
+        int8,
+        "--select",
+        "tensor:logits",
+        "--scale",
+        "0.5",
+        "-o",
+        tmp_path / "o.onnx",
+        "--record",
+        tmp_path / "more.toml",
+    )
+    assert len(read_script(tmp_path / "more.toml").passes) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[quantize]\nexclude = 'a'\n", "quantize is no table of lists of selectors"),
+        ("[quantize]\nmethod = ['mse']\n", "[quantize] has no option 'method' of selectors; there is bf16, exclude"),
+        ('[[pass]]\nname = "sort"\n', "holds no [quantize]"),
+    ],
+)
+def test_picks_that_are_none(tmp_path: Path, text: str, error: str) -> None:
+    (tmp_path / "p.toml").write_text(text)
+    said = cli(
+        "quantize", DIGITS, "--picks", tmp_path / "p.toml", "--data", CALIB, "-o", tmp_path / "o.onnx", code=2
+    ).err
+    assert error in said

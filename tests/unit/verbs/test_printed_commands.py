@@ -219,3 +219,21 @@ def test_what_quantizing_anew_wins_is_told_where_the_history_tells_how_it_was_do
         cli("simplify", source, "-o", "other.onnx", "-q")
         other = ("made.onnx", "logits", "--float", "other.onnx", *given[4:], "--ranges", "ranges.json")
         assert cli("explain", *other).json["told"][0]["anew"] == []
+
+
+def test_what_left_a_neighbour_float_is_undone(tmp_path: Path) -> None:
+    """The pair between the Conv that is left float and its Relu goes with the --exclude; what that wins is what `compare` says."""
+    with quantized(tmp_path, "digits", "xint8") as (source, data, _):
+        options = ("--exclude", "/fuse/conv", "--exclude", "/head/pool", "--data", data)
+        cli("quantize", source, "--preset", "xint8", *options, "--save-ranges", "own.json", "-o", "made.onnx", "-q")
+        given = ("made.onnx", "/fuse/bn_output_0", "--float", source, "--data", data, *COUNT, "--json")
+        found = cli("explain", *given, "--ranges", "own.json").json
+        prices = {one["name"]: one.get("price", {}) for one in found["record"]["tensors"]}
+        assert list(prices["/fuse/bn_output_0"]) == ["boundary"]
+        (mend,) = [mend for mend in found["told"][0]["anew"] if mend["kind"] == "include"]
+        assert mend["command"].endswith("--exclude /head/pool")
+        undone = run(mend["command"])
+        assert "/fuse/bn_output_0" not in {
+            pair["tensor"] for pair in cli("qdq", "list", undone, "--json").json["pairs"]
+        }
+        assert won(source, "made.onnx", undone, data) == pytest.approx(mend["wins_db"], abs=0.006)

@@ -281,6 +281,13 @@ def _tail(core: ir.Node) -> tuple[ir.Node, ...]:
     return tuple(tail)
 
 
+def would_take(unit: Unit, node: ir.Node) -> bool:
+    """Whether ``node``, which reads the result of ``unit``, would be in its tail if no pair stood between."""
+    mains = [main for main in unit.nodes if main is unit.core or is_standard(main, *AVERAGE_POOLS)]
+    is_open = not is_standard(unit.last, *ACTIVATIONS) and any(is_standard(main, *_BEFORE_ACTIVATION) for main in mains)
+    return is_open and _is_activation(node)
+
+
 def _is_factor(node: ir.Node, value: ir.Value) -> bool:
     """Whether ``node`` multiplies ``value`` by one positive constant."""
     return any(node is mul and float(constant) > 0 for mul, constant, _ in scalings(value, behind_pairs=False))
