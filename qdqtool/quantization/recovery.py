@@ -20,11 +20,13 @@ from qdq_passes.core.base import Named, Pass
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.narrow_weights import NarrowWeights
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.recover.correct_bias import CorrectBias
 from qdq_passes.recover.equalize_layers import EqualizeLayers
+from qdq_passes.recover.learn_rounding import LearnRounding
 from qdq_passes.recover.look.channel_flow import CUTS_OFF
 from qdq_passes.recover.round_weights import RoundWeights
 from qdq_passes.recover.smooth_activations import SmoothActivations
@@ -32,12 +34,15 @@ from qdq_passes.recover.smooth_activations import SmoothActivations
 from qdqtool.calibrate.layer_sums import Wanted, moment_bytes, share_statistics
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.array_store import scratch_file
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, stage
 from qdqtool.presets.recovery import Recovery
+from qdqtool.quantization.learning import LayersAt
 from qdqtool.workers.cluster import InProcess, Workers
 
 #: Named input that holds what was seen of the layers' inputs.
 STATISTICS = "statistics"
+#: Named input that gives what each layer reads, and is to give, while rounding is learned.
+LAYERS = "layers"
 #: Moments of more bytes than these lie in a file while the weights are rounded.
 IN_MEMORY = 1 << 29
 
@@ -57,19 +62,23 @@ def recovering(recovery: Recovery) -> Pipeline:
 
 def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
     """``materialise`` with the passes on weights and biases behind its pairs; integers are folded last."""
-    if not (recovery.round_weights or recovery.correct_bias):
+    if not (recovery.round_weights or recovery.learn_rounding or recovery.correct_bias):
         return materialise
     folds = any(isinstance(p, FoldWeightQdq) for p in materialise.passes)
     stored = any(isinstance(p, InsertQdq) and p.weights == "dq" for p in materialise.passes)
     passes = [p for p in materialise.passes if not isinstance(p, FoldWeightQdq)]
-    if recovery.round_weights:
+    rounds = bool(recovery.round_weights or recovery.learn_rounding)
+    if rounds:
         passes = [replace(p, weights="qdq") if isinstance(p, InsertQdq) else p for p in passes]
         narrow = any((isinstance(p, InsertQdq) and p.narrow) or isinstance(p, NarrowWeights) for p in passes)
-        centred = bool(recovery.correct_bias)
-        passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
-    if recovery.correct_bias:
+        if recovery.learn_rounding:
+            passes.append(LearnRounding(layers=Named(LAYERS), narrow=narrow, made=_made(materialise)))
+        else:
+            centred = bool(recovery.correct_bias)
+            passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
+    if recovery.correct_bias and not recovery.learn_rounding:
         passes.append(CorrectBias(statistics=Named(STATISTICS), made=_made(materialise)))
-    if folds or (stored and recovery.round_weights):
+    if folds or (stored and rounds):
         passes.append(FoldWeightQdq())
     return Pipeline(tuple(passes))
 
@@ -99,6 +108,7 @@ class Recovering:
     def __post_init__(self) -> None:
         self._scratch: AbstractContextManager[str] = nullcontext("")
         self.statistics: Statistics | None = None
+        self._learned: tuple[ir.Model, ir.Model, Feeds] | None = None
 
     def __enter__(self) -> Recovering:
         return self
@@ -134,6 +144,10 @@ class Recovering:
             rounds = any(isinstance(p, RoundWeights) for p in materialise.passes)
             wanted: list[Wanted] = ["means", "moments"] if rounds else ["means"]
             self._collect(model, feeds, wanted, "collecting moments", workers)
+        if LAYERS in materialise.needs():
+            if feeds is None:
+                raise UsageError("no data to learn rounding from", hint="give --data")
+            self._learned = model, copy_model(model), feeds
         if self.file is not None and self.statistics is not None:
             self.statistics.write(self.file)
         return done
@@ -149,10 +163,14 @@ class Recovering:
 
     def inputs(self, pipeline: Pipeline) -> dict[str, Any]:
         """What ``pipeline`` reads by name."""
-        if STATISTICS not in pipeline.needs():
-            return {}
-        assert self.statistics is not None
-        return {STATISTICS: self.statistics.layers}
+        found: dict[str, Any] = {}
+        if STATISTICS in pipeline.needs():
+            assert self.statistics is not None
+            found[STATISTICS] = self.statistics.layers
+        if LAYERS in pipeline.needs():
+            assert self._learned is not None
+            found[LAYERS] = LayersAt(*self._learned, progress=stage(self.progress, "learning rounding"))
+        return found
 
     def _collect(
         self, model: ir.Model, feeds: Feeds | None, wanted: list[Wanted], stage: str, workers: Workers | None
