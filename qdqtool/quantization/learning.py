@@ -20,6 +20,8 @@ from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers
 from qdq_passes.recover.look.layer_end import LayerEnd, layer_end
 from qdq_passes.recover.look.learning import LayerSamples
 
+from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.progress import Progress
 from qdqtool.runtime.stepwise import Stepwise
 
@@ -44,6 +46,11 @@ class LayersAt:
         memory: bytes of the values that are held between two pieces, at least those of one sample.
         progress: called after each layer.
 
+    Attributes:
+        samples: number of feeds that are used, once a layer was asked for.
+        data_sha256: their fingerprint.
+        model_sha256: that of the reference.
+
     """
 
     def __init__(
@@ -57,7 +64,8 @@ class LayersAt:
         progress: Progress | None = None,
     ) -> None:
         self._model, self._reference, self._progress = model, reference, progress
-        self._feeds, self._samples, self._memory, self._done = feeds, samples, memory, 0
+        self._feeds, self._most, self._memory, self._done, self._count = feeds, samples, memory, 0, 0
+        self.samples, self.data_sha256, self.model_sha256 = 0, EMPTY, model_sha256(reference)
         self._runs: tuple[Stepwise, Stepwise] | None = None
 
     def get(self, name: str) -> LayerSamples | None:
@@ -76,24 +84,28 @@ class LayersAt:
         ideal = self._runs[1].take([value])
         self._done += 1
         if self._progress is not None:
-            self._progress(self._done, None)
+            self._progress(self._done, self._count)
         if read not in seen or value not in ideal or (other is not None and other not in seen):
             return None
         return _samples(layer.form, seen[read], ideal[value], None if other is None else seen[other], end)
 
     def _begun(self) -> tuple[Stepwise, Stepwise]:
         """Both models before their first piece, on as many samples as there is memory for: one is run to see what it takes."""
-        feeds = list(itertools.islice(self._feeds, self._samples))
-        if not feeds:
+        feeds = iter(self._feeds)
+        first = list(itertools.islice(feeds, 1))
+        if not first:
             raise UsageError("there is no sample to learn from, or the data can be read only once", hint="give a file")
         layers = [layer for layer in weighted_layers(self._model) if layer.pair is not None]
         wanted = [self._end(layer)[0] for layer in layers]
-        once, peak = (Stepwise(self._model, feeds[:1]), Stepwise(self._reference, feeds[:1], wanted)), 1
+        once, peak = (Stepwise(self._model, first), Stepwise(self._reference, first, wanted)), 1
         for layer, value in zip(layers, wanted, strict=True):
             once[0].take([layer.data_value.name or ""])
             once[1].take([value])
             peak = max(peak, once[0].nbytes + once[1].nbytes)
-        used = feeds[: max(1, self._memory // peak)]
+        used = [*first, *itertools.islice(feeds, max(1, min(self._most, self._memory // peak)) - 1)]
+        self.samples, self._count = len(used), len(layers)
+        for feed in used:
+            self.data_sha256 = add_feed(self.data_sha256, feed)
         return Stepwise(self._model, used), Stepwise(self._reference, used, wanted)
 
     def _end(self, layer: WeightedLayer) -> tuple[str, str | None, LayerEnd]:
@@ -127,13 +139,13 @@ def _samples(
     passed = held = 0
     for index in order:
         x = np.concatenate(list(columns(form, inputs[index])), axis=1)
-        z = outputs(form, wanted[index])
-        o = None if added is None else outputs(form, np.broadcast_to(added[index], wanted[index].shape))
+        z = outputs(form, wanted[index]).astype(x.dtype, copy=False)
+        o = None if added is None else outputs(form, np.broadcast_to(added[index], wanted[index].shape)).astype(x.dtype)
         if z.shape[1] != x.shape[1]:
             return None
         picked = slice(-passed % step, None, step)
         passed += x.shape[1]
-        x = x[:, picked] * np.float32(form.factor)
+        x = x[:, picked] * x.dtype.type(form.factor)
         held += x.shape[1] if index % HELD == HELD - 1 else 0
         parts.append((x, z[:, picked], None if o is None else o[:, picked]))
     return LayerSamples(

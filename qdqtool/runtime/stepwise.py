@@ -1,7 +1,7 @@
 """A model run piece by piece on all samples at once: to some values, and on from there when what lies behind has changed.
 
-What a piece leaves that later nodes read is kept, for each sample; what nobody reads any more is let go of. A node runs once, when
-it is needed."""
+What a piece leaves that later nodes read is kept, for each sample; what nobody reads any more is let go of. A node runs once,
+when it is needed."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Stepwise:
         return sum(array.nbytes for arrays in self._values.values() for array in arrays)
 
     def take(self, names: Sequence[str]) -> dict[str, list[Array]]:
-        """The values called ``names``, one array a sample each; what is pinned is let go of with the next call.
+        """The values called ``names``, one array a sample each; one that was held for this is let go of with the next call.
 
-        A name that the model does not have, or that was not pinned in time, is left out.
+        A name that the model does not have, or that is gone, is left out.
         """
         made = {value.name: value for node in self._model.graph for value in node.outputs}
         asked = [made[name] for name in names if name in made and name not in self._values]

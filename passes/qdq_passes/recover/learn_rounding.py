@@ -16,6 +16,7 @@ from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.uses import constant_array, float_of, only_reader, readers
 from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.encoding import is_integer_type
+from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.biases import values_of
 from qdq_passes.qdq.edit.pairs import write_constant
@@ -28,18 +29,40 @@ from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 
 class Layers(Protocol):
-    """What gives the samples of a layer, in the model as it stands when it is asked."""
+    """What is known of a layer, in the model as it stands when it is asked."""
 
-    def get(self, name: str, /) -> LayerSamples | None:
-        """Of the layer whose node is called ``name``; None where they are not known."""
+    def get(self, name: str, /) -> LayerSamples | LayerStatistics | None:
+        """Of the layer whose node is called ``name``: samples to learn from, or what was learned; None for neither."""
 
 
 @dataclass(frozen=True)
 class LearnRounding(Pass):
-    """..."""
+    """Round weights, and choose biases, so that each layer gives what it gives in the float model, from the inputs that the
+    quantized layers before it feed it.
+
+    A regression of what is wanted on what comes in says which real weight is best, integers are rounded for the least error about
+    it, and what a Relu, a Clip or the grid behind cuts off does not count (`qdq_passes.recover.look.learning` has the mathematics).
+    Where a residual Add ends a block, its sum is what is wanted. So a layer also makes up for what those before it, and the grids
+    of activations, have lost. Integers and bias that leave a larger error than rounding to the nearest are not taken.
+
+    Graph: ``w → QuantizeLinear → DequantizeLinear → Conv``: unchanged; w holds numbers of the pair's grid, which
+    QuantizeLinear turns into exactly the integers that were chosen (so does fold-weight-qdq); biases get new data, or are made.
+    Requires: pairs on float weights, inserted with ``weights=qdq``; samples, or statistics that say what was learned.
+    Keeps: the graph, encodings, names; weights move by steps of their grid.
+    Skips: weights of which only integers are left; that several layers or something else reads, or that are batched; storage types
+    that are no integers; layers that the samples do not have.
+
+    Args:
+        statistics: samples of each layer by its name, or what was learned before; normally ``@statistics``.
+        select: the layers.
+        rounds: regressions, each on what the one before it leaves.
+        sweeps: how often every column is tried again once all are rounded.
+        narrow: integers around zero point 0 leave out the most negative one: int8 stays within ±127.
+        made: what a bias is that was not there: ``int32`` at s_x·s_w, ``int8`` with a scale of its own, ``float``, or ``none``.
+    """
 
     keeps: ClassVar[Keeps] = Keeps("changes", why="weights are rounded otherwise than to the nearest, biases follow")
-    layers: Named | Layers
+    statistics: Named | Layers
     select: Selector = ALL
     rounds: int = 4
     sweeps: int = 1
@@ -60,48 +83,70 @@ class LearnRounding(Pass):
             if reason:
                 yield skip(layer.node, reason)
                 continue
-            assert not isinstance(self.layers, Named)
-            samples = self.layers.get(layer.name)
-            reason = f"what {layer.name} reads and gives is not known" if samples is None else _unfit(layer, samples)
-            if samples is None or reason:
+            assert not isinstance(self.statistics, Named)
+            known = self.statistics.get(layer.name)
+            reason = _unfit(layer, known)
+            if reason:
                 yield skip(layer.node, reason)
             else:
-                yield from self._learn(model, layer, samples, namer)
+                yield from self._rounded(model, layer, known, namer)
 
-    def _learn(self, model: ir.Model, layer: WeightedLayer, samples: LayerSamples, namer: Namer) -> Iterator[Change]:
+    def _rounded(
+        self, model: ir.Model, layer: WeightedLayer, known: LayerSamples | LayerStatistics | None, namer: Namer
+    ) -> Iterator[Change]:
         weight, pair = layer.float_weight, layer.pair
         assert weight is not None
         assert pair is not None
         encoding = pair.encoding
         assert encoding is not None
-        form, nearest = layer.form, quantize(weight, encoding)
-        bias = _bias_of(layer, self.made)
-        start = Start(
-            rows=form.rows(weight),
-            nearest=form.rows(nearest.astype(np.float64)),
-            bias=bias.values,
-            grid=grid_of(layer, weight, encoding, narrow=self.narrow),
-            stored=bias.stored if bias.is_free else None,
-        )
-        found = learn(start, samples, rounds=self.rounds, sweeps=self.sweeps)
-        chosen = form.weight(found.integers).astype(np.int64).astype(nearest.dtype)
+        form, nearest, bias = layer.form, quantize(weight, encoding), _bias_of(layer, self.made)
+        if isinstance(known, LayerStatistics):
+            assert known.integers is not None
+            assert known.bias is not None
+            integers, new, why = known.integers, known.bias, "as it was learned"
+        else:
+            assert known is not None
+            start = Start(
+                rows=form.rows(weight),
+                nearest=form.rows(nearest.astype(np.float64)),
+                bias=bias.values,
+                grid=grid_of(layer, weight, encoding, narrow=self.narrow),
+                stored=bias.stored if bias.is_free else None,
+            )
+            found = learn(start, known, rounds=self.rounds, sweeps=self.sweeps)
+            integers, new, why = found.integers, found.bias, f"{_gain(found)} error of {layer.name}"
+        chosen = form.weight(integers).astype(np.int64).astype(nearest.dtype)
         values = dequantize(chosen, encoding, weight.dtype)
+        count = int(np.count_nonzero(chosen != nearest))
+        is_shifted = not np.array_equal(new, bias.values) and not np.array_equal(new, bias.exact)
         if not np.array_equal(quantize(values, encoding), chosen):
             yield skip(layer.node, f"{weight.dtype} does not hold the numbers of its grid")
-            return
-        count, is_shifted = int(np.count_nonzero(chosen != nearest)), not np.array_equal(found.bias, bias.values)
-        if not count and not is_shifted:
+        elif not count and not is_shifted:
             yield skip(layer.node, "rounding to the nearest is the best that was found")
-            return
-        why = f"{_gain(found)} error of {layer.name}"
-        if count:
+        else:
             stored = layer.stored
             data: Array | ir.TensorProtocol = values if stored.dtype is None else ir.tensor(values, dtype=stored.dtype)
             write_constant(stored, data, readers(stored), namer)
             yield Change("edit", stored.name or "", f"{count} of {weight.size} numbers rounded otherwise: {why}")
-        if is_shifted:
-            flat = (found.bias - bias.exact).reshape(-1) / bias.factor
-            yield shift_bias(model, layer, flat, self.made, namer, because=f"with the weights of {layer.name}")
+            if is_shifted:
+                shift = (new - bias.exact).reshape(-1) / bias.factor
+                yield shift_bias(model, layer, shift, self.made, namer, because=f"with the weight of {layer.name}")
+
+
+def learned_of(model: ir.Model) -> dict[str, LayerStatistics]:
+    """The integers and the bias that each layer of ``model`` has, by its name: behind this pass, all it takes to do the same
+    without samples."""
+    found = {}
+    layers = [layer for layer in weighted_layers(model) if layer.pair is not None]
+    for layer in layers:
+        same = [other for other in layers if other.stored is layer.stored]
+        weight, encoding = layer.float_weight, layer.pair.encoding if layer.pair is not None else None
+        if why_not_rounded(layer.stored, same) or _why_not(layer, len(same)) or weight is None or encoding is None:
+            continue
+        integers = layer.form.rows(quantize(weight, encoding))
+        small = integers.astype(np.int8) if encoding.dtype.bitwidth < 8 else integers
+        found[layer.name] = LayerStatistics(integers=np.ascontiguousarray(small), bias=_bias_of(layer, "none").exact)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,12 +209,19 @@ def _why_not(layer: WeightedLayer, count: int) -> str:
     return ""
 
 
-def _unfit(layer: WeightedLayer, samples: LayerSamples) -> str:
+def _unfit(layer: WeightedLayer, known: LayerSamples | LayerStatistics | None) -> str:
+    """Why ``known`` does not do for ``layer``; nothing if it does."""
     groups, outputs, width = layer.form.sizes
-    x, z = samples.inputs.shape, samples.wanted.shape
-    if x[::2] != (groups, width) or z != (groups, x[1], outputs):
-        return f"the samples of {layer.name} are {list(x)} and {list(z)}, not [{groups}, n, {width}] and [{groups}, n, {outputs}]"
-    return "" if x[1] else f"there are no samples of {layer.name}"
+    if isinstance(known, LayerStatistics) and known.integers is not None and known.bias is not None:
+        fits = known.integers.shape == (groups, outputs, width) and known.bias.shape == (groups, outputs)
+        shown = f"{list(known.integers.shape)}, not {[groups, outputs, width]}"
+        return "" if fits else f"what was learned of {layer.name} is of integers {shown}"
+    if not isinstance(known, LayerSamples) or not known.inputs.shape[1]:
+        return f"there are no samples of {layer.name}"
+    x, z = known.inputs.shape, known.wanted.shape
+    if x[::2] == (groups, width) and z == (groups, x[1], outputs):
+        return ""
+    return f"the samples of {layer.name} are {list(x)} and {list(z)}, not {[groups, x[1], width]} and {[groups, x[1], outputs]}"
 
 
 def _gain(found: Learned) -> str:
