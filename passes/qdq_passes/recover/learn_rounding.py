@@ -40,17 +40,17 @@ class LearnRounding(Pass):
     """Round weights, and choose biases, so that each layer gives what it gives in the float model, from the inputs that the
     quantized layers before it feed it.
 
-    A regression of what is wanted on what comes in says which real weight is best, integers are rounded for the least error about
-    it, and what a Relu, a Clip or the grid behind cuts off does not count (`qdq_passes.recover.look.learning` has the mathematics).
-    Where a residual Add ends a block, its sum is what is wanted. So a layer also makes up for what those before it, and the grids
-    of activations, have lost. Integers and bias that leave a larger error than rounding to the nearest are not taken.
+    A regression of what is wanted on what comes in says which real weight is best, integers are rounded for the least error
+    about it, and what a Relu, a Clip or the grid behind cuts off does not count (`qdq_passes.recover.look.learning`). Where a
+    residual Add ends a block, its sum is what is wanted. So a layer also makes up for what those before it, and the grids of
+    activations, have lost. Integers and bias that leave a larger error than rounding to the nearest are not taken.
 
     Graph: ``w → QuantizeLinear → DequantizeLinear → Conv``: unchanged; w holds numbers of the pair's grid, which
     QuantizeLinear turns into exactly the integers that were chosen (so does fold-weight-qdq); biases get new data, or are made.
     Requires: pairs on float weights, inserted with ``weights=qdq``; samples, or statistics that say what was learned.
     Keeps: the graph, encodings, names; weights move by steps of their grid.
-    Skips: weights of which only integers are left; that several layers or something else reads, or that are batched; storage types
-    that are no integers; layers that the samples do not have.
+    Skips: weights of which only integers are left, that several layers or something else reads, vectors and batches; storage
+    types that are no integers; layers that the samples do not have.
 
     Args:
         statistics: samples of each layer by its name, or what was learned before; normally ``@statistics``.
@@ -205,7 +205,7 @@ def _why_not(layer: WeightedLayer, count: int) -> str:
     if count > 1:
         return "several layers share its weight"
     if layer.form.kind == "product" and len(layer.form.shape) != 2:
-        return "its weight is batched"
+        return "its weight is a vector, or batched"
     return ""
 
 
