@@ -4,6 +4,7 @@
 equalize = "keep"           # equalize-layers; or bounds, relu: what becomes of a Clip between two layers
 smooth = 0.5                # smooth-activations with that alpha
 round_weights = true        # round-weights
+learn_rounding = true       # learn-rounding, in the place of round-weights and correct-bias
 correct_bias = true         # correct-bias"""
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from qdqtool.options import ACCURACY, option
 Clips = Literal["keep", "bounds", "relu"]
 #: Alpha of smoothing: False for none, None where nothing is said.
 Alpha = float | Literal[False] | None
-KEYS = ("equalize", "smooth", "round_weights", "correct_bias")
+KEYS = ("equalize", "smooth", "round_weights", "learn_rounding", "correct_bias")
 
 
 def _clips(word: str) -> str | bool:
@@ -62,6 +63,10 @@ class Recovery:
     round_weights: bool | None = option(
         None, "Round weights so that their errors compensate each other on --data, not each to the nearest."
     )
+    learn_rounding: bool | None = option(
+        None, "Learn weights and biases layer by layer on --data, from what the quantized layers before give; does what "
+        "--round-weights and --correct-bias do, too.",
+    )  # fmt: skip
     correct_bias: bool | None = option(
         None, "Give biases what rounding the weights takes from the mean of each output."
     )
@@ -87,8 +92,11 @@ class Recovery:
             done.append("equalized layers")
         if self.smooths:
             done.append(f"smoothed activations (alpha {self.smooth:g})")
-        done += ["error-compensating rounding of weights"] if self.round_weights else []
-        done += ["corrected biases"] if self.correct_bias else []
+        if self.learn_rounding:
+            done.append("learned rounding of weights and biases")
+        else:
+            done += ["error-compensating rounding of weights"] if self.round_weights else []
+            done += ["corrected biases"] if self.correct_bias else []
         return [("accuracy recovery", ", ".join(done))] if done else []
 
 
@@ -109,7 +117,7 @@ def recovery_of(table: TomlTable) -> Recovery:
             value is False or (isinstance(value, int | float) and value is not True and 0 <= value <= 1)
         ):
             raise table.error(f"'smooth' cannot be {value!r}", hint="write a number between 0 and 1, or false")
-        if key in ("round_weights", "correct_bias") and not isinstance(value, bool):
+        if key in ("round_weights", "learn_rounding", "correct_bias") and not isinstance(value, bool):
             raise table.error(f"{key!r} cannot be {value!r}", hint="write true or false")
         found[key] = (
             float(value) if key == "smooth" and value is not False and isinstance(value, int | float) else value

@@ -166,7 +166,7 @@ def quantize_model(
     excluded = _excluded(model, plan, demands, prepared.passes)
     constants = constants_of(model)
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
-    materialised = plan.materialise.run(model, inputs=inputs, hooks=hooks)
+    materialised = plan.materialise.run(model, inputs=inputs, hooks=(*hooks, recovering))
     passes = (*prepared.passes, *recovered, *observed.passes, *materialised.passes)
     return Quantization(
         model=model,

@@ -1,39 +1,44 @@
 """Recovery of accuracy in a quantization: where its passes stand in the plan, and the statistics that they read.
 
     prepare → equalize-layers, smooth-activations → calibration → annotate, insert, refine → round-weights, correct-bias
+                                                                                           (or learn-rounding)
 
 The first two change the float model, not its function: what is calibrated is the model behind them. Rounding wants the float
 weights, so pairs are inserted on them, and folded into integers last where those are wanted. ``@statistics`` has the
 magnitudes of the prepared model, and means and moments of the equalized and smoothed one; `qdqtool.calibrate.layer_sums`
-collects both."""
+collects both. What learn-rounding reads depends on the integers of the layers before: `qdqtool.quantization.learning` runs the
+model as it goes; the integers that were learned are noted in the statistics, so that a replay takes them from there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import onnx_ir as ir
-from qdq_passes.core.base import Named, Pass
+from qdq_passes.core.base import Change, Named, Pass
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.narrow_weights import NarrowWeights
 from qdq_passes.errors import UsageError
+from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.recover.correct_bias import CorrectBias
 from qdq_passes.recover.equalize_layers import EqualizeLayers
+from qdq_passes.recover.learn_rounding import LearnRounding, learned_of
 from qdq_passes.recover.look.channel_flow import CUTS_OFF
 from qdq_passes.recover.round_weights import RoundWeights
 from qdq_passes.recover.smooth_activations import SmoothActivations
 
 from qdqtool.calibrate.layer_sums import Wanted, moment_bytes, share_statistics
-from qdqtool.calibrate.statistics import Statistics
+from qdqtool.calibrate.statistics import Statistics, known_of_both
 from qdqtool.io.feeds.array_store import scratch_file
-from qdqtool.io.files.progress import StageProgress, Warn
+from qdqtool.io.files.progress import StageProgress, Warn, stage
 from qdqtool.presets.recovery import Recovery
+from qdqtool.quantization.learning import LayersAt
 from qdqtool.workers.cluster import InProcess, Workers
 
 #: Named input that holds what was seen of the layers' inputs.
@@ -57,19 +62,23 @@ def recovering(recovery: Recovery) -> Pipeline:
 
 def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
     """``materialise`` with the passes on weights and biases behind its pairs; integers are folded last."""
-    if not (recovery.round_weights or recovery.correct_bias):
+    if not (recovery.round_weights or recovery.learn_rounding or recovery.correct_bias):
         return materialise
     folds = any(isinstance(p, FoldWeightQdq) for p in materialise.passes)
     stored = any(isinstance(p, InsertQdq) and p.weights == "dq" for p in materialise.passes)
     passes = [p for p in materialise.passes if not isinstance(p, FoldWeightQdq)]
-    if recovery.round_weights:
+    rounds = bool(recovery.round_weights or recovery.learn_rounding)
+    if rounds:
         passes = [replace(p, weights="qdq") if isinstance(p, InsertQdq) else p for p in passes]
         narrow = any((isinstance(p, InsertQdq) and p.narrow) or isinstance(p, NarrowWeights) for p in passes)
-        centred = bool(recovery.correct_bias)
-        passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
-    if recovery.correct_bias:
+        if recovery.learn_rounding:
+            passes.append(LearnRounding(statistics=Named(STATISTICS), narrow=narrow, made=_made(materialise)))
+        else:
+            centred = bool(recovery.correct_bias)
+            passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
+    if recovery.correct_bias and not recovery.learn_rounding:
         passes.append(CorrectBias(statistics=Named(STATISTICS), made=_made(materialise)))
-    if folds or (stored and recovery.round_weights):
+    if folds or (stored and rounds):
         passes.append(FoldWeightQdq())
     return Pipeline(tuple(passes))
 
@@ -99,6 +108,7 @@ class Recovering:
     def __post_init__(self) -> None:
         self._scratch: AbstractContextManager[str] = nullcontext("")
         self.statistics: Statistics | None = None
+        self._layers: LayersAt | None = None
 
     def __enter__(self) -> Recovering:
         return self
@@ -130,12 +140,17 @@ class Recovering:
             self._collect(model, feeds, ["magnitudes"], "measuring channels", workers)
         done = recover.run(model, inputs=self.inputs(recover), hooks=hooks).passes if recover.passes else ()
         self._tell(recover, done)
+        if any(isinstance(p, LearnRounding) for p in materialise.passes) and not self._is_learned:
+            if feeds is None:
+                raise UsageError("no data to learn rounding from", hint="give --data, or --statistics of such a run")
+            told = stage(self.progress, "learning rounding")
+            self._layers = LayersAt(model, copy_model(model), feeds, progress=told)
+            return done  # the statistics are complete once it has learned
         if needed[1] and self.given is None:
             rounds = any(isinstance(p, RoundWeights) for p in materialise.passes)
             wanted: list[Wanted] = ["means", "moments"] if rounds else ["means"]
             self._collect(model, feeds, wanted, "collecting moments", workers)
-        if self.file is not None and self.statistics is not None:
-            self.statistics.write(self.file)
+        self._write()
         return done
 
     def _tell(self, recover: Pipeline, done: Iterable[PassReport]) -> None:
@@ -151,8 +166,38 @@ class Recovering:
         """What ``pipeline`` reads by name."""
         if STATISTICS not in pipeline.needs():
             return {}
+        if self._layers is not None and any(isinstance(p, LearnRounding) for p in pipeline.passes):
+            return {STATISTICS: self._layers}
         assert self.statistics is not None
         return {STATISTICS: self.statistics.layers}
+
+    @property
+    def _is_learned(self) -> bool:
+        """Whether the statistics that are given say what was learned."""
+        return self.given is not None and any(one.integers is not None for one in self.given.layers.values())
+
+    def before(self, pass_: Pass, model: ir.Model) -> None:
+        """A hook of the pipeline behind calibration."""
+
+    def on_error(self, pass_: Pass, model: ir.Model, error: Exception) -> None:
+        """A hook of the pipeline behind calibration."""
+
+    def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
+        """Take what `LearnRounding` found into the statistics, so that a replay needs no data."""
+        if self._layers is None or not isinstance(pass_, LearnRounding):
+            return
+        seen, known = self._layers, {} if self.statistics is None else self.statistics.layers
+        layers = dict(known.items()) | {
+            name: known_of_both(known.get(name), one) for name, one in learned_of(model).items()
+        }
+        self.statistics = Statistics.of(
+            layers, samples=seen.samples, model_sha256=seen.model_sha256, data_sha256=seen.data_sha256
+        )
+        self._write()
+
+    def _write(self) -> None:
+        if self.file is not None and self.statistics is not None:
+            self.statistics.write(self.file)
 
     def _collect(
         self, model: ir.Model, feeds: Feeds | None, wanted: list[Wanted], stage: str, workers: Workers | None

@@ -6,6 +6,7 @@
 # SAMPLE: {"x": [1, 2]}                 one sample of @data, the float inputs by name (JSON); @ranges is not bound then
 # FLOATS: w [[1.5, 2]]                   bound to @float: float values of a tensor
 # STATISTICS: conv {"absmax": [1, 2]}    bound to @statistics: what was seen of the input of one layer (JSON of its arrays)
+# LEARN: conv {"inputs": [[[1]]], "wanted": [[[2]]]}    likewise: samples of a layer, what it reads and what it is to give
 # TARGET: takes=Conv policy=region        bound to @target: see tests/golden/fake_target.py
 # SCOPE: conv=model.layers.0              module path of a node, as an exporter's metadata would give it
 # NUMERICS: none, because …               onnxruntime does not run this model, or the numbers are not compared
@@ -41,6 +42,7 @@ from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import Report, run_pipeline
+from qdq_passes.recover.look.learning import LayerSamples
 
 from qdqtool.io.models.load import model_of
 from qdqtool.quantization.calibrating import Calibrator
@@ -89,11 +91,15 @@ class Golden:
         for line in self.directives("ENCODING"):
             name, _, data = line.partition(" ")
             ranges[name] = Encoding.from_json(json.loads(data))
-        statistics = {}
+        statistics: dict[str, LayerStatistics | LayerSamples] = {}
         for line in self.directives("STATISTICS"):
             name, _, data = line.partition(" ")
             arrays = {field: np.array(values, np.float64) for field, values in json.loads(data).items()}
             statistics[name] = LayerStatistics(count=1, **arrays)  # type: ignore[arg-type]
+        for line in self.directives("LEARN"):
+            name, _, data = line.partition(" ")
+            given = {field: np.array(values, np.float64) for field, values in json.loads(data).items()}
+            statistics[name] = LayerSamples(**given)  # type: ignore[arg-type]
         samples = [json.loads(line) for line in self.directives("SAMPLE")]
         data = [{name: np.array(values, np.float32) for name, values in sample.items()} for sample in samples]
         floats = {name: ir.tensor(np.array(json.loads(data), np.float32)) for name, _, data in

@@ -179,6 +179,15 @@ def columns(form: LayerForm, data: Array, *, strip: int = STRIP) -> Iterator[Arr
         yield from _patches(form, spread, begins, ends, (1,) * len(form.kernel), strip, backwards=True)
 
 
+def outputs(form: LayerForm, data: Array) -> Array:
+    """What the layer writes, ``data``, as [G, n, R]: one row for each vector of `columns`, in their order."""
+    groups, rows, _ = form.sizes
+    if form.kind == "product":
+        return np.ascontiguousarray((np.swapaxes(data, -1, -2) if form.is_first else data).reshape(groups, -1, rows))
+    split = data.reshape(data.shape[0], groups, rows, -1)
+    return np.ascontiguousarray(split.transpose(1, 0, 3, 2).reshape(groups, -1, rows))
+
+
 def magnitudes(form: LayerForm, data: Array) -> npt.NDArray[np.float64]:
     """Largest |x| of each input channel of ``data``."""
     axis = form.data_axis(data.ndim)

@@ -25,6 +25,8 @@ class LayerStatistics:
         mean: [G, K] float64, E[x].
         response: [G, R] float64, W·E[x] of the float weight.
         moment: [G, K, K] float32, E[x·xᵀ].
+        integers: [G, R, K], those of the weight that were learned.
+        bias: [G, R] float64, the bias that goes with them.
     """
 
     count: int = 0
@@ -32,6 +34,8 @@ class LayerStatistics:
     mean: Reals | None = None
     response: Reals | None = None
     moment: npt.NDArray[np.float32] | None = None
+    integers: Array | None = None
+    bias: Reals | None = None
 
     def arrays(self) -> dict[str, Array]:
         """The fields that are known, by name."""

@@ -72,7 +72,7 @@ class RoundWeights(Pass):
         for stored, layers in groups.items():
             if not any(layer.node in wanted for layer in layers):
                 continue
-            reason = _why_not(stored, layers) or self._unseen(layers)
+            reason = why_not_rounded(stored, layers) or self._unseen(layers)
             yield skip(layers[0].node, reason) if reason else self._round(stored, layers, namer)
 
     def _unseen(self, layers: Sequence[WeightedLayer]) -> str:
@@ -143,7 +143,7 @@ def grid_of(layer: WeightedLayer, weight: Array, encoding: Encoding, *, narrow: 
     )
 
 
-def _why_not(stored: ir.Value, layers: Sequence[WeightedLayer]) -> str:
+def why_not_rounded(stored: ir.Value, layers: Sequence[WeightedLayer]) -> str:
     """Why the weight ``stored`` of ``layers`` cannot be rounded; nothing if it can."""
     weight, pair = layers[0].float_weight, layers[0].pair
     encoding = pair.encoding if pair is not None else None

@@ -22,6 +22,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics, merged
 from qdq_passes.pipeline.pipeline import Hook
 from qdq_passes.qdq.look.weighted_layers import weighted_layers
+from qdq_passes.recover.learn_rounding import LearnRounding
 from qdq_passes.recover.round_weights import RoundWeights
 
 from qdqtool.calibrate.layer_sums import Wanted, collect_statistics
@@ -245,6 +246,12 @@ def recover_folder(
     """
     hooks = list(hooks)
     found = recovering.given
+    if any(isinstance(p, LearnRounding) for p in plan.materialise.passes):
+        raise UsageError(
+            "rounding is learned from one model, not from a folder of graphs",
+            where=os.fspath(folder),
+            hint="--round-weights sums up what all graphs feed a layer; or --no-learn-rounding",
+        )
     if found is None and STATISTICS in plan.recover.needs():
         found = _collected(folder, prepared, ["magnitudes"], "measuring channels", texts, progress)
     for model in prepared.values():

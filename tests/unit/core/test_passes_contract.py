@@ -168,7 +168,9 @@ def test_nodes_out_of_order(name: str) -> None:
         "assign-targets": "{target=@target}", "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
     }  # fmt: skip
     options["requantize-constants"] = "{floats=@float}"
-    options |= dict.fromkeys(("correct-bias", "round-weights", "smooth-activations"), "{statistics=@statistics}")
+    options |= dict.fromkeys(
+        ("correct-bias", "learn-rounding", "round-weights", "smooth-activations"), "{statistics=@statistics}"
+    )
     options |= {each: "{target=@target}" for each in PASSES.names() if each.startswith("lower-")}
     ranges = {
         "ranges": {value: Observed(-1, 1) for value in (*"xty", "past_key", "past_value")},
