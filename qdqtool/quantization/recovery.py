@@ -83,6 +83,11 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
     return Pipeline(tuple(passes))
 
 
+def learns(pipeline: Pipeline) -> bool:
+    """Whether rounding is learned."""
+    return any(isinstance(p, LearnRounding) for p in pipeline.passes)
+
+
 def _made(materialise: Pipeline) -> Literal["float", "int32", "int8", "none"]:
     """What a bias becomes that was not there: what the preset makes of others."""
     kind = next((p.bias for p in materialise.passes if isinstance(p, AnnotateEncodings)), "none")
@@ -140,7 +145,7 @@ class Recovering:
             self._collect(model, feeds, ["magnitudes"], "measuring channels", workers)
         done = recover.run(model, inputs=self.inputs(recover), hooks=hooks).passes if recover.passes else ()
         self._tell(recover, done)
-        if any(isinstance(p, LearnRounding) for p in materialise.passes) and not self._is_learned:
+        if learns(materialise) and not self.is_learned:
             if feeds is None:
                 raise UsageError("no data to learn rounding from", hint="give --data, or --statistics of such a run")
             told = stage(self.progress, "learning rounding")
@@ -166,13 +171,13 @@ class Recovering:
         """What ``pipeline`` reads by name."""
         if STATISTICS not in pipeline.needs():
             return {}
-        if self._layers is not None and any(isinstance(p, LearnRounding) for p in pipeline.passes):
+        if self._layers is not None and learns(pipeline):
             return {STATISTICS: self._layers}
         assert self.statistics is not None
         return {STATISTICS: self.statistics.layers}
 
     @property
-    def _is_learned(self) -> bool:
+    def is_learned(self) -> bool:
         """Whether the statistics that are given say what was learned."""
         return self.given is not None and any(one.integers is not None for one in self.given.layers.values())
 

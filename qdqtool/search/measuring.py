@@ -21,10 +21,11 @@ from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import Progress, Warn, after
 from qdqtool.quantization.calibrating import Calibrator, left_float, observed_names
+from qdqtool.quantization.learning import SAMPLES
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.precision import texts_of
 from qdqtool.quantization.quantizing import prepare, wrong
-from qdqtool.quantization.recovery import Recovering
+from qdqtool.quantization.recovery import Recovering, learns
 from qdqtool.search.metrics import Metric, anywhere
 from qdqtool.search.precision_cost import Prices
 from qdqtool.search.variants import Arrays, Baseline, Measured, Point, Scheme, measure, outputs_of
@@ -103,6 +104,7 @@ def set_up(
     scheme = replace(scheme, missing=tuple(sorted(missing)), overrides=overrides)
     recovering = recovering or Recovering()
     recovering.recover(model, chosen.recover, chosen.materialise, feeds=feeds, workers=workers)
+    learning = learns(chosen.materialise) and not recovering.is_learned
     found = _calibrated(
         model, scheme, wished, chosen, ranges=ranges, feeds=feeds, workers=workers, cache=cache, progress=progress
     )
@@ -110,11 +112,12 @@ def set_up(
         model=workers.share(model),
         scheme=scheme,
         ranges=found,
-        inputs=recovering.inputs(chosen.materialise),
+        inputs={} if learning else recovering.inputs(chosen.materialise),
         feeds=tuple(judged),
         references=tuple(references),
         metric=anywhere(metric.name),
         prices=prices or Prices(),
+        learns_on=tuple(itertools.islice(feeds or (), SAMPLES)) if learning else (),
     )
     return Setting(
         baseline=baseline,

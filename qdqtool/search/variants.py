@@ -21,8 +21,10 @@ from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import observed_names
+from qdqtool.quantization.learning import LayersAt
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import RANGES, Plan, plan
+from qdqtool.quantization.recovery import STATISTICS
 from qdqtool.runtime.session import open_session
 from qdqtool.search.goal.standing import Standing
 from qdqtool.search.metrics import Metric, open_metric
@@ -181,6 +183,7 @@ class Baseline:
         references: outputs of the float model for them.
         metric: name of the metric.
         prices: of what is not in 8 bit.
+        learns_on: samples that rounding is learned from, anew of each variant; none where it is not.
     """
 
     model: SharedModel
@@ -191,6 +194,7 @@ class Baseline:
     references: tuple[Arrays, ...]
     metric: str
     prices: Prices = field(default_factory=Prices)
+    learns_on: tuple[Arrays, ...] = ()
 
     @cached_property
     def prepared(self) -> ir.Model:
@@ -218,7 +222,10 @@ class Baseline:
         """
         model = copy_model(self.prepared)
         job.precision.run(model)
-        job.materialise.run(model, inputs={**self.inputs, RANGES: self._bound(observed_names(model, job))})
+        inputs = {**self.inputs, RANGES: self._bound(observed_names(model, job))}
+        if self.learns_on:
+            inputs[STATISTICS] = LayersAt(model, copy_model(model), self.learns_on)
+        job.materialise.run(model, inputs=inputs)
         return model
 
     def judge(self, model: ir.Model) -> float | None:

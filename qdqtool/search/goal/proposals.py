@@ -39,6 +39,8 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Ca
 
 def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
     recovery = plan.preset.recovery
+    if cause in ("weight", "bias", "together") and not recovery.learn_rounding:
+        yield {"learn_rounding": True}
     if cause in ("weight", "rounding", "bias", "together") and not recovery.round_weights:
         yield {"round_weights": True}
     if cause in ("weight", "bias", "together") and not recovery.correct_bias:
@@ -52,6 +54,15 @@ def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
         yield {"equalize": "bounds"}
     if cause in ("rounding", "clipping") and recovery.smooth is None:
         yield {"smooth": 0.5}
+
+
+def go_together(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether options of these names say different things: one that is learned does what two others do."""
+    some, others = set(some), set(others)
+    learned = any(
+        "learn_rounding" in a and {"round_weights", "correct_bias"} & b for a, b in ((some, others), (others, some))
+    )
+    return not some & others and not learned
 
 
 def dearest_sets(

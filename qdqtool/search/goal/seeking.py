@@ -13,6 +13,7 @@ from typing import Protocol
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.progress import StageProgress
+from qdqtool.search.goal.proposals import go_together
 from qdqtool.search.goal.trials import Candidate, Trial, best_of
 from qdqtool.search.variants import Measured, Point
 
@@ -137,7 +138,7 @@ class Seeking:
         for other in better[1:]:
             if self.best.is_met:
                 return
-            if set(best.candidate.options) & set(other.candidate.options):
+            if not go_together(best.candidate.options, other.candidate.options):
                 continue
             options = {**best.candidate.options, **other.candidate.options}
             trial = self._try(Candidate.of(f"{best.candidate.text} with {other.candidate.text}", options))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from qdq_passes.errors import UsageError
 
+from qdqtool.search.goal.proposals import go_together
 from qdqtool.search.goal.seeking import Raise, Seeking
 from qdqtool.search.goal.standing import Standing
 from qdqtool.search.goal.trials import Candidate
@@ -87,6 +88,13 @@ def test_mends_are_tried_alone_and_then_together() -> None:
     assert texts(found) == ["as it is said", "--round", "--bias", "--worse", "--bias --round"]
     assert found.best.candidate.text == "--bias --round"
     assert found.units == 5 + 0.5
+
+
+def test_what_is_learned_does_what_two_others_do() -> None:
+    assert go_together(["round_weights"], ["correct_bias"])
+    assert not go_together(["learn_rounding", "method"], ["correct_bias"])
+    assert not go_together(["round_weights"], ["learn_rounding"])
+    assert not go_together(["method"], ["smooth", "method"])
 
 
 def test_mends_are_measured_side_by_side() -> None:

@@ -25,8 +25,9 @@ from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import stage
 from qdqtool.options import changed, part_of
 from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.quantization.learning import SAMPLES
 from qdqtool.quantization.plan import Plan
-from qdqtool.quantization.recovery import STATISTICS, Recovering
+from qdqtool.quantization.recovery import STATISTICS, Recovering, learns
 from qdqtool.record.record import Record
 from qdqtool.search.allowed_precisions import allowed_precisions
 from qdqtool.search.goal.goal import Goal
@@ -139,19 +140,20 @@ class GraphSubject:
     def units(self, point: Point) -> float:
         """See `Subject.units`."""
         due = sum(runs for part, runs in self._parts(point).items() if part not in self._paid)
-        return (due + len(self.feeds)) / self._plain
+        return (due + self._learning(point) + len(self.feeds)) / self._plain
 
     def pay(self, point: Point, measured: Measured) -> float:
         """See `Subject.pay`: of a candidate that the first samples have refuted, no more were run."""
         parts = self._parts(point)
         due = sum(runs for part, runs in parts.items() if part not in self._paid)
         self._paid |= set(parts)
-        return (due + (0 if measured.standing is None else measured.standing.samples)) / self._plain
+        judged = 0 if measured.standing is None else measured.standing.samples
+        return (due + self._learning(point) + judged) / self._plain
 
     def writing(self, point: Point) -> float:
         """See `Subject.writing`: with the comparison that the summary shows."""
         compared = 2 * min(sqnr_samples(self.model), self.calibrated)
-        return (sum(self._parts(point).values()) + compared) / self._plain
+        return (sum(self._parts(point).values()) + self._learning(point) + compared) / self._plain
 
     def pay_for_causes(self, point: Point) -> float | None:
         """See `Subject.pay_for_causes`: both models, on a few samples."""
@@ -210,6 +212,10 @@ class GraphSubject:
         """Model runs of the plain quantization."""
         return self.calibrated + len(self.feeds)
 
+    def _learning(self, point: Point) -> int:
+        """Model runs that rounding is learned by, anew of every candidate: both models, once, on so many samples."""
+        return 2 * min(self.calibrated, SAMPLES) if learns(self.plan(point).materialise) else 0
+
     def _parts(self, point: Point) -> Mapping[tuple[str, Point], int]:
         """What a candidate takes before it is judged: (what, options that change it) → model runs."""
         plan, early = self.plan(point), _without(point, LATE)
@@ -219,7 +225,7 @@ class GraphSubject:
         before = _without(early, {"method"})
         if STATISTICS in plan.recover.needs():
             parts["magnitudes", before] = self.calibrated
-        if STATISTICS in plan.materialise.needs():
+        if STATISTICS in plan.materialise.needs() and not learns(plan.materialise):
             parts[_sums(plan), before] = self.calibrated
         return parts
 
