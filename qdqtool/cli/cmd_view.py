@@ -40,6 +40,9 @@ def _netron(out: Out, asked: View) -> None:
 
     if asked.record is not None:
         raise UsageError("--record needs --overlay", hint="Netron edits nothing; give --overlay type too")
+    given = {"--data": asked.data, "--float": asked.float_model, "--target": asked.target, "--chip": asked.chip}
+    if alone := [name for name, value in given.items() if value]:
+        raise UsageError(f"{alone[0]} needs --overlay", hint="Netron colours nothing; give --overlay METRIC too")
     if len(asked.models) != 1:
         raise UsageError("Netron shows one model", hint="give --overlay changes for several side by side")
     model = os.fspath(asked.models[0])

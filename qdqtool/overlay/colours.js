@@ -24,7 +24,7 @@ const coloursOf = ({ digits, percent, METRICS }, differs) => {
       },
       show: (n) => COLOURS.type.get(n),
       tensor: (t) => width(t.g),
-      words: ["4-bit", "8-bit", "16-bit", "32-bit", "float"],
+      words: ["2-bit", "4-bit", "8-bit", "16-bit", "32-bit", "float"],
     },
     price: { ...METRICS.price, tensor: (t) => t.s },
     sqnr: {

@@ -37,6 +37,7 @@ from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.editing import run_and_save
 from qdqtool.verbs.work.from_the_start import command_of
 from qdqtool.verbs.work.named import bind, named_inputs
+from qdqtool.verbs.work.removal import ways_to_pairs
 
 #: Commands that edit; `opt` runs any passes.
 EDITS: Mapping[str, type[PairEditing | Opt]] = {
@@ -319,9 +320,11 @@ class Editor:
             why = "; ".join(
                 f"{first[reason]}{f' and {count - 1} more' if count > 1 else ''}: {reason}" for reason, count in told
             )
-            raise UsageError(
-                "that changes nothing", hint=why or "it is so already, or nothing that is picked is of that kind"
-            )
+            ways = [
+                why or "it is so already, or nothing that is picked is of that kind",
+                *ways_to_pairs(saved.report.model),
+            ]
+            raise UsageError("that changes nothing", hint="; ".join(ways))
         has_data = len(saved.files) > 1
         return _State(path=path, passes=tuple(passes), inputs=inputs, script=None, has_data=has_data)
 

@@ -42,7 +42,6 @@
 
   function take(next) {
     state = next;
-    for (const { noise, tensors, nodes } of state.models) if (!noise) for (const row of [...tensors, ...nodes]) delete row.s; // nothing was measured
     models = state.models.map(prepared);
     for (const model of models) {
       for (const node of model.graph.nodes) {

@@ -9,7 +9,7 @@ tensors ``k`` kind, ``o`` node, ``g`` grid in words, ``r`` its [lowest, highest,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +88,9 @@ def page_data(models: Sequence[PageModel]) -> dict[str, Any]:
 
 def _model(model: PageModel) -> dict[str, Any]:
     record = model.record
-    total = sum(record.noise.values())
+    total = sum(record.noise.values()) if record.noise else None
     return {
-        "label": model.label, "noise": _short(total), "causes": _shares(record.causes, total),
+        "label": model.label, "noise": _short(total or 0.0), "causes": _shares(record.causes, total or 0.0),
         "tensors": [_tensor(one, total) for one in record.tensors],
         "nodes": [_node(one, total) for one in record.nodes],
         "rows": scope_rows([one.name for one in record.nodes]),
@@ -161,12 +161,12 @@ def _known(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value not in (None, "", [], {})}
 
 
-def _tensor(one: TensorRecord, total: float) -> dict[str, Any]:
+def _tensor(one: TensorRecord, total: float | None) -> dict[str, Any]:
     encoding = None if one.encoding is None else Encoding.from_json(dict(one.encoding))
     return _known(
         {
             "n": one.name, "k": one.kind, "o": one.node, "s": _short(_share(one.price, total)),
-            "p": _shares(one.price, total), "g": "" if encoding is None else grid_text(encoding),
+            "p": _shares(one.price, total or 0.0), "g": "" if encoding is None else grid_text(encoding),
             "r": None if encoding is None else _range(encoding),
             "v": None if one.low is None or one.high is None else [_short(one.low), _short(one.high)],
             "h": None if one.histogram is None else levels(one.histogram),
@@ -175,19 +175,20 @@ def _tensor(one: TensorRecord, total: float) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _node(one: NodeRecord, total: float) -> dict[str, Any]:
+def _node(one: NodeRecord, total: float | None) -> dict[str, Any]:
     return _known(
         {
             "n": one.name, "op": one.op, "t": list(one.tensors), "s": _short(_share(one.price, total)),
-            "p": _shares(one.price, total), "hd": _short(one.here_db), "wd": _short(one.whole_db), "vd": one.verdict,
+            "p": _shares(one.price, total or 0.0), "hd": _short(one.here_db), "wd": _short(one.whole_db), "vd": one.verdict,
             "rs": one.reason, "d": one.device, "b": one.bytes,
             "us": None if one.us is None else [_short(one.us), _short(one.low_us), _short(one.high_us)],
         }
     )  # fmt: skip
 
 
-def _share(price: Price, total: float) -> float:
-    return sum(price.values()) / total if total > 0 else 0.0
+def _share(price: Price, total: float | None) -> float | None:
+    """Of the noise; None where nobody measured it."""
+    return None if total is None else sum(price.values()) / total if total > 0 else 0.0
 
 
 def _range(encoding: Encoding) -> list[float | None]:
@@ -248,17 +249,24 @@ def _placement(nodes: Sequence[NodeRecord]) -> list[list[Any]]:
     return found
 
 
-def _passes(tensors: Sequence[TensorRecord], total: float) -> list[list[Any]]:
+def _passes(tensors: Sequence[TensorRecord], total: float | None) -> list[list[Any]]:
     """[pass, tensors whose grid it chose, those whose grid it changed, share of the noise of the latter], as they ran."""
     chosen: dict[str, int] = {}
-    changed: dict[str, dict[str, float]] = {}
+    changed: dict[str, dict[str, float | None]] = {}
     for tensor in tensors:
         for move in tensor.moved:
             chosen[move.by] = chosen.get(move.by, 0) + (move.before is None)
             if move.before is not None:
                 changed.setdefault(move.by, {})[tensor.name] = _share(tensor.price, total)
-    none: Mapping[str, float] = {}
+    none: Mapping[str, float | None] = {}
     return [
-        [by, count, len(changed.get(by, none)), _short(sum(changed.get(by, none).values()))]
+        [by, count, len(changed.get(by, none)), _short(_sum(changed.get(by, none).values()))]
         for by, count in chosen.items()
     ]
+
+
+def _sum(shares: Iterable[float | None]) -> float | None:
+    """None where one is."""
+    listed = list(shares)
+    known = [share for share in listed if share is not None]
+    return sum(known) if len(known) == len(listed) else None

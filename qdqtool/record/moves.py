@@ -27,12 +27,21 @@ class EncodingWatch(QuietHook):
     def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
         """Compare with what was before; a pass that changed nothing is not looked at."""
         because = {change.where: change.because for change in changes if not change.is_skip}
-        if not because:
-            return
-        for name, found in encodings_of(model).items():
+        if because:
+            self.note(encodings_of(model), type(pass_).name(), because)
+
+    def note(self, now: Mapping[str, Encoding], by: str, because: Mapping[str, str]) -> None:
+        """Note what is another encoding than before.
+
+        Args:
+            now: encodings of tensors.
+            by: who chose or moved them.
+            because: its rules, by tensor.
+        """
+        for name, found in now.items():
             before, encoding = self._last.get(name), _outlined(found)
             if before is None or not _is_same(before, encoding):
-                move = (type(pass_).name(), because.get(name, ""), before, encoding)
+                move = (by, because.get(name, ""), before, encoding)
                 self._moves.setdefault(name, []).append(move)
                 self._last[name] = encoding
 

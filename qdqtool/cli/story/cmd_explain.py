@@ -61,7 +61,8 @@ def _tell(one: Told, *, everything: bool) -> None:
         say(f"  grid   {_grid(record.encoding)}")
     for move in record.moved if isinstance(record, TensorRecord) else ():
         before = f"{_scale(move.before)} to " if move.before else ""
-        say(f"  {move.by}: {before}{_scale(move.after)}{f': {move.because}' if move.because and move.before else ''}")
+        because = f": {move.because}" if move.because and move.before else ""
+        say(f"  {move.by}: {before}{_scale(move.after) or 'very many scales'}{because}")
     rows = _rows(mend for mend in one.mends if everything or mend.wins_db > 0)
     if rows:
         table(("dB", "edit"), rows)

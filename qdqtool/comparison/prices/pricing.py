@@ -211,7 +211,7 @@ class _Tensors:
             end.add(("input", name), error, before.astype(np.float64) - x)
             end.add(("rounding", name), error, y.astype(np.float64) - before)
 
-    def split(self, name: str) -> Sequence[tuple[Cause, float]]:
+    def split(self, name: str) -> Sequence[tuple[str, float]]:
         """What the pair of a tensor does, and the share of each; that of one at a boundary is of one cause, whatever it does."""
         if name in self.edges:
             return (("boundary", 1.0),)

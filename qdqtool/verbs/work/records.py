@@ -32,8 +32,6 @@ from qdqtool.record.record import Histogram, NodeRecord, Record, TensorRecord, W
 
 if TYPE_CHECKING:
     from qdqtool.cost.estimating import Estimated
-    from qdqtool.npu.report import Analysis
-    from qdqtool.npu.shares import Placed
     from qdqtool.npu.simulated import Simulation
     from qdqtool.quantization.quantizing import Quantization
     from qdqtool.quantization.reports import TensorReport
@@ -161,11 +159,6 @@ def _compared(found: Comparison | LocalComparison | DumpComparison) -> Iterable[
     return [(one.name, one.agreement) for one in (*outputs, *found.tensors)]
 
 
-def analysis_record(found: Analysis | Placed) -> Record:
-    """What a target makes of each node but the pairs."""
-    return found.record
-
-
 def simulation_record(found: Simulation, graph: Record, time: Estimated | None, *, is_float_given: bool) -> Record:
     """Where nodes ran, and why; the noise at the outputs as they came.
 
@@ -182,11 +175,6 @@ def simulation_record(found: Simulation, graph: Record, time: Estimated | None, 
         noise = {name: noise_of(agreement) for name, agreement in ends if agreement is not None}
     ran = Record(nodes=placed, noise=noise, samples=found.samples if noise else 0)
     return merged([graph, *([] if time is None else [time.record]), ran])
-
-
-def chip_record(found: Estimated) -> Record:
-    """What a chip takes for each node, and for a run."""
-    return found.record
 
 
 def noise_of(agreement: Agreement) -> float:

@@ -64,6 +64,22 @@ def has_integer_operators(graph: ir.Model) -> bool:
     return any(form_of(node) is not None for node in all_nodes(graph))
 
 
+def ways_to_pairs(graph: ir.Model) -> list[str]:
+    """What makes pairs, or floats that can have some, of what is quantized otherwise; nothing where all that is are pairs."""
+    from qdq_passes.graph.operators.qdq_ops import is_dynamic_quantize
+    from qdq_passes.graph.uses import all_nodes
+
+    found = []
+    if has_integer_operators(graph):
+        found.append("operators on integers have no pairs: the passes `convert-qoperators` make them pairs")
+    if any(is_dynamic_quantize(node) for node in all_nodes(graph)):
+        found.append(
+            "what is quantized as it runs has no scale to edit: the passes `convert-qoperators,remove-dynamic-quantization` make "
+            "it float"
+        )
+    return found
+
+
 def plan(graph: ir.Model, chosen: dict[str, Any], *, keep_weights: bool) -> tuple[list[Step], dict[str, Any] | None]:
     """The steps that make pairs of the selected operators on integers, or remove dynamic quantization, and what remove-qdq is to
     select behind them; None for nothing. Where only pairs are selected: no steps, and ``chosen`` as it is.

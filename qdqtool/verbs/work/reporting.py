@@ -24,7 +24,7 @@ from qdqtool.verbs.work.chip_times import estimated_on_chip
 from qdqtool.verbs.work.explaining import Explained, Told, explained
 from qdqtool.verbs.work.judging import Judge
 from qdqtool.verbs.work.mends import Outputs
-from qdqtool.verbs.work.records import analysis_record, chip_record, graph_record
+from qdqtool.verbs.work.records import graph_record
 
 if TYPE_CHECKING:
     from qdqtool.verbs.story.report import Report
@@ -122,10 +122,10 @@ def _placed(path: str, asked: Report) -> tuple[list[Record], Judge | None]:
     if asked.target is not None:
         pass_on(missing_warnings(missing_weights(model)), asked.warn)
         judge = Judge(model, load_target(asked.target))
-        records.append(analysis_record(judge.placed))
+        records.append(judge.placed.record)
         on_cpu, crossings = judge.placed.on_cpu, judge.placed.partitions
     time = estimated_on_chip(model, asked, on_cpu=on_cpu, crossings=crossings)
-    return records if time is None else [*records, chip_record(time)], judge
+    return records if time is None else [*records, time.record], judge
 
 
 def _explaining(path: str, ranges: Path | None, asked: Report) -> Explain:

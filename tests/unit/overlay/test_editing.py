@@ -8,14 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from qdq_passes.errors import UsageError
+from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.io.files.edit_script import read_script
 from qdqtool.io.files.read import sha256_of_file
+from qdqtool.io.models.load import load
 from qdqtool.overlay.editing import Chosen, Editor
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.cases.small_models import model
 
 POOL = Chosen(tensors=["/head/pool_output_0"])
 
@@ -262,3 +267,28 @@ def test_picks_that_are_none(tmp_path: Path, text: str, error: str) -> None:
         "quantize", DIGITS, "--picks", tmp_path / "p.toml", "--data", CALIB, "-o", tmp_path / "o.onnx", code=2
     ).err
     assert error in said
+
+
+@pytest.mark.parametrize(
+    ("body", "way"),
+    [
+        (
+            "q = QuantizeLinear(x, s, z)  p = QLinearMatMul(q, s, z, w, s, z, s, z)  y = DequantizeLinear(p, s, z)",
+            "convert-qoperators",
+        ),
+        (
+            "q, a, b = DynamicQuantizeLinear(x)  p = MatMulInteger(q, w, b)  f = Cast<to = 1>(p)  g = Mul(a, s)  y = Mul(f, g)",
+            "convert-qoperators,remove-dynamic-quantization",
+        ),
+    ],
+)
+def test_who_has_no_pairs_is_told_what_makes_some(tmp_path: Path, body: str, way: str) -> None:
+    """The passes that are told run, and pairs of weights or of all can be edited then."""
+    path = tmp_path / "m.onnx"
+    text = f"g (float[1,4] x) => (float[1,4] y) <float s = {{0.5}}, uint8 z = {{8}}, uint8[4,4] w> {{ {body} }}"
+    ir.save(model(text, {"w": np.arange(16, dtype=np.uint8).reshape(4, 4)}), path)
+    found = editor(path, tmp_path)
+    with pytest.raises(UsageError, match=f"changes nothing.*pair.*`{way}`|no scale.*`{way}`"):
+        found.edit("qdq convert", {"dtype": "int16"}, Chosen(tensors=["p"]))
+    found.edit("opt", {"text": way}, Chosen())
+    assert [pair.kind for pair in qdq_pairs(load(found.current))].count("weight") == 1

@@ -163,6 +163,14 @@ def test_a_record_needs_a_page(int8: str, tmp_path: Path) -> None:
     assert done.error == "--record needs --overlay; Netron edits nothing; give --overlay type too"
 
 
+@pytest.mark.parametrize(
+    "given", [("--data", CALIB), ("--float", DIGITS), ("--target", "vitis_xint8"), ("--chip", "8 Elite")]
+)
+def test_what_is_measured_needs_a_page(int8: str, given: tuple[str, str]) -> None:
+    said = cli("view", int8, *given, "--once", "--no-browser", code=2).err
+    assert f"{given[0]} needs --overlay" in said
+
+
 def test_netron_shows_the_edited_model(server: Server, overlay: Overlay) -> None:
     status, _ = ask(server, "GET", "/netron")
     assert status == 303

@@ -99,7 +99,7 @@ def test_what_is_not_known_is_left_out() -> None:
     data = page_data(
         [PageModel(label="a", record=Record(nodes=nodes, tensors=tensors)), PageModel(label="b", record=Record())]
     )
-    assert data["models"][0]["nodes"] == [{"n": "n", "s": 0.0}]
+    assert data["models"][0]["nodes"] == [{"n": "n"}]
     assert data["models"][0]["tensors"][0]["v"] == [None, 1.0]
     assert data["models"][1]["rows"] == []
     embedded(data)

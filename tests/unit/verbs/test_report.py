@@ -13,7 +13,7 @@ from qdq_passes.errors import UsageError
 from qdqtool.io.models.load import load
 from qdqtool.verbs.npu.analyze import analyze
 from qdqtool.verbs.story.report import report
-from qdqtool.verbs.work.records import analysis_record, graph_record
+from qdqtool.verbs.work.records import graph_record
 from qdqtool.verbs.work.reporting import labels_of
 from tests.cases.cli_helpers import DIGITS, cli, quantized_digits, write
 
@@ -90,7 +90,7 @@ def test_bytes_are_those_of_integers_where_pairs_stand(tmp_path: Path) -> None:
 
 def test_what_the_target_refuses_has_its_reason(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", CONV)
-    found = analysis_record(analyze(path, target="vitis_xint8", trials=False))
+    found = analyze(path, target="vitis_xint8", trials=False).record
     conv = next(node for node in found.nodes if node.name == "conv")
     assert (conv.device, bool(conv.reason)) == ("CPU", True)
     assert {node.name for node in found.nodes} == {"conv", "relu"}
