@@ -184,13 +184,12 @@ def held(model: Path, record: Path, edits: list[str], replay: str) -> None:
 def test_what_is_kept_for_quantize_gives_the_bytes_of_its_options(browser: Browser, tmp_path: Path) -> None:
     made, ranges, record = tmp_path / "int8.onnx", tmp_path / "ranges.json", tmp_path / "edits.toml"
     cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "--save-ranges", ranges, "-o", made, "-q")
-    given = ("--float", DIGITS, "--ranges", ranges, "--record", record)
-    with opened(browser, made, "--overlay", "type", *given) as page:
+    with opened(browser, made, "--overlay", "type", "--float", DIGITS, "--ranges", ranges, "--record", record) as page:
         find(page, "op:Gemm")
         press(page, "--exclude")
         page.locator(of_chip("/stem/relu_output_0")).click()
         press(page, "--int16")
-        edits = [text or "" for text in page.locator("#edits li code").all_text_contents()]
+        edits = page.locator("#edits li code").all_text_contents()
         anew = page.locator("#anew").text_content() or ""
     cli(*shlex.split(anew)[1:], "-q")
     hand = [word for edit in edits for word in shlex.split(edit)]
