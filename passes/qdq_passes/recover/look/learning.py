@@ -30,7 +30,7 @@ from qdq_passes.numerics.one_thread import one_thread
 from qdq_passes.recover.look.rounding import Grid, round_rows
 
 #: Weights of W that are tried, parts of the mean of H's diagonal.
-DAMPINGS = (0.003, 0.03, 0.3)
+DAMPINGS = (0.01, 0.1, 1.0)
 #: Below so many vectors all take part in the regression and in the choice.
 FEW = 16
 
