@@ -104,6 +104,7 @@ def test_a_cut_off_output_asks_for_nothing() -> None:
     assert found.after < error(samples, without.integers / 64, without.bias) / 10
 
 
+@pytest.mark.product(cover=("name",))
 @pytest.mark.parametrize("kind", ["int8 pow2", "int4 axis"])
 @pytest.mark.parametrize("name", [n for n, (_, w, _) in LAYERS.items() if len(w) > 1 and "batched" not in n])
 def test_every_form_of_layer(name: str, kind: str) -> None:
@@ -204,7 +205,7 @@ def test_without_data() -> None:
 
 
 def test_depthwise_layers_of_one_scale() -> None:
-    """mobilenet_block in XINT8 on images that were not calibrated on: 9.0 dB plain, 11.9 with errors that compensate, 12.8 learned."""
+    """mobilenet_block in XINT8 on images that were not calibrated on: 9.0 dB plain, 11.9 with errors that compensate, 13.3 learned."""
     sys.path.insert(0, str(BLOCK.parent))
     from mobilenet_block import images  # type: ignore[import-not-found]
 
