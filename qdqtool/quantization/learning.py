@@ -125,7 +125,7 @@ class LayersAt:
             if other is not None and node.name in named and (producer is None or places[producer] < places[layer.node]):
                 return named[node.name].outputs[0].name or "", other.name or "", end
             end = replace(end, added=None, low=-np.inf, high=np.inf)
-        twin = named.get(linear.name) if linear is not None else None
+        twin = named.get(linear.name or "") if linear is not None else None
         return (twin.outputs[0].name or "" if twin is not None else ""), None, end
 
 
