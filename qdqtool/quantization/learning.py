@@ -31,6 +31,8 @@ SAMPLES = 256
 MEMORY = 1 << 30
 #: Vectors of a layer: so many for each input of an output, at least and at most.
 PER_INPUT, LEAST, MOST = 16, 4096, 1 << 15
+#: Numbers of these vectors, and of what they are to give, at most: 128 MiB of float32.
+NUMBERS = 1 << 25
 #: Each fourth sample takes no part in a regression, and chooses between several.
 HELD = 4
 
@@ -123,7 +125,7 @@ class LayersAt:
             if other is not None and node.name in named and (producer is None or places[producer] < places[layer.node]):
                 return named[node.name].outputs[0].name or "", other.name or "", end
             end = replace(end, added=None, low=-np.inf, high=np.inf)
-        twin = named.get(linear.name) if linear is not None else None
+        twin = named.get(linear.name or "") if linear is not None else None
         return (twin.outputs[0].name or "" if twin is not None else ""), None, end
 
 
@@ -133,7 +135,8 @@ def _samples(
     """Vectors at even distances, those of the samples that choose behind those of the others."""
     groups, rows, width = form.sizes
     total = sum(array.size for array in wanted) // max(groups * rows, 1)
-    step = max(1, -(-total // min(max(PER_INPUT * width, LEAST), MOST)))
+    most = min(max(PER_INPUT * width, LEAST), MOST, max(NUMBERS // (groups * max(rows, width)), 1))
+    step = max(1, -(-total // most))
     order = sorted(range(len(inputs)), key=lambda index: index % HELD == HELD - 1)
     parts: list[tuple[Array, Array, Array | None]] = []
     passed = held = 0

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
+from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.uses import constant_array, values_read
 from qdq_passes.numerics.arrays import Array
 
@@ -44,6 +45,10 @@ class Stepwise:
         """The values called ``names``, one array a sample each; one that was held for this is let go of with the next call.
 
         A name that the model does not have, or that is gone, is left out.
+
+        Raises:
+            UnsupportedError: what lies between two pieces is no tensor.
+            QdqError: onnxruntime refuses a piece.
         """
         made = {value.name: value for node in self._model.graph for value in node.outputs}
         asked = [made[name] for name in names if name in made and name not in self._values]
@@ -96,6 +101,8 @@ class Stepwise:
         results: dict[str, list[Array]] = {name: [] for name in kept}
         for index in range(self._count):
             for name, array in session.run({name: self._values[name][index] for name in inputs}).items():
+                if not hasattr(array, "dtype"):
+                    raise UnsupportedError(f"{name} is no tensor: the model cannot be run piece by piece")
                 results[name].append(array)
         session.close()
         self._ran.update(piece)

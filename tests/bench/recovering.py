@@ -1,4 +1,4 @@
-"""What recovery gains, and in what time: rounding on the ResNet-18 shape, equalization on depthwise layers, smoothing of outliers.
+"""What recovery gains, and in what time: rounding on the ResNet-18 shape, learned and equalization on depthwise layers, smoothing.
 
 Gains are of SQNR on data that was not calibrated on, in dB; a bound of −3 dB on what is lost means a gain of 3 dB at least."""
 
@@ -16,6 +16,14 @@ ROOT = Path(__file__).parents[2]
 SIDE, SAMPLES = 64, 64
 #: Wall seconds that rounding all weights of the ResNet-18 shape may take, statistics included.
 ROUNDING_SECONDS = 300
+#: CPU seconds of all threads that quantizing `WIDE` may take with learned rounding, calibration included (issue 20).
+LEARNING_SECONDS = 120
+#: Blocks of a MobileNetV2-like net of 2.1 million weights, as `mobilenet_block` has them: inputs, width, outputs, stride.
+WIDE = (
+    (32, 96, 24, 2), (24, 144, 24, 1), (24, 144, 32, 1), (32, 192, 32, 1), (32, 192, 64, 2), (64, 384, 64, 1), (64, 384, 64, 1),
+    (64, 384, 96, 1), (96, 576, 96, 1), (96, 576, 96, 1), (96, 576, 160, 2), (160, 960, 160, 1), (160, 960, 160, 1),
+    (160, 960, 320, 1),
+)  # fmt: skip
 #: Weights alone in int4, a scale per output channel: what differs is the rounding.
 PRESET = """
 description = "int4 weights per output channel, float activations"
@@ -38,7 +46,7 @@ per_axis = ["Conv", "Gemm"]
 def results() -> list[Result]:
     """One process each, so that none has the memory of another."""
     found = []
-    for name in ("rounding", "equalizing", "smoothing"):
+    for name in ("rounding", "learning", "equalizing", "smoothing"):
         lines = run([PYTHON, "-m", "tests.bench.recovering", name]).output.splitlines()
         for line in lines:
             if line.startswith("result|"):
@@ -67,6 +75,34 @@ def rounding() -> None:
         "learned rounding, ResNet-18 int4, lost to nearest", plain - better, "dB", -3, f"{plain:.1f} → {better:.1f} dB"
     )
     _tell("learned rounding, ResNet-18, wall", seconds, "s", ROUNDING_SECONDS, f"{SAMPLES} samples of {SIDE} by {SIDE}")
+
+
+def learning() -> None:
+    """A net of depthwise layers in XINT8, 2 million weights of seeded numbers."""
+    import resource
+
+    import onnx
+
+    import qdqtool
+
+    sys.path.insert(0, str(ROOT / "sample_models"))
+    import mobilenet_block
+
+    mobilenet_block.STEM, mobilenet_block.LAST, mobilenet_block.BLOCKS = 32, 1280, WIDE
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "wide.onnx"
+        onnx.save(mobilenet_block.to_onnx(mobilenet_block.settle(mobilenet_block.initial_weights())), model)
+        data = {"input": mobilenet_block.images(SAMPLES * 2, seed=1)}
+        test = {"input": mobilenet_block.images(32, seed=9)}
+        plain = _sqnr(model, qdqtool.quantize(model, preset="xint8", data=data), test)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        done = qdqtool.quantize(model, preset="xint8", data=data, learn_rounding=True)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        better = _sqnr(model, done, test)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    detail = f"{plain:.1f} → {better:.1f} dB"
+    _tell("learn-rounding, depthwise net of 2 M weights, xint8, lost to nearest", plain - better, "dB", -1, detail)
+    _tell("learn-rounding, depthwise net of 2 M weights, CPU", seconds, "s", LEARNING_SECONDS, f"{SAMPLES * 2} samples")
 
 
 def equalizing() -> None:
@@ -141,4 +177,4 @@ def _tell(what: str, value: float, unit: str, bound: float, detail: str) -> None
 
 
 if __name__ == "__main__":
-    {"rounding": rounding, "equalizing": equalizing, "smoothing": smoothing}[sys.argv[1]]()
+    {"rounding": rounding, "learning": learning, "equalizing": equalizing, "smoothing": smoothing}[sys.argv[1]]()

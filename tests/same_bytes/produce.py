@@ -39,6 +39,7 @@ OPTIONS = {
     "equalize": "--equalize keep",
     "smooth": "--smooth",
     "round-weights": "--round-weights --samples 4",
+    "learn-rounding": "--learn-rounding --samples 4",
     "correct-bias": "--correct-bias",
     "integer-io": "--integer-io",
     "stored-weights": "--weights dq",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,14 @@ def test_a_cut_off_output_asks_for_nothing() -> None:
     true = np.rint(random.standard_normal((1, 4, 6)) * 40) / 64
     z = x @ np.swapaxes(true, 1, 2)
     wanted = np.where(z < 0, 20 * z, z)
-    found = learned(true + 0.02, LayerSamples(inputs=x, wanted=wanted, low=0.0, held=100), grid(127, 1 / 64))[1]
-    without = learned(true + 0.02, LayerSamples(inputs=x, wanted=wanted, held=100), grid(127, 1 / 64))[1]
-    assert found.after < found.before / 100
-    assert not np.array_equal(found.integers, without.integers)
+    samples = LayerSamples(inputs=x, wanted=wanted, low=0.0, held=100)
+    found = learned(true / 2, samples, grid(127, 1 / 64))[1]
+    without = learned(true / 2, replace(samples, low=-np.inf), grid(127, 1 / 64))[1]
+    assert found.after < found.before / 10
+    assert found.after < error(samples, without.integers / 64, without.bias) / 10
 
 
+@pytest.mark.product(cover=("name",))
 @pytest.mark.parametrize("kind", ["int8 pow2", "int4 axis"])
 @pytest.mark.parametrize("name", [n for n, (_, w, _) in LAYERS.items() if len(w) > 1 and "batched" not in n])
 def test_every_form_of_layer(name: str, kind: str) -> None:
@@ -168,9 +171,10 @@ def test_it_learns_the_same_again(tmp_path: Path) -> None:
     options: dict[str, Any] = {"preset": "xint8", "learn_rounding": True, "no_provenance": True}
     stages: list[str] = []
     first = qdqtool.quantize(
-        DIGITS, tmp_path / "1.onnx", data=DATA, samples=16, save_ranges=ranges, save_statistics=statistics,
+        DIGITS, tmp_path / "1.onnx", data=DATA, samples=16, save_statistics=statistics,
         progress=lambda stage, done, total: stages.append(stage), **options,
     )  # fmt: skip
+    first.quantization.ranges.write(ranges)
     assert stages.count("learning rounding") == len(weighted_layers(first.model))
     again = qdqtool.quantize(DIGITS, data=DATA, samples=16, **options)
     assert serialize(again.model).SerializeToString() == serialize(first.model).SerializeToString()
@@ -194,12 +198,14 @@ def test_the_plan() -> None:
 
 
 def test_without_data() -> None:
-    refused = refusal(UsageError, lambda: qdqtool.quantize(DIGITS, preset="w8", learn_rounding=True))
-    assert "no data to learn rounding from" in str(refused)
+    with refusal(UsageError):
+        qdqtool.quantize(DIGITS, preset="w8", learn_rounding=True)
+    with refusal(UsageError):
+        qdqtool.quantize(DIGITS, preset="w8", learn_rounding=True, data=iter([]))
 
 
 def test_depthwise_layers_of_one_scale() -> None:
-    """mobilenet_block in XINT8 on images that were not calibrated on: 9.0 dB plain, 11.9 with errors that compensate, 12.8 learned."""
+    """mobilenet_block in XINT8 on images that were not calibrated on: 9.0 dB plain, 11.9 with errors that compensate, 13.3 learned."""
     sys.path.insert(0, str(BLOCK.parent))
     from mobilenet_block import images  # type: ignore[import-not-found]
 

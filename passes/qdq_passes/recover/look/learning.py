@@ -21,7 +21,8 @@ better than rounding to the nearest. Nothing is random; products are computed on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from qdq_passes.numerics.one_thread import one_thread
 from qdq_passes.recover.look.rounding import Grid, round_rows
 
 #: Weights of W that are tried, parts of the mean of H's diagonal.
-DAMPINGS = (0.003, 0.03, 0.3)
+DAMPINGS = (0.01, 0.1, 1.0)
 #: Below so many vectors all take part in the regression and in the choice.
 FEW = 16
 
@@ -106,16 +107,35 @@ def learn(start: Start, samples: LayerSamples, *, rounds: int = 4, sweeps: int =
     cut = count - samples.held if count >= FEW and 0 < samples.held < count else count
     taught = _Part(samples, slice(0, cut))
     chosen = taught if cut == count else _Part(samples, slice(cut, count))
-    found = [(start.nearest.astype(np.float64), start.bias)]
-    ends = [found[0], *(_regressed(start, taught, damping, rounds, sweeps) for damping in DAMPINGS)]
     whole = taught if cut == count else _Part(samples, slice(0, count))
-    errors = [(chosen.error(start, *end).sum(), whole.error(start, *end).sum()) for end in ends]
+    nearest = _Rows(integers=start.nearest.astype(np.float64), bias=start.bias)
+    moment = taught.moment(is_centred=start.stored is not None)
+    ends, best = [nearest], None
+    for damping in DAMPINGS:
+        regression = _Regression(start, taught, moment, damping, sweeps)
+        ends.append(regression.improved(nearest, 1))
+        found = (chosen.error(start, ends[-1]).sum(), regression, ends[-1])
+        best = found if best is None or found[0] < best[0] else best
+    assert best is not None
+    ends.append(best[1].improved(best[2], rounds - 1))
+    errors = [(chosen.error(start, end).sum(), whole.error(start, end).sum()) for end in ends]
     order = sorted(range(len(ends)), key=lambda i: (errors[i][0], i))
-    best = next(i for i in order if errors[i][1] <= errors[0][1])
+    kept = next(i for i in order if errors[i][1] <= errors[0][1])
     outputs = start.bias.size
     return Learned(
-        integers=ends[best][0], bias=ends[best][1], before=errors[0][1] / outputs, after=errors[best][1] / outputs
+        integers=ends[kept].integers,
+        bias=ends[kept].bias,
+        before=errors[0][1] / outputs,
+        after=errors[kept][1] / outputs,
     )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Rows:
+    """Integers [G, R, K] and bias [G, R]."""
+
+    integers: Array
+    bias: Reals
 
 
 @dataclass(eq=False)
@@ -124,24 +144,21 @@ class _Part:
 
     samples: LayerSamples
     part: slice
-    inputs: Array = field(init=False)
-    wanted: Array = field(init=False)
-    added: Array | None = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.samples
-        self.inputs = given.inputs[:, self.part]
-        self.added = None if given.added is None else given.added[:, self.part]
-        self.wanted = np.clip(given.wanted[:, self.part], given.low, given.high)
+        self.inputs: Array = given.inputs[:, self.part]
+        self.added: Array | None = None if given.added is None else given.added[:, self.part]
+        self.wanted: Array = np.clip(given.wanted[:, self.part], given.low, given.high)
 
     def outputs(self, values: Array, bias: Reals) -> Array:
         """z [G, n, R]."""
         z = self.inputs @ np.swapaxes(values, 1, 2).astype(self.inputs.dtype) + bias[:, None].astype(self.inputs.dtype)
-        return z if self.added is None else z + self.added
+        return np.asarray(z if self.added is None else z + self.added)
 
-    def error(self, start: Start, integers: Array, bias: Reals) -> Reals:
+    def error(self, start: Start, rows: _Rows) -> Reals:
         """Mean squared error of each row [G, R]."""
-        z = self.outputs(start.grid.values(integers), bias)
+        z = self.outputs(start.grid.values(rows.integers), rows.bias)
         off = np.clip(z, self.samples.low, self.samples.high) - self.wanted
         return np.asarray(np.einsum("gnr,gnr->gr", off, off, dtype=np.float64) / max(off.shape[1], 1))
 
@@ -153,35 +170,67 @@ class _Part:
         wanted = np.where(is_right, z, self.wanted)
         return wanted if self.added is None else wanted - self.added
 
+    @cached_property
+    def mean(self) -> Reals:
+        """E[x] [G, K]."""
+        return np.asarray(self.inputs.mean(axis=1, dtype=np.float64))
 
-def _regressed(start: Start, part: _Part, damping: float, rounds: int, sweeps: int) -> tuple[Array, Reals]:
-    """Integers and bias of each row, the best that ``rounds`` regressions found."""
-    rows, x = start.rows.astype(np.float64), part.inputs
-    mean = x.mean(axis=1, dtype=np.float64) if start.stored is not None else np.zeros((x.shape[0], x.shape[2]))
-    centred = x - mean[:, None].astype(x.dtype)
-    count = max(x.shape[1], 1)
-    moment = (np.swapaxes(centred, 1, 2) @ centred).astype(np.float64) / count
-    diagonal = np.einsum("gkk->gk", moment)
-    weight = np.maximum(diagonal.mean(axis=1, keepdims=True), 1e-30) * damping
-    diagonal += weight
-    integers, bias = start.nearest.astype(np.float64), start.bias
-    best = part.error(start, integers, bias)
-    values, present = rows, bias
-    for _ in range(rounds):
-        target = part.targets(values, present)
-        off = target - x @ np.swapaxes(rows, 1, 2).astype(x.dtype)
-        if start.stored is None:
-            off -= bias[:, None].astype(off.dtype)
-        slope = (np.swapaxes(off, 1, 2) @ centred).astype(np.float64) / count
-        wanted = rows + np.swapaxes(np.linalg.solve(moment, np.swapaxes(slope, 1, 2)), 1, 2)
-        tried = round_rows(wanted, start.grid, start.nearest, moment, damping=0.0, sweeps=sweeps)
-        values = start.grid.values(tried)
-        if start.stored is not None:
-            level = target.mean(axis=1, dtype=np.float64) - np.einsum("grk,gk->gr", values, mean)
-            present = start.stored(level)
-        error = part.error(start, tried, present)
-        is_better = error < best
-        integers = np.where(is_better[..., None], tried, integers)
-        bias = np.where(is_better, present, bias)
-        best = np.minimum(best, error)
-    return integers, bias
+    @cached_property
+    def centred(self) -> Array:
+        """x − E[x] [G, n, K]."""
+        return np.asarray(self.inputs - self.mean[:, None].astype(self.inputs.dtype))
+
+    def moment(self, *, is_centred: bool) -> Reals:
+        """H [G, K, K], about the mean of x or about 0."""
+        inputs = self.centred if is_centred else self.inputs
+        return np.asarray((np.swapaxes(inputs, 1, 2) @ inputs).astype(np.float64) / max(inputs.shape[1], 1))
+
+
+class _Regression:
+    """Regressions on what is wanted, with one weight of W.
+
+    Args:
+        start: the layer.
+        part: the samples.
+        moment: H.
+        damping: the weight of W.
+        sweeps: how often each column is tried again when rounding.
+    """
+
+    def __init__(self, start: Start, part: _Part, moment: Reals, damping: float, sweeps: int) -> None:
+        self._start, self._part, self._sweeps = start, part, sweeps
+        self._is_free = start.stored is not None
+        self._mean = part.mean if self._is_free else np.zeros_like(part.mean)
+        self._inputs = part.centred if self._is_free else part.inputs
+        self._moment = moment.copy()
+        diagonal = np.einsum("gkk->gk", self._moment)
+        diagonal += np.maximum(diagonal.mean(axis=1, keepdims=True), 1e-30) * damping
+        self._inverse = np.linalg.inv(self._moment)
+        self._values, self._bias = start.rows.astype(np.float64), start.bias
+
+    def improved(self, best: _Rows, rounds: int) -> _Rows:
+        """Each row of ``best``, or the better one that ``rounds`` further regressions found."""
+        start, part = self._start, self._part
+        x, rows, count = part.inputs, start.rows.astype(np.float64), max(part.inputs.shape[1], 1)
+        least = part.error(start, best)
+        for _ in range(rounds):
+            target = part.targets(self._values, self._bias)
+            off = target - x @ np.swapaxes(rows, 1, 2).astype(x.dtype)
+            if not self._is_free:
+                off -= start.bias[:, None].astype(off.dtype)
+            slope = (np.swapaxes(off, 1, 2) @ self._inputs).astype(np.float64) / count
+            wanted = rows + slope @ self._inverse
+            tried = round_rows(wanted, start.grid, start.nearest, self._moment, damping=0.0, sweeps=self._sweeps)
+            self._values = start.grid.values(tried)
+            if start.stored is not None:
+                level = target.mean(axis=1, dtype=np.float64) - np.einsum("grk,gk->gr", self._values, self._mean)
+                self._bias = start.stored(level)
+            found = _Rows(integers=tried, bias=self._bias)
+            error = part.error(start, found)
+            is_better = error < least
+            best = _Rows(
+                integers=np.where(is_better[..., None], tried, best.integers),
+                bias=np.where(is_better, self._bias, best.bias),
+            )
+            least = np.minimum(least, error)
+        return best
