@@ -1,8 +1,10 @@
 """What is done to win back accuracy: the table ``[recovery]`` of a preset, and the options of the same names.
 
 [recovery]
+rotate = true               # rotate-decoder
 equalize = "keep"           # equalize-layers; or bounds, relu: what becomes of a Clip between two layers
 smooth = 0.5                # smooth-activations with that alpha
+search_scales = true        # search-scales
 round_weights = true        # round-weights
 learn_rounding = true       # learn-rounding, in the place of round-weights and correct-bias
 correct_bias = true         # correct-bias"""
@@ -21,7 +23,7 @@ from qdqtool.options import ACCURACY, option
 Clips = Literal["keep", "bounds", "relu"]
 #: Alpha of smoothing: False for none, None where nothing is said.
 Alpha = float | Literal[False] | None
-KEYS = ("equalize", "smooth", "round_weights", "learn_rounding", "correct_bias")
+KEYS = ("rotate", "equalize", "smooth", "search_scales", "round_weights", "learn_rounding", "correct_bias")
 
 
 def _clips(word: str) -> str | bool:
@@ -49,6 +51,9 @@ class Recovery:
 
     section: ClassVar[str] = ACCURACY
 
+    rotate: bool | None = option(
+        None, "Rotate what the layers of a decoder hand on, so that no channel stands out; within rounding the same."
+    )
     equalize: Clips | Literal[False] | None = option(
         None,
         "Make weights of neighbouring layers alike, channel by channel; exact. A Clip (Relu6) between two layers is kept "
@@ -60,6 +65,9 @@ class Recovery:
         "Move outliers of activations into weights, that share of them; exact.  [0.5 where no number follows]",
         value="[ALPHA|no]", alone="0.5", read=_alpha,
     )  # fmt: skip
+    search_scales: bool | None = option(
+        None, "Choose scales of weights for the least error of what each layer computes on --data, not of the weights."
+    )
     round_weights: bool | None = option(
         None, "Round weights so that their errors compensate each other on --data, not each to the nearest."
     )
@@ -87,11 +95,12 @@ class Recovery:
 
     def explain(self) -> list[tuple[str, str]]:
         """Rows of (what, how), for people; none where nothing is done."""
-        done = []
+        done = ["rotated decoder"] if self.rotate else []
         if self.equalize:
             done.append("equalized layers")
         if self.smooths:
             done.append(f"smoothed activations (alpha {self.smooth:g})")
+        done += ["searched scales of weights"] if self.search_scales else []
         if self.learn_rounding:
             done.append("learned rounding of weights and biases")
         else:
@@ -117,7 +126,7 @@ def recovery_of(table: TomlTable) -> Recovery:
             value is False or (isinstance(value, int | float) and value is not True and 0 <= value <= 1)
         ):
             raise table.error(f"'smooth' cannot be {value!r}", hint="write a number between 0 and 1, or false")
-        if key in ("round_weights", "learn_rounding", "correct_bias") and not isinstance(value, bool):
+        if key in KEYS and key not in ("equalize", "smooth") and not isinstance(value, bool):
             raise table.error(f"{key!r} cannot be {value!r}", hint="write true or false")
         found[key] = (
             float(value) if key == "smooth" and value is not False and isinstance(value, int | float) else value

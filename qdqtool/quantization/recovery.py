@@ -1,11 +1,11 @@
 """Recovery of accuracy in a quantization: where its passes stand in the plan, and the statistics that they read.
 
-    prepare → equalize-layers, smooth-activations → calibration → annotate, insert, refine → round-weights, correct-bias
-                                                                                           (or learn-rounding)
+    prepare → rotate-decoder, equalize-layers, smooth-activations → calibration
+            → annotate, insert, search-scales, refine → round-weights, correct-bias (or learn-rounding)
 
-The first two change the float model, not its function: what is calibrated is the model behind them. Rounding wants the float
+The first three change the float model, not its function: what is calibrated is the model behind them. Rounding wants the float
 weights, so pairs are inserted on them, and folded into integers last where those are wanted. ``@statistics`` has the
-magnitudes of the prepared model, and means and moments of the equalized and smoothed one; `qdqtool.calibrate.layer_sums`
+magnitudes of the prepared model, and means and moments of the rotated, equalized and smoothed one; `qdqtool.calibrate.layer_sums`
 collects both. What learn-rounding reads depends on the integers of the layers before: `qdqtool.quantization.learning` runs the
 model as it goes; the integers that were learned are noted in the statistics, so that a replay takes them from there."""
 
@@ -23,6 +23,7 @@ from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.narrow_weights import NarrowWeights
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
@@ -30,7 +31,10 @@ from qdq_passes.recover.correct_bias import CorrectBias
 from qdq_passes.recover.equalize_layers import EqualizeLayers
 from qdq_passes.recover.learn_rounding import LearnRounding, learned_of
 from qdq_passes.recover.look.channel_flow import CUTS_OFF
+from qdq_passes.recover.look.learning import LayerSamples
+from qdq_passes.recover.rotate_decoder import RotateDecoder
 from qdq_passes.recover.round_weights import RoundWeights
+from qdq_passes.recover.search_scales import SearchScales
 from qdq_passes.recover.smooth_activations import SmoothActivations
 
 from qdqtool.calibrate.layer_sums import Wanted, moment_bytes, share_statistics
@@ -51,7 +55,7 @@ Feeds = Iterable[Mapping[str, Any]]
 
 def recovering(recovery: Recovery) -> Pipeline:
     """The passes between preparation and calibration."""
-    passes: list[Pass] = []
+    passes: list[Pass] = [RotateDecoder()] if recovery.rotate else []
     if recovery.equalize:
         passes.append(EqualizeLayers(clip=recovery.equalize))
     if recovery.smooths:
@@ -62,23 +66,29 @@ def recovering(recovery: Recovery) -> Pipeline:
 
 def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
     """``materialise`` with the passes on weights and biases behind its pairs; integers are folded last."""
-    if not (recovery.round_weights or recovery.learn_rounding or recovery.correct_bias):
+    if not (recovery.round_weights or recovery.learn_rounding or recovery.search_scales or recovery.correct_bias):
         return materialise
     folds = any(isinstance(p, FoldWeightQdq) for p in materialise.passes)
     stored = any(isinstance(p, InsertQdq) and p.weights == "dq" for p in materialise.passes)
     passes = [p for p in materialise.passes if not isinstance(p, FoldWeightQdq)]
     rounds = bool(recovery.round_weights or recovery.learn_rounding)
-    if rounds:
+    centred = bool(recovery.correct_bias) and not recovery.learn_rounding
+    narrow = any((isinstance(p, InsertQdq) and p.narrow) or isinstance(p, NarrowWeights) for p in passes)
+    if rounds or recovery.search_scales:
         passes = [replace(p, weights="qdq") if isinstance(p, InsertQdq) else p for p in passes]
-        narrow = any((isinstance(p, InsertQdq) and p.narrow) or isinstance(p, NarrowWeights) for p in passes)
-        if recovery.learn_rounding:
-            passes.append(LearnRounding(statistics=Named(STATISTICS), narrow=narrow, made=_made(materialise)))
-        else:
-            centred = bool(recovery.correct_bias)
-            passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
+    if recovery.search_scales:
+        behind = next(place for place, p in enumerate(passes, 1) if isinstance(p, InsertQdq))
+        searching = SearchScales(
+            statistics=Named(STATISTICS), rounding="compensated" if rounds else "nearest", centred=centred, narrow=narrow
+        )
+        passes.insert(behind, searching)
+    if recovery.learn_rounding:
+        passes.append(LearnRounding(statistics=Named(STATISTICS), narrow=narrow, made=_made(materialise)))
+    elif recovery.round_weights:
+        passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
     if recovery.correct_bias and not recovery.learn_rounding:
         passes.append(CorrectBias(statistics=Named(STATISTICS), made=_made(materialise)))
-    if folds or (stored and rounds):
+    if folds or (stored and (rounds or recovery.search_scales)):
         passes.append(FoldWeightQdq())
     return Pipeline(tuple(passes))
 
@@ -88,10 +98,33 @@ def learns(pipeline: Pipeline) -> bool:
     return any(isinstance(p, LearnRounding) for p in pipeline.passes)
 
 
+def wanted_behind(materialise: Pipeline) -> list[Wanted]:
+    """What the passes of ``materialise`` read of the layers' inputs, but for what `LearnRounding` asks for by itself."""
+    readers = [p for p in materialise.passes if STATISTICS in Pipeline((p,)).needs()]
+    if any(isinstance(p, RoundWeights | SearchScales) for p in readers):
+        return ["means", "moments"]
+    return ["means"] if any(not isinstance(p, LearnRounding) for p in readers) else []
+
+
 def _made(materialise: Pipeline) -> Literal["float", "int32", "int8", "none"]:
     """What a bias becomes that was not there: what the preset makes of others."""
     kind = next((p.bias for p in materialise.passes if isinstance(p, AnnotateEncodings)), "none")
     return "int32" if kind == "int32" else "int8" if kind == "int8" else "float"
+
+
+@dataclass
+class _Read:
+    """What ``@statistics`` is where one pass reads sums and another samples: whichever is ``source``.
+
+    Args:
+        source: by the name of a layer.
+    """
+
+    source: Mapping[str, LayerStatistics] | LayersAt
+
+    def get(self, name: str) -> LayerStatistics | LayerSamples | None:
+        """What is known of the layer ``name``."""
+        return self.source.get(name)
 
 
 @dataclass
@@ -114,6 +147,7 @@ class Recovering:
         self._scratch: AbstractContextManager[str] = nullcontext("")
         self.statistics: Statistics | None = None
         self._layers: LayersAt | None = None
+        self._read: _Read | None = None
 
     def __enter__(self) -> Recovering:
         return self
@@ -146,15 +180,16 @@ class Recovering:
         done = recover.run(model, inputs=self.inputs(recover), hooks=hooks).passes if recover.passes else ()
         self._tell(recover, done)
         if learns(materialise) and not self.is_learned:
+            wanted = wanted_behind(materialise)
+            if wanted and self.given is None:
+                self._collect(model, feeds, wanted, "collecting moments", workers)
             if feeds is None:
                 raise UsageError("no data to learn rounding from", hint="give --data, or --statistics of such a run")
             told = stage(self.progress, "learning rounding")
             self._layers = LayersAt(model, copy_model(model), feeds, progress=told)
             return done  # the statistics are complete once it has learned
         if needed[1] and self.given is None:
-            rounds = any(isinstance(p, RoundWeights) for p in materialise.passes)
-            wanted: list[Wanted] = ["means", "moments"] if rounds else ["means"]
-            self._collect(model, feeds, wanted, "collecting moments", workers)
+            self._collect(model, feeds, wanted_behind(materialise), "collecting moments", workers)
         self._write()
         return done
 
@@ -172,7 +207,8 @@ class Recovering:
         if STATISTICS not in pipeline.needs():
             return {}
         if self._layers is not None and learns(pipeline):
-            return {STATISTICS: self._layers}
+            self._read = _Read({} if self.statistics is None else self.statistics.layers)
+            return {STATISTICS: self._read}
         assert self.statistics is not None
         return {STATISTICS: self.statistics.layers}
 
@@ -182,7 +218,9 @@ class Recovering:
         return self.given is not None and any(one.integers is not None for one in self.given.layers.values())
 
     def before(self, pass_: Pass, model: ir.Model) -> None:
-        """A hook of the pipeline behind calibration."""
+        """Let `LearnRounding` read samples; what stands before it reads sums."""
+        if isinstance(pass_, LearnRounding) and self._read is not None and self._layers is not None:
+            self._read.source = self._layers
 
     def on_error(self, pass_: Pass, model: ir.Model, error: Exception) -> None:
         """A hook of the pipeline behind calibration."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.pairs import write_constant
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers
-from qdq_passes.recover.look.rounding import Grid, quadratic_error, round_rows
+from qdq_passes.recover.look.rounding import Grid, quadratic_error, round_rows, rounding_moment, why_unseen
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
 LayersSeen = Mapping[str, LayerStatistics]
@@ -65,49 +65,18 @@ class RoundWeights(Pass):
         if not self.damping >= 0:
             raise UsageError(f"damping={self.damping:g} is negative", where=self.name(), hint="0.01 is usual")
         wanted, namer = select_nodes(model, self.select), Namer(model)
-        groups: dict[ir.Value, list[WeightedLayer]] = {}
-        for layer in weighted_layers(model):
-            if layer.pair is not None:
-                groups.setdefault(layer.stored, []).append(layer)
-        for stored, layers in groups.items():
-            if not any(layer.node in wanted for layer in layers):
-                continue
-            reason = why_not_rounded(stored, layers) or self._unseen(layers)
+        assert not isinstance(self.statistics, Named)
+        for stored, layers in stored_weights(model, wanted).items():
+            reason = why_not_rounded(stored, layers) or why_unseen(self.statistics, layers, centred=self.centred)
             yield skip(layers[0].node, reason) if reason else self._round(stored, layers, namer)
-
-    def _unseen(self, layers: Sequence[WeightedLayer]) -> str:
-        """Why the statistics do not do for ``layers``."""
-        assert not isinstance(self.statistics, Named)
-        for layer in layers:
-            seen, (groups, _, width) = self.statistics.get(layer.name), layer.form.sizes
-            if seen is None or seen.moment is None or (self.centred and seen.mean is None):
-                return f"the statistics have no second moments of {layer.name}"
-            if seen.moment.shape != (groups, width, width):
-                return f"the statistics of {layer.name} are of moments {list(seen.moment.shape)}, not {[groups, width, width]}"
-        return ""
-
-    def _moment(self, layers: Sequence[WeightedLayer]) -> Array:
-        """H [G, K, K] of all ``layers`` together."""
-        assert not isinstance(self.statistics, Named)
-        seen = [self.statistics[layer.name] for layer in layers]
-        total = max(sum(one.count for one in seen), 1)
-        found: Array | None = None
-        for one in seen:
-            assert one.moment is not None
-            moment = one.moment.astype(np.float64)
-            if self.centred and one.mean is not None:
-                moment -= one.mean[:, :, None] * one.mean[:, None, :]
-            part = moment * (one.count / total) if len(seen) > 1 else moment
-            found = part if found is None else found + part
-        assert found is not None
-        return found
 
     def _round(self, stored: ir.Value, layers: Sequence[WeightedLayer], namer: Namer) -> Change:
         layer, weight = layers[0], layers[0].float_weight
         encoding = layer.pair.encoding if layer.pair is not None else None
         assert weight is not None
         assert encoding is not None
-        form, moment = layer.form, self._moment(layers)
+        assert not isinstance(self.statistics, Named)
+        form, moment = layer.form, rounding_moment(self.statistics, layers, centred=self.centred)
         grid, nearest = grid_of(layer, weight, encoding, narrow=self.narrow), quantize(weight, encoding)
         rows, plain = form.rows(weight), form.rows(nearest.astype(np.float64))
         integers = round_rows(rows, grid, plain, moment, damping=self.damping, sweeps=self.sweeps)
@@ -124,6 +93,15 @@ class RoundWeights(Pass):
         gain = f"{10 * math.log10(before / after):.1f} dB less" if after > 0 else "no"
         because = f"{count} of {weight.size} numbers rounded otherwise: {gain} error of {layer.name}"
         return Change("edit", stored.name or "", because)
+
+
+def stored_weights(model: ir.Model, wanted: Collection[ir.Node]) -> dict[ir.Value, list[WeightedLayer]]:
+    """The weights with pairs, and the layers that read each; those that a node of ``wanted`` reads."""
+    groups: dict[ir.Value, list[WeightedLayer]] = {}
+    for layer in weighted_layers(model):
+        if layer.pair is not None:
+            groups.setdefault(layer.stored, []).append(layer)
+    return {stored: layers for stored, layers in groups.items() if any(layer.node in wanted for layer in layers)}
 
 
 def grid_of(layer: WeightedLayer, weight: Array, encoding: Encoding, *, narrow: bool) -> Grid:

@@ -23,7 +23,6 @@ from qdq_passes.numerics.moments import LayerStatistics, merged
 from qdq_passes.pipeline.pipeline import Hook
 from qdq_passes.qdq.look.weighted_layers import weighted_layers
 from qdq_passes.recover.learn_rounding import LearnRounding
-from qdq_passes.recover.round_weights import RoundWeights
 
 from qdqtool.calibrate.layer_sums import Wanted, collect_statistics
 from qdqtool.calibrate.observed import NotFiniteError, Observers, Part
@@ -35,7 +34,7 @@ from qdqtool.llm.folder.manifest import StaticModel, read_manifest
 from qdqtool.llm.run.calibration import Texts, Windows
 from qdqtool.quantization.calibrating import exclude_options
 from qdqtool.quantization.plan import Plan
-from qdqtool.quantization.recovery import STATISTICS, Recovering
+from qdqtool.quantization.recovery import STATISTICS, Recovering, wanted_behind
 from qdqtool.runtime.taps import Taps
 from qdqtool.workers.cluster import Workers
 from qdqtool.workers.shared_model import SharedModel
@@ -259,9 +258,7 @@ def recover_folder(
         if plan.recover.passes:
             plan.recover.run(model, inputs=inputs, hooks=hooks)
     if recovering.given is None and STATISTICS in plan.materialise.needs():
-        rounds = any(isinstance(p, RoundWeights) for p in plan.materialise.passes)
-        wanted: list[Wanted] = ["means", "moments"] if rounds else ["means"]
-        new = _collected(folder, prepared, wanted, "collecting moments", texts, progress)
+        new = _collected(folder, prepared, wanted_behind(plan.materialise), "collecting moments", texts, progress)
         found = new if found is None else combined(found, new)
     if recovering.file is not None and found is not None:
         found.write(recovering.file)

@@ -16,13 +16,16 @@ it. Everything is float64, products are computed on one thread: the same integer
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qdq_passes.numerics.arrays import Array, Reals
+from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.one_thread import one_thread
+from qdq_passes.qdq.look.weighted_layers import WeightedLayer
 
 #: Columns that are rounded before what they hand on is added to all others by one matrix product.
 BLOCK = 128
@@ -104,6 +107,37 @@ def round_rows(
         weight, grid.values(plain), moment
     )
     return np.where(better[..., None], integers, plain)
+
+
+def why_unseen(statistics: Mapping[str, LayerStatistics], layers: Sequence[WeightedLayer], *, centred: bool) -> str:
+    """Why ``statistics`` do not do for ``layers``; nothing if they do."""
+    for layer in layers:
+        seen, (groups, _, width) = statistics.get(layer.name), layer.form.sizes
+        if seen is None or seen.moment is None or (centred and seen.mean is None):
+            return f"the statistics have no second moments of {layer.name}"
+        if seen.moment.shape != (groups, width, width):
+            return (
+                f"the statistics of {layer.name} are of moments {list(seen.moment.shape)}, not {[groups, width, width]}"
+            )
+    return ""
+
+
+def rounding_moment(
+    statistics: Mapping[str, LayerStatistics], layers: Sequence[WeightedLayer], *, centred: bool
+) -> Array:
+    """H [G, K, K] of all ``layers`` together; ``centred`` about the mean of x."""
+    seen = [one for layer in layers if (one := statistics.get(layer.name)) is not None]
+    total = max(sum(one.count for one in seen), 1)
+    found: Array | None = None
+    for one in seen:
+        assert one.moment is not None
+        moment = one.moment.astype(np.float64)
+        if centred and one.mean is not None:
+            moment -= one.mean[:, :, None] * one.mean[:, None, :]
+        part = moment * (one.count / total) if len(seen) > 1 else moment
+        found = part if found is None else found + part
+    assert found is not None
+    return found
 
 
 def _damp(moment: Reals, damping: float) -> None:
