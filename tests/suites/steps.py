@@ -170,6 +170,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "requantize-constants": (Row("requantize-constants{floats=@float}", EXACT),),
     "learn-rounding": (Row(f"{_ANNOTATE},insert-qdq,learn-rounding{{statistics=@statistics}}", runs=True),),
     "round-weights": (Row(f"{_ANNOTATE},insert-qdq,round-weights{{statistics=@statistics}}", runs=True),),
+    "search-scales": (Row(f"{_ANNOTATE},insert-qdq,search-scales{{statistics=@statistics}}", runs=True),),
     "smooth-activations": (Row("smooth-activations{statistics=@statistics}"),),
     "set-qdq": (Row(f"{_ANNOTATE},insert-qdq,set-qdq{{scale=0.25 zero-point=1}}", runs=True, without=_QDQ),),
 }

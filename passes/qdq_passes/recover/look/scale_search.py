@@ -111,13 +111,13 @@ def search_scales(
     else:
         tried = problem.fitted(start, round_to)
     best, error = start, _error(weight, laid, round_to, exact, segments)
-    before = float(error.sum())
+    before = _total(error, segments)
     for scale in tried:
         kept = scale.astype(grid.dtype).astype(np.float64)  # as it is stored
         found = _error(weight, _at(laid, kept, segments), round_to, exact, segments)
         better = found < error
         best, error = np.where(better[..., None], kept, best), np.where(better, found, error)
-    return best, before, float(error.sum())
+    return best, before, _total(error, segments)
 
 
 def nearest_on(weight: Reals) -> Rounding:
@@ -143,6 +143,10 @@ def _error(weight: Reals, grid: Grid, rounding: Rounding, moment: Reals, segment
     """Of each row, [G, R]; the sum of all where one scale serves them all."""
     found = quadratic_error(weight, grid.values(rounding(grid)), moment)
     return np.broadcast_to(found.sum(), found.shape) if segments.is_one else found
+
+
+def _total(error: Reals, segments: Segments) -> float:
+    return float(error.flat[0] if segments.is_one else error.sum())
 
 
 @dataclass(frozen=True, eq=False)
