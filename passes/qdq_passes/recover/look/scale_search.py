@@ -222,22 +222,18 @@ class _Problem:
             yield scale
 
     def _all_fitted(self, steps: Reals, scale: Reals) -> Reals:
+        """The scales [G, R, S] that fit the integers ``steps`` best, all of a row together; those of ``scale`` far away from them."""
         count = self.segments.count
         belongs = self.segments.of[:, None] == np.arange(count)  # [K, S]
-        found = np.empty_like(scale)
-        for group, moment in enumerate(self.moment):
-            aimed = steps[group] * (self.weight[group] @ moment)
-            above = aimed @ belongs
-            below = np.empty((len(above), count, count))
-            for segment in range(count):
-                turned = (steps[group] * belongs[:, segment]) @ moment
-                below[:, segment] = (turned * steps[group]) @ belongs
-            if self.segments.is_one:
-                found[group], below_all = above.sum(), below.sum()
-                found[group] /= below_all if below_all > 0 else 1.0
-                continue
-            diagonal = np.einsum("rss->rs", below)
-            diagonal += 1e-9 * diagonal.mean(axis=1, keepdims=True) + np.finfo(np.float64).tiny
-            found[group] = np.linalg.solve(below, above[..., None])[..., 0]
+        above = ((steps * (self.weight @ self.moment)) @ belongs).reshape(scale.shape)
+        below = np.empty((*scale.shape, count))
+        for segment in range(count):
+            turned = (steps * belongs[:, segment]) @ self.moment
+            below[..., segment, :] = (turned * steps) @ belongs
+        if self.segments.is_one:
+            above, below = (np.broadcast_to(part.sum(axis=(0, 1)), part.shape).copy() for part in (above, below))
+        diagonal = np.einsum("grss->grs", below)
+        diagonal += 1e-9 * diagonal.mean(axis=2, keepdims=True) + np.finfo(np.float64).tiny
+        found = np.linalg.solve(below, above[..., None])[..., 0]
         far = ~((found > scale / FARTHEST) & (found < scale * FARTHEST))
         return np.where(far, scale, found)
