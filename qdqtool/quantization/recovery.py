@@ -79,7 +79,10 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
     if recovery.search_scales:
         behind = next(place for place, p in enumerate(passes, 1) if isinstance(p, InsertQdq))
         searching = SearchScales(
-            statistics=Named(STATISTICS), rounding="compensated" if rounds else "nearest", centred=centred, narrow=narrow
+            statistics=Named(STATISTICS),
+            rounding="compensated" if rounds else "nearest",
+            centred=centred,
+            narrow=narrow,
         )
         passes.insert(behind, searching)
     if recovery.learn_rounding:

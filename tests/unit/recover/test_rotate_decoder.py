@@ -34,7 +34,9 @@ def _feed(made: ir.Model) -> dict[str, Array]:
     """Twelve tokens and an empty cache."""
     ids = np.random.default_rng(0).integers(0, 1024, (1, 12))
     feed = {"input_ids": ids, "attention_mask": np.ones((1, 12), np.int64), "position_ids": np.arange(12)[None]}
-    return feed | {v.name or "": np.zeros((1, 2, 0, 32), np.float32) for v in made.graph.inputs if "past" in (v.name or "")}
+    return feed | {
+        v.name or "": np.zeros((1, 2, 0, 32), np.float32) for v in made.graph.inputs if "past" in (v.name or "")
+    }
 
 
 def _largest_weights(made: ir.Model) -> float:
@@ -111,7 +113,9 @@ def test_the_plan_rotates_first() -> None:
 
 def test_a_folder_is_rotated_alike(tmp_path: Path) -> None:
     """Prefill and decode share one file of weights again, and run."""
-    api.split(LLAMA, tmp_path / "float", prefill=(16,), decode=(1,), context=(32,), tokenizer=SAMPLES / "tokenizer.json")
+    api.split(
+        LLAMA, tmp_path / "float", prefill=(16,), decode=(1,), context=(32,), tokenizer=SAMPLES / "tokenizer.json"
+    )
     api.quantize(tmp_path / "float", tmp_path / "rotated", preset="w4-g32", rotate=True)
     assert len(list((tmp_path / "rotated").glob("*.data"))) == 1
     from qdqtool.llm import Session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from qdqtool.calibrate.layer_sums import collect_statistics
 from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import SAMPLES
 from tests.unit.recover.test_layer_statistics import LAYERS, layer_model
+from tests.unit.recover.test_recovery import DATA, DIGITS
 from tests.unit.recover.test_round_weights import EVERY, grid_of
 
 Array = npt.NDArray[Any]
@@ -59,7 +61,12 @@ def test_every_layer_on_every_grid(name: str, grid: str, rounding: str) -> None:
         assert layer.pair is not None
         new = layer.pair.encoding
         assert new is not None
-        assert (new.dtype, new.zero_point, new.axis, new.block_size) == (old.dtype, old.zero_point, old.axis, old.block_size)
+        assert (new.dtype, new.zero_point, new.axis, new.block_size) == (
+            old.dtype,
+            old.zero_point,
+            old.axis,
+            old.block_size,
+        )
         assert (new.position is None) == (old.position is None)
         errors.append(_errors(layer, weight, dequantize(quantize(stored, new), new), moment))
     before, after = errors if old.axis is not None else [each.sum() for each in errors]
@@ -119,7 +126,10 @@ def test_the_plan() -> None:
     alone = str(Planned(preset="w4-g32", search_scales=True).plan().materialise)
     assert alone.endswith("insert-qdq,search-scales{statistics=@statistics narrow=false},fold-weight-qdq")
     text = str(Planned(preset="xint8", search_scales=True, round_weights=True, correct_bias=True).plan().materialise)
-    assert "insert-qdq{narrow" not in text.partition("search-scales{statistics=@statistics rounding=compensated centred=true}")[2]
+    assert (
+        "insert-qdq{narrow"
+        not in text.partition("search-scales{statistics=@statistics rounding=compensated centred=true}")[2]
+    )
     assert text.index("search-scales") < text.index("round-weights")
     assert not {"search-scales", "rotate-decoder"} & set(str(Planned(preset="w4-g32").plan().pipeline).split(","))
 
@@ -128,10 +138,24 @@ def test_quantize_searches() -> None:
     """A weight-only preset of per-channel int4 gains more than 1.5 dB on the ViT, data the same and others."""
     model, data = str(SAMPLES / "vit_block.onnx"), "random:16:1"
     plain, searched = (
-        qdqtool.quantize(model, preset="coreml-c4w", data=data, search_scales=wanted).comparison for wanted in (None, True)
+        qdqtool.quantize(model, preset="coreml-c4w", data=data, search_scales=wanted).comparison
+        for wanted in (None, True)
     )
     assert plain is not None
     assert searched is not None
     pairs = zip(searched.outputs, plain.outputs, strict=True)
     gains = [new.agreement.sqnr_db - old.agreement.sqnr_db for new, old in pairs]
     assert min(gains) > 1.5
+
+
+def test_it_stands_beside_learned_rounding(tmp_path: Path) -> None:
+    """Scales are searched on sums, integers learned on samples; statistics have both, so that a replay needs no data."""
+    options: dict[str, Any] = {"preset": "a8w8", "search_scales": True, "learn_rounding": True, "no_provenance": True}
+    first = qdqtool.quantize(
+        DIGITS, tmp_path / "first.onnx", data=DATA, samples=16, save_statistics=tmp_path / "s.npz", **options
+    )
+    assert "search-scales{statistics=@statistics rounding=compensated" in str(first.quantization.plan.materialise)
+    ranges = tmp_path / "r.json"
+    first.quantization.ranges.write(ranges)
+    qdqtool.quantize(DIGITS, tmp_path / "second.onnx", ranges=ranges, statistics=tmp_path / "s.npz", **options)
+    assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()

@@ -65,13 +65,19 @@ def test_eight_bits_collapse_and_smoothing_wins_back_what_outliers_cost(measured
     [
         ("16a8w", {"samples": 8}, 1.01),
         ("mobilequant", {"samples": 8, "smooth": 0.5}, 1.03),
+        ("8a8w", {"samples": 8, "rotate": True}, 1.03),
+        (
+            "w4-g32",
+            {"samples": 64, "rotate": True, "search_scales": True, "round_weights": True, "lm_head": "int8"},
+            1.03,
+        ),
         (
             "w4-g32",
             {"samples": 64, "smooth": 0.5, "round_weights": True, "lm_head": "int8", "float": ["*linear_6"]},
             1.03,
         ),
     ],
-    ids=["16a8w", "mobilequant", "w4-g32"],
+    ids=["16a8w", "mobilequant", "8a8w rotated", "w4-g32 rotated", "w4-g32"],
 )
 def test_perplexity_stays(preset: str, options: dict[str, Any], bound: float, measured: Measure) -> None:
     assert 0.97 < measured(preset, preset, **options) < bound

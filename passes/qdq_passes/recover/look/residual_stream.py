@@ -72,9 +72,10 @@ def lookup_width(node: ir.Node) -> int | None:
     """Width of the rows that ``node`` takes out of a constant table of floats; None where it is no such lookup."""
     if not is_standard(node, "Gather") or integer_of(node, "axis", 0) != 0:
         return None
-    table = constant_array(node.inputs[0])
-    is_table = table is not None and table.ndim == 2 and dtype_of(node.inputs[0]) in FLOAT_TYPES
-    return table.shape[1] if is_table and table is not None and table.shape[1] > 1 else None
+    value, table = node.inputs[0], constant_array(node.inputs[0])
+    if value is None or table is None or table.ndim != 2 or dtype_of(value) not in (*FLOAT_TYPES,):
+        return None
+    return int(table.shape[1]) if table.shape[1] > 1 else None
 
 
 def stream_from(lookup: ir.Node, sizes_of: Sizes) -> Stream | str:
@@ -240,7 +241,7 @@ class _Walk:
     def _is_step(self, node: ir.Node) -> bool:
         """Whether ``node`` hands rows on: another type, a scalar factor, some of the rows."""
         if is_standard(node, "Cast"):
-            return dtype_of(node.outputs[0]) in FLOAT_TYPES
+            return dtype_of(node.outputs[0]) in (*FLOAT_TYPES,)
         if is_standard(node, "Mul", "Div"):
             scalar = _scalar_at(node)
             return scalar is not None and not (node.op_type == "Div" and scalar == 0)
@@ -309,7 +310,8 @@ def _factor_step(node: ir.Node, value: ir.Value) -> tuple[str, ...] | None:
     if is_standard(node, "Reciprocal"):
         return ("inverse",)
     if is_standard(node, "Pow") and node.inputs[0] is value:
-        return {(0.5,): ("root",), (-0.5,): ("root", "inverse")}.get(tuple(_numbers(node, 1)))
+        power = _numbers(node, 1)
+        return ("root",) if power == [0.5] else ("root", "inverse") if power == [-0.5] else None
     if is_standard(node, "Add") and _scalar_at(node) is not None:
         return ()
     if is_standard(node, "Div") and node.inputs[1] is value and _scalar_at(node) == 0:

@@ -57,7 +57,7 @@ class Segments:
     @property
     def count(self) -> int:
         """Scales in a row."""
-        return self.index.shape[2]
+        return int(self.index.shape[2])
 
 
 def segments_of(encoding: Encoding, form: LayerForm) -> Segments | str:
@@ -222,7 +222,7 @@ class _Problem:
             yield scale
 
     def _all_fitted(self, steps: Reals, scale: Reals) -> Reals:
-        """The scales [G, R, S] that fit the integers ``steps`` best, all of a row together; those of ``scale`` far away from them."""
+        """The scales [G, R, S] that fit the integers ``steps`` best, those of a row together; far away what ``scale`` has."""
         count = self.segments.count
         belongs = self.segments.of[:, None] == np.arange(count)  # [K, S]
         above = ((steps * (self.weight @ self.moment)) @ belongs).reshape(scale.shape)
