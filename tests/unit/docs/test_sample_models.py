@@ -19,7 +19,8 @@ from qdqtool.runtime.session import load_check, open_session
 
 FOLDER = Path(__file__).parents[3] / "sample_models"
 DEMO = FOLDER.parent / "qdqtool" / "_demo"
-MODELS = [DEMO / "digits.onnx", *sorted(FOLDER.glob("*.onnx"))]
+TRAINED = FOLDER / "trained"
+MODELS = [DEMO / "digits.onnx", *sorted(FOLDER.glob("*.onnx")), *sorted(TRAINED.glob("*.onnx"))]
 #: Laid out as another tool does it, with that tool's faults.
 FOREIGN = {"quark_layout"}
 
@@ -42,9 +43,12 @@ def test_all_are_there() -> None:
     names = {path.stem for path in MODELS}
     assert names >= {
         "digits", "detector", "mobilenet_block", "vit_block", "tiny_llama", "if_branch", "local_function", "int4_weights",
-        "external_data",
+        "external_data", "mobilenet", "keywords", "vit",
     }  # fmt: skip
-    assert sum(path.stat().st_size for folder in (FOLDER, DEMO) for path in folder.iterdir() if path.is_file()) < 15e6
+    assert (
+        sum(path.stat().st_size for folder in (FOLDER, TRAINED, DEMO) for path in folder.iterdir() if path.is_file())
+        < 15e6
+    )
 
 
 @pytest.mark.parametrize("path", [path for path in MODELS if path.stem not in FOREIGN], ids=lambda path: path.stem)
@@ -67,6 +71,22 @@ def test_digits_accuracy_on_images_not_trained_on() -> None:
     with np.load(DEMO / "calib.npz") as calibration:
         trained = {image.tobytes() for image in calibration["input"]}
     assert not trained & {image.tobytes() for image in images}
+
+
+@pytest.mark.parametrize(
+    ("name", "test", "accuracy"),
+    [("mobilenet", TRAINED / "mobilenet_test.npz", 0.9765), ("keywords", TRAINED / "keywords_test.npz", 0.9838),
+     ("vit", DEMO / "test.npz", 0.9782)],
+    ids=["mobilenet", "keywords", "vit"],
+)  # fmt: skip
+def test_trained_nets_are_as_accurate_as_the_readme_says(name: str, test: Path, accuracy: float) -> None:
+    """To four digits: one sample of 597 is 0.0017."""
+    with np.load(test) as data:
+        found = predictions(TRAINED / f"{name}.onnx", data["input"]).argmax(axis=1)
+        assert round(float((found == data["labels"]).mean()), 4) == accuracy
+    if name != "vit":
+        with np.load(TRAINED / f"{name}_calib.npz") as calibration, np.load(test) as data:
+            assert not {one.tobytes() for one in calibration["input"]} & {one.tobytes() for one in data["input"]}
 
 
 def test_int8_kills_the_detectors_scores_while_sqnr_stays_splendid(tmp_path: Path) -> None:
