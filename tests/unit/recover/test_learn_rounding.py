@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from tests.unit.recover.test_round_weights import grid_of
 Array = npt.NDArray[Any]
 ROOT = Path(__file__).parents[3]
 DIGITS, DATA = str(ROOT / "qdqtool/_demo/digits.onnx"), str(ROOT / "qdqtool/_demo/calib.npz")
-BLOCK = ROOT / "sample_models/mobilenet_block.onnx"
+TRAINED = ROOT / "sample_models/trained"
 
 
 def grid(high: int, scale: float) -> Grid:
@@ -204,19 +203,23 @@ def test_without_data() -> None:
         qdqtool.quantize(DIGITS, preset="w8", learn_rounding=True, data=iter([]))
 
 
-def test_depthwise_layers_of_one_scale() -> None:
-    """mobilenet_block in XINT8 on images that were not calibrated on: 9.0 dB plain, 11.9 with errors that compensate, 13.3 learned."""
-    sys.path.insert(0, str(BLOCK.parent))
-    from mobilenet_block import images  # type: ignore[import-not-found]
+def test_a_depthwise_net_wins_back_what_one_scale_costs() -> None:
+    """Plain XINT8 loses more than three points (9 of 97.7 %); of what it loses at least 80 % come back, without another option."""
+    with np.load(TRAINED / "mobilenet_test.npz") as test:
+        feed, labels = {"input": test["input"]}, test["labels"]
 
-    found = []
-    feed = {"input": images(64, seed=9)}
-    (wanted,) = open_session(qdqtool.load(BLOCK)).run(feed).values()
-    for options in ({}, {"learn_rounding": True}):
-        made = qdqtool.quantize(BLOCK, preset="xint8", data={"input": images(32, seed=1)}, **options).model
+    def accuracy(made: ir.Model) -> float:
         (y,) = open_session(made).run(feed).values()
-        found.append(10 * np.log10((wanted**2).sum() / ((y - wanted) ** 2).sum()))
-    assert found[1] > found[0] + 3
+        return float((y.argmax(1) == labels).mean())
+
+    net, data = TRAINED / "mobilenet.onnx", str(TRAINED / "mobilenet_calib.npz")
+    whole = accuracy(qdqtool.load(net))
+    plain, found = (
+        accuracy(qdqtool.quantize(net, preset="xint8", data=data, learn_rounding=learns).model)
+        for learns in (None, True)
+    )
+    assert whole - plain > 0.03
+    assert found - plain >= 0.8 * (whole - plain)
 
 
 def test_a_bias_that_cannot_change_stays() -> None:
