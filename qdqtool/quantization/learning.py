@@ -97,6 +97,13 @@ class LayersAt:
         first = list(itertools.islice(feeds, 1))
         if not first:
             raise UsageError("there is no sample to learn from, or the data can be read only once", hint="give a file")
+        for value in self._model.graph.inputs:
+            array = first[0].get(value.name or "")
+            if array is not None and value.dtype is not None and ir.DataType.from_numpy(array.dtype) != value.dtype:
+                raise UsageError(
+                    f"rounding cannot be learned: {value.name} is {value.dtype.name.lower()} by now, the samples {array.dtype}",
+                    hint="--round-weights",
+                )
         layers = [layer for layer in weighted_layers(self._model) if layer.pair is not None]
         wanted = [self._end(layer)[0] for layer in layers]
         once, peak = (Stepwise(self._model, first), Stepwise(self._reference, first, wanted)), 1

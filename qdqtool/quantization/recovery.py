@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.core.base import Change, Named, Pass
+from qdq_passes.decoder.integer_io import IntegerIo
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.narrow_weights import NarrowWeights
 from qdq_passes.errors import UsageError
@@ -86,7 +87,9 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
         )
         passes.insert(behind, searching)
     if recovery.learn_rounding:
-        passes.append(LearnRounding(statistics=Named(STATISTICS), narrow=narrow, made=_made(materialise)))
+        learning = LearnRounding(statistics=Named(STATISTICS), narrow=narrow, made=_made(materialise))
+        ends = (place for place, p in enumerate(passes) if isinstance(p, IntegerIo))  # behind it samples do not fit
+        passes.insert(next(ends, len(passes)), learning)
     elif recovery.round_weights:
         passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
     if recovery.correct_bias and not recovery.learn_rounding:

@@ -22,7 +22,6 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics, merged
 from qdq_passes.pipeline.pipeline import Hook
 from qdq_passes.qdq.look.weighted_layers import weighted_layers
-from qdq_passes.recover.learn_rounding import LearnRounding
 
 from qdqtool.calibrate.layer_sums import Wanted, collect_statistics
 from qdqtool.calibrate.observed import NotFiniteError, Observers, Part
@@ -241,24 +240,19 @@ def recover_folder(
         progress: called with (stage, done, total).
 
     Returns:
-        What the passes behind the pairs read; None where nothing reads any.
+        What the passes behind the pairs read; None where nothing reads any, or what they read is yet to be learned.
     """
     hooks = list(hooks)
     found = recovering.given
-    if any(isinstance(p, LearnRounding) for p in plan.materialise.passes):
-        raise UsageError(
-            "rounding is learned from one model, not from a folder of graphs",
-            where=os.fspath(folder),
-            hint="--round-weights sums up what all graphs feed a layer; or --no-learn-rounding",
-        )
     if found is None and STATISTICS in plan.recover.needs():
         found = _collected(folder, prepared, ["magnitudes"], "measuring channels", texts, progress)
     for model in prepared.values():
         inputs = {} if found is None else {STATISTICS: found.layers}
         if plan.recover.passes:
             plan.recover.run(model, inputs=inputs, hooks=hooks)
-    if recovering.given is None and STATISTICS in plan.materialise.needs():
-        new = _collected(folder, prepared, wanted_behind(plan.materialise), "collecting moments", texts, progress)
+    wanted = wanted_behind(plan.materialise)
+    if recovering.given is None and wanted:
+        new = _collected(folder, prepared, wanted, "collecting moments", texts, progress)
         found = new if found is None else combined(found, new)
     if recovering.file is not None and found is not None:
         found.write(recovering.file)

@@ -13,9 +13,10 @@ from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Hook
+from qdq_passes.qdq.look.weighted_layers import weighted_layers
 
 from qdqtool.calibrate.ranges import Ranges
-from qdqtool.calibrate.statistics import Statistics
+from qdqtool.calibrate.statistics import Statistics, combined
 from qdqtool.io.files.artifacts import sha256_of_json, write_json
 from qdqtool.io.files.progress import Warn, pass_on, stage
 from qdqtool.io.models.load import load
@@ -23,17 +24,17 @@ from qdqtool.io.models.working import provenance_of
 from qdqtool.lints.find import concat_warnings
 from qdqtool.llm.folder.manifest import Manifest, read_manifest, refuse_damaged
 from qdqtool.llm.folder.rewriting import refuse_output, write_graphs
-from qdqtool.llm.run.calibration import Texts
+from qdqtool.llm.run.calibration import Texts, Windows
 from qdqtool.quantization.calibrating import Calibrator, observed_names, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
-from qdqtool.quantization.recovery import STATISTICS, Recovering
+from qdqtool.quantization.recovery import STATISTICS, Recovering, learns
 from qdqtool.quantization.reports import grouped, target_refusals
 from qdqtool.quantization.shared_tensors import disagreements, share_names, with_one_mask
 from qdqtool.record.record import Record
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
-from qdqtool.verbs.work.folder_calibration import calibrate_folder, needs_statistics, recover_folder
+from qdqtool.verbs.work.folder_calibration import GraphFeeds, calibrate_folder, needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
 from qdqtool.verbs.work.records import quantization_record
 from qdqtool.verbs.work.token_ids import texts_of
@@ -131,6 +132,10 @@ def quantized_folder(asked: Quantize) -> QuantizedFolder:
     shared = given or Ranges(method=job.method, samples=0, tensors={})
     plans = with_one_mask(plans, prepared, shared.bound)
     del prepared
+    if learns(job.materialise) and not Recovering(given=statistics).is_learned:
+        statistics = _learned(asked, graphs, plans, shared, names, statistics, texts)
+        if recovering.file is not None:
+            statistics.write(recovering.file)
     done = _alike(asked, graphs, plans, shared, names, statistics)
     written = _written(asked, folder, manifest, done, shared, statistics, old)
     unfit = None if asked.target is None else _refused(done, load_target(asked.target))
@@ -147,6 +152,35 @@ def quantized_folder(asked: Quantize) -> QuantizedFolder:
         payload = {**result.to_json(), "records": records}
         write_json(asked.report, kind="quantization", version=1, payload=payload, overwrite=asked.overwrite)
     return result
+
+
+def _learned(
+    asked: Quantize,
+    graphs: Mapping[str, ir.Model],
+    plans: Mapping[str, Plan],
+    shared: Ranges,
+    names: Mapping[str, Sequence[str]],
+    before: Statistics | None,
+    texts: Texts,
+) -> Statistics:
+    """``before``, and what is learned of each layer in the graph for most tokens that has it; all graphs take it from there."""
+    assert not isinstance(asked.model, ir.Model)
+    tokens = {part.file: model.seq_len for model in read_manifest(asked.model).models for part in model.parts}
+    found, known = before, set[str]()
+    for file in sorted(graphs, key=lambda file: -tokens[file]):
+        layers = {layer.name for layer in weighted_layers(graphs[file])}
+        if layers <= known:
+            continue
+        known |= layers
+        done = quantize_model(
+            copy_model(graphs[file]), plans[file], feeds=GraphFeeds(Windows(asked.model, texts), file),
+            calibrator=Calibrator(_of(shared, names[file])), hooks=asked.hooks,
+            recovering=Recovering(given=before, progress=asked.progress),
+        )  # fmt: skip
+        assert done.statistics is not None
+        found = done.statistics if found is None else combined(done.statistics, found)
+    assert found is not None
+    return found
 
 
 def _alike(

@@ -285,6 +285,7 @@ def test_recovery_is_shared(tmp_path: Path) -> None:
     """Statistics of all graphs together: weights are rounded alike everywhere, so that they are stored once."""
     for options in (
         {"round_weights": True, "preset": "w4-g32"},
+        {"learn_rounding": True, "preset": "w8"},
         {"correct_bias": True, "smooth": 0.5, "preset": "8a8w"},
     ):
         _, out, done = quantized(
