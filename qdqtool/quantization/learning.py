@@ -107,9 +107,9 @@ class LayersAt:
         layers = [layer for layer in weighted_layers(self._model) if layer.pair is not None]
         wanted = [self._end(layer)[0] for layer in layers]
         once, peak = (Stepwise(self._model, first), Stepwise(self._reference, first, wanted)), 1
-        for layer, value in zip(layers, wanted, strict=True):
+        for layer, name in zip(layers, wanted, strict=True):
             once[0].take([layer.data_value.name or ""])
-            once[1].take([value])
+            once[1].take([name])
             peak = max(peak, once[0].nbytes + once[1].nbytes)
         used = [*first, *itertools.islice(feeds, max(1, min(self._most, self._memory // peak)) - 1)]
         self.samples, self._count = len(used), len(layers)

@@ -194,6 +194,8 @@ def test_the_plan() -> None:
     assert str(plan.materialise).endswith(",learn-rounding{statistics=@statistics made=int8}")
     text = str(Planned(preset="w4-g32", learn_rounding=True).plan().materialise)
     assert text.endswith("learn-rounding{statistics=@statistics narrow=false},fold-weight-qdq")
+    text = str(Planned(preset="xint8", learn_rounding=True, integer_io=True).plan().materialise)
+    assert text.endswith(",learn-rounding{statistics=@statistics made=int8},integer-io")  # the samples are floats
 
 
 def test_without_data() -> None:
@@ -201,6 +203,8 @@ def test_without_data() -> None:
         qdqtool.quantize(DIGITS, preset="w8", learn_rounding=True)
     with refusal(UsageError):
         qdqtool.quantize(DIGITS, preset="w8", learn_rounding=True, data=iter([]))
+    with refusal(UsageError):
+        LayersAt(model(OPSET + TWO), model(OPSET + FLOAT), [{"x": np.zeros((1, 2), np.int8)}]).get("one")
 
 
 def test_a_depthwise_net_wins_back_what_one_scale_costs() -> None:
