@@ -162,6 +162,19 @@ class Recovering:
         self._scratch.__exit__(None, None, None)
         self._scratch = nullcontext("")
 
+    @classmethod
+    def learning(cls, model: ir.Model, feeds: Feeds, sums: Statistics | None) -> Recovering:
+        """What is there once the passes before calibration ran on ``model``, where rounding is learned from ``feeds``; a hook.
+
+        Args:
+            model: the prepared float model, to be quantized in place.
+            feeds: the samples.
+            sums: what other passes read.
+        """
+        made = cls()
+        made.statistics, made._layers = sums, LayersAt(model, copy_model(model), feeds)
+        return made
+
     def recover(
         self,
         model: ir.Model,

@@ -118,6 +118,7 @@ def set_up(
         metric=anywhere(metric.name),
         prices=prices or Prices(),
         learns_on=tuple(itertools.islice(feeds or (), SAMPLES)) if learning else (),
+        sums=recovering.statistics if learning else None,
     )
     return Setting(
         baseline=baseline,

@@ -18,13 +18,13 @@ from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.select.globs import literal
 
 from qdqtool.calibrate.ranges import Ranges
+from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import observed_names
-from qdqtool.quantization.learning import LayersAt
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import RANGES, Plan, plan
-from qdqtool.quantization.recovery import STATISTICS
+from qdqtool.quantization.recovery import Recovering
 from qdqtool.runtime.session import open_session
 from qdqtool.search.goal.standing import Standing
 from qdqtool.search.metrics import Metric, open_metric
@@ -184,6 +184,7 @@ class Baseline:
         metric: name of the metric.
         prices: of what is not in 8 bit.
         learns_on: samples that rounding is learned from, anew of each variant; none where it is not.
+        sums: what other passes then read of the layers' inputs.
     """
 
     model: SharedModel
@@ -195,6 +196,7 @@ class Baseline:
     metric: str
     prices: Prices = field(default_factory=Prices)
     learns_on: tuple[Arrays, ...] = ()
+    sums: Statistics | None = None
 
     @cached_property
     def prepared(self) -> ir.Model:
@@ -223,9 +225,11 @@ class Baseline:
         model = copy_model(self.prepared)
         job.precision.run(model)
         inputs = {**self.inputs, RANGES: self._bound(observed_names(model, job))}
-        if self.learns_on:
-            inputs[STATISTICS] = LayersAt(model, copy_model(model), self.learns_on)
-        job.materialise.run(model, inputs=inputs)
+        if not self.learns_on:
+            job.materialise.run(model, inputs=inputs)
+            return model
+        learning = Recovering.learning(model, self.learns_on, self.sums)
+        job.materialise.run(model, inputs={**inputs, **learning.inputs(job.materialise)}, hooks=[learning])
         return model
 
     def judge(self, model: ir.Model) -> float | None:

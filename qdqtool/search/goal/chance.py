@@ -49,4 +49,4 @@ def standing(
         finite += [math.inf] * (len(drawn) - len(finite))
     at = math.floor((1 - CONFIDENCE) * len(finite))
     low, high = (finite[at], finite[-1 - at]) if finite else (margin, margin)
-    return Standing(figure=figure, margin=margin, low=low, high=high, samples=count, early=margin)
+    return Standing(figure=figure, margin=margin, low=low, high=high, samples=count)

@@ -43,6 +43,8 @@ def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
         yield {"learn_rounding": True}
     if cause in ("weight", "rounding", "bias", "together") and not recovery.round_weights:
         yield {"round_weights": True}
+    if cause == "weight" and not recovery.search_scales:
+        yield {"search_scales": True}
     if cause in ("weight", "bias", "together") and not recovery.correct_bias:
         yield {"correct_bias": True}
     if cause in ("rounding", "clipping", "boundary", "together"):

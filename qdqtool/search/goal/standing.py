@@ -21,7 +21,6 @@ class Standing:
         low: lower end of the interval of the margin.
         high: upper end.
         samples: that were judged on.
-        early: the margin on the first of them, which every variant is judged on.
     """
 
     figure: float | None
@@ -29,7 +28,6 @@ class Standing:
     low: float
     high: float
     samples: int
-    early: float
 
     @property
     def verdict(self) -> Verdict:
@@ -50,4 +48,4 @@ class Standing:
         return cls(figure=None if figure is None else float(figure), samples=int(data["samples"]), **ends)
 
 
-_ENDS = ("margin", "low", "high", "early")
+_ENDS = ("margin", "low", "high")

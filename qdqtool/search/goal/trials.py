@@ -85,8 +85,8 @@ class Trial:
 
     @property
     def margin(self) -> float:
-        """By which the better one is told: on the samples that every variant is judged on."""
-        return -math.inf if self.measured.standing is None else self.measured.standing.early
+        """By which the better one is told, on the samples that it was judged on."""
+        return -math.inf if self.measured.standing is None else self.measured.standing.margin
 
     @property
     def price(self) -> tuple[int, float, float, int]:

@@ -102,7 +102,7 @@ def test_what_is_exact_is_met() -> None:
 def trial(
     margin: float, *, cost: float = 0.0, refused: int = 0, low: float | None = None, ms: float = 1.0, **options: Any
 ) -> Trial:
-    ends = {"low": margin if low is None else low, "high": margin, "early": margin}
+    ends = {"low": margin if low is None else low, "high": margin}
     found = Standing(figure=30 + margin, margin=margin, samples=16, **ends)
     measured = Measured(
         figure=found.figure, cost=Cost(macs={"8": 1}, crossings=0, bytes=0, total=cost), standing=found,

@@ -40,7 +40,7 @@ class Table:
             return Measured(figure=None, cost=FAILED, reason="it is broken")
         raised = [name for _, names in point.raised for name in names]
         margin = self.missing + sum(self.gains.get(name, 0.0) for name in [*dict(point.options), *raised])
-        standing = Standing(figure=margin, margin=margin, low=margin, high=margin, samples=8, early=margin)
+        standing = Standing(figure=margin, margin=margin, low=margin, high=margin, samples=8)
         cost = Cost(macs={"8": 8 - len(raised)}, crossings=0, bytes=0, total=float(len(raised)))
         return Measured(figure=margin, cost=cost, standing=standing, placing=Placing(refused=0, ms=1.0 + len(raised)))
 

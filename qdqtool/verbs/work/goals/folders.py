@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 #: Recoveries that are tried, the one first that most often helps.
 RECOVERIES: tuple[dict[str, object], ...] = (
-    {"round_weights": True}, {"smooth": 0.5}, {"correct_bias": True}
+    {"learn_rounding": True}, {"round_weights": True}, {"search_scales": True}, {"rotate": True}, {"smooth": 0.5},
+    {"correct_bias": True},
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from qdqtool.options import changed, part_of
 from qdqtool.quantization.calibrating import sqnr_samples
 from qdqtool.quantization.learning import SAMPLES
 from qdqtool.quantization.plan import Plan
-from qdqtool.quantization.recovery import STATISTICS, Recovering, learns
+from qdqtool.quantization.recovery import STATISTICS, Recovering, learns, wanted_behind
 from qdqtool.record.record import Record
 from qdqtool.search.allowed_precisions import allowed_precisions
 from qdqtool.search.goal.goal import Goal
@@ -48,6 +48,7 @@ from qdqtool.verbs.work.goals.presets import other_presets
 from qdqtool.verbs.work.quantizing import Quantized, write
 from qdqtool.verbs.work.quantizing import made as quantized_once
 from qdqtool.verbs.work.searching import scheme_of
+from qdqtool.verbs.work.texts import is_text
 from qdqtool.workers.cluster import Workers
 
 if TYPE_CHECKING:
@@ -160,8 +161,10 @@ class GraphSubject:
         return 0.0 if point in self._records else 2 * len(self.feeds[:PRICED]) / self._plain
 
     def mends(self, point: Point) -> Iterable[Candidate]:
-        """See `Subject.mends`."""
-        return proposals(self.record(point), self.plan(point), changed(self.asked))
+        """See `Subject.mends`; a decoder may be rotated."""
+        found = proposals(self.record(point), self.plan(point), changed(self.asked))
+        is_decoder = is_text(self.asked.data) and "rotate" not in changed(self.asked)
+        return [*found, Candidate.of("a decoder", {"rotate": True})] if is_decoder else found
 
     def others(self) -> Iterable[Candidate]:
         """See `Subject.others`: presets of 8-bit activations."""
@@ -225,7 +228,7 @@ class GraphSubject:
         before = _without(early, {"method"})
         if STATISTICS in plan.recover.needs():
             parts["magnitudes", before] = self.calibrated
-        if STATISTICS in plan.materialise.needs() and not learns(plan.materialise):
+        if wanted_behind(plan.materialise):
             parts[_sums(plan), before] = self.calibrated
         return parts
 
@@ -263,11 +266,8 @@ class GraphSubject:
 
 def _sums(plan: Plan) -> str:
     """What statistics the passes of ``plan`` behind calibration read; ``magnitudes`` where they read none."""
-    if STATISTICS not in plan.materialise.needs():
-        return "magnitudes"
-    return (
-        "moments" if any(p.name() in ("round-weights", "search-scales") for p in plan.materialise.passes) else "means"
-    )
+    wanted = wanted_behind(plan.materialise)
+    return wanted[-1] if wanted else "magnitudes"
 
 
 def _without(point: Point, names: Iterable[str]) -> Point:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx_ir as ir
 from qdq_passes.errors import QdqError
@@ -99,4 +99,4 @@ def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
     if count == len(feeds) or first.high < 0:
         return first
     outputs += outputs_of(model, feeds[count:])
-    return replace(of(outputs), early=first.early)
+    return of(outputs)
