@@ -6,8 +6,9 @@ over those of the plain quantization."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from qdq_passes.errors import UsageError
@@ -36,6 +37,12 @@ class Subject(Protocol):
 
     def measure(self, points: Sequence[Point]) -> Sequence[Measured]:
         """What candidates are worth, measured side by side where there are workers."""
+
+    def whole(self, point: Point) -> Measured:
+        """What a candidate is worth on all samples, though the first refuted it."""
+
+    def whole_units(self) -> float:
+        """What that takes."""
 
     def units(self, point: Point) -> float:
         """What measuring it takes at most, in full quantizations."""
@@ -74,6 +81,7 @@ class Seeking:
         trials: what was tried, in order; the plain quantization first.
         units: what it took.
         stopped: why the search ended early; empty where it did not.
+        samples: that are judged on in all.
     """
 
     subject: Subject
@@ -83,6 +91,7 @@ class Seeking:
     trials: list[Trial] = field(default_factory=list)
     units: float = 0.0
     stopped: str = ""
+    samples: int = 0
 
     @property
     def plain(self) -> Trial:
@@ -118,11 +127,27 @@ class Seeking:
         if self._pays_for_causes(plain.candidate.point):
             self._together(self._all(list(self.subject.mends(Point()))))
         self._each(self.subject.others())
+        self._recalled()
         if not self.best.is_met:
             self._raised(self.best)
         if not self.best.is_met:
             self._each(self.subject.last())
+            self._recalled()
         return self.best
+
+    def _recalled(self) -> None:
+        """Judge on all samples what the first refuted, though it came nearer than what was judged on all: where a variant and
+        the float model agree on the first, their interval says little of the others."""
+        while not self.best.is_met and self._affords(self.subject.whole_units()):
+            most = self.samples
+            nearest = max((one.margin for one in self.trials if one.samples == most), default=-math.inf)
+            early = [one for one in self.trials if 0 < one.samples < most and one.margin >= nearest]
+            if not early:
+                return
+            chosen = max(early, key=lambda one: one.margin)
+            found, units = self.subject.whole(chosen.candidate.point), self.subject.whole_units()
+            self.trials[self.trials.index(chosen)] = replace(chosen, measured=found, units=chosen.units + units)
+            self.units += units
 
     def _each(self, candidates: Iterable[Candidate]) -> None:
         """One by one, until the goal is met."""

@@ -69,6 +69,11 @@ class Trial:
         return 0 if self.measured.placing is None else self.measured.placing.refused
 
     @property
+    def samples(self) -> int:
+        """That it was judged on; 0 where it could not be made."""
+        return 0 if self.measured.standing is None else self.measured.standing.samples
+
+    @property
     def ms(self) -> float | None:
         """What a run takes on the chip."""
         return None if self.measured.placing is None else self.measured.placing.ms

@@ -93,6 +93,14 @@ class FolderSubject:
             self.journal.add(point.key, found.to_json())
         return found
 
+    def whole(self, point: Point) -> Measured:
+        """See `Subject.whole`: every candidate is judged on all."""
+        return self._known(point)
+
+    def whole_units(self) -> float:
+        """See `Subject.whole_units`."""
+        return 0.0
+
     def units(self, point: Point) -> float:
         """See `Subject.units`: a window that is calibrated on counts as one that is judged on."""
         return self.writing(point) + len(self.feeds) / self._plain

@@ -138,6 +138,14 @@ class GraphSubject:
         """See `Subject.measure`."""
         return self.measurements.of(points)
 
+    def whole(self, point: Point) -> Measured:
+        """See `Subject.whole`."""
+        return judged(replace(self.baseline(point), is_whole=True), point)
+
+    def whole_units(self) -> float:
+        """See `Subject.whole_units`."""
+        return len(self.feeds) / self._plain
+
     def units(self, point: Point) -> float:
         """See `Subject.units`."""
         due = sum(runs for part, runs in self._parts(point).items() if part not in self._paid)

@@ -30,11 +30,13 @@ class GoalBaseline(Baseline):
         goal: the goal.
         target: name or file of the target; None for none.
         on_chip: the chip that is asked how long a run takes.
+        is_whole: all samples are judged on, whatever the first say.
     """
 
     goal: Goal
     target: str | None
     on_chip: OnChip
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,8 @@ def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> M
 
 def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
     """On the first samples, and on all where it is not below the goal there, whatever one draws."""
-    feeds, count = baseline.feeds, early_of(len(baseline.feeds))
+    feeds = baseline.feeds
+    count = len(feeds) if baseline.is_whole else early_of(len(feeds))
     outputs = outputs_of(model, feeds[:count])
 
     def of(part: Sequence[object]) -> Standing:

@@ -102,7 +102,8 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         subject = _folder(asked, goal, metric) if is_folder(asked.model) else _graph(asked, goal, metric, workers)
         figure = metric.measure(subject.references, subject.feeds, subject.references) if goal.is_relative else None
         most = math.inf if asked.max_ms is None else asked.max_ms
-        seeking = Seeking(subject, budget=asked.budget, most_ms=most, progress=asked.progress)
+        samples = len(subject.feeds)
+        seeking = Seeking(subject, budget=asked.budget, most_ms=most, progress=asked.progress, samples=samples)
         _run(seeking, subject.journal, asked.warn)
         done = _finished(subject, seeking)
     chosen, journal = seeking.best, subject.journal
@@ -112,7 +113,7 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         recipe.write(asked.save_recipe, overwrite=asked.overwrite)
     found = Sought(
         goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units,
-        samples=len(subject.feeds), recipe=recipe,
+        samples=samples, recipe=recipe,
     )  # fmt: skip
     if asked.page is not None:
         name = "model" if isinstance(asked.model, ir.Model) else os.path.basename(os.path.normpath(asked.model))
