@@ -21,7 +21,7 @@ from pathlib import Path
 
 from qdqtool.search.goal.trials import Trial
 from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
-from qdqtool.verbs.work.goal_seeking import Sought
+from qdqtool.verbs.work.goals.seeking import Sought
 from tests.bench.measure import Result
 from tests.bench.rivals.judge import NETS
 
@@ -92,18 +92,20 @@ def judged(sought: Sought, net: str, target: str, setting: str, theirs: Mapping[
     assert sought.floating is not None
 
     def figure(trial: Trial) -> float:
-        found = trial.standing
-        assert found is not None
         assert sought.floating is not None
-        return sought.floating if found.figure is None else found.figure
+        found = trial.measured.figure
+        return sought.floating if found is None else found
 
     def share(trial: Trial) -> float:
-        return 1.0 if trial.cost is None else 1 - trial.cost.share_8_bit
+        return 1 - trial.measured.cost.share_8_bit
+
+    def is_whole(trial: Trial) -> bool:
+        return trial.measured.standing is not None and trial.measured.standing.samples == sought.samples
 
     plain = sought.trials[0]
     fair = [
         trial for trial in sought.trials
-        if trial.standing is not None and share(trial) <= theirs["outside_8_bit"] + 1e-6 and trial.unwanted <= plain.unwanted
+        if is_whole(trial) and share(trial) <= theirs["outside_8_bit"] + 1e-6 and trial.unwanted <= plain.unwanted
     ]  # fmt: skip
     ours = sought.chosen if sought.chosen in fair else max(fair, key=figure, default=plain)
     verdict = "below" if ours not in fair or figure(ours) < theirs["figure"] - 1e-6 else "reached"
