@@ -23,7 +23,6 @@ from pathlib import Path
 from qdqtool.search.goal.trials import Trial
 from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
 from qdqtool.verbs.work.goals.seeking import Sought
-from tests.bench.measure import Result
 from tests.bench.rivals.judge import NETS
 
 RIVALS = Path(__file__).parents[2] / "data" / "rivals.json"
@@ -117,14 +116,6 @@ def judged(sought: Sought, net: str, target: str, setting: str, theirs: Mapping[
         verdict="met" if verdict == "reached" and ours is sought.chosen and sought.is_met else verdict,
         trials=len(sought.trials), units=sought.units,
     )  # fmt: skip
-
-
-def results() -> list[Result]:
-    """One result a row: by how much theirs is missed."""
-    return [
-        Result(f"{row.net} on {row.target}, below theirs", max(row.theirs - row.ours, 0.0), "", 0.0, row.text)
-        for row in rows()
-    ]
 
 
 def main(*only: str) -> None:
