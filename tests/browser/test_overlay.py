@@ -154,6 +154,7 @@ TASKS: list[Callable[[Page], None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.product(extra=4)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_what_is_clicked_replays_to_the_same_bytes(
     browser: Browser, int8: Path, tmp_path: Path, task: Callable[[Page], None]

@@ -19,7 +19,7 @@ from tests.suites.harness import Examination, examine
 from tests.suites.steps import Step
 
 #: Cases of the part beside those that have an operator first, or failed once.
-FURTHER = 20
+FURTHER = 10
 
 
 @cache

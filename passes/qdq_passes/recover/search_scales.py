@@ -13,7 +13,11 @@ import onnx_ir as ir
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.uses import readers
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics
+from qdq_passes.numerics.quantize import quantize
+from qdq_passes.qdq.edit.pairs import write_constant
 from qdq_passes.qdq.edit.reencode import Edit, reencode, settled, why_not_editable
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer
 from qdq_passes.recover.look.rounding import rounding_moment, why_unseen
@@ -33,7 +37,7 @@ class SearchScales(Pass):
     (`qdq_passes.recover.look.scale_search` has the mathematics). No row gets a larger error than it had, measured with the
     rounding that is said here.
 
-    Graph: unchanged; scales of weights get new numbers.
+    Graph: unchanged; scales of weights get new numbers, and weights beyond what ``narrow`` leaves are cut off.
     Requires: pairs on float weights, inserted with ``weights=qdq``; statistics with second moments.
     Keeps: types, zero points, where scales lie, names; biases at s_x·s_w follow. Powers of two stay powers of two.
     Skips: weights of which only integers are left; that something else reads too, or layers with another grid; storage types that
@@ -61,18 +65,22 @@ class SearchScales(Pass):
         if not self.damping >= 0:
             raise UsageError(f"damping={self.damping:g} is negative", where=self.name(), hint="0.01 is usual")
         assert not isinstance(self.statistics, Named)
-        edits, namer = list[Edit](), Namer(model)
+        edits, namer, within = list[Edit](), Namer(model), dict[ir.Value, Array]()
         for stored, layers in stored_weights(model, select_nodes(model, self.select)).items():
             reason = why_not_rounded(stored, layers) or why_unseen(self.statistics, layers, centred=self.centred)
-            found = reason or self._searched(layers)
+            found = reason or self._searched(layers, within)
             if isinstance(found, str):
                 yield skip(layers[0].node, found)
             else:
                 edits.append(found)
         yield from reencode(model, edits, namer)
+        for stored, values in within.items():
+            data: Array | ir.TensorProtocol = values if stored.dtype is None else ir.tensor(values, dtype=stored.dtype)
+            write_constant(stored, data, readers(stored), namer)
 
-    def _searched(self, layers: Sequence[WeightedLayer]) -> Edit | str:
-        """What the weight of ``layers`` gets; or why it keeps what it has."""
+    def _searched(self, layers: Sequence[WeightedLayer], within: dict[ir.Value, Array]) -> Edit | str:
+        """What the weight of ``layers`` gets; or why it keeps what it has. ``within`` gets the weight, cut off, where some of it
+        lies beyond the integers that were searched, which leave out the most negative one."""
         layer, pair, weight = layers[0], layers[0].pair, layers[0].float_weight
         assert not isinstance(self.statistics, Named)
         assert weight is not None
@@ -96,6 +104,11 @@ class SearchScales(Pass):
         flat[segments.index] = scales
         new = settled(pair, replace(old, scale=tuple(flat.tolist())))
         count = int(np.count_nonzero(np.array(new.scale) != np.array(old.scale)))
+        if count and self.rounding == "nearest":
+            on = grid_of(layer, weight, new, narrow=self.narrow)
+            if (quantize(weight, new) < on.low).any():
+                low, high = (((end - on.zero) * on.scale).astype(weight.dtype) for end in (on.low, on.high))
+                within[layer.stored] = form.weight(np.clip(rows, low, high))
         if not count:
             return "its scales are the best that were found"
         gain = f"{10 * math.log10(before / after):.1f} dB less" if after > 0 else "no"

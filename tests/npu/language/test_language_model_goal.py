@@ -89,7 +89,7 @@ def test_nearly_all_of_it_runs_on_the_npu_and_the_rest_has_reasons(preset: str, 
         ]
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(extra=0)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_linear_arrangement_says_why_of_every_operator(preset: str, target: str | None) -> None:
@@ -101,7 +101,7 @@ def test_linear_arrangement_says_why_of_every_operator(preset: str, target: str 
         assert placement.stages == 2 * PARTITIONS + 1, "the CPU before, between and behind them"
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(extra=0)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_schedules_compute_the_same(preset: str, target: str | None) -> None:
@@ -113,7 +113,7 @@ def test_schedules_compute_the_same(preset: str, target: str | None) -> None:
     assert ("HVX float16" in engines) == (target is None)
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(extra=0)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_schedules_of_the_linear_arrangement_compute_the_same(preset: str, target: str | None) -> None:

@@ -90,6 +90,7 @@ def test_jobs_change_nothing(tmp_path: Path) -> None:
         assert (tmp_path / f"1.{suffix}").read_bytes() == (tmp_path / f"2.{suffix}").read_bytes()
 
 
+@pytest.mark.extra
 def test_detector_is_repaired_in_8_bit(tmp_path: Path) -> None:
     found = search(tmp_path, "--eval-data", JUDGED, "--metric", MAP, "--min-metric", "0.9745", "--types", "float",
                    model=DETECTOR, data=SCENES)  # fmt: skip

@@ -66,15 +66,17 @@ def test_eight_bits_collapse_and_smoothing_wins_back_what_outliers_cost(measured
         ("16a8w", {"samples": 8}, 1.01),
         ("mobilequant", {"samples": 8, "smooth": 0.5}, 1.03),
         ("8a8w", {"samples": 8, "rotate": True}, 1.03),
-        (
+        pytest.param(
             "w4-g32",
             {"samples": 64, "rotate": True, "search_scales": True, "round_weights": True, "lm_head": "int8"},
             1.03,
+            marks=pytest.mark.extra,
         ),
-        (
+        pytest.param(
             "w4-g32",
             {"samples": 64, "smooth": 0.5, "round_weights": True, "lm_head": "int8", "float": ["*linear_6"]},
             1.03,
+            marks=pytest.mark.extra,
         ),
     ],
     ids=["16a8w", "mobilequant", "8a8w rotated", "w4-g32 rotated", "w4-g32"],

@@ -51,7 +51,7 @@ def test_a_goal_out_of_reach_tries_what_there_is_and_writes_nothing(decoder: Pat
     assert not made.exists()
     page = decoder.with_name("p.html").read_text()
     assert "not met" in page
-    assert "--round-weights" in page
+    assert "--learn-rounding" in page
 
 
 @pytest.mark.parametrize(
