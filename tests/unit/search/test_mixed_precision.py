@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
