@@ -133,15 +133,16 @@ class Seeking:
         if not self.best.is_met:
             self._each(self.subject.last())
             self._recalled()
+            self._recalled(whatever=True)
         return self.best
 
-    def _recalled(self) -> None:
-        """Judge on all samples what the first refuted, though it came nearer than what was judged on all: where a variant and
-        the float model agree on the first, their interval says little of the others."""
+    def _recalled(self, *, whatever: bool = False) -> None:
+        """Judge on all samples what the first refuted, though it came nearer than what was judged on all; or ``whatever`` it
+        did, the nearest first. Where a variant and the float model agree on the first, their interval says little of the rest."""
         while not self.best.is_met and self._affords(self.subject.whole_units()):
             most = self.samples
             nearest = max((one.margin for one in self.trials if one.samples == most), default=-math.inf)
-            early = [one for one in self.trials if 0 < one.samples < most and one.margin >= nearest]
+            early = [one for one in self.trials if 0 < one.samples < most and (whatever or one.margin >= nearest)]
             if not early:
                 return
             chosen = max(early, key=lambda one: one.margin)

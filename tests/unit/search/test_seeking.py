@@ -171,8 +171,13 @@ def test_what_the_first_samples_refuted_is_judged_on_all_where_it_came_nearest()
     assert found.best.candidate.text == "--round"
     assert (found.best.samples, found.best.units) == (8, 1.5)
     assert not any(trial.candidate.point.raised for trial in found.trials)
-    worse = sought(gains={"round": -1.0}, early="round", luck=9.0)
-    assert [trial.samples for trial in worse.trials if trial.candidate.text == "--round"] == [4]
+    worse = sought(
+        gains={"round": -1.0}, early="round", luck=9.0
+    )  # nothing else meets it, so what is left of the budget tells
+    assert worse.best.candidate.text == "--round"
+    assert worse.trials[-1].candidate.text == "--wide"
+    poor = sought(gains={"round": -1.0}, early="round", luck=9.0, budget=worse.units + 0.9)  # to be written it takes 1
+    assert [trial.samples for trial in poor.trials if trial.candidate.text == "--round"] == [4]
 
 
 def test_an_interrupt_leaves_what_meets_the_goal() -> None:
