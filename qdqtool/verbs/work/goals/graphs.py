@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.select.globs import literal
 
@@ -187,7 +188,10 @@ class GraphSubject:
         for precision in RAISED:
             if precision == "fp16" and self.target is None:
                 continue
-            setting, baseline = self._set(replace(best, raised=((precision, ()),)))
+            try:
+                setting, baseline = self._set(replace(best, raised=((precision, ()),)))
+            except UsageError:  # the preset has no nodes of that precision: weights alone are not raised to int16
+                continue
             groups = node_groups(setting.model, setting.plan, follow=True)
             allowed = allowed_precisions(baseline, groups, (precision,), self.target)
             taken = [group for group in groups if allowed.takes(group, precision)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 from qdq_passes.errors import QdqError
@@ -67,12 +67,12 @@ def made(baseline: GoalBaseline, point: Point) -> tuple[Variant, Placed | None]:
 
 
 def judged(baseline: GoalBaseline, point: Point) -> Measured:
-    """Make and judge one variant; one that cannot be made is told by the reason."""
+    """Make and judge one variant, the plain one on all samples; one that cannot be made is told by the reason."""
     try:
         variant, placed = made(baseline, point)
     except QdqError as error:
         return Measured(figure=None, cost=FAILED, reason=str(error))
-    return weighed(baseline, variant.model, placed)
+    return weighed(replace(baseline, is_whole=True) if point == Point() else baseline, variant.model, placed)
 
 
 def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> Measured:
