@@ -59,16 +59,17 @@ def quantize(out: Out, asked: QuantizeCommand) -> int | None:
     from qdqtool.io.models.hooks import Reproducer
 
     done = ran(out, replace(asked, hooks=(Reproducer(f"{output}.reproducer"),)), "quantizing")
-    if asked.save_ranges:
+    is_written = done.sought is None or done.sought.is_met
+    if asked.save_ranges and is_written:
         done.quantization.ranges.write(asked.save_ranges, overwrite=asked.overwrite)
-    if asked.print_pipeline and not out.as_json:
+    if asked.print_pipeline and is_written and not out.as_json:
         say(_shown(asked, done.quantization.plan))
         return None
     for change in done.quantization.changes:
         out.detail(str(change))
     payload = {**done.to_json(), "output": output}
     found = done.sought
-    if found is not None and not found.is_met:  # nothing is written then
+    if not is_written:
         payload["output"] = None
 
     def render() -> None:

@@ -159,6 +159,10 @@ class Recovering:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the file that statistics lie in."""
         self._scratch.__exit__(None, None, None)
         self._scratch = nullcontext("")
 

@@ -44,6 +44,7 @@ class Setting:
         plan: of the plain quantization.
         floating: figure of the float model.
         of: what results are of, for a journal: hashes by a name in words.
+        recovering: what keeps the statistics that lie in a file.
     """
 
     baseline: Baseline
@@ -51,6 +52,7 @@ class Setting:
     plan: Plan
     floating: float | None
     of: Mapping[str, str]
+    recovering: Recovering
 
 
 def set_up(
@@ -126,6 +128,7 @@ def set_up(
         plan=chosen,
         floating=metric.measure(references, judged, references),
         of={**_hashes(baseline, chosen, fingerprint, judged), "metric": metric.name},
+        recovering=recovering,
     )
 
 

@@ -83,10 +83,10 @@ class Metric:
         except Exception as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             raise UsageError(f"the metric fails with {text}", where=f"--metric {self.name}") from error
-        if figure is None:
+        if figure is None and self.name in BUILT_IN:
             return None
         try:
-            number = float(figure)
+            number = float(figure)  # type: ignore[arg-type]  # None of a function of the user's is told below
         except (TypeError, ValueError) as error:
             hint = "return one number, the higher the better"
             raise UsageError(

@@ -183,6 +183,19 @@ class Recipe:
             raise ModelError(f"holds something of another kind ({error})", where=where) from error
 
 
+def option_value(name: str, value: Any) -> OptionValue:
+    """An argument of `quantize` as a recipe writes it.
+
+    Raises:
+        UsageError: it is a function, which a file cannot hold.
+    """
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if any(callable(item) for item in items):
+        raise UsageError("a recipe cannot hold a function", where=name, hint="give it as module:function")
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
 def replayed_kinds() -> dict[str, tuple[Any, ...]]:
     """Of each option that a recipe may hold the types that it may have: no recipe says what is read, written or replaced."""
     found = {each.name: each.types for each in options_of(PlanOptions)}

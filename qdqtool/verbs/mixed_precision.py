@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from qdqtool.record.record import Record
     from qdqtool.search.measuring import Setting
     from qdqtool.search.mixed_precision import Mixed
-    from qdqtool.search.recipe import OptionValue, Recipe
+    from qdqtool.search.recipe import Recipe
     from qdqtool.verbs.work.quantizing import Quantized
 
 #: What nodes may be raised to unless it is said.
@@ -100,10 +101,11 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         precisions = self._types()
         work, _ = opened(self.model)
         fingerprint = model_sha256(work)
-        with open_workers(self.jobs, self.cluster, warn=self.warn) as workers:
+        with open_workers(self.jobs, self.cluster, warn=self.warn) as workers, ExitStack() as ended:
             setting, judge = begin(self, work, self.model, workers, precisions=precisions)
+            ended.callback(setting.recovering.close)
             journal = open_journal(
-                "mixed-precision", setting, output=self.output, resume=self.resume, overwrite=self.overwrite
+                "mixed-precision", setting.of, output=self.output, resume=self.resume, overwrite=self.overwrite
             )
             raisable = node_groups(setting.model, setting.plan, follow=True)
             found = Search(
@@ -159,12 +161,14 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
 
     def _recipe(self, found: Mixed, setting: Setting, fingerprint: str) -> Recipe:
         from qdqtool.presets.preset import Preset
-        from qdqtool.search.recipe import Recipe, replayed_kinds
+        from qdqtool.search.recipe import Recipe, option_value, replayed_kinds
 
         preset, chosen = self.wanted_preset() or DEFAULT_PRESET, found.chosen
         return Recipe(
             preset=preset.name if isinstance(preset, Preset) else os.fspath(preset),
-            options={name: _option(name, value) for name, value in changed(self).items() if name in replayed_kinds()},
+            options={
+                name: option_value(name, value) for name, value in changed(self).items() if name in replayed_kinds()
+            },
             nodes=dict(chosen.point.raised),
             metric=found.metric.name,
             bound=found.bound,
@@ -175,19 +179,6 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
             model_sha256=fingerprint,
             preset_sha256=setting.plan.preset.sha256,
         )
-
-
-def _option(name: str, value: Any) -> OptionValue:
-    """An argument of `quantize` as a recipe writes it.
-
-    Raises:
-        UsageError: it is a function, which a file cannot hold.
-    """
-    items = list(value) if isinstance(value, list | tuple) else [value]
-    if any(callable(item) for item in items):
-        raise UsageError("a recipe cannot hold a function", where=name, hint="give it as module:function")
-    value = os.fspath(value) if isinstance(value, os.PathLike) else value
-    return tuple(value) if isinstance(value, list | tuple) else value
 
 
 mixed_precision = function_of(MixedPrecision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -55,10 +56,11 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
         from qdqtool.workers.cluster import open_workers
 
         work, _ = opened(self.model)
-        with open_workers(self.jobs, self.cluster, warn=self.warn) as workers:
+        with open_workers(self.jobs, self.cluster, warn=self.warn) as workers, ExitStack() as ended:
             setting, judge = begin(self, work, self.model, workers)
+            ended.callback(setting.recovering.close)
             journal = open_journal(
-                "sensitivity", setting, output=self.output, resume=self.resume, overwrite=self.overwrite
+                "sensitivity", setting.of, output=self.output, resume=self.resume, overwrite=self.overwrite
             )
             found = sensitivity_of(
                 setting,

@@ -18,8 +18,12 @@ def render_goal(sought: dict[str, Any]) -> None:
     say(f"{sought['goal']}: {sought['bound']:.6g}{floating}; {work}, {plural(sought['samples'], 'sample')}")
     if sought["met"]:
         return
-    margin = sought["trials"][sought["chosen"]]["margin"]
-    if margin is not None and margin >= 0:
+    best = sought["trials"][sought["chosen"]]
+    if sought["max_ms"] is not None and (best["ms"] or 0) > sought["max_ms"]:
+        say(
+            f"failed: a run takes {best['ms']:.4g} ms, over {sought['max_ms']:.4g}; give a larger --max-ms, or another --preset"
+        )
+    elif best["verdict"] == "close":
         say("failed: it meets the bound, but so few samples do not tell that from chance; give more as --eval-data")
     else:
         say("failed: nothing that was tried reaches it; give a larger --budget, or another --preset")

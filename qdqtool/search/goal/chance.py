@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from qdq_passes.errors import UsageError
 
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.standing import Standing
@@ -40,13 +41,19 @@ def standing(
         whole = metric.measure(floating, given, floating) if goal.is_relative else None
         return figure, goal.margin(figure, whole)
 
+    def drawn_margin(at: Sequence[int]) -> float:
+        try:
+            return of(at)[1]
+        except UsageError:  # a metric that one class alone is too little for: a draw that does not meet the goal
+            return -math.inf
+
     count = len(feeds)
     figure, margin = of(range(count))
     random = np.random.default_rng(0)
-    drawn = [of([int(i) for i in random.integers(0, count, count)])[1] for _ in range(DRAWS if count > 1 else 0)]
-    finite = sorted(value for value in drawn if math.isfinite(value))
-    if len(finite) < len(drawn):  # a draw of samples that are exact
-        finite += [math.inf] * (len(drawn) - len(finite))
-    at = math.floor((1 - CONFIDENCE) * len(finite))
-    low, high = (finite[at], finite[-1 - at]) if finite else (margin, margin)
+    draws = [[int(i) for i in random.integers(0, count, count)] for _ in range(DRAWS if count > 1 else 0)]
+    drawn = [drawn_margin(at) for at in draws]
+    ordered = sorted(drawn)
+    at = math.floor((1 - CONFIDENCE) * len(ordered))
+    alone = margin if math.isinf(margin) else -math.inf  # one sample says nothing of others, unless it is exact
+    low, high = (ordered[at], ordered[-1 - at]) if ordered else (alone, margin)
     return Standing(figure=figure, margin=margin, low=low, high=high, samples=count)

@@ -55,14 +55,15 @@ class Goal:
         left, found, right = (part.strip() for part in text.partition(sign))
         if not found or not re.fullmatch(r"[\w.:/-]+", left):
             raise UsageError(f"{text!r} is no goal", where="--goal", hint=_HINT)
-        name = ALIASES.get(left, left)
+        name, metric = ALIASES.get(left, left), ALIASES.get(metric or "", metric)
         if metric is None and name not in BUILT_IN:
             hint = f"{', '.join((*BUILT_IN, *ALIASES))}, or --metric module:function of your own"
             raise UsageError(f"there is no metric {left!r}", where="--goal", hint=hint)
-        if name in BUILT_IN and BUILT_IN[name].is_lower != (sign == "<="):
+        judge = BUILT_IN.get(metric or name)
+        if judge is not None and judge.is_lower != (sign == "<="):
             other = "<=" if sign == ">=" else ">="
             raise UsageError(
-                f"of {left} the {'lower' if other == '<=' else 'higher'} is better",
+                f"of {judge.name} the {'lower' if other == '<=' else 'higher'} is better",
                 where="--goal",
                 hint=f"write {other}",
             )

@@ -66,7 +66,7 @@ def _plot(sought: Mapping[str, Any], timed: bool) -> list[str]:
     parts.append(f'<line class="bound" x1="{html.LEFT}" y1="{zero:.1f}" x2="{html.WIDTH - 20}" y2="{zero:.1f}"/>')
     chosen = sought["trials"][sought["chosen"]]
     for trial in sorted(shown, key=lambda trial: trial is chosen):
-        css = "best" if trial is chosen else "front" if trial["low"] is None or trial["low"] >= 0 else "fits"
+        css = "best" if trial is chosen else "front" if trial["verdict"] == "met" else "fits"
         told = f"{trial['text']}: {'; '.join(filter(None, [trial['why'], trial['lost']]))}"
         parts.append(html.dot(across(cost(trial)), up(margin(trial)), css, told))
     return [*parts, "</svg>"]

@@ -35,16 +35,16 @@ class Standing:
         return "missed" if self.margin < 0 else "met" if self.low >= 0 else "close"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready, an infinite margin as null; inverse of `from_json`."""
+        """JSON-ready, an infinite end as ``"inf"`` or ``"-inf"``; inverse of `from_json`."""
         ends = {name: getattr(self, name) for name in _ENDS}
-        finite = {name: value if math.isfinite(value) else None for name, value in ends.items()}
+        finite = {name: value if math.isfinite(value) else str(value) for name, value in ends.items()}
         return {"figure": self.figure, **finite, "samples": self.samples}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
         """Read the form that `to_json` writes."""
         figure = data["figure"]
-        ends = {name: math.inf if data[name] is None else float(data[name]) for name in _ENDS}
+        ends = {name: float(data[name]) for name in _ENDS}
         return cls(figure=None if figure is None else float(figure), samples=int(data["samples"]), **ends)
 
 

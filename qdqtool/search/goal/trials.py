@@ -103,11 +103,13 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
         standing, measured = self.measured.standing, self.measured
-        ends = {"margin": None, "low": None, "samples": 0} if standing is None else standing.to_json()
+        ends = (None, None) if standing is None else (standing.margin, standing.low)
+        margin, low = (end if end is not None and math.isfinite(end) else None for end in ends)
         return {
             "options": self.candidate.options, "nodes": {p: list(n) for p, n in self.candidate.point.raised},
-            "text": self.candidate.text, "why": self.candidate.why, "figure": measured.figure, "margin": ends["margin"],
-            "low": ends["low"], "samples": ends["samples"], "cost": None if measured.reason else measured.cost.to_json(),
+            "text": self.candidate.text, "why": self.candidate.why, "figure": measured.figure, "margin": margin, "low": low,
+            "verdict": "failed" if standing is None else standing.verdict, "samples": self.samples,
+            "cost": None if measured.reason else measured.cost.to_json(),
             "refused": self.refused, "ms": self.ms, "units": self.units, "reason": measured.reason,
         }  # fmt: skip
 

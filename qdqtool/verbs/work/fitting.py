@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 import onnx_ir as ir
+from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Hook
 
@@ -48,7 +49,10 @@ def fit(done: M, chip: Target, again: Callable[[Plan], M]) -> tuple[M, Placed]:
         plan = done.plan.isolating(*names)
         if placed.share >= ENOUGH or not names or plan == done.plan:
             break
-        tried = again(plan)
+        try:
+            tried = again(plan)
+        except UsageError:  # a tensor of a group that is split was not observed: then it stays as it is
+            break
         better = placed_on(tried.model, chip)
         if better.share <= placed.share:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -120,7 +120,7 @@ def priced_record(given: Record | str | os.PathLike[str], groups: Sequence[NodeG
 
 def open_journal(
     kind: str,
-    setting: Setting,
+    of: Mapping[str, str],
     *,
     output: str | os.PathLike[str] | None,
     resume: str | os.PathLike[str] | None,
@@ -132,14 +132,14 @@ def open_journal(
         UsageError: an interrupted run left the one beside ``output``, or ``resume`` is of something else.
     """
     if resume is not None:
-        return Journal(os.fspath(resume), kind=kind, of=setting.of, resume=True)
+        return Journal(os.fspath(resume), kind=kind, of=of, resume=True)
     if output is None:
         return None
     partial = f"{os.fspath(output)}{PARTIAL}"
     if os.path.exists(partial) and not overwrite:
         hint = f"--resume {shlex.quote(partial)} goes on with it, --overwrite begins anew"
-        raise UsageError("is left of a run that was interrupted or missed its bound", where=partial, hint=hint)
-    return Journal(partial, kind=kind, of=setting.of, overwrite=overwrite)
+        raise UsageError("is left of a run that was interrupted or missed its goal", where=partial, hint=hint)
+    return Journal(partial, kind=kind, of=of, overwrite=overwrite)
 
 
 def close_journal(journal: Journal | None, output: str | os.PathLike[str] | None) -> None:

@@ -69,6 +69,9 @@ class FolderSubject:
     references: Sequence[Arrays]
     journal: Journal | None = None
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     @property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the folder's files."""
@@ -171,9 +174,11 @@ class FolderSubject:
             try:
                 done = quantized_folder(replace(self.quantizing(point), output=folder))
                 outputs = surprises_of(folder, self.feeds)
+                found = standing(self.goal, self.metric, outputs, self.feeds, self.references)
             except QdqError as error:
+                if point == Point():
+                    raise
                 return Measured(figure=None, cost=FAILED, reason=str(error))
-        found = standing(self.goal, self.metric, outputs, self.feeds, self.references)
         prices = Prices() if self.asked.target is None else Prices.of(load_target(self.asked.target).cost)
         costs = [cost_of(each.model, prices) for each in done.graphs.values()]
         placing = Placing(refused=len(done.target_refusals or ()))

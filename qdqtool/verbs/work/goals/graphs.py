@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
-from qdq_passes.errors import UsageError
+from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.select.globs import literal
 
@@ -39,7 +39,7 @@ from qdqtool.search.measuring import Measurements, Setting, set_up
 from qdqtool.search.metrics import Arrays, Metric
 from qdqtool.search.node_groups import node_groups, tails
 from qdqtool.search.precision_cost import Prices
-from qdqtool.search.variants import Baseline, Measured, Point
+from qdqtool.search.variants import FAILED, Baseline, Measured, Point
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import OnChip
@@ -62,7 +62,7 @@ RAISED = ("int16", "fp16", "float")
 #: Options that act behind calibration: the ranges are the same with them, and without.
 LATE = frozenset({"round_weights", "correct_bias", "learn_rounding", "search_scales"})
 #: How many prepared models are kept.
-KEPT = 4
+KEPT = 16
 
 
 @dataclass
@@ -97,6 +97,7 @@ class GraphSubject:
     _statistics: dict[tuple[str, Point], Statistics] = field(default_factory=dict)
     _paid: set[tuple[str, Point]] = field(default_factory=set)
     _records: dict[Point, Record] = field(default_factory=dict)
+    _alive: list[Recovering] = field(default_factory=list)  # what they keep in files lasts as long as they do
 
     def __post_init__(self) -> None:
         self.measurements = Measurements(
@@ -110,6 +111,11 @@ class GraphSubject:
         own |= {"output": None, "report": None, "save_statistics": None, "warn": None, "progress": None}
         said = {p: (*getattr(self.asked, p), *map(literal, names)) for p, names in point.raised}
         return Quantize(**{**own, **dict(point.options), **said})
+
+    def close(self) -> None:
+        """Give back what statistics lie in."""
+        for each in self._alive:
+            each.close()
 
     @property
     def fingerprint(self) -> str:
@@ -136,8 +142,23 @@ class GraphSubject:
         )
 
     def measure(self, points: Sequence[Point]) -> list[Measured]:
-        """See `Subject.measure`."""
-        return self.measurements.of(points)
+        """See `Subject.measure`: what cannot be planned or calibrated loses; of the plain quantization that is an error."""
+        known = self.measurements.known
+        unfit = {point: reason for point in points if point.key not in known and (reason := self._why_not(point))}
+        fit = [point for point in points if point not in unfit]
+        found = dict(zip(fit, self.measurements.of(fit), strict=True))
+        failed = {point: Measured(figure=None, cost=FAILED, reason=reason) for point, reason in unfit.items()}
+        return [(found | failed)[point] for point in points]
+
+    def _why_not(self, point: Point) -> str:
+        """Why a candidate cannot be prepared and calibrated; empty where it can, and of the plain one, which has to be."""
+        if point == Point():
+            return ""
+        try:
+            self.baseline(point)
+        except QdqError as error:
+            return str(error)
+        return ""
 
     def whole(self, point: Point) -> Measured:
         """See `Subject.whole`."""
@@ -148,12 +169,16 @@ class GraphSubject:
         return len(self.feeds) / self._plain
 
     def units(self, point: Point) -> float:
-        """See `Subject.units`."""
+        """See `Subject.units`; nothing of what cannot be planned."""
+        if self._plan(point) is None:
+            return 0.0
         due = sum(runs for part, runs in self._parts(point).items() if part not in self._paid)
         return (due + self._learning(point) + len(self.feeds)) / self._plain
 
     def pay(self, point: Point, measured: Measured) -> float:
         """See `Subject.pay`: of a candidate that the first samples have refuted, no more were run."""
+        if self._plan(point) is None:
+            return 0.0
         parts = self._parts(point)
         due = sum(runs for part, runs in parts.items() if part not in self._paid)
         self._paid |= set(parts)
@@ -162,6 +187,8 @@ class GraphSubject:
 
     def writing(self, point: Point) -> float:
         """See `Subject.writing`: with the comparison that the summary shows."""
+        if self._plan(point) is None:
+            return 0.0
         compared = 2 * min(sqnr_samples(self.model), self.calibrated)
         return (sum(self._parts(point).values()) + self._learning(point) + compared) / self._plain
 
@@ -214,6 +241,15 @@ class GraphSubject:
             self._records[point] = record_of(sides, prices, subjects_of(sides, prices), "", {})
         return self._records[point]
 
+    def _plan(self, point: Point) -> Plan | None:
+        """What makes a candidate; None where its options do not go together."""
+        try:
+            return self.plan(point)
+        except QdqError:
+            if point == Point():
+                raise
+            return None  # `measure` says why
+
     def plan(self, point: Point) -> Plan:
         """What makes a candidate."""
         return scheme_of(self.quantizing(point), self.model, self.asked.data).plan()
@@ -257,7 +293,9 @@ class GraphSubject:
         asked, early = self.quantizing(point), _without(point, LATE)
         before = _without(early, {"method"})
         plan = self.plan(point)
-        kinds = ("moments",) if _sums(plan) == "moments" else ("means", "moments", "magnitudes")
+        kinds = {"moments": ("moments",), "means": ("means", "moments")}.get(
+            _sums(plan), ("magnitudes", "means", "moments")
+        )
         given = next((found for kind in kinds if (found := self._statistics.get((kind, before)))), None)
         recovering, target = Recovering(given=given), self.target
         progress = self.asked.progress
@@ -269,6 +307,7 @@ class GraphSubject:
             cache=self.asked.cache, progress=stage(progress, "calibrating", self.calibrated),
         )  # fmt: skip
         self._ranges[early] = setting.baseline.ranges
+        self._alive.append(recovering)
         if recovering.statistics is not None:
             self._statistics[_sums(plan), before] = recovering.statistics
         own = {each.name: getattr(setting.baseline, each.name) for each in fields(Baseline)}

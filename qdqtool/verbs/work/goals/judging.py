@@ -68,11 +68,14 @@ def made(baseline: GoalBaseline, point: Point) -> tuple[Variant, Placed | None]:
 
 def judged(baseline: GoalBaseline, point: Point) -> Measured:
     """Make and judge one variant, the plain one on all samples; one that cannot be made is told by the reason."""
+    is_plain = point == Point()
     try:
         variant, placed = made(baseline, point)
+        return weighed(replace(baseline, is_whole=True) if is_plain else baseline, variant.model, placed)
     except QdqError as error:
+        if is_plain:
+            raise
         return Measured(figure=None, cost=FAILED, reason=str(error))
-    return weighed(replace(baseline, is_whole=True) if point == Point() else baseline, variant.model, placed)
 
 
 def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> Measured:

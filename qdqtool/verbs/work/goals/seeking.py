@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
 from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.chips.loading import load_chip
 from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.feeds.spec import input_specs
@@ -33,13 +35,15 @@ from qdqtool.search.goal.seeking import Seeking
 from qdqtool.search.goal.trials import Trial, why_lost
 from qdqtool.search.measuring import references_of
 from qdqtool.search.metrics import Arrays, Metric, open_metric
-from qdqtool.search.recipe import Recipe, replayed_kinds
-from qdqtool.verbs.groups import PARTIAL, OnChip
+from qdqtool.search.recipe import Recipe, option_value, replayed_kinds
+from qdqtool.targets.loading import load_target
+from qdqtool.verbs.groups import OnChip
 from qdqtool.verbs.planned import DEFAULT_PRESET
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.goals.folders import FolderSubject, hash_of, surprises_of, windows_of
 from qdqtool.verbs.work.goals.graphs import GraphSubject
 from qdqtool.verbs.work.quantizing import Quantized, fingerprint_of
+from qdqtool.verbs.work.searching import close_journal, open_journal
 from qdqtool.verbs.work.texts import is_folder, is_text, with_texts
 from qdqtool.workers.cluster import Workers, open_workers
 
@@ -58,6 +62,7 @@ class Sought:
         chosen: the best.
         units: what all took, in full quantizations.
         samples: that were judged on.
+        max_ms: what a run may take; None where nothing is said.
         recipe: what makes the chosen one again.
     """
 
@@ -67,6 +72,7 @@ class Sought:
     chosen: Trial
     units: float
     samples: int
+    max_ms: float | None
     recipe: Recipe
 
     @property
@@ -80,7 +86,7 @@ class Sought:
         return {
             "goal": self.goal.text, "metric": self.goal.metric, "met": self.is_met, "float": self.floating,
             "bound": self.goal.bound(self.floating), "samples": self.samples, "units": self.units,
-            "chosen": self.trials.index(self.chosen),
+            "chosen": self.trials.index(self.chosen), "max_ms": self.max_ms,
             "trials": [
                 {**trial.to_json(), "lost": why_lost(trial, self.chosen, plain)}
                 for trial in self.trials
@@ -98,8 +104,9 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     goal = Goal.of(asked.goal, asked.metric)
     _refuse(asked)
     metric = open_metric(goal.metric)
-    with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers:
+    with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, ExitStack() as ended:
         subject = _folder(asked, goal, metric) if is_folder(asked.model) else _graph(asked, goal, metric, workers)
+        ended.callback(subject.close)
         figure = metric.measure(subject.references, subject.feeds, subject.references) if goal.is_relative else None
         most = math.inf if asked.max_ms is None else asked.max_ms
         samples = len(subject.feeds)
@@ -113,15 +120,15 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         recipe.write(asked.save_recipe, overwrite=asked.overwrite)
     found = Sought(
         goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units,
-        samples=samples, recipe=recipe,
+        samples=samples, max_ms=asked.max_ms, recipe=recipe,
     )  # fmt: skip
     if asked.page is not None:
         name = "model" if isinstance(asked.model, ir.Model) else os.path.basename(os.path.normpath(asked.model))
         command = command_line("quantize", replace(subject.quantizing(chosen.candidate.point), output=asked.output))
         page = goal_page(found.to_json(), name, [command])
         write_whole(asked.page, page.encode(), overwrite=asked.overwrite)
-    if journal is not None and asked.resume is None and chosen.is_met:
-        journal.remove()
+    if chosen.is_met:
+        close_journal(journal, asked.output)
     return replace(done, sought=found)
 
 
@@ -159,6 +166,7 @@ def _finished(subject: GraphSubject | FolderSubject, seeking: Seeking) -> Quanti
 def _graph(asked: QuantizeToGoal, goal: Goal, metric: Metric, workers: Workers) -> GraphSubject:
     """The model that is quantized, with its data and what the float model makes of them."""
     work, _ = opened(asked.model)
+    asked = _readable(asked, work)
     judged = _judged(asked, work, metric)
     assert asked.data is not None
     feeds = _feeds(asked, asked.data, work, asked.samples)
@@ -191,7 +199,7 @@ def _recipe(asked: QuantizeToGoal, chosen: Trial, goal: Goal, floating: float | 
     measured = chosen.measured
     return Recipe(
         preset=loaded.name if isinstance(preset, Preset) else os.fspath(preset),
-        options={name: value for name, value in said.items() if name in replayed_kinds()},
+        options={name: option_value(name, value) for name, value in said.items() if name in replayed_kinds()},
         nodes=dict(chosen.candidate.point.raised), metric=goal.metric, bound=goal.bound(floating), figure=measured.figure,
         cost=measured.cost.total, share_8_bit=measured.cost.share_8_bit, crossings=measured.cost.crossings,
         model_sha256=model, preset_sha256=loaded.sha256,
@@ -209,6 +217,18 @@ def _refuse(asked: QuantizeToGoal) -> None:
         raise UsageError("--max-ms is of a chip", hint="give --chip NAME (qdqtool list chips)")
     if is_folder(asked.model) and asked.is_on_chip:
         raise UsageError("--chip tells the time of one graph", hint="`qdqtool plan` tells that of a folder")
+
+
+def _readable(asked: QuantizeToGoal, model: ir.Model) -> QuantizeToGoal:
+    """``asked``, whose data can be read again and again: what a reader or an iterator gives is held here."""
+    specs = input_specs(model)
+
+    def held(data: FeedSpec | None) -> FeedSpec | None:
+        is_once = data is not None and (hasattr(data, "get_next") or hasattr(data, "__next__"))
+        return list(open_feeds(data, specs, extras=True)) if is_once and data is not None else data
+
+    data = held(asked.data)
+    return replace(asked, data=data, eval_data=data if asked.eval_data is asked.data else held(asked.eval_data))
 
 
 def _feeds(
@@ -235,19 +255,15 @@ def _journal(
     asked: QuantizeToGoal, model: str, calibration: str, judged: Sequence[Arrays], goal: Goal
 ) -> Journal | None:
     said: Mapping[str, Any] = {name: str(value) for name, value in changed(asked).items() if name in replayed_kinds()}
-    options = {**said, "preset": asked.loaded_preset().sha256, "goal": goal.text, "chip": str(part_of(OnChip, asked))}
+    options = {**said, "preset": asked.loaded_preset().sha256, "goal": goal.text, "metric": goal.metric}
+    if asked.target is not None:
+        options["target"] = load_target(asked.target).sha256
+    if asked.chip is not None:
+        options["chip"] = f"{part_of(OnChip, asked)} {load_chip(asked.chip)}"
     of = {
         "model": model,
-        "goal, preset or options": sha256_of_json(options),
+        "goal, metric, preset, target, chip or options": sha256_of_json(options),
         "calibration": calibration,
         "data": hash_of(judged),
     }
-    if asked.resume is not None:
-        return Journal(os.fspath(asked.resume), kind="goal", of=of, resume=True)
-    if asked.output is None:
-        return None
-    partial = f"{os.fspath(asked.output)}{PARTIAL}"
-    if os.path.exists(partial) and not asked.overwrite:
-        hint = f"--resume {shlex.quote(partial)} goes on with it, --overwrite begins anew"
-        raise UsageError("is left of a run that was interrupted or missed its goal", where=partial, hint=hint)
-    return Journal(partial, kind="goal", of=of, overwrite=asked.overwrite)
+    return open_journal("goal", of, output=asked.output, resume=asked.resume, overwrite=asked.overwrite)

@@ -1,0 +1,173 @@
+"""What a search for a goal judges is what `quantize` makes; what cannot be made loses, and nothing is met by a mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from qdq_passes.errors import UsageError
+
+import qdqtool
+from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.quantization import recovery
+from qdqtool.search.goal.trials import Candidate
+from qdqtool.targets.loading import load_target
+from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
+from qdqtool.verbs.work.goals import graphs
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
+
+TEST = Path(DIGITS).with_name("test.npz")
+FEW: dict[str, Any] = {"data": CALIB, "samples": 8, "eval_data": TEST}
+METRICS = """
+def fine(outputs, feeds): return 0.95
+def half(outputs, feeds): return 0.5
+def nothing(outputs, feeds): pass
+def one_class(outputs, feeds):
+    found = {int(feed["labels"].ravel()[0]) == 3 for feed in feeds}
+    if len(found) < 2: raise ValueError("only one class")
+    return 0.9
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.py"
+    path.write_text(METRICS)
+    return path
+
+
+def sought(**said: Any) -> dict[str, Any]:
+    done = quantize_to_goal(DIGITS, None, **{**FEW, "target": "generic_int8", **said})
+    assert done.sought is not None
+    return done.sought.to_json()
+
+
+@pytest.mark.product(extra=1)
+@pytest.mark.parametrize(
+    ("names", "in_file"), [(("correct_bias", "learn_rounding"), False), (("round_weights", "search_scales"), True)]
+)
+def test_what_is_judged_is_what_quantize_makes(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], in_file: bool
+) -> None:
+    """Beside an option that has statistics of its own; statistics in memory and in a file. Of nodes and presets none is tried here."""
+    for name in ("raises", "others", "last"):
+        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_: ())
+    monkeypatch.setattr(graphs, "proposals", lambda *_: [Candidate.of("a cause", {name: True}) for name in names])
+    if in_file:
+        monkeypatch.setattr(recovery, "IN_MEMORY", 0)
+    said: dict[str, Any] = {"data": CALIB, "samples": 8, "target": "qnn_htp", "smooth": 0.5}
+    found = quantize_to_goal(DIGITS, None, **said, eval_samples=4, goal="sqnr >= 99", budget=12).sought
+    assert found is not None
+    assert set(names) <= {name for one in found.trials for name in one.candidate.options}
+    for one in found.trials:
+        assert one.measured.placing is not None, one.measured.reason
+        made = qdqtool.quantize(DIGITS, None, **said, **one.candidate.options)
+        assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
+
+
+@pytest.mark.extra
+def test_a_candidate_that_does_not_go_with_what_is_said_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presets of powers of two have one scale a weight: with scales along channels asked for they cannot be made. Of mends and nodes
+    none is tried here."""
+    monkeypatch.setattr(graphs, "proposals", lambda *_: [])
+    monkeypatch.setattr(graphs.GraphSubject, "raises", lambda *_: ())
+    found = sought(goal="sqnr >= 99", eval_samples=4, budget=12, per_axis_linear=True, target="qnn_htp")
+    assert any("has one scale a weight" in trial["lost"] for trial in found["trials"])
+
+
+def test_a_draw_that_a_metric_cannot_take_is_no_end(own: Path) -> None:
+    assert not sought(goal="auc >= 0.99", metric=f"{own}:one_class", eval_samples=40, budget=1)["met"]
+
+
+def test_one_sample_says_nothing_of_others() -> None:
+    found = sought(goal="accuracy >= 0.99 * float", eval_samples=1, budget=3)
+    assert (found["met"], found["trials"][found["chosen"]]["verdict"]) == (False, "close")
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({"goal": "x <= 60", "metric": "sqnr"}, "of sqnr the higher is better; write >="),
+        ({"goal": "p >= 10", "metric": "perplexity"}, "of perplexity the lower is better; write <="),
+    ],
+)
+def test_which_way_is_better_is_known_whatever_it_is_called(said: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        sought(**said)
+    assert sought(goal="top1 >= 0.5", metric="top1", eval_samples=16)["met"]
+
+
+def test_a_metric_that_gives_nothing_is_not_exact(own: Path) -> None:
+    with pytest.raises(UsageError, match="the metric gives NoneType; return one number"):
+        sought(goal="m >= 0.8", metric=f"{own}:nothing", eval_samples=4)
+
+
+def test_figures_of_another_metric_are_not_gone_on_with(own: Path, tmp_path: Path) -> None:
+    assert sought(goal="m >= 0.9", metric=f"{own}:fine", eval_samples=4, resume=tmp_path / "tried")["met"]
+    with pytest.raises(UsageError, match="holds results of another goal, metric, preset, target, chip or options"):
+        sought(goal="m >= 0.9", metric=f"{own}:half", eval_samples=4, resume=tmp_path / "tried")
+
+
+class Reader:
+    """Samples one after another, as onnxruntime's quantizer takes them."""
+
+    def __init__(self) -> None:
+        self.arrays = list(np.load(CALIB)["input"][:6])
+
+    def get_next(self) -> dict[str, Any] | None:
+        return {"input": self.arrays.pop()[None]} if self.arrays else None
+
+
+def test_data_that_can_be_read_once_are_held() -> None:
+    done = quantize_to_goal(DIGITS, None, target="generic_int8", data=Reader(), goal="sqnr >= 10")
+    assert done.quantization.ranges.samples == 6
+
+
+def test_a_recipe_of_a_target_in_a_file_is_written_and_nothing_is_left(tmp_path: Path) -> None:
+    """Also where the search went on with what an interrupted one left beside the output."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        f'extends = "generic_int8"\nversion = "{load_target("generic_int8").version}"\ndescription = "mine"\n'
+    )
+    before = {**FEW, "target": mine, "goal": "sqnr >= 10", "save_recipe": tmp_path / "r.toml"}
+    done = quantize_to_goal(DIGITS, tmp_path / "a.onnx", **before, resume=tmp_path / "a.onnx.partial")
+    assert done.sought is not None
+    assert done.sought.is_met
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.onnx", "mine.toml", "r.toml"]
+
+
+def test_what_takes_too_long_is_told_as_that(tmp_path: Path) -> None:
+    done = cli("quantize", DIGITS, "--target", "qnn_htp", "--data", CALIB, "--samples", "8", "--goal", "sqnr >= 10", "--budget", "1",
+               "--chip", "8-gen-2", "--max-ms", "0.00001", "--save-ranges", tmp_path / "r.json", "-o", tmp_path / "a.onnx",
+               code=1)  # fmt: skip
+    assert "failed: a run takes 0.2" in done.out
+    assert "over 1e-05; give a larger --max-ms" in done.out
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_group_that_a_target_would_split_stays(tmp_path: Path) -> None:
+    """A Concat of a Relu and a Sigmoid costs its region on the DPU; apart from them the output of a fused Conv would be read, of which
+    nothing was observed."""
+    random = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(random.normal(size=(8, inputs, 3, 3)).astype(np.float32) / 8, name)
+        for name, inputs in (("u", 8), ("v", 8), ("w", 16))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "u"], ["a"], "first", pads=[1] * 4), helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("Conv", ["x", "v"], ["c"], "second", pads=[1] * 4), helper.make_node("Sigmoid", ["c"], ["d"], "sigmoid"),
+        helper.make_node("Concat", ["b", "d"], ["e"], "both", axis=1),
+        helper.make_node("Conv", ["e", "w"], ["y"], "last", pads=[1] * 4),
+    ]  # fmt: skip
+    shape = [1, 8, 16, 16]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)], weights,
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    made = qdqtool.quantize(tmp_path / "m.onnx", None, target="vitis_xint8", data="random:4")
+    assert made.quantization.quantized_nodes >= 3
