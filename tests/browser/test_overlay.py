@@ -1,5 +1,4 @@
-"""The page of `view --overlay` in a real browser: it draws, colours, picks; and what is clicked is recorded, and replayed to the same
-bytes as by the command that the page prints."""
+"""`view --overlay` in a real browser: what is clicked is recorded, and replays to the bytes of the command that is printed."""
 
 from __future__ import annotations
 

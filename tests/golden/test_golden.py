@@ -66,7 +66,7 @@ def ran() -> list[Golden]:
     return [case for case in CASES if not case.has("FAILS")]
 
 
-@pytest.mark.product(extra=700)
+@pytest.mark.product(extra=350)
 @pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
 def test_result_survives_the_file(case: Golden) -> None:
     """Serialized with its annotations and read back, the result is the same; onnx.checker accepts it if it did before."""
@@ -94,7 +94,7 @@ def marked(case: Golden) -> Any:
     return pytest.param(case, id=case.name, marks=[pytest.mark.newest] if reasons else [])
 
 
-@pytest.mark.product(extra=700)
+@pytest.mark.product(extra=350)
 @pytest.mark.parametrize("case", [marked(case) for case in ran()])
 def test_numerics(case: Golden) -> None:
     """onnxruntime computes what the passes promise; a model it ran before it still runs."""
@@ -107,7 +107,7 @@ def test_numerics(case: Golden) -> None:
     assert not differences(before, after, [pass_.keeps for pass_ in parse_pipeline(case.pipeline).passes])
 
 
-@pytest.mark.product(extra=700)
+@pytest.mark.product(extra=350)
 @pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
 def test_second_run_changes_nothing(case: Golden) -> None:
     reasons = case.directives("TWICE")
@@ -141,7 +141,7 @@ def test_no_case_is_left_over() -> None:
         assert case.path.parent.name in case.pipeline, f"{case.name} does not run its pass"
 
 
-@pytest.mark.product(extra=700)
+@pytest.mark.product(extra=350)
 @pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
 def test_scopes_survive(case: Golden) -> None:
     """Nodes that stay keep their scope, nodes that are new have one; annotations of values that stay are still there."""

@@ -52,6 +52,7 @@ def test_digits_within_a_bound_and_replayed(tmp_path: Path) -> None:
     assert round(compared.min_sqnr or 0, 6) == chosen["figure"], "the search measured what was written"
 
 
+@pytest.mark.extra
 def test_prices_of_a_record_stand_for_a_run_of_each_node(tmp_path: Path) -> None:
     """The same is chosen, with as many fewer measurements as there are groups of nodes."""
     explained, plain = tmp_path / "explained.json", tmp_path / "q.onnx"

@@ -57,6 +57,7 @@ def test_what_is_judged_is_what_quantize_makes(
     for name in ("raises", "others", "last"):
         monkeypatch.setattr(graphs.GraphSubject, name, lambda *_: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_: [Candidate.of("a cause", {name: True}) for name in names])
+    monkeypatch.setattr(graphs.GraphSubject, "record", lambda *_: None)
     if in_file:
         monkeypatch.setattr(recovery, "IN_MEMORY", 0)
     said: dict[str, Any] = {"data": CALIB, "samples": 8, "target": "qnn_htp", "smooth": 0.5}
@@ -140,6 +141,7 @@ def test_a_recipe_of_a_target_in_a_file_is_written_and_nothing_is_left(tmp_path:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.onnx", "mine.toml", "r.toml"]
 
 
+@pytest.mark.extra
 def test_what_takes_too_long_is_told_as_that(tmp_path: Path) -> None:
     done = cli("quantize", DIGITS, "--target", "qnn_htp", "--data", CALIB, "--samples", "8", "--goal", "sqnr >= 10", "--budget", "1",
                "--chip", "8-gen-2", "--max-ms", "0.00001", "--save-ranges", tmp_path / "r.json", "-o", tmp_path / "a.onnx",
