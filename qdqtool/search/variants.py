@@ -121,12 +121,12 @@ class Placing:
     """What becomes of a variant on its way to the chip.
 
     Args:
-        refused: operators that the target does not take; 0 without one.
+        refused: names of the operators that the target does not take; none without one.
         ms: what a run takes on the chip, in the middle of its interval; None without one.
         sha256: of the model, see `qdqtool.calibrate.fingerprint`.
     """
 
-    refused: int = 0
+    refused: tuple[str, ...] = ()
     ms: float | None = None
     sha256: str = ""
 
@@ -162,7 +162,7 @@ class Measured:
         return cls(
             figure=None if figure is None else float(figure), cost=Cost.from_json(data), reason=str(data["reason"]),
             standing=None if standing is None else Standing.from_json(standing),
-            placing=None if placing is None else Placing(**placing),
+            placing=None if placing is None else Placing(**{**placing, "refused": tuple(placing["refused"])}),
         )  # fmt: skip
 
 

@@ -280,7 +280,7 @@ class EvalData:
     )
     eval_samples: int | None = option(
         None,
-        "Judge on the first N; by default --samples, else up to 16 for SQNR and all for another metric.",
+        "Judge on the first N; by default --samples (with --goal not of --eval-data), else up to 16 for SQNR, all for others.",
         value="N", least=1,
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import changed, option
+from qdqtool.options import option
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Judging, Path, Saving, Working
-from qdqtool.verbs.planned import DEFAULT_PRESET, Planned
+from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from qdqtool.io.feeds.feeds import FeedSpec
     from qdqtool.io.models.working import ModelOrPath
     from qdqtool.record.record import Record
-    from qdqtool.search.measuring import Setting
     from qdqtool.search.mixed_precision import Mixed
     from qdqtool.search.recipe import Recipe
     from qdqtool.verbs.work.quantizing import Quantized
@@ -94,7 +92,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         from qdqtool.search.measuring import Measurements
         from qdqtool.search.node_groups import node_groups
         from qdqtool.search.precision_search import Search
-        from qdqtool.verbs.work.searching import begin, chip_of, close_journal, open_journal, priced_record
+        from qdqtool.verbs.work.searching import begin, chip_of, close_journal, open_journal, priced_record, recipe_of
         from qdqtool.workers.cluster import open_workers
 
         bound = self._bound()
@@ -118,7 +116,8 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
                 record=None if self.explained is None else priced_record(self.explained, raisable),
                 progress=self.progress,
             ).run()
-        made = self._recipe(found, setting, fingerprint)
+        chosen = found.chosen
+        made = recipe_of(self, chosen.point, chosen.measured, metric=judge.name, bound=bound, model_sha256=fingerprint)
         if not found.met:
             return MixedQuantized(mixed=found, recipe=made, quantized=None)
         done = Quantize(
@@ -158,27 +157,6 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         if not self.types:
             raise UsageError("no types to raise nodes to", where="--types", hint=hint)
         return tuple(name for name in RAISED if name in self.types)
-
-    def _recipe(self, found: Mixed, setting: Setting, fingerprint: str) -> Recipe:
-        from qdqtool.presets.preset import Preset
-        from qdqtool.search.recipe import Recipe, option_value, replayed_kinds
-
-        preset, chosen = self.wanted_preset() or DEFAULT_PRESET, found.chosen
-        return Recipe(
-            preset=preset.name if isinstance(preset, Preset) else os.fspath(preset),
-            options={
-                name: option_value(name, value) for name, value in changed(self).items() if name in replayed_kinds()
-            },
-            nodes=dict(chosen.point.raised),
-            metric=found.metric.name,
-            bound=found.bound,
-            figure=chosen.measured.figure,
-            cost=chosen.measured.cost.total,
-            share_8_bit=chosen.measured.cost.share_8_bit,
-            crossings=chosen.measured.cost.crossings,
-            model_sha256=fingerprint,
-            preset_sha256=setting.plan.preset.sha256,
-        )
 
 
 mixed_precision = function_of(MixedPrecision)

@@ -87,6 +87,13 @@ def worst_first(sqnr_db: float | None) -> float:
     return math.inf if sqnr_db is None else sqnr_db
 
 
+def difference(after: Array, before: Array) -> Array:
+    """``after`` less ``before``, which have one shape: 0 where they are the same, infinities (of an attention mask) too."""
+    return np.subtract(
+        after, before, out=np.zeros(np.shape(after), np.result_type(after, before)), where=after != before
+    )
+
+
 def worst(figures: list[float | None]) -> float | None:
     """The lowest SQNR of several; None when all are exact."""
     return min(figures, key=worst_first, default=None)

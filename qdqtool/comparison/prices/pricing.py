@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.agreement import difference
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.reencode import real_range
 
@@ -351,19 +352,19 @@ class _Bench:
         plain = self._run("none", x, feed)
         parts: dict[tuple[str, str], list[tuple[Part, Array]]] = {key: [] for key in plain}
         for key, y in plain.items():
-            parts[key].append((("operator", ""), y - x[key[1]]))
+            parts[key].append((("operator", ""), difference(y, x[key[1]])))
         for turn in self.turns:
             came = self._run("none", {n: before[n] if n in turn else x[n] for n in x if n in before}, feed)
             read = self._run("none", {n: after[n] if n in turn else x[n] for n in x if n in before}, feed)
             for region in self.group:
                 for name in turn.intersection(region.reads):
                     for key in [(region.name, result) for result in region.results]:
-                        parts[key].append((("input", name), came[key] - plain[key]))
-                        parts[key].append((("rounding", name), read[key] - came[key]))
+                        parts[key].append((("input", name), difference(came[key], plain[key])))
+                        parts[key].append((("rounding", name), difference(read[key], came[key])))
         base = self._run("none", after, feed)
         for cause in ("weight", "bias"):
             for key, y in self._run(cause, after, feed).items():
-                parts[key].append(((cause, ""), y - base[key]))
+                parts[key].append(((cause, ""), difference(y, base[key])))
         assumed = self.variants["none"][0].assumed
         for (writer, name), list_ in parts.items():
             self._note(writer, name, x, before, list_, is_assumed=writer in assumed)

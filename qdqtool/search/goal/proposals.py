@@ -18,7 +18,8 @@ WORTH = 0.03
 
 
 def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Candidate]:
-    """Options of one mend each that leave everything in 8 bit, the mend of the dearest cause first.
+    """Options of one mend each that leave everything in 8 bit: the first mend of every cause, the dearest cause first, then the
+    second of every cause, and so on, as there may be no budget for all.
 
     Args:
         record: prices of the plain quantization.
@@ -27,20 +28,20 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Ca
     """
     causes = record.causes
     total = sum(causes.values()) or 1.0
-    found: dict[str, tuple[float, Candidate]] = {}
+    found: dict[str, tuple[int, float, Candidate]] = {}
     for cause, power in causes.items():
-        for options in _mends(cause, plan):
+        for rank, options in enumerate(_mends(cause, plan)):
             if power / total < WORTH or any(name in said for name in options):
                 continue
             made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
-            found.setdefault(made.point.key, (power / total, made))
-    return [made for _, made in found.values()]
+            found.setdefault(made.point.key, (rank, -power, made))
+    return [made for *_, made in sorted(found.values(), key=lambda each: each[:2])]
 
 
 def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
     recovery = plan.preset.recovery
-    if cause in ("weight", "bias", "together") and not recovery.learn_rounding:
-        yield {"learn_rounding": True}
+    if cause in ("weight", "rounding", "bias", "together") and not recovery.learn_rounding:
+        yield {"learn_rounding": True}  # it makes up for what the grids of activations before a layer took, too
     if cause in ("weight", "rounding", "bias", "together") and not recovery.round_weights:
         yield {"round_weights": True}
     if cause == "weight" and not recovery.search_scales:

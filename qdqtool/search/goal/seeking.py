@@ -53,8 +53,8 @@ class Subject(Protocol):
     def pay(self, point: Point, measured: Measured) -> float:
         """What measuring it took; what others share with it is paid now."""
 
-    def pay_for_causes(self, point: Point) -> float | None:
-        """What it takes to find out what the noise of a candidate is made of; None where that cannot be found."""
+    def pay_for_causes(self, point: Point) -> float:
+        """What it takes to find out what the noise of a candidate is made of."""
 
     def mends(self, point: Point) -> Iterable[Candidate]:
         """Mends of the causes of the noise of the plain quantization, the dearest first."""
@@ -172,7 +172,7 @@ class Seeking:
                 best = trial
 
     def _betters(self, trial: Trial, other: Trial) -> bool:
-        return trial.margin > other.margin and trial.unwanted <= self.plain.unwanted and trial.is_fast >= other.is_fast
+        return trial.margin > other.margin and not trial.unwanted(self.plain) and trial.is_fast >= other.is_fast
 
     def _raised(self, best: Trial) -> None:
         """Raise the dearest nodes of the best, twice as many each time, until the goal is met; then lower what need not be."""
@@ -181,7 +181,7 @@ class Seeking:
         for each in self.subject.raises(best.candidate.point):
             for sets in _doubling(each.sets):
                 trial = self._raise(best, each.precision, sets)
-                if trial is not None and trial.is_met and trial.unwanted <= self.plain.unwanted:
+                if trial is not None and trial.is_met and not trial.unwanted(self.plain):
                     self._lowered(best, each.precision, sets)
                     return
 
@@ -191,7 +191,7 @@ class Seeking:
         for each in reversed(sets):
             fewer = [one for one in kept if one is not each]
             trial = self._raise(best, precision, fewer) if fewer else None
-            if trial is not None and trial.is_met and trial.unwanted <= self.plain.unwanted:
+            if trial is not None and trial.is_met and not trial.unwanted(self.plain):
                 kept = fewer
 
     def _raise(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> Trial | None:
@@ -201,7 +201,7 @@ class Seeking:
 
     def _pays_for_causes(self, point: Point) -> bool:
         units = self.subject.pay_for_causes(point)
-        if units is None or not self._affords(units):
+        if not self._affords(units):
             return False
         self.units += units
         return True

@@ -64,9 +64,9 @@ class Trial:
         return standing is not None and standing.verdict == "met" and self.is_fast
 
     @property
-    def refused(self) -> int:
-        """Operators that the target does not take."""
-        return 0 if self.measured.placing is None else self.measured.placing.refused
+    def refused(self) -> tuple[str, ...]:
+        """Names of the operators that the target does not take."""
+        return () if self.measured.placing is None else self.measured.placing.refused
 
     @property
     def samples(self) -> int:
@@ -83,10 +83,9 @@ class Trial:
         """Whether a run takes no longer than it may."""
         return (self.ms or 0.0) <= self.most_ms
 
-    @property
-    def unwanted(self) -> int:
-        """Operators that the target does not take and that were not left float on purpose."""
-        return self.refused - len(dict(self.candidate.point.raised).get("float", ()))
+    def unwanted(self, plain: Trial) -> set[str]:
+        """Operators that the target takes in ``plain`` and not here, and that were not left float on purpose."""
+        return {*self.refused} - {*plain.refused} - {*dict(self.candidate.point.raised).get("float", ())}
 
     @property
     def margin(self) -> float:
@@ -98,7 +97,7 @@ class Trial:
         """The cheapest first: what the target refuses, time, what is not in 8 bit, how much is said."""
         point = self.candidate.point
         said = len(point.options) + sum(len(names) for _, names in point.raised)
-        return self.refused, self.ms or 0.0, math.inf if self.measured.reason else self.measured.cost.total, said
+        return len(self.refused), self.ms or 0.0, math.inf if self.measured.reason else self.measured.cost.total, said
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -110,7 +109,7 @@ class Trial:
             "text": self.candidate.text, "why": self.candidate.why, "figure": measured.figure, "margin": margin, "low": low,
             "verdict": "failed" if standing is None else standing.verdict, "samples": self.samples,
             "cost": None if measured.reason else measured.cost.to_json(),
-            "refused": self.refused, "ms": self.ms, "units": self.units, "reason": measured.reason,
+            "refused": len(self.refused), "ms": self.ms, "units": self.units, "reason": measured.reason,
         }  # fmt: skip
 
 
@@ -121,8 +120,9 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
         return ""
     if standing is None:
         return f"cannot be made: {trial.measured.reason}"
-    if trial.unwanted > plain.unwanted:
-        return f"the target refuses {trial.unwanted - plain.unwanted} more operators"
+    if unwanted := sorted(trial.unwanted(plain)):
+        more = f" and {len(unwanted) - 1} more" if len(unwanted) > 1 else ""
+        return f"the target does not take {unwanted[0]}{more} then"
     if not trial.is_fast:
         return f"a run takes {trial.ms:.4g} ms, over {trial.most_ms:.4g}"
     figure = figure_json(standing.figure)
@@ -137,7 +137,7 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
 
 def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
     """The cheapest that meets the goal; where none does, what comes nearest of what the target takes as well as the plain one."""
-    listed = [trial for trial in trials if trial.measured.standing is not None and trial.unwanted <= plain.unwanted]
+    listed = [trial for trial in trials if trial.measured.standing is not None and not trial.unwanted(plain)]
     met = [trial for trial in listed if trial.is_met]
     if met:
         return min(met, key=lambda trial: (trial.price, -trial.margin, trial.candidate.point.key))

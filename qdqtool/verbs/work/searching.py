@@ -19,6 +19,9 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import pass_on, stage
 from qdqtool.io.models.working import ModelOrPath
+from qdqtool.options import changed
+from qdqtool.presets.loading import load_preset
+from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import angles, sqnr_samples
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.record.record import Record
@@ -26,11 +29,12 @@ from qdqtool.search.measuring import Setting, set_up
 from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.node_groups import NodeGroup
 from qdqtool.search.precision_cost import Prices
-from qdqtool.search.variants import Scheme
+from qdqtool.search.recipe import Recipe, option_value, replayed_kinds
+from qdqtool.search.variants import Measured, Point, Scheme
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import PARTIAL
-from qdqtool.verbs.planned import Planned
+from qdqtool.verbs.planned import DEFAULT_PRESET, Planned
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import Workers
 
@@ -146,3 +150,23 @@ def close_journal(journal: Journal | None, output: str | os.PathLike[str] | None
     """Take the file beside ``output`` away, now that this is written; one that the user named stays."""
     if journal is not None and output is not None and journal.path == os.path.abspath(f"{os.fspath(output)}{PARTIAL}"):
         journal.remove()
+
+
+def recipe_of(
+    asked: Planned, point: Point, measured: Measured, *, metric: str, bound: float, model_sha256: str
+) -> Recipe:
+    """What makes a variant again: what ``asked`` says, with the options and the nodes of ``point``.
+
+    Raises:
+        UsageError: a function is said, which a file cannot hold.
+    """
+    said = {**changed(asked), **dict(point.options)}
+    preset = said.pop("preset", None) or asked.wanted_preset() or DEFAULT_PRESET
+    loaded = preset if isinstance(preset, Preset) else load_preset(preset)
+    return Recipe(
+        preset=loaded.name if isinstance(preset, Preset) else os.fspath(preset),
+        options={name: option_value(name, value) for name, value in said.items() if name in replayed_kinds()},
+        nodes=dict(point.raised), metric=metric, bound=bound, figure=measured.figure, cost=measured.cost.total,
+        share_8_bit=measured.cost.share_8_bit, crossings=measured.cost.crossings, model_sha256=model_sha256,
+        preset_sha256=loaded.sha256,
+    )  # fmt: skip

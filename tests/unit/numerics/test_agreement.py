@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from qdq_passes.errors import ModelError
-from qdq_passes.numerics.agreement import CEILING_DB, FLOOR_DB, Accumulator, agreement, per_slice, worst
+from qdq_passes.numerics.agreement import CEILING_DB, FLOOR_DB, Accumulator, agreement, difference, per_slice, worst
 
 from tests.dial import examples
 from tests.golden_messages.refusal import refusal
@@ -145,3 +145,12 @@ def test_tensors_are_compared_in_parts(axis: int | None, scale: Any, monkeypatch
     whole = found()
     monkeypatch.setattr("qdq_passes.numerics.agreement._AT_ONCE", 2)
     assert found() == whole
+
+
+def test_what_is_the_same_differs_by_nothing_though_it_is_infinite() -> None:
+    """Warnings are errors here: −inf less −inf is none."""
+    before = np.array([1.0, -np.inf, np.inf, -np.inf], np.float32)
+    after = np.array([3.5, -np.inf, np.inf, 2.0], np.float32)
+    found = difference(after, before)
+    assert found.dtype == np.float32
+    assert found.tolist() == [2.5, 0.0, 0.0, np.inf]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,13 @@ def test_what_is_exact_is_met() -> None:
 
 
 def trial(
-    margin: float, *, cost: float = 0.0, refused: int = 0, low: float | None = None, ms: float = 1.0, **options: Any
+    margin: float,
+    *,
+    cost: float = 0.0,
+    refused: tuple[str, ...] = (),
+    low: float | None = None,
+    ms: float = 1.0,
+    **options: Any,
 ) -> Trial:
     ends = {"low": margin if low is None else low, "high": margin}
     found = Standing(figure=30 + margin, margin=margin, samples=16, **ends)
@@ -113,15 +120,25 @@ def trial(
 
 def test_the_cheapest_that_meets_it_is_taken_and_the_rest_told_why() -> None:
     plain, dear, cheap = trial(-2), trial(3, cost=5, a=1), trial(1, cost=2, b=1)
-    lucky, refused, slow = trial(1, low=-1, c=1), trial(9, refused=1, d=1), trial(9, ms=3, e=1)
+    lucky, refused, slow = trial(1, low=-1, c=1), trial(9, refused=("a",), d=1), trial(9, ms=3, e=1)
     listed = [plain, dear, cheap, lucky, refused, slow]
     assert best_of(listed, plain) is cheap
     assert [why_lost(each, cheap, plain) for each in listed] == [
         "28: 2 short of the bound", "meets it too, and costs more", "",
-        "31: meets it, but perhaps by chance (1 short on 5 % of draws)", "the target refuses 1 more operators",
+        "31: meets it, but perhaps by chance (1 short on 5 % of draws)", "the target does not take a then",
         "a run takes 3 ms, over 2",
     ]  # fmt: skip
     assert best_of([plain, slow, lucky, refused], plain) is lucky
+
+
+def test_what_the_target_no_longer_takes_is_known_by_name() -> None:
+    """One lost for one won is one lost; what was left float on purpose is not."""
+    plain, swapped = trial(-2, refused=("a", "b")), trial(1, refused=("a", "c"), x=1)
+    assert swapped.unwanted(plain) == {"c"}
+    assert best_of([plain, swapped], plain) is plain
+    meant = replace(swapped, candidate=Candidate.of("", {}, {"c": "float"}))
+    assert not meant.unwanted(plain)
+    assert best_of([plain, meant], plain) is meant
 
 
 def test_what_was_measured_is_read_as_it_was_written() -> None:

@@ -45,7 +45,7 @@ class Table:
         samples = 4 if self.early in dict(point.options) else 8
         standing = Standing(figure=margin, margin=margin, low=margin, high=margin, samples=samples)
         cost = Cost(macs={"8": 8 - len(raised)}, crossings=0, bytes=0, total=float(len(raised)))
-        return Measured(figure=margin, cost=cost, standing=standing, placing=Placing(refused=0, ms=1.0 + len(raised)))
+        return Measured(figure=margin, cost=cost, standing=standing, placing=Placing(ms=1.0 + len(raised)))
 
     def whole(self, point: Point) -> Measured:
         found = self._of(point)
@@ -65,7 +65,7 @@ class Table:
     def writing(self, point: Point) -> float:
         return 1.0
 
-    def pay_for_causes(self, point: Point) -> float | None:
+    def pay_for_causes(self, point: Point) -> float:
         return 0.5
 
     def mends(self, point: Point) -> Iterator[Candidate]:

@@ -116,7 +116,7 @@ class FolderSubject:
         """See `Subject.writing`."""
         return self._calibrated(point) / self._plain
 
-    def pay_for_causes(self, point: Point) -> float | None:
+    def pay_for_causes(self, point: Point) -> float:
         """See `Subject.pay_for_causes`: none are looked for."""
         return 0.0
 
@@ -181,7 +181,7 @@ class FolderSubject:
                 return Measured(figure=None, cost=FAILED, reason=str(error))
         prices = Prices() if self.asked.target is None else Prices.of(load_target(self.asked.target).cost)
         costs = [cost_of(each.model, prices) for each in done.graphs.values()]
-        placing = Placing(refused=len(done.target_refusals or ()))
+        placing = Placing(refused=tuple(node for node, _ in done.target_refusals or ()))
         return Measured(figure=found.figure, cost=_sum(costs), standing=found, placing=placing)
 
 

@@ -122,9 +122,10 @@ class GraphSubject:
         """Hex SHA-256 of what the float model computes."""
         return model_sha256(self.model)
 
-    def again(self, point: Point, measured: Measured) -> tuple[Quantized, Measured]:
-        """A candidate made as `quantize` makes it, before it is written; and what it is worth, which was ``measured``."""
-        done = quantized_once(self._final(point))
+    def again(self, point: Point, measured: Measured, *, is_met: bool) -> tuple[Quantized, Measured]:
+        """A candidate made as `quantize` makes it, before it is written; and what it is worth, which was ``measured``. Of what is
+        not written nobody is warned."""
+        done = quantized_once(self._final(point) if is_met else self.quantizing(point))
         placing = measured.placing
         is_same = placing is None or model_sha256(done.model) == placing.sha256
         return done, measured if is_same else weighed(self.baseline(point), done.model, done.placed)
@@ -192,15 +193,16 @@ class GraphSubject:
         compared = 2 * min(sqnr_samples(self.model), self.calibrated)
         return (sum(self._parts(point).values()) + self._learning(point) + compared) / self._plain
 
-    def pay_for_causes(self, point: Point) -> float | None:
+    def pay_for_causes(self, point: Point) -> float:
         """See `Subject.pay_for_causes`: both models, on a few samples."""
         return 0.0 if point in self._records else 2 * len(self.feeds[:PRICED]) / self._plain
 
     def mends(self, point: Point) -> Iterable[Candidate]:
         """See `Subject.mends`; a decoder may be rotated."""
         found = proposals(self.record(point), self.plan(point), changed(self.asked))
-        is_decoder = is_text(self.asked.data) and "rotate" not in changed(self.asked)
-        return [*found, Candidate.of("a decoder", {"rotate": True})] if is_decoder else found
+        said = "rotate" in changed(self.asked) or self.plan(point).preset.recovery.rotate is not None
+        may_turn = is_text(self.asked.data) and not said
+        return [*found, Candidate.of("a decoder", {"rotate": True})] if may_turn else found
 
     def others(self) -> Iterable[Candidate]:
         """See `Subject.others`: presets of 8-bit activations."""
@@ -224,7 +226,10 @@ class GraphSubject:
             taken = [group for group in groups if allowed.takes(group, precision)]
             more = tails(setting.model, taken)
             found: dict[tuple[str, ...], None] = {}
-            for point in dict.fromkeys((best, Point())):  # mends may leave noise that no single node answers for
+            known = (point for point in (best, Point()) if point == best or point in self._records)
+            for (
+                point
+            ) in known:  # mends may leave noise that no single node answers for, and the plain one then says more
                 found |= dict.fromkeys(dearest_sets(self.record(point), taken, more))
             yield Raise(precision=precision, sets=tuple(found))
 

@@ -85,7 +85,7 @@ def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> M
         model, baseline.on_chip, on_cpu=on_cpu, crossings=0 if placed is None else placed.partitions
     )
     placing = Placing(
-        refused=len(on_cpu or ()), ms=None if time is None else time.prediction.span.ms, sha256=model_sha256(model)
+        refused=tuple(on_cpu or ()), ms=None if time is None else time.prediction.span.ms, sha256=model_sha256(model)
     )
     found = _standing(baseline, model)
     return Measured(figure=found.figure, cost=cost_of(model, baseline.prices), standing=found, placing=placing)

@@ -23,11 +23,9 @@ from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import Warn, pass_on
-from qdqtool.io.files.read import read_text
+from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.working import opened
 from qdqtool.options import changed, part_of
-from qdqtool.presets.loading import load_preset
-from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import sqnr_samples
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.goal_page import goal_page
@@ -35,16 +33,15 @@ from qdqtool.search.goal.seeking import Seeking
 from qdqtool.search.goal.trials import Trial, why_lost
 from qdqtool.search.measuring import references_of
 from qdqtool.search.metrics import Arrays, Metric, open_metric
-from qdqtool.search.recipe import Recipe, option_value, replayed_kinds
+from qdqtool.search.recipe import Recipe, replayed_kinds
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.groups import OnChip
-from qdqtool.verbs.planned import DEFAULT_PRESET
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.goals.folders import FolderSubject, hash_of, surprises_of, windows_of
 from qdqtool.verbs.work.goals.graphs import GraphSubject
 from qdqtool.verbs.work.quantizing import Quantized, fingerprint_of
-from qdqtool.verbs.work.searching import close_journal, open_journal
-from qdqtool.verbs.work.texts import is_folder, is_text, with_texts
+from qdqtool.verbs.work.searching import close_journal, open_journal, recipe_of
+from qdqtool.verbs.work.texts import is_folder, with_texts
 from qdqtool.workers.cluster import Workers, open_workers
 
 if TYPE_CHECKING:
@@ -104,6 +101,10 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     goal = Goal.of(asked.goal, asked.metric)
     _refuse(asked)
     metric = open_metric(goal.metric)
+    if asked.eval_data is None:
+        pass_on(
+            ["judged on the samples that it is calibrated on, which flatters; give others as --eval-data"], asked.warn
+        )
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, ExitStack() as ended:
         subject = _folder(asked, goal, metric) if is_folder(asked.model) else _graph(asked, goal, metric, workers)
         ended.callback(subject.close)
@@ -114,7 +115,10 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         _run(seeking, subject.journal, asked.warn)
         done = _finished(subject, seeking)
     chosen, journal = seeking.best, subject.journal
-    recipe = _recipe(asked, chosen, goal, figure, subject.fingerprint)
+    recipe = recipe_of(
+        asked, chosen.candidate.point, chosen.measured, metric=goal.metric, bound=goal.bound(figure),
+        model_sha256=subject.fingerprint,
+    )  # fmt: skip
     recipe = replace(recipe, ranges_sha256=done.quantization.ranges.sha256)
     if asked.save_recipe is not None and chosen.is_met:
         recipe.write(asked.save_recipe, overwrite=asked.overwrite)
@@ -155,7 +159,7 @@ def _finished(subject: GraphSubject | FolderSubject, seeking: Seeking) -> Quanti
         seeking.units += subject.writing(point)
         if isinstance(subject, FolderSubject):
             return subject.finished(point, is_met=best.is_met)
-        done, measured = subject.again(point, best.measured)
+        done, measured = subject.again(point, best.measured, is_met=best.is_met)
         seeking.trials[seeking.trials.index(best)] = replace(best, measured=measured)
         if seeking.best.candidate == best.candidate:
             if seeking.best.is_met:
@@ -184,25 +188,16 @@ def _folder(asked: QuantizeToGoal, goal: Goal, metric: Metric) -> FolderSubject:
     """The folder that is quantized, with the windows of its text."""
     judged = windows_of(asked, metric)
     data = asked.data
-    calibration = sha256_of_json(read_text(data)) if is_text(data) else str(data)  # type: ignore[arg-type]
+    assert data is not None
+    if isinstance(data, Mapping):
+        calibration = add_feed(EMPTY, data)
+    elif isinstance(data, str | os.PathLike) and os.path.isfile(data):
+        calibration = sha256_of_file(data)
+    else:
+        calibration = str(data)  # random:N, which says it all
     return FolderSubject(
         asked=asked, goal=goal, metric=metric, feeds=judged, references=surprises_of(asked.model, judged),
         journal=_journal(asked, fingerprint_of(asked.model), calibration, judged, goal),
-    )  # fmt: skip
-
-
-def _recipe(asked: QuantizeToGoal, chosen: Trial, goal: Goal, floating: float | None, model: str) -> Recipe:
-    """What makes the chosen trial again."""
-    said = {**changed(asked), **chosen.candidate.options}
-    preset = said.pop("preset", None) or asked.wanted_preset() or DEFAULT_PRESET
-    loaded = preset if isinstance(preset, Preset) else load_preset(preset)
-    measured = chosen.measured
-    return Recipe(
-        preset=loaded.name if isinstance(preset, Preset) else os.fspath(preset),
-        options={name: option_value(name, value) for name, value in said.items() if name in replayed_kinds()},
-        nodes=dict(chosen.candidate.point.raised), metric=goal.metric, bound=goal.bound(floating), figure=measured.figure,
-        cost=measured.cost.total, share_8_bit=measured.cost.share_8_bit, crossings=measured.cost.crossings,
-        model_sha256=model, preset_sha256=loaded.sha256,
     )  # fmt: skip
 
 
@@ -242,7 +237,7 @@ def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> list[Arra
     """The samples that every trial is judged on."""
     data = asked.eval_data if asked.eval_data is not None else asked.data
     assert data is not None
-    count = asked.eval_samples
+    count = asked.eval_samples or (asked.samples if asked.eval_data is None else None)
     if count is None and not metric.needs_labels:
         count = sqnr_samples(model)
     feeds = _feeds(asked, data, model, count, extras=metric.needs_labels)
