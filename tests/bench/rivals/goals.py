@@ -105,7 +105,7 @@ def judged(sought: Sought, net: str, target: str, setting: str, theirs: Mapping[
     plain = sought.trials[0]
     fair = [
         trial for trial in sought.trials
-        if is_whole(trial) and share(trial) <= theirs["outside_8_bit"] + 1e-6 and trial.unwanted <= plain.unwanted
+        if is_whole(trial) and share(trial) <= theirs["outside_8_bit"] + 1e-6 and not trial.unwanted(plain)
     ]  # fmt: skip
     ours = sought.chosen if sought.is_met and sought.chosen in fair else max(fair, key=figure, default=plain)
     less = (theirs["figure"] - figure(ours)) * sought.samples

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +68,7 @@ class FolderSubject:
     feeds: Sequence[Arrays]
     references: Sequence[Arrays]
     journal: Journal | None = None
+    _plans: dict[Point, Plan] = field(default_factory=dict)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -146,7 +147,9 @@ class FolderSubject:
 
     def plan(self, point: Point) -> Plan:
         """What makes a candidate."""
-        return self.quantizing(point).begun().plan()
+        if point not in self._plans:
+            self._plans[point] = self.quantizing(point).begun().plan()
+        return self._plans[point]
 
     def finished(self, point: Point, *, is_met: bool) -> QuantizedFolder:
         """A candidate made once more, and written where it meets the goal."""

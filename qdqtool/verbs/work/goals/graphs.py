@@ -97,6 +97,7 @@ class GraphSubject:
     _statistics: dict[tuple[str, Point], Statistics] = field(default_factory=dict)
     _paid: set[tuple[str, Point]] = field(default_factory=set)
     _records: dict[Point, Record] = field(default_factory=dict)
+    _plans: dict[Point, Plan] = field(default_factory=dict)
     _alive: list[Recovering] = field(default_factory=list)  # what they keep in files lasts as long as they do
 
     def __post_init__(self) -> None:
@@ -251,13 +252,16 @@ class GraphSubject:
         try:
             return self.plan(point)
         except QdqError:
-            if point == Point():
+            if not point.options:
                 raise
             return None  # `measure` says why
 
     def plan(self, point: Point) -> Plan:
-        """What makes a candidate."""
-        return scheme_of(self.quantizing(point), self.model, self.asked.data).plan()
+        """What makes a candidate, but for its nodes: what a plan takes hangs on options alone."""
+        options = _without(point, ())
+        if options not in self._plans:
+            self._plans[options] = scheme_of(self.quantizing(options), self.model, self.asked.data).plan()
+        return self._plans[options]
 
     def baseline(self, point: Point) -> GoalBaseline:
         """What a candidate is made of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import onnx_ir as ir
 from qdq_passes.errors import QdqError
@@ -17,6 +18,7 @@ from qdqtool.search.goal.standing import Standing
 from qdqtool.search.precision_cost import cost_of
 from qdqtool.search.variants import FAILED, Baseline, Measured, Placing, Point, outputs_of
 from qdqtool.targets.loading import load_target
+from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import OnChip
 from qdqtool.verbs.work.chip_times import estimated_on_chip
 from qdqtool.verbs.work.fitting import fit
@@ -37,6 +39,11 @@ class GoalBaseline(Baseline):
     target: str | None
     on_chip: OnChip
     is_whole: bool = False
+
+    @cached_property
+    def chip(self) -> Target | None:
+        """The target."""
+        return None if self.target is None else load_target(self.target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +70,7 @@ def made(baseline: GoalBaseline, point: Point) -> tuple[Variant, Placed | None]:
         return Variant(model=baseline.planned(plan), plan=plan)
 
     first = of(baseline.scheme.plan(point))
-    return (first, None) if baseline.target is None else fit(first, load_target(baseline.target), of)
+    return (first, None) if baseline.chip is None else fit(first, baseline.chip, of)
 
 
 def judged(baseline: GoalBaseline, point: Point) -> Measured:
