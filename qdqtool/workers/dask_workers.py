@@ -235,6 +235,8 @@ def _answer(future: Any) -> tuple[Answer | None, str]:
     if future.status == "cancelled":
         return None, "what it was sent was lost"
     error = future.exception()
+    if error is None:  # its worker went away, another did it again, and it has finished while we asked
+        return _answer(future)
     if isinstance(error, distributed.scheduler.KilledWorker):
         return None, "killed"
     raise error

@@ -188,3 +188,19 @@ def test_a_worker_that_comes_later_is_looked_at() -> None:
     other = replace(here, versions=tuple((name, "0") for name, _ in here.versions))
     with pytest.raises(SetupError, match="a worker: the worker has Python"):
         dask_workers.work(b"", "unknown", other, b"")
+
+
+def test_a_task_that_ends_while_its_worker_is_asked_for_gives_its_answer() -> None:
+    """Its worker was killed when it had just told of its end; another does the task again, and finishes it."""
+
+    class Again:
+        status = "pending"
+
+        def exception(self) -> None:
+            self.status = "finished"
+
+        def result(self, timeout: float) -> str:
+            assert self.status == "finished"
+            return "answer"
+
+    assert dask_workers._answer(Again()) == ("answer", "")
