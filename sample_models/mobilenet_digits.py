@@ -15,9 +15,8 @@ import numpy as np
 from _build import save
 from _digits_data import Digits, split
 from _separable import Recipe, Shape, accuracy, to_onnx, train
-from scenes import upscale
-
 from digits import augment
+from scenes import upscale
 
 OUT = Path(__file__).resolve().parent / "trained"
 SIDE, LEVELS = 16, 16

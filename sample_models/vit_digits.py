@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 from _digits_data import Digits, split
 from _export import export
+from digits import augment
 from torch import nn
 from torch.nn import functional as F
 from vit_block import WIDTH, Vit
-
-from digits import augment
 
 OUT = Path(__file__).resolve().parent / "trained" / "vit.onnx"
 SEED, EPOCHS, BATCH = 19, 80, 64

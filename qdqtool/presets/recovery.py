@@ -7,7 +7,8 @@ smooth = 0.5                # smooth-activations with that alpha
 search_scales = true        # search-scales
 round_weights = true        # round-weights
 learn_rounding = true       # learn-rounding, in the place of round-weights and correct-bias
-correct_bias = true         # correct-bias"""
+correct_bias = true         # correct-bias
+tune_weights = 1000         # tune-weights, so many steps"""
 
 from __future__ import annotations
 
@@ -23,7 +24,18 @@ from qdqtool.options import ACCURACY, option
 Clips = Literal["keep", "bounds", "relu"]
 #: Alpha of smoothing: False for none, None where nothing is said.
 Alpha = float | Literal[False] | None
-KEYS = ("rotate", "equalize", "smooth", "search_scales", "round_weights", "learn_rounding", "correct_bias")
+#: Steps of tuning: False for none, None where nothing is said.
+Steps = int | Literal[False] | None
+KEYS = (
+    "rotate",
+    "equalize",
+    "smooth",
+    "search_scales",
+    "round_weights",
+    "learn_rounding",
+    "correct_bias",
+    "tune_weights",
+)
 
 
 def _clips(word: str) -> str | bool:
@@ -43,6 +55,14 @@ def _alpha(text: str) -> float | bool:
     if not 0 <= alpha <= 1:
         raise ValueError(f"{text} is not between 0 and 1")
     return alpha
+
+
+def _steps(text: str) -> int | bool:
+    if text == "no":
+        return False
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is no number of steps; write --tune-weights=1000, or --tune-weights no")
+    return int(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +98,16 @@ class Recovery:
     correct_bias: bool | None = option(
         None, "Give biases what rounding the weights takes from the mean of each output."
     )
+    tune_weights: Steps = option(
+        None, "Tune all weights together on --data, by gradient, for what the model gives; so many steps.  [1000 where no number "
+        "follows]", value="[STEPS|no]", alone="1000", read=_steps,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.smooths and not (isinstance(self.smooth, int | float) and 0 <= self.smooth <= 1):
             raise UsageError(f"--smooth {self.smooth} is not between 0 and 1", hint="0.5 shares evenly")
+        if self.tune_weights is True or (self.tune_weights not in (None, False) and self.tune_weights < 1):
+            raise UsageError(f"--tune-weights {self.tune_weights} is no number of steps", hint="1000 are usual")
 
     def over(self, other: Recovery) -> Recovery:
         """This, and what ``other`` says where this says nothing."""
@@ -106,6 +132,7 @@ class Recovery:
         else:
             done += ["error-compensating rounding of weights"] if self.round_weights else []
             done += ["corrected biases"] if self.correct_bias else []
+        done += [f"tuned weights ({self.tune_weights} steps)"] if self.tune_weights else []
         return [("accuracy recovery", ", ".join(done))] if done else []
 
 
@@ -126,7 +153,9 @@ def recovery_of(table: TomlTable) -> Recovery:
             value is False or (isinstance(value, int | float) and value is not True and 0 <= value <= 1)
         ):
             raise table.error(f"'smooth' cannot be {value!r}", hint="write a number between 0 and 1, or false")
-        if key in KEYS and key not in ("equalize", "smooth") and not isinstance(value, bool):
+        if key == "tune_weights" and value is not False and (not isinstance(value, int) or value is True or value < 1):
+            raise table.error(f"'tune_weights' cannot be {value!r}", hint="write a number of steps, or false")
+        if key in KEYS and key not in ("equalize", "smooth", "tune_weights") and not isinstance(value, bool):
             raise table.error(f"{key!r} cannot be {value!r}", hint="write true or false")
         found[key] = (
             float(value) if key == "smooth" and value is not False and isinstance(value, int | float) else value

@@ -1,13 +1,14 @@
 """Recovery of accuracy in a quantization: where its passes stand in the plan, and the statistics that they read.
 
     prepare → rotate-decoder, equalize-layers, smooth-activations → calibration
-            → annotate, insert, search-scales, refine → round-weights, correct-bias (or learn-rounding)
+            → annotate, insert, search-scales, refine → round-weights, correct-bias (or learn-rounding) → tune-weights
 
 The first three change the float model, not its function: what is calibrated is the model behind them. Rounding wants the float
 weights, so pairs are inserted on them, and folded into integers last where those are wanted. ``@statistics`` has the
 magnitudes of the prepared model, and means and moments of the rotated, equalized and smoothed one; `qdqtool.calibrate.layer_sums`
 collects both. What learn-rounding reads depends on the integers of the layers before: `qdqtool.quantization.learning` runs the
-model as it goes; the integers that were learned are noted in the statistics, so that a replay takes them from there."""
+model as it goes, and `qdqtool.quantization.tuning` the whole of it, for tune-weights; the integers that both found are noted in
+the statistics, so that a replay takes them from there."""
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ from qdq_passes.recover.rotate_decoder import RotateDecoder
 from qdq_passes.recover.round_weights import RoundWeights
 from qdq_passes.recover.search_scales import SearchScales
 from qdq_passes.recover.smooth_activations import SmoothActivations
+from qdq_passes.recover.tune_weights import TuneWeights
 
 from qdqtool.calibrate.layer_sums import Wanted, moment_bytes, share_statistics
 from qdqtool.calibrate.statistics import Statistics, known_of_both
@@ -44,6 +46,7 @@ from qdqtool.io.feeds.array_store import scratch_file
 from qdqtool.io.files.progress import StageProgress, Warn, stage
 from qdqtool.presets.recovery import Recovery
 from qdqtool.quantization.learning import LayersAt
+from qdqtool.quantization.tuning.tuner import Tuner
 from qdqtool.workers.cluster import InProcess, Workers
 
 #: Named input that holds what was seen of the layers' inputs.
@@ -67,15 +70,16 @@ def recovering(recovery: Recovery) -> Pipeline:
 
 def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
     """``materialise`` with the passes on weights and biases behind its pairs; integers are folded last."""
-    if not (recovery.round_weights or recovery.learn_rounding or recovery.search_scales or recovery.correct_bias):
+    rounds = bool(recovery.round_weights or recovery.learn_rounding)
+    if not (rounds or recovery.search_scales or recovery.correct_bias or recovery.tune_weights):
         return materialise
     folds = any(isinstance(p, FoldWeightQdq) for p in materialise.passes)
     stored = any(isinstance(p, InsertQdq) and p.weights == "dq" for p in materialise.passes)
     passes = [p for p in materialise.passes if not isinstance(p, FoldWeightQdq)]
-    rounds = bool(recovery.round_weights or recovery.learn_rounding)
     centred = bool(recovery.correct_bias) and not recovery.learn_rounding
     narrow = any((isinstance(p, InsertQdq) and p.narrow) or isinstance(p, NarrowWeights) for p in passes)
-    if rounds or recovery.search_scales:
+    moved = rounds or bool(recovery.search_scales or recovery.tune_weights)
+    if moved:
         passes = [replace(p, weights="qdq") if isinstance(p, InsertQdq) else p for p in passes]
     if recovery.search_scales:
         behind = next(place for place, p in enumerate(passes, 1) if isinstance(p, InsertQdq))
@@ -88,28 +92,33 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
         passes.insert(behind, searching)
     if recovery.learn_rounding:
         learning = LearnRounding(statistics=Named(STATISTICS), narrow=narrow, made=_made(materialise))
-        ends = (place for place, p in enumerate(passes) if isinstance(p, IntegerIo))  # behind it samples do not fit
-        passes.insert(next(ends, len(passes)), learning)
+        places = (place for place, p in enumerate(passes) if isinstance(p, IntegerIo))  # behind it samples do not fit
+        passes.insert(next(places, len(passes)), learning)
     elif recovery.round_weights:
         passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
     if recovery.correct_bias and not recovery.learn_rounding:
         passes.append(CorrectBias(statistics=Named(STATISTICS), made=_made(materialise)))
-    if folds or (stored and (rounds or recovery.search_scales)):
+    if recovery.tune_weights:
+        ends = [p for p in passes if isinstance(p, IntegerIo)]
+        tuning = TuneWeights(statistics=Named(STATISTICS), steps=int(recovery.tune_weights), narrow=narrow)
+        passes = [*(p for p in passes if not isinstance(p, IntegerIo)), tuning, *ends]
+    if folds or (stored and moved):
         passes.append(FoldWeightQdq())
     return Pipeline(tuple(passes))
 
 
 def learns(pipeline: Pipeline) -> bool:
-    """Whether rounding is learned."""
-    return any(isinstance(p, LearnRounding) for p in pipeline.passes)
+    """Whether rounding is learned, or weights are tuned."""
+    return any(isinstance(p, LearnRounding | TuneWeights) for p in pipeline.passes)
 
 
 def wanted_behind(materialise: Pipeline) -> list[Wanted]:
-    """What the passes of ``materialise`` read of the layers' inputs, but for what `LearnRounding` asks for by itself."""
+    """What the passes of ``materialise`` read of the layers' inputs, but for what `LearnRounding` and `TuneWeights` ask for
+    by themselves."""
     readers = [p for p in materialise.passes if STATISTICS in Pipeline((p,)).needs()]
     if any(isinstance(p, RoundWeights | SearchScales) for p in readers):
         return ["means", "moments"]
-    return ["means"] if any(not isinstance(p, LearnRounding) for p in readers) else []
+    return ["means"] if any(not isinstance(p, LearnRounding | TuneWeights) for p in readers) else []
 
 
 def _made(materialise: Pipeline) -> Literal["float", "int32", "int8", "none"]:
@@ -126,7 +135,7 @@ class _Read:
         source: by the name of a layer.
     """
 
-    source: Mapping[str, LayerStatistics] | LayersAt
+    source: Mapping[str, LayerStatistics] | LayersAt | Tuner
 
     def get(self, name: str) -> LayerStatistics | LayerSamples | None:
         """What is known of the layer ``name``."""
@@ -153,6 +162,7 @@ class Recovering:
         self._scratch: AbstractContextManager[str] = nullcontext("")
         self.statistics: Statistics | None = None
         self._layers: LayersAt | None = None
+        self._tuner: Tuner | None = None
         self._read: _Read | None = None
 
     def __enter__(self) -> Recovering:
@@ -176,8 +186,19 @@ class Recovering:
             sums: what other passes read.
         """
         made = cls()
-        made.statistics, made._layers = sums, LayersAt(model, copy_model(model), feeds)
+        made.statistics = sums
+        made._learn_from(model, feeds)
         return made
+
+    def _learn_from(self, model: ir.Model, feeds: Feeds) -> None:
+        """Samples for what learns of the prepared ``model``."""
+        told = [
+            None if self.progress is None else stage(self.progress, text)
+            for text in ("learning rounding", "tuning weights")
+        ]
+        reference = copy_model(model)
+        self._layers = LayersAt(model, reference, feeds, progress=told[0])
+        self._tuner = Tuner(model, reference, feeds, progress=told[1])
 
     def recover(
         self,
@@ -207,9 +228,8 @@ class Recovering:
             if wanted and self.given is None:
                 self._collect(model, feeds, wanted, "collecting moments", workers)
             if feeds is None:
-                raise UsageError("no data to learn rounding from", hint="give --data, or --statistics of such a run")
-            told = stage(self.progress, "learning rounding")
-            self._layers = LayersAt(model, copy_model(model), feeds, progress=told)
+                raise UsageError("no data to learn from", hint="give --data, or --statistics of such a run")
+            self._learn_from(model, feeds)
             return done  # the statistics are complete once it has learned
         if needed[1] and self.given is None:
             self._collect(model, feeds, wanted_behind(materialise), "collecting moments", workers)
@@ -241,20 +261,31 @@ class Recovering:
         return self.given is not None and any(one.integers is not None for one in self.given.layers.values())
 
     def before(self, pass_: Pass, model: ir.Model) -> None:
-        """Let `LearnRounding` read samples; what stands before it reads sums."""
-        if isinstance(pass_, LearnRounding) and self._read is not None and self._layers is not None:
+        """Let `LearnRounding` read samples, and `TuneWeights` what is tuned; what stands before and between reads sums."""
+        if self._read is None or self._layers is None or self._tuner is None:
+            return
+        if isinstance(pass_, LearnRounding):
             self._read.source = self._layers
+        elif isinstance(pass_, TuneWeights):
+            self._tuner.steps, self._tuner.narrow = pass_.steps, pass_.narrow
+            self._read.source = self._tuner
+        else:
+            self._read.source = {} if self.statistics is None else self.statistics.layers
 
     def on_error(self, pass_: Pass, model: ir.Model, error: Exception) -> None:
         """A hook of the pipeline behind calibration."""
 
     def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
-        """Take what `LearnRounding` found into the statistics, so that a replay needs no data."""
-        if self._layers is None or not isinstance(pass_, LearnRounding):
+        """Take what `LearnRounding` and `TuneWeights` found into the statistics, so that a replay needs no data."""
+        if self._layers is None or self._tuner is None or not isinstance(pass_, LearnRounding | TuneWeights):
             return
-        seen, known = self._layers, {} if self.statistics is None else self.statistics.layers
+        seen, known = (
+            self._layers if isinstance(pass_, LearnRounding) else self._tuner,
+            {} if self.statistics is None else self.statistics.layers,
+        )
         layers = dict(known.items()) | {
-            name: known_of_both(known.get(name), one) for name, one in learned_of(model).items()
+            name: known_of_both(known.get(name), one)
+            for name, one in learned_of(model, scales=isinstance(pass_, TuneWeights)).items()
         }
         self.statistics = Statistics.of(
             layers, samples=seen.samples, model_sha256=seen.model_sha256, data_sha256=seen.data_sha256

@@ -169,6 +169,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "observe": (Row("observe{data=@data runtime=@runtime}"),),
     "requantize-constants": (Row("requantize-constants{floats=@float}", EXACT),),
     "learn-rounding": (Row(f"{_ANNOTATE},insert-qdq,learn-rounding{{statistics=@statistics}}", runs=True),),
+    "tune-weights": (Row(f"{_ANNOTATE},insert-qdq,tune-weights{{statistics=@statistics}}", runs=True),),
     "round-weights": (Row(f"{_ANNOTATE},insert-qdq,round-weights{{statistics=@statistics}}", runs=True),),
     "search-scales": (Row(f"{_ANNOTATE},insert-qdq,search-scales{{statistics=@statistics}}", runs=True),),
     "smooth-activations": (Row("smooth-activations{statistics=@statistics}"),),

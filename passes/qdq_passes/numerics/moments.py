@@ -27,6 +27,7 @@ class LayerStatistics:
         moment: [G, K, K] float32, E[x·xᵀ].
         integers: [G, R, K], those of the weight that were learned.
         bias: [G, R] float64, the bias that goes with them.
+        scales: float64, as many as the weight has, in the order of its encoding; where they were tuned.
     """
 
     count: int = 0
@@ -36,6 +37,7 @@ class LayerStatistics:
     moment: npt.NDArray[np.float32] | None = None
     integers: Array | None = None
     bias: Reals | None = None
+    scales: Reals | None = None
 
     def arrays(self) -> dict[str, Array]:
         """The fields that are known, by name."""

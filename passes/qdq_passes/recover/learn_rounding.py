@@ -133,9 +133,9 @@ class LearnRounding(Pass):
                 yield shift_bias(model, layer, shift, self.made, namer, because=f"with the weight of {layer.name}")
 
 
-def learned_of(model: ir.Model) -> dict[str, LayerStatistics]:
-    """The integers and the bias that each layer of ``model`` has, by its name: behind this pass, all it takes to do the same
-    without samples."""
+def learned_of(model: ir.Model, *, scales: bool = False) -> dict[str, LayerStatistics]:
+    """The integers and the bias that each layer of ``model`` has, by its name, with ``scales`` those, too: behind this pass, and
+    `qdq_passes.recover.tune_weights`, all it takes to do the same without samples."""
     found = {}
     layers = [layer for layer in weighted_layers(model) if layer.pair is not None]
     for layer in layers:
@@ -145,7 +145,11 @@ def learned_of(model: ir.Model) -> dict[str, LayerStatistics]:
             continue
         integers = layer.form.rows(quantize(weight, encoding))
         small = integers.astype(np.int8) if encoding.dtype.bitwidth < 8 else integers
-        found[layer.name] = LayerStatistics(integers=np.ascontiguousarray(small), bias=_bias_of(layer, "none").exact)
+        found[layer.name] = LayerStatistics(
+            integers=np.ascontiguousarray(small),
+            bias=_bias_of(layer, "none").exact,
+            scales=np.array(encoding.scale, np.float64) if scales else None,
+        )
     return found
 
 

@@ -169,7 +169,7 @@ def test_nodes_out_of_order(name: str) -> None:
     }  # fmt: skip
     options["requantize-constants"] = "{floats=@float}"
     options |= dict.fromkeys(
-        ("correct-bias", "learn-rounding", "round-weights", "search-scales", "smooth-activations"),
+        ("correct-bias", "learn-rounding", "round-weights", "search-scales", "smooth-activations", "tune-weights"),
         "{statistics=@statistics}",
     )
     options |= {each: "{target=@target}" for each in PASSES.names() if each.startswith("lower-")}

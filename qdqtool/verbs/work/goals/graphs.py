@@ -60,7 +60,7 @@ PRICED = 8
 #: What nodes are raised to, the cheapest first.
 RAISED = ("int16", "fp16", "float")
 #: Options that act behind calibration: the ranges are the same with them, and without.
-LATE = frozenset({"round_weights", "correct_bias", "learn_rounding", "search_scales"})
+LATE = frozenset({"round_weights", "correct_bias", "learn_rounding", "search_scales", "tune_weights"})
 #: How many prepared models are kept.
 KEPT = 16
 

@@ -1,0 +1,1 @@
+"""Weights tuned together, by gradient, for what the whole model gives."""

@@ -1,0 +1,232 @@
+"""The tuning of all weights of a model, for what it gives on samples."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.graph.edit import copy_model
+from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.moments import LayerStatistics
+from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layers
+from qdq_passes.recover.tune_weights import why_not_tuned
+
+from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.files.progress import Progress
+from qdqtool.quantization.tuning.ends import End, ends_of, give_all_rows
+from qdqtool.quantization.tuning.latents import Latents
+from qdqtool.runtime.gradients.graph import Gradients, with_gradients
+from qdqtool.runtime.session import Session, open_session
+from qdqtool.runtime.taps import Taps
+
+#: Steps where the pass says nothing, and samples of a step.
+STEPS, BATCH = 1000, 4
+#: Samples that are taken at most, and bytes of them and of what the float model makes of them.
+SAMPLES, MEMORY = 1024, 1 << 30
+#: Each so-many-th sample moves nothing, and says which of so many states on the way is the best.
+HELD, STATES = 8, 8
+SEED = 0
+
+
+class Tuner:
+    """What was tuned of each layer of a model, by its name; tuned when a layer is asked for first.
+
+    Args:
+        model: the quantized model, as it stands then.
+        reference: the float model that was calibrated, its nodes called alike.
+        feeds: the samples; those count that have the shapes of the first.
+        progress: told (steps done, steps).
+
+    Attributes:
+        steps: of the optimizer, to be set before.
+        narrow: whether integers around zero point 0 leave out the most negative one, likewise.
+        samples: number of feeds that are used, once a layer was asked for.
+        data_sha256: their fingerprint.
+        model_sha256: that of the reference.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        reference: ir.Model,
+        feeds: Iterable[Mapping[str, Any]],
+        *,
+        progress: Progress | None = None,
+    ) -> None:
+        self._model, self._reference, self._feeds = model, reference, feeds
+        self.steps, self.narrow, self._progress = STEPS, True, progress
+        self._found: dict[str, LayerStatistics] | None = None
+        self.samples, self.data_sha256, self.model_sha256 = 0, EMPTY, model_sha256(reference)
+
+    def get(self, name: str) -> LayerStatistics | None:
+        """Integers and scales of the layer ``name``; None where it is not tuned.
+
+        Raises:
+            UsageError: there is no sample, or nothing to compare.
+            UnsupportedError: an operator behind a weight has no gradient.
+        """
+        if self._found is None:
+            self._found = self._tuned()
+        return self._found.get(name)
+
+    def _tuned(self) -> dict[str, LayerStatistics]:
+        reference, model = copy_model(self._reference), copy_model(self._model)
+        give_all_rows(reference)
+        give_all_rows(model)
+        layers, floats = _tunable(model), {each.name: each.float_weight for each in weighted_layers(reference)}
+        ends = ends_of(model, reference)
+        if not ends or not layers:
+            what = "has no float output" if not ends else "has no weight that can be tuned"
+            raise UsageError(f"the model {what}", hint="--learn-rounding rounds layer by layer")
+        samples = _Samples(reference, self._feeds, ends)
+        self.samples, self.data_sha256 = len(samples.feeds), samples.sha256
+        latents = {
+            name: Latents(each, _alike(floats.get(name), each), narrow=self.narrow) for name, each in layers.items()
+        }
+        values = {each.weight_value.name or "": name for name, each in layers.items()}
+        seeds = {end.quantized: end.seed(samples.power[end.wanted]) for end in ends}
+        arrays = {value: latents[name].values for value, name in values.items()}
+        try:
+            made = with_gradients(model, samples.feeds[0], seeds, arrays)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                error.message, where=error.where, hint="--learn-rounding needs no gradient"
+            ) from error
+        run = _Run(
+            made, samples, ends, {value: latents[name] for value, name in values.items() if value in made.gradients}
+        )
+        run.optimize(self.steps, self._progress)
+        return {name: latents[name].found for value, name in values.items() if value in made.gradients}
+
+
+class _Samples:
+    """The samples, and what the float model gives.
+
+    Args:
+        reference: the float model.
+        feeds: of it.
+        ends: what is compared.
+
+    Attributes:
+        feeds: inputs by name, and wanted values by the name of the input that they are fed as.
+        power: mean square of each wanted value.
+        sha256: fingerprint of the inputs.
+    """
+
+    def __init__(self, reference: ir.Model, feeds: Iterable[Mapping[str, Any]], ends: Sequence[End]) -> None:
+        taps, self.feeds = Taps(reference, [end.reference for end in ends]), list[dict[str, Array]]()
+        self.sha256 = EMPTY
+        names, taken = {value.name for value in reference.graph.inputs}, 0
+        shapes: dict[str, tuple[int, ...]] = {}
+        for feed in itertools.islice(feeds, SAMPLES):
+            given = {name: np.asarray(array) for name, array in feed.items() if name in names}
+            found = {name: array.shape for name, array in given.items()}
+            shapes = shapes or found
+            if found != shapes:
+                continue
+            values = taps.run(given)
+            self.sha256 = add_feed(self.sha256, given)
+            self.feeds.append({**given, **{end.wanted: values[end.reference] for end in ends}})
+            taken += sum(array.nbytes for array in self.feeds[-1].values())
+            if taken > MEMORY:
+                break
+        taps.session.close()
+        if not self.feeds:
+            raise UsageError("there is no sample to tune on, or the data can be read only once", hint="give a file")
+        wanted = [end.wanted for end in ends]
+        squares = {
+            name: [float(np.mean(np.square(feed[name], dtype=np.float64))) for feed in self.feeds] for name in wanted
+        }
+        self.power = {name: math.fsum(each) / len(each) for name, each in squares.items()}
+        held = [index for index in range(len(self.feeds)) if index % HELD == HELD - 1] or [len(self.feeds) - 1]
+        self.held = [self.feeds[index] for index in held]
+        self.taught = [feed for index, feed in enumerate(self.feeds) if index not in held] or self.feeds
+
+
+class _Run:
+    """One run of the optimizer.
+
+    Args:
+        made: the model with gradients.
+        samples: what it runs on.
+        ends: what is compared.
+        latents: what is tuned, by the value that a weight is.
+    """
+
+    def __init__(self, made: Gradients, samples: _Samples, ends: Sequence[End], latents: Mapping[str, Latents]) -> None:
+        self._made, self._samples, self._ends, self._latents = made, samples, ends, latents
+        self._session: Session = open_session(made.model)
+
+    def optimize(self, steps: int, progress: Progress | None) -> None:
+        """Take ``steps``; each of `Latents` keeps the state that loses least on the samples that are held back."""
+        order, rng = list[int](), np.random.default_rng(SEED)
+        batch = min(BATCH, len(self._samples.taught))
+        with ThreadPoolExecutor(min(batch, os.cpu_count() or 1)) as pool:
+            least = self._lost(pool)
+            for step in range(1, steps + 1):
+                while len(order) < batch:
+                    order += rng.permutation(len(self._samples.taught)).tolist()
+                chosen, order = [self._samples.taught[index] for index in order[:batch]], order[batch:]
+                self._step(pool, chosen, 0.5 * (1 + math.cos(math.pi * (step - 1) / steps)))
+                if progress is not None:
+                    progress(step, steps)
+                if step % max(steps // STATES, 1) == 0 or step == steps:
+                    lost = self._lost(pool)
+                    if lost < least:
+                        least = lost
+                        for each in self._latents.values():
+                            each.keep()
+        self._session.close()
+
+    def _step(self, pool: ThreadPoolExecutor, chosen: Sequence[Mapping[str, Array]], rate: float) -> None:
+        weights, names = self._weights(), {value: self._made.gradients[value] for value in self._latents}
+
+        def gradients(feed: Mapping[str, Array]) -> dict[str, Array]:
+            return self._session.run(self._fed(feed, weights), list(names.values()))
+
+        found = list(pool.map(gradients, chosen))
+        for value, each in self._latents.items():
+            total = sum((one[names[value]] for one in found[1:]), found[0][names[value]].copy())
+            each.step(total / np.float32(len(found)), rate)
+
+    def _lost(self, pool: ThreadPoolExecutor) -> float:
+        """What is lost on the samples that are held back."""
+        weights, power = self._weights(), self._samples.power
+
+        def lost(feed: Mapping[str, Array]) -> float:
+            values = self._session.run(self._fed(feed, weights), [end.quantized for end in self._ends])
+            return sum(end.lost(values[end.quantized], feed[end.wanted], power[end.wanted]) for end in self._ends)
+
+        found = list(pool.map(lost, self._samples.held))
+        return math.fsum(found) / len(found)
+
+    def _weights(self) -> dict[str, Array]:
+        return {self._made.inputs[value]: each.values for value, each in self._latents.items()}
+
+    def _fed(self, feed: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:
+        whole = {**feed, **weights}
+        return {name: whole[name] for name in self._session.input_names}
+
+
+def _tunable(model: ir.Model) -> dict[str, WeightedLayer]:
+    """The layers whose weights can be tuned, by name."""
+    found: dict[ir.Value, list[WeightedLayer]] = {}
+    for layer in weighted_layers(model):
+        if layer.pair is not None:
+            found.setdefault(layer.stored, []).append(layer)
+    return {layers[0].name: layers[0] for stored, layers in found.items() if not why_not_tuned(stored, layers)}
+
+
+def _alike(float_weight: Array | None, layer: WeightedLayer) -> Array:
+    """The weight of the float model, where it has that layer."""
+    own = layer.float_weight
+    assert own is not None
+    return own if float_weight is None or float_weight.shape != own.shape else float_weight

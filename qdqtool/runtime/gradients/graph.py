@@ -1,0 +1,116 @@
+"""A model with gradients as further outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from qdq_passes.clean.convert_opset import ConvertOpset
+from qdq_passes.errors import UnsupportedError
+from qdq_passes.numerics.arrays import Array
+from qdq_passes.pipeline.pipeline import Pipeline
+
+from qdqtool.runtime.gradients import elementwise, linear, movement, reductions
+from qdqtool.runtime.gradients.backward import OPSET, Backward
+from qdqtool.runtime.taps import Taps
+
+#: From the builder and a value: the gradient of what is minimized with respect to the value.
+Seed = Callable[[Backward, ir.Value], ir.Value]
+#: Imported for the rules that they register.
+RULE_MODULES = (elementwise, linear, movement, reductions)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Gradients:
+    """A model that computes gradients.
+
+    Args:
+        model: its inputs are those of the forward model, what was asked for that nodes made, and what seeds read; its outputs the
+            values that have seeds, and the gradients.
+        inputs: input that is fed with it, by the value that was asked for.
+        gradients: output that is the gradient, by the value that was asked for; none of what nothing depends on.
+    """
+
+    model: ir.Model
+    inputs: Mapping[str, str]
+    gradients: Mapping[str, str]
+
+
+def given(name: str, dtype: ir.DataType = ir.DataType.FLOAT) -> Seed:
+    """A seed that is fed: an input ``name`` of the value's shape."""
+
+    def seed(b: Backward, value: ir.Value) -> ir.Value:
+        return fed(b, name, b.shape(value), dtype)
+
+    return seed
+
+
+def fed(b: Backward, name: str, shape: Sequence[int], dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
+    """A new input of the graph."""
+    value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+    b.model.graph.inputs.append(value)
+    return value
+
+
+def with_gradients(
+    model: ir.Model, feed: Mapping[str, Array], seeds: Mapping[str, Seed], wanted: Mapping[str, Array]
+) -> Gradients:
+    """``model``, edited in place, with the gradients of ``wanted``.
+
+    Args:
+        model: the forward model, in float32 but for pairs of quantization; nothing of it lies in functions.
+        feed: a sample, run once for the shapes of everything: gradients are for samples of the same shapes.
+        seeds: by the value that what is minimized is of.
+        wanted: values, and what they are; what nodes made before is fed, and what made it goes.
+
+    Raises:
+        UnsupportedError: an operator between a seed and what is wanted has no gradient here.
+    """
+    Pipeline((ConvertOpset(version=OPSET, at_least=True),)).run(model)
+    named = {value.name: value for node in model.graph for value in node.outputs}
+    named |= {value.name: value for value in [*model.graph.inputs, *model.graph.initializers.values()]}
+    values = {name: _as_input(model, named[name], array) for name, array in wanted.items()}
+    ends = {name: named[name] for name in seeds}
+    model.graph.outputs[:] = list(ends.values())
+    RemoveUnusedNodesPass()(model)
+    known = {value.name or "": wanted[name] for name, value in values.items()}
+    shapes = _shapes(model, {**{name: array for name, array in feed.items() if name in named}, **known})
+    builder = Backward(model, shapes)
+    begun = {end: seeds[name](builder, end) for name, end in ends.items()}
+    found = builder.of(begun, list(values.values()))
+    model.graph.outputs.extend(found.values())
+    for value in found.values():
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+    RemoveUnusedNodesPass()(model)
+    return Gradients(
+        model=model,
+        inputs={name: value.name or "" for name, value in values.items()},
+        gradients={name: found[value].name or "" for name, value in values.items() if value in found},
+    )
+
+
+def _shapes(model: ir.Model, feed: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    """The shape of each value of the main graph of ``model`` on ``feed``, which is run once.
+
+    Raises:
+        UnsupportedError: a value is no tensor.
+    """
+    taps = Taps(model, [value.name for node in model.graph for value in node.outputs if value.name])
+    values = taps.run(feed)
+    taps.session.close()
+    odd = [name for name, value in values.items() if not hasattr(value, "shape")]
+    if odd:
+        raise UnsupportedError("is no tensor", where=odd[0])
+    return {name: tuple(array.shape) for name, array in {**values, **feed}.items()}
+
+
+def _as_input(model: ir.Model, value: ir.Value, array: Array) -> ir.Value:
+    """``value`` as an input of the graph, in the place of what makes it."""
+    if value.is_graph_input():
+        return value
+    made = ir.Value(name=f"{value.name}_fed", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(array.shape))
+    value.replace_all_uses_with(made)
+    model.graph.inputs.append(made)
+    return made
