@@ -45,7 +45,9 @@ from qdqtool.calibrate.statistics import Statistics, known_of_both
 from qdqtool.io.feeds.array_store import scratch_file
 from qdqtool.io.files.progress import StageProgress, Warn, stage
 from qdqtool.presets.recovery import Recovery
+from qdqtool.quantization import learning
 from qdqtool.quantization.learning import LayersAt
+from qdqtool.quantization.tuning import tuner
 from qdqtool.quantization.tuning.tuner import Tuner
 from qdqtool.workers.cluster import InProcess, Workers
 
@@ -110,6 +112,20 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
 def learns(pipeline: Pipeline) -> bool:
     """Whether rounding is learned, or weights are tuned."""
     return any(isinstance(p, LearnRounding | TuneWeights) for p in pipeline.passes)
+
+
+def samples_learned_from(pipeline: Pipeline) -> int:
+    """How many samples its passes learn from at most."""
+    kinds = ((LearnRounding, learning.SAMPLES), (TuneWeights, tuner.SAMPLES))
+    return max((most for kind, most in kinds if any(isinstance(p, kind) for p in pipeline.passes)), default=0)
+
+
+def learning_runs(pipeline: Pipeline, samples: int) -> int:
+    """Model runs that its passes learn by from ``samples``: both models once, layer by layer; tuning a few samples a step, forwards and
+    backwards, which takes as long as three runs."""
+    layers = any(isinstance(p, LearnRounding) for p in pipeline.passes)
+    steps = sum(p.steps for p in pipeline.passes if isinstance(p, TuneWeights))
+    return 2 * min(samples, learning.SAMPLES) * layers + 3 * min(samples, tuner.BATCH) * steps
 
 
 def wanted_behind(materialise: Pipeline) -> list[Wanted]:

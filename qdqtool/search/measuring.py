@@ -21,11 +21,10 @@ from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import Progress, Warn, after
 from qdqtool.quantization.calibrating import Calibrator, left_float, observed_names
-from qdqtool.quantization.learning import SAMPLES
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.precision import texts_of
 from qdqtool.quantization.quantizing import prepare, wrong
-from qdqtool.quantization.recovery import Recovering, learns
+from qdqtool.quantization.recovery import Recovering, samples_learned_from
 from qdqtool.search.metrics import Metric, anywhere
 from qdqtool.search.precision_cost import Prices
 from qdqtool.search.variants import Arrays, Baseline, Measured, Point, Scheme, measure, outputs_of
@@ -106,7 +105,7 @@ def set_up(
     scheme = replace(scheme, missing=tuple(sorted(missing)), overrides=overrides)
     recovering = recovering or Recovering()
     recovering.recover(model, chosen.recover, chosen.materialise, feeds=feeds, workers=workers)
-    learning = learns(chosen.materialise) and not recovering.is_learned
+    taught = 0 if recovering.is_learned else samples_learned_from(chosen.materialise)
     found = _calibrated(
         model, scheme, wished, chosen, ranges=ranges, feeds=feeds, workers=workers, cache=cache, progress=progress
     )
@@ -114,13 +113,13 @@ def set_up(
         model=workers.share(model),
         scheme=scheme,
         ranges=found,
-        inputs={} if learning else recovering.inputs(chosen.materialise),
+        inputs={} if taught else recovering.inputs(chosen.materialise),
         feeds=tuple(judged),
         references=tuple(references),
         metric=anywhere(metric.name),
         prices=prices or Prices(),
-        learns_on=tuple(itertools.islice(feeds or (), SAMPLES)) if learning else (),
-        sums=recovering.statistics if learning else None,
+        learns_on=tuple(itertools.islice(feeds or (), taught)) if taught else (),
+        sums=recovering.statistics if taught else None,
     )
     return Setting(
         baseline=baseline,

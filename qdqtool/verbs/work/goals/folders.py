@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.pipeline.pipeline import Pipeline
+from qdq_passes.recover.tune_weights import TuneWeights
 
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.journal import Journal
@@ -24,6 +26,7 @@ from qdqtool.llm.run.perplexity import surprises
 from qdqtool.llm.run.session import Session
 from qdqtool.options import changed
 from qdqtool.quantization.plan import Plan
+from qdqtool.quantization.recovery import learning_runs
 from qdqtool.search.goal.chance import standing
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.seeking import Raise
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 #: Recoveries that are tried, the one first that most often helps.
 RECOVERIES: tuple[dict[str, object], ...] = (
     {"learn_rounding": True}, {"round_weights": True}, {"search_scales": True}, {"rotate": True}, {"smooth": 0.5},
-    {"correct_bias": True},
+    {"correct_bias": True}, {"tune_weights": 1000},
 )  # fmt: skip
 
 
@@ -114,8 +117,8 @@ class FolderSubject:
         return self.units(point)
 
     def writing(self, point: Point) -> float:
-        """See `Subject.writing`."""
-        return self._calibrated(point) / self._plain
+        """See `Subject.writing`; what a step of tuning runs counts as a window each."""
+        return (self._calibrated(point) + self._tuning(point)) / self._plain
 
     def pay_for_causes(self, point: Point) -> float:
         """See `Subject.pay_for_causes`: none are looked for."""
@@ -170,6 +173,11 @@ class FolderSubject:
         """Windows that are calibrated on, each time."""
         plan = self.plan(point)
         return (bool(plan.observe.passes) + needs_statistics(plan)) * (self.asked.samples or SAMPLES)
+
+    def _tuning(self, point: Point) -> int:
+        """Runs that weights are tuned by."""
+        found = Pipeline(tuple(p for p in self.plan(point).materialise.passes if isinstance(p, TuneWeights)))
+        return learning_runs(found, self.asked.samples or SAMPLES)
 
     def _measured(self, point: Point) -> Measured:
         with tempfile.TemporaryDirectory() as scratch:

@@ -26,9 +26,8 @@ from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import stage
 from qdqtool.options import changed, part_of
 from qdqtool.quantization.calibrating import sqnr_samples
-from qdqtool.quantization.learning import SAMPLES
 from qdqtool.quantization.plan import Plan
-from qdqtool.quantization.recovery import STATISTICS, Recovering, learns, wanted_behind
+from qdqtool.quantization.recovery import STATISTICS, Recovering, learning_runs, wanted_behind
 from qdqtool.record.record import Record
 from qdqtool.search.allowed_precisions import allowed_precisions
 from qdqtool.search.goal.goal import Goal
@@ -273,8 +272,8 @@ class GraphSubject:
         return self.calibrated + len(self.feeds)
 
     def _learning(self, point: Point) -> int:
-        """Model runs that rounding is learned by, anew of every candidate: both models, once, on so many samples."""
-        return 2 * min(self.calibrated, SAMPLES) if learns(self.plan(point).materialise) else 0
+        """Model runs that weights are learned by, anew of every candidate."""
+        return learning_runs(self.plan(point).materialise, self.calibrated)
 
     def _parts(self, point: Point) -> Mapping[tuple[str, Point], int]:
         """What a candidate takes before it is judged: (what, options that change it) → model runs."""
