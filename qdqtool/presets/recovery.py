@@ -106,7 +106,8 @@ class Recovery:
     def __post_init__(self) -> None:
         if self.smooths and not (isinstance(self.smooth, int | float) and 0 <= self.smooth <= 1):
             raise UsageError(f"--smooth {self.smooth} is not between 0 and 1", hint="0.5 shares evenly")
-        if self.tune_weights is True or (self.tune_weights not in (None, False) and self.tune_weights < 1):
+        steps = self.tune_weights
+        if steps is not None and steps is not False and (type(steps) is not int or steps < 1):
             raise UsageError(f"--tune-weights {self.tune_weights} is no number of steps", hint="1000 are usual")
 
     def over(self, other: Recovery) -> Recovery:

@@ -121,8 +121,8 @@ def samples_learned_from(pipeline: Pipeline) -> int:
 
 
 def learning_runs(pipeline: Pipeline, samples: int) -> int:
-    """Model runs that its passes learn by from ``samples``: both models once, layer by layer; tuning a few samples a step, forwards and
-    backwards, which takes as long as three runs."""
+    """Model runs that its passes learn by from ``samples``: both models once, layer by layer; tuning a few samples a step,
+    there and back, which takes as long as three runs."""
     layers = any(isinstance(p, LearnRounding) for p in pipeline.passes)
     steps = sum(p.steps for p in pipeline.passes if isinstance(p, TuneWeights))
     return 2 * min(samples, learning.SAMPLES) * layers + 3 * min(samples, tuner.BATCH) * steps
@@ -239,7 +239,7 @@ class Recovering:
             self._collect(model, feeds, ["magnitudes"], "measuring channels", workers)
         done = recover.run(model, inputs=self.inputs(recover), hooks=hooks).passes if recover.passes else ()
         self._tell(recover, done)
-        if learns(materialise) and not self.is_learned:
+        if learns(materialise) and not self.is_learned(materialise):
             wanted = wanted_behind(materialise)
             if wanted and self.given is None:
                 self._collect(model, feeds, wanted, "collecting moments", workers)
@@ -271,10 +271,11 @@ class Recovering:
         assert self.statistics is not None
         return {STATISTICS: self.statistics.layers}
 
-    @property
-    def is_learned(self) -> bool:
-        """Whether the statistics that are given say what was learned."""
-        return self.given is not None and any(one.integers is not None for one in self.given.layers.values())
+    def is_learned(self, pipeline: Pipeline) -> bool:
+        """Whether the statistics that are given say what the passes of ``pipeline`` would learn; what was tuned has scales."""
+        tunes = any(isinstance(p, TuneWeights) for p in pipeline.passes)
+        known = [] if self.given is None else [each for each in self.given.layers.values() if each.integers is not None]
+        return bool(known) and tunes == any(each.scales is not None for each in known)
 
     def before(self, pass_: Pass, model: ir.Model) -> None:
         """Let `LearnRounding` read samples, and `TuneWeights` what is tuned; what stands before and between reads sums."""
@@ -294,6 +295,8 @@ class Recovering:
     def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
         """Take what `LearnRounding` and `TuneWeights` found into the statistics, so that a replay needs no data."""
         if self._layers is None or self._tuner is None or not isinstance(pass_, LearnRounding | TuneWeights):
+            return
+        if isinstance(pass_, TuneWeights) and not self._tuner.samples:
             return
         seen, known = (
             self._layers if isinstance(pass_, LearnRounding) else self._tuner,

@@ -105,7 +105,7 @@ def set_up(
     scheme = replace(scheme, missing=tuple(sorted(missing)), overrides=overrides)
     recovering = recovering or Recovering()
     recovering.recover(model, chosen.recover, chosen.materialise, feeds=feeds, workers=workers)
-    taught = 0 if recovering.is_learned else samples_learned_from(chosen.materialise)
+    taught = 0 if recovering.is_learned(chosen.materialise) else samples_learned_from(chosen.materialise)
     found = _calibrated(
         model, scheme, wished, chosen, ranges=ranges, feeds=feeds, workers=workers, cache=cache, progress=progress
     )

@@ -16,7 +16,7 @@ from qdq_passes.graph.uses import is_standard, readers
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.runtime.gradients.backward import Backward
-from qdqtool.runtime.gradients.graph import Seed, fed
+from qdqtool.runtime.gradients.graph import Seed
 
 #: Name of the logits of a decoder that nothing else is known of.
 LOGITS = "logits"
@@ -39,7 +39,7 @@ class End:
     @property
     def wanted(self) -> str:
         """Name of the input that the float model's value is fed as."""
-        return f"{self.quantized}_wanted"
+        return f"wanted of {self.quantized}"
 
     def seed(self, power: float) -> Seed:
         """The gradient of what is lost here.
@@ -50,13 +50,13 @@ class End:
 
         def squares(b: Backward, value: ir.Value) -> ir.Value:
             shape = b.shape(value)
-            off = b("Sub", value, fed(b, self.wanted, shape))
+            off = b("Sub", value, b.fed(self.wanted, shape))
             return b("Mul", off, b.number(2 / (max(power, 1e-30) * max(int(np.prod(shape)), 1))))
 
         def divergence(b: Backward, value: ir.Value) -> ir.Value:
             shape, axis = b.shape(value), self.axis
             assert axis is not None
-            off = b("Sub", b("Softmax", value, axis=axis), b("Softmax", fed(b, self.wanted, shape), axis=axis))
+            off = b("Sub", b("Softmax", value, axis=axis), b("Softmax", b.fed(self.wanted, shape), axis=axis))
             return b("Mul", off, b.number(shape[axis] / max(int(np.prod(shape)), 1)))
 
         return squares if self.axis is None else divergence
@@ -67,13 +67,15 @@ class End:
         if self.axis is None:
             return float(np.mean((value - wanted) ** 2, dtype=np.float64) / max(power, 1e-30))
         p, q = _log_softmax(wanted, self.axis), _log_softmax(value, self.axis)
-        return float((np.exp(p) * (p - q)).sum(axis=self.axis).mean())
+        probability = np.exp(p)
+        off = np.subtract(p, q, out=np.zeros_like(p), where=probability > 0)  # what is impossible, -inf, costs nothing
+        return float((probability * off).sum(axis=self.axis).mean())
 
 
 def ends_of(model: ir.Model, reference: ir.Model) -> list[End]:
     """Where ``model`` is compared with ``reference``: values of float32 that both have."""
     record = DECODER.get(model.graph)
-    logits = record.logits if record is not None else LOGITS
+    logits = record.logits if record is not None else LOGITS if _reads_words(model) else ""
     named = {node.name: node for node in reference.graph if node.name}
     known = {value.name for value in reference.graph.outputs}
     outputs = [
@@ -82,7 +84,7 @@ def ends_of(model: ir.Model, reference: ir.Model) -> list[End]:
     chosen = [value for value in outputs if value.name == logits]
     if chosen:
         return [End(quantized=value.name or "", reference=value.name or "", axis=-1) for value in chosen]
-    ends = []
+    ends: list[End] = []
     for value in outputs:
         softmax = _softmax(value)
         twin = named.get(softmax.name or "") if softmax is not None else None
@@ -92,7 +94,7 @@ def ends_of(model: ir.Model, reference: ir.Model) -> list[End]:
         names = [(node.inputs[0].name or "") if node.inputs[0] is not None else "" for node in (softmax, twin)]
         axis = softmax.attributes["axis"].as_int() if "axis" in softmax.attributes else -1
         ends.append(End(quantized=names[0], reference=names[1], axis=axis))
-    return ends
+    return list(dict.fromkeys(ends))
 
 
 def give_all_rows(model: ir.Model) -> None:
@@ -105,12 +107,19 @@ def give_all_rows(model: ir.Model) -> None:
         or any(not is_standard(node, "Gather") or node.inputs[1] is not index for node in found)
     ):
         return
+    if any(node.outputs[0].is_graph_output() for node in found):
+        return
     for node in found:
         value = node.inputs[0]
         assert value is not None
         node.outputs[0].replace_all_uses_with(value)
         model.graph.remove(node, safe=True)
     model.graph.inputs.remove(index)
+
+
+def _reads_words(model: ir.Model) -> bool:
+    """Whether an input is numbers of words, int64 [B, S]."""
+    return any(v.dtype == ir.DataType.INT64 and v.shape is not None and len(v.shape) == 2 for v in model.graph.inputs)
 
 
 def _softmax(value: ir.Value) -> ir.Node | None:
@@ -123,5 +132,5 @@ def _softmax(value: ir.Value) -> ir.Node | None:
 
 def _log_softmax(values: Array, axis: int) -> Array:
     wide = values.astype(np.float64)
-    wide -= wide.max(axis=axis, keepdims=True)
+    wide = wide - np.maximum(wide.max(axis=axis, keepdims=True), np.finfo(np.float64).min)
     return np.asarray(wide - np.log(np.exp(wide).sum(axis=axis, keepdims=True)))

@@ -62,7 +62,8 @@ class Latents:
         self._low, self._high = integer_range(encoding.dtype, symmetric=narrow and encoding.is_symmetric)
         flat = np.arange(len(encoding.scale)).reshape(encoding.shape)
         self._owner = np.broadcast_to(encoding.granularity.expand(flat, shape), shape)
-        self._zero = np.array(encoding.zero_point, np.float32)[self._owner]
+        zero = np.array(encoding.zero_point, np.float32)
+        self._zero = zero[self._owner] if zero.any() else np.zeros((), np.float32)
         self._logs = np.log(np.array(encoding.scale, np.float64))
         self._scales_move, self._given = scales_can_move(layer), np.array(encoding.scale, np.float64)
         start = quantize(layer.float_weight, encoding).astype(np.float32)
@@ -104,8 +105,7 @@ class Latents:
     def found(self) -> LayerStatistics:
         """The best."""
         integers, scales = self._best
-        small = np.int8 if self._low >= -128 and self._high < 128 else np.int64
-        rows = np.ascontiguousarray(self._form.rows(integers.astype(small)))
+        rows = np.ascontiguousarray(self._form.rows(integers))
         return LayerStatistics(integers=rows, scales=scales if self._scales_move else None)
 
     def _integers(self) -> Array:
@@ -117,4 +117,5 @@ class Latents:
 
     def _state(self) -> tuple[Array, Array]:
         scales = np.exp(self._logs).astype(np.float32) if self._scales_move else self._given
-        return self._integers(), scales.astype(np.float64)
+        small = np.int8 if self._low >= -128 and self._high < 128 else np.int32
+        return self._integers().astype(small), scales.astype(np.float64)

@@ -7,11 +7,12 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.errors import UnsupportedError, UsageError
+from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics
@@ -23,17 +24,18 @@ from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.progress import Progress
 from qdqtool.quantization.tuning.ends import End, ends_of, give_all_rows
 from qdqtool.quantization.tuning.latents import Latents
-from qdqtool.runtime.gradients.graph import Gradients, with_gradients
+from qdqtool.runtime.gradients.graph import Gradients, at_opset, with_gradients
 from qdqtool.runtime.session import Session, open_session
 from qdqtool.runtime.taps import Taps
 
 #: Steps where the pass says nothing, and samples of a step.
 STEPS, BATCH = 1000, 4
 #: Samples that are taken at most, and bytes of them and of what the float model makes of them.
-SAMPLES, MEMORY = 1024, 1 << 30
+SAMPLES, MEMORY = 1024, 1 << 31
 #: Each so-many-th sample moves nothing, and says which of so many states on the way is the best.
 HELD, STATES = 8, 8
 SEED = 0
+LAYER_BY_LAYER = "--learn-rounding rounds layer by layer, without a gradient"
 
 
 class Tuner:
@@ -79,14 +81,16 @@ class Tuner:
 
     def _tuned(self) -> dict[str, LayerStatistics]:
         reference, model = copy_model(self._reference), copy_model(self._model)
-        give_all_rows(reference)
-        give_all_rows(model)
+        for each in (reference, model):
+            at_opset(each)
+            give_all_rows(each)
         layers, floats = _tunable(model), {each.name: each.float_weight for each in weighted_layers(reference)}
         ends = ends_of(model, reference)
         if not ends or not layers:
-            what = "has no float output" if not ends else "has no weight that can be tuned"
-            raise UsageError(f"the model {what}", hint="--learn-rounding rounds layer by layer")
+            what = "has no output in float32" if not ends else "has no weight that can be tuned"
+            raise UsageError(f"the model {what}", hint=LAYER_BY_LAYER)
         samples = _Samples(reference, self._feeds, ends)
+        ends = [samples.settled(end) for end in ends]
         self.samples, self.data_sha256 = len(samples.feeds), samples.sha256
         latents = {
             name: Latents(each, _alike(floats.get(name), each), narrow=self.narrow) for name, each in layers.items()
@@ -97,13 +101,16 @@ class Tuner:
         try:
             made = with_gradients(model, samples.feeds[0], seeds, arrays)
         except UnsupportedError as error:
+            raise UnsupportedError(error.message, where=error.where, hint=LAYER_BY_LAYER) from error
+        if not made.gradients:
+            raise UsageError("no output depends on a weight that can be tuned", hint=LAYER_BY_LAYER)
+        run = _Run(made, samples, ends, {value: latents[name] for value, name in values.items()})
+        try:
+            run.optimize(self.steps, self._progress)
+        except ModelError as error:
             raise UnsupportedError(
-                error.message, where=error.where, hint="--learn-rounding needs no gradient"
+                f"the gradient fails: {error.message}", where=error.where, hint=LAYER_BY_LAYER
             ) from error
-        run = _Run(
-            made, samples, ends, {value: latents[name] for value, name in values.items() if value in made.gradients}
-        )
-        run.optimize(self.steps, self._progress)
         return {name: latents[name].found for value, name in values.items() if value in made.gradients}
 
 
@@ -150,6 +157,11 @@ class _Samples:
         self.held = [self.feeds[index] for index in held]
         self.taught = [feed for index, feed in enumerate(self.feeds) if index not in held] or self.feeds
 
+    def settled(self, end: End) -> End:
+        """``end``; one number alone is no distribution."""
+        shape = self.feeds[0][end.wanted].shape
+        return replace(end, axis=None) if end.axis is not None and shape[end.axis] == 1 else end
+
 
 class _Run:
     """One run of the optimizer.
@@ -171,6 +183,9 @@ class _Run:
         batch = min(BATCH, len(self._samples.taught))
         with ThreadPoolExecutor(min(batch, os.cpu_count() or 1)) as pool:
             least = self._lost(pool)
+            if not math.isfinite(least):
+                where = self._ends[0].quantized
+                raise UnsupportedError("what is lost there is no number", where=where, hint=LAYER_BY_LAYER)
             for step in range(1, steps + 1):
                 while len(order) < batch:
                     order += rng.permutation(len(self._samples.taught)).tolist()
@@ -187,15 +202,17 @@ class _Run:
         self._session.close()
 
     def _step(self, pool: ThreadPoolExecutor, chosen: Sequence[Mapping[str, Array]], rate: float) -> None:
-        weights, names = self._weights(), {value: self._made.gradients[value] for value in self._latents}
+        weights, names = self._weights(), self._made.gradients
 
         def gradients(feed: Mapping[str, Array]) -> dict[str, Array]:
             return self._session.run(self._fed(feed, weights), list(names.values()))
 
         found = list(pool.map(gradients, chosen))
-        for value, each in self._latents.items():
-            total = sum((one[names[value]] for one in found[1:]), found[0][names[value]].copy())
-            each.step(total / np.float32(len(found)), rate)
+        for value, name in names.items():
+            total = sum((one[name] for one in found[1:]), found[0][name].copy())
+            if not np.isfinite(total).all():
+                raise UnsupportedError("its gradient is no number", where=value, hint=LAYER_BY_LAYER)
+            self._latents[value].step(total / np.float32(len(found)), rate)
 
     def _lost(self, pool: ThreadPoolExecutor) -> float:
         """What is lost on the samples that are held back."""
@@ -222,7 +239,8 @@ def _tunable(model: ir.Model) -> dict[str, WeightedLayer]:
     for layer in weighted_layers(model):
         if layer.pair is not None:
             found.setdefault(layer.stored, []).append(layer)
-    return {layers[0].name: layers[0] for stored, layers in found.items() if not why_not_tuned(stored, layers)}
+    real = {stored: each for stored, each in found.items() if stored.dtype in (ir.DataType.FLOAT, None)}
+    return {layers[0].name: layers[0] for stored, layers in real.items() if not why_not_tuned(stored, layers)}
 
 
 def _alike(float_weight: Array | None, layer: WeightedLayer) -> Array:

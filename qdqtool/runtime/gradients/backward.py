@@ -6,31 +6,36 @@ numbers, those of one run: a gradient is of a graph at the shapes of its samples
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import tape
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.uses import label, values_read
+from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.uses import has_body, is_standard, label, op_type_of, values_read
 from qdq_passes.numerics.arrays import Array
 
 #: The gradient of input ``index`` of a node, from those of its outputs (None: nothing behind depends on this one).
 Rule = Callable[["Backward", ir.Node, int, Sequence[ir.Value | None]], ir.Value | None]
 RULES: dict[str, Rule] = {}
+_OTHER_FLOATS = frozenset(np.dtype(kind) for kind in (np.float16, np.float64, ml_dtypes.bfloat16))
 #: First opset with everything that rules make: ScatterElements that adds (16), ReduceMean whose axes are an input (18).
 OPSET = 18
+#: Operators all of whose outputs have a gradient; of others the first alone has one.
+_SEVERAL = frozenset({"Split"})
 #: Where no gradient passes: what they give is counted, compared or chosen, not computed.
 _ENDS = frozenset(
     {
         "And", "ArgMax", "ArgMin", "Ceil", "ConstantOfShape", "Equal", "Floor", "Greater", "GreaterOrEqual", "IsInf", "IsNaN",
-        "Less", "LessOrEqual", "NonZero", "Not", "Or", "Range", "Round", "Shape", "Sign", "Size", "TopK", "Xor",
+        "Less", "LessOrEqual", "NonZero", "Not", "Or", "Range", "Round", "Shape", "Sign", "Size", "Xor",
     }
 )  # fmt: skip
 
 
 def rule(*operators: str) -> Callable[[Rule], Rule]:
-    """Make a function the rule of ``operators``."""
+    """Make a function the rule of ``operators``, written as `qdq_passes.graph.uses.op_type_of` writes them."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(operators, function))
@@ -39,18 +44,29 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
     return register
 
 
+class Looks(Protocol):
+    """What an array has."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its type."""
+
+
 class Backward:
     """Makes nodes at the end of ``model``.
 
     Args:
-        model: edited in place; its float values are float32.
-        shapes: of every value of its main graph, by name.
+        model: edited in place; what a gradient passes is float32, or integers between a pair.
+        values: what each value of its main graph looks like, by name.
     """
 
-    def __init__(self, model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.model, self._shapes = model, shapes
-        self._tape = tape.Tape(model.graph)
-        self._names = 0
+    def __init__(self, model: ir.Model, values: Mapping[str, Looks]) -> None:
+        self.model, self._values = model, values
+        self._tape, self._namer = tape.Tape(model.graph), Namer(model)
 
     def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """The output of a new node."""
@@ -65,8 +81,7 @@ class Backward:
     def constant(self, array: Array | Sequence[int]) -> ir.Value:
         """A new constant; a list is one of int64."""
         data = np.asarray(array, np.int64) if isinstance(array, list | tuple) else np.asarray(array)
-        self._names += 1
-        return self._tape.initializer(ir.tensor(data, name=f"gradient_constant_{self._names}"))
+        return self._tape.initializer(ir.tensor(data, name=self._namer.fresh("gradient_constant")))
 
     def number(self, number: float) -> ir.Value:
         """A constant float32 of no dimensions."""
@@ -77,7 +92,22 @@ class Backward:
         assert value is not None
         if value.const_value is not None:
             return tuple(value.const_value.shape.numpy())
-        return self._shapes[value.name or ""]
+        return self._values[value.name or ""].shape
+
+    def dtype(self, value: ir.Value | None) -> np.dtype[Any]:
+        """The type of a value of the forward graph."""
+        assert value is not None
+        return (
+            np.dtype(value.const_value.dtype.numpy())
+            if value.const_value is not None
+            else self._values[value.name or ""].dtype
+        )
+
+    def fed(self, name: str, shape: Sequence[int]) -> ir.Value:
+        """A new input of float32; the model must have nothing of that name."""
+        value = ir.Value(name=self._namer.fresh(name), type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+        self.model.graph.inputs.append(value)
+        return value
 
     def reshaped(self, value: ir.Value, shape: Iterable[int]) -> ir.Value:
         """``value`` in another shape."""
@@ -123,7 +153,10 @@ class Backward:
         found: dict[ir.Value, ir.Value] = dict(seeds)
         for node in reversed(nodes):
             given = [found.get(value) for value in node.outputs]
-            if not any(given) or node.op_type in _ENDS:
+            if not any(given) or is_standard(node, *_ENDS):
+                continue
+            self._refuse(node, moved, given)
+            if given[0] is None and node.op_type not in _SEVERAL:
                 continue
             for index, value in enumerate(node.inputs):
                 if value is None or value not in moved:
@@ -133,12 +166,29 @@ class Backward:
                     found[value] = self("Add", found[value], made) if value in found else made
         return {value: found[value] for value in wanted if value in found}
 
+    def _refuse(self, node: ir.Node, moved: set[ir.Value], given: Sequence[ir.Value | None]) -> None:
+        """Refuse what no rule is about.
+
+        Raises:
+            UnsupportedError: a body, another float type, or an output that has no gradient.
+        """
+        if not any(value in moved for value in values_read(node)):
+            return
+        if has_body(node):
+            raise UnsupportedError(f"no gradient of {node.op_type} is known", where=label(node))
+        if any(given[1:]) and node.op_type not in _SEVERAL:
+            raise UnsupportedError("no gradient of its other outputs is known", where=label(node))
+        passed = [value for value in (*node.inputs, *node.outputs) if value is not None and value in moved]
+        kinds = [self._values[value.name or ""].dtype for value in passed if value.name in self._values]
+        odd = next((kind for kind in kinds if kind in _OTHER_FLOATS), None)
+        if odd is not None:
+            raise UnsupportedError(f"no gradient in {odd} is known", where=label(node))
+
     def _named(self, value: ir.Value) -> ir.Value:
-        self._names += 1
-        value.name = f"gradient_{self._names}"
+        value.name = self._namer.fresh("gradient")
         node = value.producer()
         assert node is not None
-        node.name = node.name or f"gradient_node_{self._names}"
+        node.name = node.name or self._namer.fresh("gradient_node")
         return value
 
 
@@ -146,16 +196,13 @@ def _depending(nodes: Sequence[ir.Node], wanted: Iterable[ir.Value]) -> set[ir.V
     """``wanted``, and what is computed of them."""
     moved = set(wanted)
     for node in nodes:
-        if node.op_type not in _ENDS and any(value in moved for value in values_read(node)):
+        if not is_standard(node, *_ENDS) and any(value in moved for value in values_read(node)):
             moved.update(node.outputs)
     return moved
 
 
 def _rule_of(node: ir.Node) -> Rule:
-    found = RULES.get(node.op_type)
-    if found is None or any(True for attribute in node.attributes.values() if attribute.type in _GRAPHS):
-        raise UnsupportedError(f"no gradient of {node.op_type} is known", where=label(node))
+    found = RULES.get(op_type_of(node))
+    if found is None:
+        raise UnsupportedError(f"no gradient of {op_type_of(node)} is known", where=label(node))
     return found
-
-
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

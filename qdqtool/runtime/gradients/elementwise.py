@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.uses import constant_array, float_of, integer_of, label, text_of
+from qdq_passes.graph.uses import constant_array, dtype_of, float_of, integer_of, label, text_of
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import integer_range
 
@@ -40,7 +40,7 @@ def _identity(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value 
 
 @rule("Cast", "CastLike")
 def _cast(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
-    if index or _input(node, 0).dtype not in (ir.DataType.FLOAT, None):
+    if index or b.dtype(node.inputs[0]) != np.float32:
         return None
     return b("Cast", given[0], to=int(ir.DataType.FLOAT))
 
@@ -71,7 +71,8 @@ def _quotient(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value 
 
 @rule("Max", "Min")
 def _extreme(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
-    gradient = b.where(b("Equal", node.inputs[index], node.outputs[0]), _first(given))
+    chosen = [b("Cast", b("Equal", value, node.outputs[0]), to=int(ir.DataType.FLOAT)) for value in node.inputs]
+    gradient = b("Div", b("Mul", _first(given), chosen[index]), b("Sum", *chosen))  # several may be as large
     return b.fitted(gradient, b.shape(node.outputs[0]), b.shape(node.inputs[index]))
 
 
@@ -89,7 +90,11 @@ def _power(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | N
     if index or exponent is None:
         raise UnsupportedError("no gradient of an exponent is known", where=label(node))
     lower = b.constant(np.asarray(exponent, np.float32) - 1)
+    steep = b(
+        "And", b("Equal", node.inputs[0], b.number(0.0)), b.constant(np.asarray(exponent) < 1)
+    )  # infinite, or 0 times it
     slope = b("Mul", b("Pow", node.inputs[0], lower), b.constant(np.asarray(exponent, np.float32)))
+    slope = b("Where", steep, b.number(0.0), slope)
     return b.fitted(b("Mul", given[0], slope), b.shape(node.outputs[0]), b.shape(node.inputs[0]))
 
 
@@ -129,7 +134,7 @@ def _abs(b: Backward, node: ir.Node, x: ir.Value, y: ir.Value) -> ir.Value:
 
 @_sloped("Sqrt")
 def _sqrt(b: Backward, node: ir.Node, x: ir.Value, y: ir.Value) -> ir.Value:
-    return b("Div", b.number(0.5), y)
+    return b("Where", b("Greater", y, b.number(0.0)), b("Div", b.number(0.5), y), b.number(0.0))
 
 
 @_sloped("Reciprocal")
@@ -218,7 +223,7 @@ def _swish(b: Backward, node: ir.Node, x: ir.Value, y: ir.Value) -> ir.Value:
     return b("Add", s, b("Mul", b("Mul", alpha, y), b("Sub", b.number(1.0), s)))
 
 
-@_sloped("Gelu")
+@_sloped("Gelu", "com.microsoft::Gelu")
 def _gelu(b: Backward, node: ir.Node, x: ir.Value, y: ir.Value) -> ir.Value:
     square = b("Mul", x, x)
     if text_of(node, "approximate", "none") == "tanh":
@@ -233,7 +238,7 @@ def _gelu(b: Backward, node: ir.Node, x: ir.Value, y: ir.Value) -> ir.Value:
     return b("Add", half, b("Mul", x, bell))
 
 
-@rule("DequantizeLinear")
+@rule("DequantizeLinear", "com.microsoft::DequantizeLinear")
 def _dequantize(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
     if index:
         return None
@@ -241,12 +246,14 @@ def _dequantize(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Valu
     return b("Mul", given[0], b.constant(scale))
 
 
-@rule("QuantizeLinear")
+@rule("QuantizeLinear", "com.microsoft::QuantizeLinear")
 def _quantize(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
     if index:
         return None
     scale, zero = _grid(b, node)
-    dtype = node.outputs[0].dtype or ir.DataType.UINT8
+    dtype = ir.DataType(integer_of(node, "output_dtype", 0) or ir.DataType.UINT8)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        dtype = dtype_of(node.inputs[2]) or dtype
     low, high = integer_range(dtype, symmetric=False)
     x, half = node.inputs[0], scale / 2
     inside = b(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common import LiftConstantsToInitializersPass, RemoveUnusedNodesPass
 from qdq_passes.clean.convert_opset import ConvertOpset
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.edit import Namer
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.pipeline import Pipeline
 
@@ -38,20 +40,19 @@ class Gradients:
     gradients: Mapping[str, str]
 
 
-def given(name: str, dtype: ir.DataType = ir.DataType.FLOAT) -> Seed:
+def given(name: str) -> Seed:
     """A seed that is fed: an input ``name`` of the value's shape."""
 
     def seed(b: Backward, value: ir.Value) -> ir.Value:
-        return fed(b, name, b.shape(value), dtype)
+        return b.fed(name, b.shape(value))
 
     return seed
 
 
-def fed(b: Backward, name: str, shape: Sequence[int], dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
-    """A new input of the graph."""
-    value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
-    b.model.graph.inputs.append(value)
-    return value
+def at_opset(model: ir.Model) -> None:
+    """Bring ``model``, in place, to the opset that rules build in, its constants among the initializers."""
+    Pipeline((ConvertOpset(version=OPSET, at_least=True),)).run(model)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
 
 def with_gradients(
@@ -68,16 +69,16 @@ def with_gradients(
     Raises:
         UnsupportedError: an operator between a seed and what is wanted has no gradient here.
     """
-    Pipeline((ConvertOpset(version=OPSET, at_least=True),)).run(model)
+    at_opset(model)
     named = {value.name: value for node in model.graph for value in node.outputs}
     named |= {value.name: value for value in [*model.graph.inputs, *model.graph.initializers.values()]}
-    values = {name: _as_input(model, named[name], array) for name, array in wanted.items()}
+    namer = Namer(model)
+    values = {name: _as_input(model, named[name], array, namer) for name, array in wanted.items()}
     ends = {name: named[name] for name in seeds}
     model.graph.outputs[:] = list(ends.values())
     RemoveUnusedNodesPass()(model)
     known = {value.name or "": wanted[name] for name, value in values.items()}
-    shapes = _shapes(model, {**{name: array for name, array in feed.items() if name in named}, **known})
-    builder = Backward(model, shapes)
+    builder = Backward(model, _seen(model, {**{name: array for name, array in feed.items() if name in named}, **known}))
     begun = {end: seeds[name](builder, end) for name, end in ends.items()}
     found = builder.of(begun, list(values.values()))
     model.graph.outputs.extend(found.values())
@@ -91,8 +92,8 @@ def with_gradients(
     )
 
 
-def _shapes(model: ir.Model, feed: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
-    """The shape of each value of the main graph of ``model`` on ``feed``, which is run once.
+def _seen(model: ir.Model, feed: Mapping[str, Array]) -> dict[str, Array]:
+    """Each value of the main graph of ``model`` on ``feed``, which is run once: an array of its shape and type without memory.
 
     Raises:
         UnsupportedError: a value is no tensor.
@@ -103,14 +104,15 @@ def _shapes(model: ir.Model, feed: Mapping[str, Array]) -> dict[str, tuple[int, 
     odd = [name for name, value in values.items() if not hasattr(value, "shape")]
     if odd:
         raise UnsupportedError("is no tensor", where=odd[0])
-    return {name: tuple(array.shape) for name, array in {**values, **feed}.items()}
+    return {name: np.broadcast_to(np.empty((), array.dtype), array.shape) for name, array in {**values, **feed}.items()}
 
 
-def _as_input(model: ir.Model, value: ir.Value, array: Array) -> ir.Value:
+def _as_input(model: ir.Model, value: ir.Value, array: Array, namer: Namer) -> ir.Value:
     """``value`` as an input of the graph, in the place of what makes it."""
     if value.is_graph_input():
         return value
-    made = ir.Value(name=f"{value.name}_fed", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(array.shape))
+    name = namer.fresh(f"{value.name}_fed")
+    made = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(array.shape))
     value.replace_all_uses_with(made)
     model.graph.inputs.append(made)
     return made

@@ -102,13 +102,14 @@ class _Form:
         pads = list(integers_of(node, "pads")) or [0] * (2 * spatial)
         if mode.startswith("SAME") or integers_of(node, "output_shape"):
             wide, narrow = (shape, result) if is_conv else (result, shape)
+            more = list(integers_of(node, "output_padding")) or [0] * spatial
             totals = [
-                max((n - 1) * s + (k - 1) * d + 1 - w, 0)
-                for w, n, s, k, d in zip(
-                    wide[2:], narrow[2:], self.strides, self.kernel, self.dilations, strict=True
+                max((n - 1) * s + (k - 1) * d + 1 + m - w, 0)
+                for w, n, s, k, d, m in zip(
+                    wide[2:], narrow[2:], self.strides, self.kernel, self.dilations, more, strict=True
                 )
             ]  # fmt: skip
-            begins = [total - total // 2 if mode == "SAME_LOWER" else total // 2 for total in totals]
+            begins = [total // 2 if mode == "SAME_UPPER" else total - total // 2 for total in totals]
             pads = [*begins, *(total - begin for total, begin in zip(totals, begins, strict=True))]
         self.begins, self.ends = pads[:spatial], pads[spatial:]
 

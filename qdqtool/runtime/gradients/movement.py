@@ -66,6 +66,8 @@ def _picked(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | 
     ):
         raise UnsupportedError(f"no gradient of {node.op_type} that computes numbers is known", where=label(node))
     shape, inputs = b.shape(node.inputs[index]), list(node.inputs)
+    if node.op_type in _FLOATS and math.prod(shape) >= 1 << 24:
+        raise UnsupportedError("has more numbers than float32 counts", where=label(node))
     total, kind = math.prod(shape), np.float32 if node.op_type in _FLOATS else np.int64
     for source in sources:
         inputs[source] = b.constant(np.zeros(b.shape(node.inputs[source]), kind))
@@ -79,3 +81,11 @@ def _picked(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | 
             where = b("Cast", made, to=int(ir.DataType.INT64)) if kind is np.float32 else made
             flat = b("ScatterElements", flat, b.reshaped(where, (-1,)), b.reshaped(dy, (-1,)), reduction="add")
     return b.reshaped(b("Slice", flat, b.constant([1]), b.constant([total + 1])), shape)
+
+
+@rule("TopK")
+def _largest(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
+    if index:
+        return None
+    zeros, axis = b.constant(np.zeros(b.shape(node.inputs[0]), np.float32)), integer_of(node, "axis", -1)
+    return b("ScatterElements", zeros, node.outputs[1], given[0], axis=axis)

@@ -50,8 +50,7 @@ def _reduced(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value |
 def _extreme(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
     if index:
         return None
-    chosen = b("Equal", node.inputs[0], _kept(b, node, node.outputs[0]))
-    return b.where(chosen, _kept(b, node, given[0]))
+    return _shared(b, node.inputs[0], _kept(b, node, node.outputs[0]), _kept(b, node, given[0]), _axes(b, node))
 
 
 @rule("GlobalAveragePool")
@@ -63,7 +62,13 @@ def _global(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | 
 @rule("GlobalMaxPool")
 def _global_max(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
     assert given[0] is not None
-    return b.where(b("Equal", node.inputs[0], node.outputs[0]), given[0])
+    return _shared(b, node.inputs[0], node.outputs[0], given[0], range(2, len(b.shape(node.inputs[0]))))
+
+
+def _shared(b: Backward, x: ir.Value | None, extreme: ir.Value, gradient: ir.Value, axes: Sequence[int]) -> ir.Value:
+    """``gradient`` shared by the numbers that are the ``extreme`` of their axes."""
+    chosen = b("Cast", b("Equal", x, extreme), to=int(ir.DataType.FLOAT))
+    return b("Mul", chosen, b("Div", gradient, b.total(chosen, axes)))
 
 
 @rule("Softmax", "LogSoftmax")

@@ -132,7 +132,7 @@ def quantized_folder(asked: Quantize) -> QuantizedFolder:
     shared = given or Ranges(method=job.method, samples=0, tensors={})
     plans = with_one_mask(plans, prepared, shared.bound)
     del prepared
-    if learns(job.materialise) and not Recovering(given=statistics).is_learned:
+    if learns(job.materialise) and not Recovering(given=statistics).is_learned(job.materialise):
         statistics = _learned(asked, graphs, plans, shared, names, statistics, texts)
         if recovering.file is not None:
             statistics.write(recovering.file)

@@ -96,14 +96,16 @@ def test_where_models_are_compared() -> None:
     assert ends_of(model(paired), model(text)) == [End(quantized="v", reference="t", axis=0)]
     decoder = (
         OPSET
-        + """g (float[1,3,2] h, int64[1] last_index) => (float[1,3,2] present, float[1,1,2] logits) <float[2,2] w = {1, 2, 3, 4}> {
+        + """g (float[1,3,2] h, int64[1,3] ids, int64[1] last_index) => (float[1,3,2] present, float[1,1,2] logits) <float[2,2] w = {1, 2, 3, 4}> {
       present = Neg(h) g = Gather<axis: int = 1>(h, last_index) logits = MatMul(g, w) }"""
     )
     made = model(decoder)
     assert [end.quantized for end in ends_of(made, copy_model(made))] == ["logits"]
     give_all_rows(made)
-    assert [value.name for value in made.graph.inputs] == ["h"]
-    assert open_session(made).run({"h": np.ones((1, 3, 2), np.float32)})["logits"].shape == (1, 3, 2)
+    assert [value.name for value in made.graph.inputs] == ["h", "ids"]
+    assert open_session(made).run({"h": np.ones((1, 3, 2), np.float32), "ids": np.zeros((1, 3), np.int64)})[
+        "logits"
+    ].shape == (1, 3, 2)
 
 
 def test_a_distribution_is_compared_as_one() -> None:
@@ -115,7 +117,7 @@ def test_a_distribution_is_compared_as_one() -> None:
     assert end.lost(wanted + 5, wanted, 1.0) == pytest.approx(0, abs=1e-12)
     identity = model(OPSET + "g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }")
     made = with_gradients(identity, {"x": value}, {"y": replace(end, quantized="y").seed(1.0)}, {"x": value})
-    found = open_session(made.model).run({"x": value, "y_wanted": wanted})[made.gradients["x"]]
+    found = open_session(made.model).run({"x": value, "wanted of y": wanted})[made.gradients["x"]]
     np.testing.assert_allclose(found, (q - p) / 2, atol=1e-6)  # a few roundings of numbers below 1
 
 
@@ -225,6 +227,37 @@ def test_what_cannot_be_tuned(tmp_path: Path) -> None:
         qdqtool.quantize(DIGITS, preset="xint8", data=DATA, tune_weights=True)  # type: ignore[arg-type]
     with refusal(UsageError):
         qdqtool.quantize(DIGITS, preset="w4-g32", tune_weights=5)
+
+
+def test_what_another_pass_learned_is_not_taken(tmp_path: Path) -> None:
+    """Integers that rounding learned are not those that tuning finds, nor the other way round: each asks for data."""
+    options: dict[str, Any] = {"preset": "w4-g32", "samples": 8}
+    for first, second in (
+        ({"learn_rounding": True}, {"tune_weights": 2}),
+        ({"tune_weights": 2}, {"learn_rounding": True}),
+    ):
+        qdqtool.quantize(DIGITS, data=DATA, save_statistics=tmp_path / "s.npz", overwrite=True, **first, **options)
+        with refusal(UsageError):
+            qdqtool.quantize(DIGITS, statistics=tmp_path / "s.npz", **second, **options)
+
+
+def test_a_weight_behind_a_choice_has_no_gradient() -> None:
+    """It stays, and what it is needed for goes on."""
+    head = "[two] p = MatMul(r, d) m = ArgMax<axis: int = 1>(p) f = Cast<to: int = 1>(m) y = Add(r, f)"
+    source = Tuner(
+        model(QUANTIZED.replace("[two] y = MatMul(r, d)", head)),
+        model(FLOAT.replace("[two] y = MatMul(r, w)", head.replace("(r, d)", "(r, w)"))), samples(4),
+    )  # fmt: skip
+    source.steps = 3
+    assert source.get("one") is not None
+    assert source.get("two") is None
+
+
+def test_what_is_impossible_costs_nothing() -> None:
+    """A word that is hidden from both models, by −inf."""
+    end, hidden = End(quantized="x", reference="x", axis=1), np.float32([[1, -np.inf, 2]])
+    assert end.lost(np.float32([[1, -np.inf, 2]]), hidden, 1.0) == 0
+    assert end.lost(np.float32([[2, -np.inf, 2]]), hidden, 1.0) > 0
 
 
 def test_the_plan() -> None:
