@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
-from qdq_passes.graph.uses import float_of, integer_of, integers_of, label, text_of
+from qdq_passes.graph.uses import float_of, integer_of, label
 
 from qdqtool.runtime.gradients.backward import Backward, rule
+from qdqtool.runtime.gradients.windows import Windows
 
 Given = Sequence[ir.Value | None]
 
@@ -53,97 +54,52 @@ def _gemm(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | No
 
 @rule("Conv")
 def _conv(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
-    dy, shape, weight = given[0], b.shape(node.inputs[0]), b.shape(node.inputs[1])
-    assert dy is not None
+    shape, result, weight, dy = *(b.shape(v) for v in (node.inputs[0], node.outputs[0], node.inputs[1])), given[0]
     if index == 2:
-        return b.total(dy, [0, *range(2, len(shape))], keep=False)
-    form = _Form(b, node)
+        return _bias_gradient(b, dy, len(shape))
+    windows = Windows(node, shape[2:], result[2:], weight[2:])
     if index == 1:
-        return _weight_gradient(b, form, node.inputs[0], shape, dy, b.shape(node.outputs[0]), weight)
-    rest = [
-        size - ((out - 1) * stride + (kernel - 1) * step + 1 - begin - end)
-        for size, out, stride, kernel, step, begin, end in zip(
-            shape[2:], b.shape(node.outputs[0])[2:], form.strides, form.kernel, form.dilations, form.begins, form.ends,
-            strict=True,
-        )
-    ]  # fmt: skip
-    return b("ConvTranspose", dy, node.inputs[1], **form.attributes, output_padding=rest)
+        return _weight_gradient(b, windows, node.inputs[0], shape, dy, weight)
+    return b("ConvTranspose", dy, node.inputs[1], **windows.attributes, output_padding=windows.rest)
 
 
 @rule("ConvTranspose")
 def _transposed(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
-    dy, shape, weight = given[0], b.shape(node.inputs[0]), b.shape(node.inputs[1])
-    assert dy is not None
+    shape, result, weight, dy = *(b.shape(v) for v in (node.inputs[0], node.outputs[0], node.inputs[1])), given[0]
     if index == 2:
-        return b.total(dy, [0, *range(2, len(shape))], keep=False)
-    form = _Form(b, node)
+        return _bias_gradient(b, dy, len(shape))
+    windows = Windows(node, result[2:], shape[2:], weight[2:])
     if index == 1:
-        return _weight_gradient(b, form, dy, b.shape(node.outputs[0]), node.inputs[0], shape, weight)
-    return b("Conv", dy, node.inputs[1], **form.attributes)
+        return _weight_gradient(b, windows, dy, result, node.inputs[0], weight)
+    return b("Conv", dy, node.inputs[1], **windows.attributes)
 
 
-class _Form:
-    """How a convolution walks.
-
-    Args:
-        b: the builder.
-        node: Conv or ConvTranspose.
-    """
-
-    def __init__(self, b: Backward, node: ir.Node) -> None:
-        is_conv = node.op_type == "Conv"
-        shape, result, weight = (b.shape(v) for v in (node.inputs[0], node.outputs[0], node.inputs[1]))
-        spatial = len(shape) - 2
-        self.groups = integer_of(node, "group", 1)
-        self.kernel = list(weight[2:])
-        self.strides = list(integers_of(node, "strides")) or [1] * spatial
-        self.dilations = list(integers_of(node, "dilations")) or [1] * spatial
-        mode = text_of(node, "auto_pad", "NOTSET")
-        pads = list(integers_of(node, "pads")) or [0] * (2 * spatial)
-        if mode.startswith("SAME") or integers_of(node, "output_shape"):
-            wide, narrow = (shape, result) if is_conv else (result, shape)
-            more = list(integers_of(node, "output_padding")) or [0] * spatial
-            totals = [
-                max((n - 1) * s + (k - 1) * d + 1 + m - w, 0)
-                for w, n, s, k, d, m in zip(
-                    wide[2:], narrow[2:], self.strides, self.kernel, self.dilations, more, strict=True
-                )
-            ]  # fmt: skip
-            begins = [total // 2 if mode == "SAME_UPPER" else total - total // 2 for total in totals]
-            pads = [*begins, *(total - begin for total, begin in zip(totals, begins, strict=True))]
-        self.begins, self.ends = pads[:spatial], pads[spatial:]
-
-    @property
-    def attributes(self) -> dict[str, object]:
-        """As attributes of a node."""
-        return {
-            "strides": self.strides, "dilations": self.dilations, "pads": [*self.begins, *self.ends], "group": self.groups,
-        }  # fmt: skip
+def _bias_gradient(b: Backward, dy: ir.Value | None, rank: int) -> ir.Value:
+    assert dy is not None
+    return b.total(dy, [0, *range(2, rank)], keep=False)
 
 
 def _weight_gradient(
     b: Backward,
-    form: _Form,
+    windows: Windows,
     data: ir.Value | None,
     shape: Sequence[int],
     dy: ir.Value | None,
-    result: Sequence[int],
     weight: Sequence[int],
 ) -> ir.Value:
     """Of a weight [M, C/G, …] that makes ``dy`` [N, M, …] of ``data`` [N, C, …]: the correlation of both, with the samples where
     channels are, groups as groups."""
     assert data is not None
     assert dy is not None
-    groups, (count, channels, *sizes), outputs = form.groups, shape, result[1]
-    rank = len(shape)
+    groups, (count, channels, *sizes), rank = windows.groups, shape, len(shape)
     apart = b.reshaped(data, (count, groups, channels // groups, *sizes))
     turned = b.transposed(apart, [2, 1, 0, *range(3, rank + 1)])
     inputs = b.reshaped(turned, (channels // groups, groups * count, *sizes))
     kernel = b.transposed(dy, [1, 0, *range(2, rank)])
     made = b(
-        "Conv", inputs, kernel, strides=form.dilations, dilations=form.strides, pads=[*form.begins, *form.ends], group=groups
+        "Conv", inputs, kernel, strides=windows.dilations, dilations=windows.strides,
+        pads=[*windows.begins, *windows.ends], group=groups,
     )  # fmt: skip
     axes = list(range(2, rank))
     cut = b("Slice", made, b.constant([0] * len(axes)), b.constant(list(weight[2:])), b.constant(axes))
-    assert outputs == weight[0]
     return b.transposed(cut, [1, 0, *range(2, rank)])

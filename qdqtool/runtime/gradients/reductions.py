@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.qdq_ops import opset_at
-from qdq_passes.graph.uses import constant_array, float_of, integer_of, integers_of, label, text_of
+from qdq_passes.graph.uses import constant_array, float_of, integer_of, integers_of, label
 
 from qdqtool.runtime.gradients.backward import Backward, rule
+from qdqtool.runtime.gradients.windows import Windows
 
 Given = Sequence[ir.Value | None]
 
@@ -151,32 +152,23 @@ def _max_pool(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value 
 def _average_pool(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
     """Each output spread over its window, divided by the numbers that it is the mean of."""
     shape, result = b.shape(node.inputs[0]), b.shape(node.outputs[0])
-    spatial = len(shape) - 2
-    kernel = list(integers_of(node, "kernel_shape"))
-    strides, dilations = ((list(integers_of(node, name)) or [1] * spatial) for name in ("strides", "dilations"))
-    pads = list(integers_of(node, "pads")) or [0] * 2 * spatial
-    mode = text_of(node, "auto_pad", "NOTSET")
-    if mode.startswith("SAME"):
-        spans = [
-            max((n - 1) * s + (k - 1) * d + 1 - w, 0)
-            for w, n, s, k, d in zip(shape[2:], result[2:], strides, kernel, dilations, strict=True)
-        ]
-        begins = [span - span // 2 if mode == "SAME_LOWER" else span // 2 for span in spans]
-        pads = [*begins, *(span - begin for span, begin in zip(spans, begins, strict=True))]
-    counted, ends = np.ones([1, 1, *[1] * spatial], np.float32), []
-    for axis, (size, out) in enumerate(zip(shape[2:], result[2:], strict=True)):
-        begin, end = pads[axis], pads[spatial + axis]
+    spatial, windows = len(shape) - 2, Windows(node, shape[2:], result[2:], integers_of(node, "kernel_shape"))
+    counted = np.ones([1, 1, *[1] * spatial], np.float32)
+    for axis, (size, out, begin, end) in enumerate(
+        zip(shape[2:], result[2:], windows.begins, windows.ends, strict=True)
+    ):
         low, high = (-begin, size + end) if integer_of(node, "count_include_pad", 0) else (0, size)
-        taps = np.arange(out)[:, None] * strides[axis] + np.arange(kernel[axis]) * dilations[axis] - begin
+        within = np.arange(windows.kernel[axis]) * windows.dilations[axis] - begin
+        taps = np.arange(out)[:, None] * windows.strides[axis] + within
         along = [1] * (2 + spatial)
         along[2 + axis] = out
         counted = counted * ((taps >= low) & (taps < high)).sum(axis=1).reshape(along)
-        ends.append(int(taps[-1, -1]) + 1 - size)
     shared = b("Div", given[0], b.constant(np.maximum(counted, 1).astype(np.float32)))
-    weight = b.constant(np.ones([shape[1], 1, *kernel], np.float32))
+    weight = b.constant(np.ones([shape[1], 1, *windows.kernel], np.float32))
+    beyond = [end - rest for end, rest in zip(windows.ends, windows.rest, strict=True)]
     return b(
-        "ConvTranspose", shared, weight, strides=strides, dilations=dilations, group=shape[1],
-        pads=[*pads[:spatial], *(max(end, 0) for end in ends)], output_padding=[max(-end, 0) for end in ends],
+        "ConvTranspose", shared, weight, strides=windows.strides, dilations=windows.dilations, group=shape[1],
+        pads=[*windows.begins, *(max(end, 0) for end in beyond)], output_padding=[max(-end, 0) for end in beyond],
     )  # fmt: skip
 
 
