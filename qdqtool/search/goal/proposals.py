@@ -15,8 +15,6 @@ CLIPPING, WHOLE = ("mse", "percentile", "entropy"), ("minmax",)
 POW2_CLIPPING, POW2_WHOLE = ("pow2-minmse",), ("pow2-nonoverflow",)
 #: Of a cause, the share of the noise from which on its mends are tried.
 WORTH = 0.03
-#: Steps of tuning that are tried.
-STEPS = 300
 
 
 def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Candidate]:
@@ -59,8 +57,6 @@ def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
         yield {"equalize": "bounds"}
     if cause in ("rounding", "clipping") and recovery.smooth is None:
         yield {"smooth": 0.5}
-    if cause in ("weight", "rounding", "together") and recovery.tune_weights is None:
-        yield {"tune_weights": STEPS}
 
 
 def go_together(some: Iterable[str], others: Iterable[str]) -> bool:

@@ -21,7 +21,7 @@ from qdqtool.verbs.work.goals import graphs
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 
 TEST = Path(DIGITS).with_name("test.npz")
-FEW: dict[str, Any] = {"data": CALIB, "samples": 8, "eval_data": TEST, "tune_weights": False}
+FEW: dict[str, Any] = {"data": CALIB, "samples": 8, "eval_data": TEST}
 METRICS = """
 def fine(outputs, feeds): return 0.95
 def half(outputs, feeds): return 0.5
