@@ -79,7 +79,7 @@ class LearnRounding(Pass):
             if layer.node not in wanted:
                 continue
             same = [other for other in layers if other.stored is layer.stored]
-            reason = why_not_rounded(layer.stored, same) or _why_not(layer, len(same))
+            reason = why_not_rounded(layer.stored, same) or why_not_alone(layer, len(same))
             if reason:
                 yield skip(layer.node, reason)
                 continue
@@ -141,7 +141,7 @@ def learned_of(model: ir.Model, *, scales: bool = False) -> dict[str, LayerStati
     for layer in layers:
         same = [other for other in layers if other.stored is layer.stored]
         weight, encoding = layer.float_weight, layer.pair.encoding if layer.pair is not None else None
-        if why_not_rounded(layer.stored, same) or _why_not(layer, len(same)) or weight is None or encoding is None:
+        if why_not_rounded(layer.stored, same) or why_not_alone(layer, len(same)) or weight is None or encoding is None:
             continue
         integers = layer.form.rows(quantize(weight, encoding))
         small = integers.astype(np.int8) if encoding.dtype.bitwidth < 8 else integers
@@ -204,7 +204,7 @@ def _bias_of(layer: WeightedLayer, made: Made) -> _Bias:
     return _Bias(rounded.stored(numbers), numbers, factor, is_free, rounded.pair)
 
 
-def _why_not(layer: WeightedLayer, count: int) -> str:
+def why_not_alone(layer: WeightedLayer, count: int) -> str:
     """Why nothing is learned of ``layer``, whose weight ``count`` layers read; nothing if it can be."""
     if count > 1:
         return "several layers share its weight"

@@ -20,6 +20,7 @@ from qdq_passes.numerics.quantize import dequantize, quantize
 from qdq_passes.qdq.edit.pairs import write_constant
 from qdq_passes.qdq.edit.reencode import Edit, reencode, settled, why_not_editable
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer
+from qdq_passes.recover.learn_rounding import why_not_alone
 from qdq_passes.recover.round_weights import stored_weights, why_not_rounded
 from qdq_passes.select.selectors import ALL, Selector, select_nodes
 
@@ -106,11 +107,7 @@ class TuneWeights(Pass):
 
 def why_not_tuned(stored: ir.Value, layers: list[WeightedLayer]) -> str:
     """Why the weight ``stored`` of ``layers`` cannot be tuned; nothing if it can."""
-    if len(layers) > 1:
-        return "several layers share its weight"
-    if layers[0].form.kind == "product" and len(layers[0].form.shape) != 2:
-        return "its weight is a vector, or batched"
-    return why_not_rounded(stored, layers)
+    return why_not_rounded(stored, layers) or why_not_alone(layers[0], len(layers))
 
 
 def scales_can_move(layer: WeightedLayer) -> bool:
