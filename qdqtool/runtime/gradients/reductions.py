@@ -126,6 +126,16 @@ def _instance_norm(b: Backward, node: ir.Node, index: int, given: Given) -> ir.V
     return _norm(b, node.inputs[0], b("Mul", given[0], scale), axes, float_of(node, "epsilon", 1e-5))
 
 
+@rule("LpNormalization")
+def _unit(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
+    if integer_of(node, "p", 2) != 2:
+        raise UnsupportedError("no gradient of it is known but with p=2", where=label(node))
+    axes, y = [integer_of(node, "axis", -1) % len(b.shape(node.inputs[0]))], node.outputs[0]
+    length = b("Sqrt", b.total(b("Mul", node.inputs[0], node.inputs[0]), axes))
+    rest = b("Sub", given[0], b("Mul", y, b.total(b("Mul", given[0], y), axes)))
+    return b.where(b("Greater", length, b.number(0.0)), b("Div", rest, length))
+
+
 @rule("BatchNormalization")
 def _batch_norm(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
     if index:

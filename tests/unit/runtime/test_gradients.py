@@ -79,7 +79,7 @@ CASES = [
     case("ReduceMean", X, constants=[np.array([-1, 0])]), case("ReduceMax", X, constants=[np.array([2])]),
     case("Softmax", X, axis=1), case("LogSoftmax", X), case("LayerNormalization", X, (4,), (4,), axis=-1),
     case("LayerNormalization", X, (3, 4), axis=1), case("InstanceNormalization", IMAGE, constants=[np.arange(1.0, 5), np.arange(4.0)]),
-    Case("RMSNormalization", [X, (4,)], opset=23), Case("Swish", [X], attributes={"alpha": 1.5}, opset=24),
+    case("LpNormalization", X, axis=1, p=2), Case("RMSNormalization", [X, (4,)], opset=23), Case("Swish", [X], attributes={"alpha": 1.5}, opset=24),
     case("BatchNormalization", IMAGE, constants=[np.arange(1.0, 5), np.arange(4.0), np.arange(4.0), np.arange(1.0, 5)]),
     case("GlobalAveragePool", IMAGE), case("GlobalMaxPool", IMAGE), case("MaxPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2]),
     case("AveragePool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),
