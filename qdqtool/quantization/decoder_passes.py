@@ -14,21 +14,18 @@ from qdq_passes.decoder.look.cache_tensors import CacheValues, cache_values
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
-from qdq_passes.graph.operators.channels import CHANNEL_OPS, weight_axis
-from qdq_passes.graph.uses import is_constant, label
+from qdq_passes.graph.uses import label
 from qdq_passes.legalize.finite_masks import FiniteMasks
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
-from qdq_passes.select.selectors import Selector, select_nodes
 
 from qdqtool.calibrate.observer import Range
 from qdqtool.presets.preset import Preset
 from qdqtool.presets.recovery import Clips
-from qdqtool.quantization.annotating import Annotator
+from qdqtool.quantization.eight_bit_weights import LM_HEAD
 from qdqtool.quantization.options import PlanOptions
 
-LM_HEAD = "role:lm_head"
 #: What the pipelines call the ranges.
 _RANGES = Named("ranges")
 
@@ -91,29 +88,6 @@ def decoder_equalize(preset: Preset, options: PlanOptions) -> Clips | Literal[Fa
 def float_head(options: PlanOptions) -> tuple[str, ...]:
     """The selectors of what stays float because of ``lm_head``."""
     return (LM_HEAD,) if options.lm_head == "float" else ()
-
-
-def head_annotators(options: PlanOptions) -> tuple[Annotator, ...]:
-    """Who says that the weights of the last projection are int8."""
-    return (eight_bit_head,) if options.lm_head == "int8" else ()
-
-
-def eight_bit_head(model: ir.Model) -> dict[str, dict[str, object]]:
-    """Overrides for the weights of the last projection: int8, symmetric, a scale per output channel."""
-    found: dict[str, dict[str, object]] = {}
-    for node in sorted(select_nodes(model, Selector.of(LM_HEAD), allow_empty=True), key=lambda n: n.name or ""):
-        value = node.inputs[1] if len(node.inputs) > 1 else None
-        if (
-            value is None
-            or not value.name
-            or not is_constant(value)
-            or value.shape is None
-            or node.op_type not in CHANNEL_OPS
-        ):
-            continue
-        axis = weight_axis([(node, 1)], tuple(value.shape.numpy()), {node.op_type: None})[0]
-        found[value.name] = {"dtype": "int8", "symmetric": True, **({} if axis is None else {"axis": axis})}
-    return found
 
 
 def cache_names(model: ir.Model, materialise: Pipeline) -> list[str]:

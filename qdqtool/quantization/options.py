@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qdqtool.quantization.annotating import Annotator
 
 #: Options that are selectors of nodes: those that an edit script keeps for `quantize`.
-SELECTING = ("bf16", "exclude", "float", "fp16", "int16", "int8", "only")
+SELECTING = ("bf16", "exclude", "float", "fp16", "int16", "int8", "int8_weights", "only")
 
 
 def _extra_options(texts: Iterable[str]) -> dict[str, object]:
@@ -92,6 +92,11 @@ class PlanOptions(Recovery, DecoderOptions):
     int8: Sequence[str] = option(
         (), "What these nodes write is 8 bit, under a 16-bit preset.", value="SEL", section=NODES
     )
+    int8_weights: Sequence[str] = option(
+        (),
+        "The weights of these nodes are int8, a scale per output channel, under a preset of 4-bit weights.",
+        value="SEL", section=NODES,
+    )  # fmt: skip
     fp16: Sequence[str] = option((), "These nodes compute in float16, between Casts.", value="SEL", section=NODES)
     bf16: Sequence[str] = option((), "These nodes compute in bfloat16: for chips that do.", value="SEL", section=NODES)
     float: Sequence[str] = option((), "These nodes stay float, whatever the preset says.", value="SEL", section=NODES)

@@ -31,10 +31,10 @@ from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.batches import bound
 from qdqtool.quantization.decoder_passes import (
     float_head,
-    head_annotators,
     with_decoder_passes,
     with_finite_masks,
 )
+from qdqtool.quantization.eight_bit_weights import EightBitWeights, eight_bit_weights
 from qdqtool.quantization.lowerings import fused_for, lowerings
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
@@ -86,6 +86,11 @@ class Plan:
     def pipeline(self) -> Pipeline:
         """The job with ranges that were found before; ``opt -p @file --ranges R`` replays its text to the same bytes."""
         return self.prepare + self.precision + self.recover + self.materialise
+
+    @property
+    def eight_bit(self) -> tuple[str, ...]:
+        """The user's selectors of nodes whose weights are int8; empty once ``annotators`` were asked."""
+        return tuple(t for a in self.annotators if isinstance(a, EightBitWeights) and a.is_said for t in a.texts)
 
     @property
     def observe(self) -> Pipeline:
@@ -231,7 +236,7 @@ def plan(
         precision=precision_passes(laid, options) + _isolating(laid, ops, legalization),
         recover=recovering(recovery),
         materialise=with_rounding(materialise, recovery),
-        annotators=(*options.annotate, *head_annotators(options)),
+        annotators=(*options.annotate, *eight_bit_weights(laid, options)),
         warnings=warnings,
     )
 

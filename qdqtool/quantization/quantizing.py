@@ -238,6 +238,7 @@ def prepare(
     """
     annotate = plan.annotate
     texts = [t for selector in (annotate.exclude, annotate.only) if selector != NONE for t in selector.texts]
+    texts += plan.eight_bit
     marked = texts_of(plan.precision)
     before = {text for text in texts if wrong(model, text) is None} | {
         t for t in marked if wrong(model, t, values=True) is None

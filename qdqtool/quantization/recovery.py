@@ -214,7 +214,7 @@ class Recovering:
         ]
         reference = copy_model(model)
         self._layers = LayersAt(model, reference, feeds, progress=told[0])
-        self._tuner = Tuner(model, reference, feeds, progress=told[1])
+        self._tuner = Tuner(model, reference, feeds, progress=told[1], warn=self.warn)
 
     def recover(
         self,

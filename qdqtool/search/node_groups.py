@@ -5,6 +5,7 @@ Transpose) goes with the node that computes them, so that the values have one ty
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,7 @@ from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.nesting import layer_of, scope_of
 from qdq_passes.graph.operators.macs import macs_in, macs_of
 from qdq_passes.graph.uses import SHARING, is_standard, label, main_nodes
+from qdq_passes.qdq.look.weighted_layers import weighted_layers
 
 from qdqtool.quantization.plan import Plan
 
@@ -59,6 +61,11 @@ def node_groups(model: ir.Model, plan: Plan, *, follow: bool = False) -> list[No
         if any(node.name in quantized for node in nodes):
             found.append(_node_group(nodes))
     return found
+
+
+def weight_sizes(model: ir.Model) -> dict[str, int]:
+    """How many numbers the weight of each layer of ``model`` has, by the name of the layer's node."""
+    return {layer.name: math.prod(layer.form.sizes) for layer in weighted_layers(model)}
 
 
 def merged(found: Sequence[NodeGroup], model: ir.Model, by: By) -> list[NodeGroup]:

@@ -31,7 +31,7 @@ from qdqtool.io.files.read import read_text
 from qdqtool.io.files.toml_write import toml_text
 from qdqtool.options import options_of
 from qdqtool.quantization.options import PlanOptions
-from qdqtool.search.variants import RAISED
+from qdqtool.search.variants import OF_NODES
 
 FORMAT, VERSION = "qdqtool.recipe", 1
 
@@ -118,7 +118,7 @@ class Recipe:
                 "version": VERSION,
                 "preset": self.preset,
                 "options": dict(sorted(self.options.items())),
-                "nodes": {p: list(self.nodes[p]) for p in RAISED if self.nodes.get(p)},
+                "nodes": {p: list(self.nodes[p]) for p in OF_NODES if self.nodes.get(p)},
                 "bound": {
                     **reached,
                     "cost": self.cost,
@@ -162,7 +162,7 @@ class Recipe:
         root = TomlTable.of(data, where=where, keys=keys)
         bound = root.table("bound", "metric", "bound", "figure", "cost", "share_8_bit", "boundary_crossings").data
         hashes = root.table("hashes", "model_sha256", "ranges_sha256", "preset_sha256").data
-        nodes = root.table("nodes", *RAISED)
+        nodes = root.table("nodes", *OF_NODES)
         options = root.data.get("options", {})
         if not isinstance(options, dict):
             raise ModelError("'options' is no table", where=where)
@@ -170,7 +170,7 @@ class Recipe:
             return cls(
                 preset=root.text("preset"),
                 options={name: _option(name, value) for name, value in options.items()},
-                nodes={precision: nodes.texts(precision) for precision in RAISED if precision in nodes.data},
+                nodes={precision: nodes.texts(precision) for precision in OF_NODES if precision in nodes.data},
                 metric=str(bound.get("metric", "sqnr")),
                 bound=float(bound.get("bound", 0.0)),  # type: ignore[arg-type]
                 figure=None if "figure" not in bound else float(bound["figure"]),  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import observed_names
+from qdqtool.quantization.eight_bit_weights import EightBitWeights
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.quantization.recovery import Recovering
@@ -36,6 +37,9 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 #: Precisions that a node can be raised to, cheapest first.
 RAISED = ("int16", "fp16", "bf16", "float")
+#: What its weights are raised to before, under presets that give them fewer bits.
+NARROW = ("int8_weights",)
+OF_NODES = (*NARROW, *RAISED)
 #: Those of them that a node computes in, rather than stores its values in.
 FLOATS = ("fp16", "bf16", "float")
 
@@ -67,7 +71,8 @@ class Scheme:
         if self.overrides is not None:
             annotate = replace(made.annotate, overrides=self.overrides)
             passes = tuple(annotate if p is made.annotate else p for p in made.materialise.passes)
-            made = replace(made, materialise=Pipeline(passes), annotators=())
+            wide = tuple(each for each in made.annotators if isinstance(each, EightBitWeights))
+            made = replace(made, materialise=Pipeline(passes), annotators=wide)
         return made.without(self.missing) if self.missing else made
 
 
@@ -76,7 +81,7 @@ class Point:
     """What tells a variant from the plain quantization, by exact node names of the prepared model.
 
     Args:
-        raised: (precision, names of the nodes that have it), each precision once, in the order of `RAISED`; names sorted.
+        raised: (precision, names of the nodes that have it), each precision once, in the order of `OF_NODES`; names sorted.
         only: the only nodes that are quantized; None: all that the preset and the user let.
         options: (name, value) of options of `quantize` that are said besides, sorted; what is calibrated hangs on them.
     """
@@ -88,7 +93,7 @@ class Point:
     @classmethod
     def of(cls, precisions: Mapping[str, str], options: Mapping[str, Any] | None = None) -> Point:
         """Of node name → precision, and of options."""
-        raised = [(p, tuple(sorted(name for name, its in precisions.items() if its == p))) for p in RAISED]
+        raised = [(p, tuple(sorted(name for name, its in precisions.items() if its == p))) for p in OF_NODES]
         return cls(
             raised=tuple((p, names) for p, names in raised if names), options=tuple(sorted((options or {}).items()))
         )
@@ -124,11 +129,13 @@ class Placing:
         refused: names of the operators that the target does not take; none without one.
         ms: what a run takes on the chip, in the middle of its interval; None without one.
         sha256: of the model, see `qdqtool.calibrate.fingerprint`.
+        weight_bytes: of what its layers multiply by.
     """
 
     refused: tuple[str, ...] = ()
     ms: float | None = None
     sha256: str = ""
+    weight_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +230,7 @@ class Baseline:
             QdqError: it cannot be made.
         """
         model = copy_model(self.prepared)
+        job = job.annotated(model)
         job.precision.run(model)
         inputs = {**self.inputs, RANGES: self._bound(observed_names(model, job))}
         if not self.learns_on:

@@ -21,7 +21,7 @@ from qdq_passes.recover.tune_weights import why_not_tuned
 
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
-from qdqtool.io.files.progress import Progress
+from qdqtool.io.files.progress import Progress, Warn
 from qdqtool.quantization.tuning.ends import End, ends_of, give_all_rows
 from qdqtool.quantization.tuning.latents import Latents
 from qdqtool.runtime.gradients.graph import Gradients, at_opset, with_gradients
@@ -34,6 +34,8 @@ STEPS, BATCH = 1000, 4
 SAMPLES, MEMORY = 1024, 1 << 31
 #: Each so-many-th sample moves nothing, and says which of so many states on the way is the best.
 HELD, STATES = 8, 8
+#: Bytes that a weight takes: latent number, two moving averages, owner, gradients of a batch and their sum, copies (measured).
+BYTES = 65
 SEED = 0
 LAYER_BY_LAYER = "--learn-rounding rounds layer by layer, without a gradient"
 
@@ -46,6 +48,7 @@ class Tuner:
         reference: the float model that was calibrated, its nodes called alike.
         feeds: the samples; those count that have the shapes of the first.
         progress: told (steps done, steps).
+        warn: told of samples that do not count.
 
     Attributes:
         steps: of the optimizer, to be set before.
@@ -62,8 +65,9 @@ class Tuner:
         feeds: Iterable[Mapping[str, Any]],
         *,
         progress: Progress | None = None,
+        warn: Warn | None = None,
     ) -> None:
-        self._model, self._reference, self._feeds = model, reference, feeds
+        self._model, self._reference, self._feeds, self._warn = model, reference, feeds, warn
         self.steps, self.narrow, self._progress = STEPS, True, progress
         self._found: dict[str, LayerStatistics] | None = None
         self.samples, self.data_sha256, self.model_sha256 = 0, EMPTY, model_sha256(reference)
@@ -72,7 +76,7 @@ class Tuner:
         """Integers and scales of the layer ``name``; None where it is not tuned.
 
         Raises:
-            UsageError: there is no sample, or nothing to compare.
+            UsageError: there is no sample, nothing to compare, or more weights than there is memory for.
             UnsupportedError: an operator behind a weight has no gradient.
         """
         if self._found is None:
@@ -89,7 +93,11 @@ class Tuner:
         if not ends or not layers:
             what = "has no output in float32" if not ends else "has no weight that can be tuned"
             raise UsageError(f"the model {what}", hint=LAYER_BY_LAYER)
+        _refuse_too_many(layers.values())
         samples = _Samples(reference, self._feeds, ends)
+        if samples.others and self._warn is not None:
+            whole = samples.others + len(samples.feeds)
+            self._warn(f"weights are not tuned on {samples.others} of {whole} samples, of other shapes than the first")
         ends = [samples.settled(end) for end in ends]
         self.samples, self.data_sha256 = len(samples.feeds), samples.sha256
         latents = {
@@ -99,7 +107,7 @@ class Tuner:
         seeds = {end.quantized: end.seed(samples.power[end.wanted]) for end in ends}
         arrays = {value: latents[name].values for value, name in values.items()}
         try:
-            made = with_gradients(model, samples.feeds[0], seeds, arrays)
+            made = with_gradients(model, samples.feeds[:2], seeds, arrays)
         except UnsupportedError as error:
             raise UnsupportedError(error.message, where=error.where, hint=LAYER_BY_LAYER) from error
         if not made.gradients:
@@ -126,11 +134,12 @@ class _Samples:
         feeds: inputs by name, and wanted values by the name of the input that they are fed as.
         power: mean square of each wanted value.
         sha256: fingerprint of the inputs.
+        others: number of those that are left out, of other shapes than the first.
     """
 
     def __init__(self, reference: ir.Model, feeds: Iterable[Mapping[str, Any]], ends: Sequence[End]) -> None:
         taps, self.feeds = Taps(reference, [end.reference for end in ends]), list[dict[str, Array]]()
-        self.sha256 = EMPTY
+        self.sha256, self.others = EMPTY, 0
         names, taken = {value.name for value in reference.graph.inputs}, 0
         shapes: dict[str, tuple[int, ...]] = {}
         for feed in itertools.islice(feeds, SAMPLES):
@@ -138,6 +147,7 @@ class _Samples:
             found = {name: array.shape for name, array in given.items()}
             shapes = shapes or found
             if found != shapes:
+                self.others += 1
                 continue
             values = taps.run(given)
             self.sha256 = add_feed(self.sha256, given)
@@ -231,6 +241,23 @@ class _Run:
     def _fed(self, feed: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, Array]:
         whole = {**feed, **weights}
         return {name: whole[name] for name in self._session.input_names}
+
+
+def _refuse_too_many(layers: Iterable[WeightedLayer]) -> None:
+    count = sum(layer.float_weight.size for layer in layers if layer.float_weight is not None)
+    there = memory()
+    if there is not None and count * BYTES > there:
+        told = (
+            f"{count:,} weights take about {count * BYTES >> 30} GiB while they are tuned, and there are {there >> 30}"
+        )
+        raise UsageError(told, hint=LAYER_BY_LAYER)
+
+
+def memory() -> int | None:
+    """Bytes of memory of this machine; None where it does not tell."""
+    if not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _tunable(model: ir.Model) -> dict[str, WeightedLayer]:

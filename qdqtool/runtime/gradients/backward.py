@@ -62,10 +62,13 @@ class Backward:
     Args:
         model: edited in place; what a gradient passes is float32, or integers between a pair.
         values: what each value of its main graph looks like, by name.
+        others: the shape of those that look otherwise on other samples.
     """
 
-    def __init__(self, model: ir.Model, values: Mapping[str, Looks]) -> None:
-        self.model, self._values = model, values
+    def __init__(
+        self, model: ir.Model, values: Mapping[str, Looks], others: Mapping[str, tuple[int, ...]] | None = None
+    ) -> None:
+        self.model, self._values, self._others = model, values, others or {}
         self._tape, self._namer = tape.Tape(model.graph), Namer(model)
 
     def __call__(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
@@ -170,7 +173,7 @@ class Backward:
         """Refuse what no rule is about.
 
         Raises:
-            UnsupportedError: a body, another float type, or an output that has no gradient.
+            UnsupportedError: a body, another float type, an output that has no gradient, or a shape that depends on the data.
         """
         if not any(value in moved for value in values_read(node)):
             return
@@ -179,6 +182,12 @@ class Backward:
         if any(given[1:]) and node.op_type not in _SEVERAL:
             raise UnsupportedError("no gradient of its other outputs is known", where=label(node))
         passed = [value for value in (*node.inputs, *node.outputs) if value is not None and value in moved]
+        for name in (value.name or "" for value in passed):
+            if name in self._others:
+                shapes = f"{list(self._values[name].shape)} and {list(self._others[name])}"
+                raise UnsupportedError(
+                    f"no gradient is known where shapes depend on the data: {shapes}", where=label(node)
+                )
         kinds = [self._values[value.name or ""].dtype for value in passed if value.name in self._values]
         odd = next((kind for kind in kinds if kind in _OTHER_FLOATS), None)
         if odd is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,18 +56,18 @@ def at_opset(model: ir.Model) -> None:
 
 
 def with_gradients(
-    model: ir.Model, feed: Mapping[str, Array], seeds: Mapping[str, Seed], wanted: Mapping[str, Array]
+    model: ir.Model, feeds: Sequence[Mapping[str, Array]], seeds: Mapping[str, Seed], wanted: Mapping[str, Array]
 ) -> Gradients:
     """``model``, edited in place, with the gradients of ``wanted``.
 
     Args:
         model: the forward model, in float32 but for pairs of quantization; nothing of it lies in functions.
-        feed: a sample, run once for the shapes of everything: gradients are for samples of the same shapes.
+        feeds: samples, each run once for the shapes of everything: gradients are for samples of the shapes of the first.
         seeds: by the value that what is minimized is of.
         wanted: values, and what they are; what nodes made before is fed, and what made it goes.
 
     Raises:
-        UnsupportedError: an operator between a seed and what is wanted has no gradient here.
+        UnsupportedError: an operator between a seed and what is wanted has no gradient here, or a shape depends on the data.
     """
     at_opset(model)
     named = {value.name: value for node in model.graph for value in node.outputs}
@@ -78,7 +78,8 @@ def with_gradients(
     model.graph.outputs[:] = list(ends.values())
     RemoveUnusedNodesPass()(model)
     known = {value.name or "": wanted[name] for name, value in values.items()}
-    builder = Backward(model, _seen(model, {**{name: array for name, array in feed.items() if name in named}, **known}))
+    own = [{**{name: array for name, array in feed.items() if name in named}, **known} for feed in feeds]
+    builder = Backward(model, *_seen(model, own))
     begun = {end: seeds[name](builder, end) for name, end in ends.items()}
     found = builder.of(begun, list(values.values()))
     model.graph.outputs.extend(found.values())
@@ -92,19 +93,26 @@ def with_gradients(
     )
 
 
-def _seen(model: ir.Model, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Each value of the main graph of ``model`` on ``feed``, which is run once: an array of its shape and type without memory.
+def _seen(model: ir.Model, feeds: Sequence[Mapping[str, Array]]) -> tuple[dict[str, Array], dict[str, tuple[int, ...]]]:
+    """Each value of the main graph of ``model`` on the first of ``feeds``, an array of its shape and type without memory; and the
+    shape of those that have another on the others.
 
     Raises:
         UnsupportedError: a value is no tensor.
     """
     taps = Taps(model, [value.name for node in model.graph for value in node.outputs if value.name])
-    values = taps.run(feed)
+    first, others = dict[str, Array](), dict[str, tuple[int, ...]]()
+    for feed in feeds:
+        values = taps.run(feed)
+        odd = [name for name, value in values.items() if not hasattr(value, "shape")]
+        if odd:
+            raise UnsupportedError("is no tensor", where=odd[0])
+        first = first or {
+            name: np.broadcast_to(np.empty((), array.dtype), array.shape) for name, array in {**values, **feed}.items()
+        }
+        others |= {name: value.shape for name, value in values.items() if value.shape != first[name].shape}
     taps.session.close()
-    odd = [name for name, value in values.items() if not hasattr(value, "shape")]
-    if odd:
-        raise UnsupportedError("is no tensor", where=odd[0])
-    return {name: np.broadcast_to(np.empty((), array.dtype), array.shape) for name, array in {**values, **feed}.items()}
+    return first, others
 
 
 def _as_input(model: ir.Model, value: ir.Value, array: Array, namer: Namer) -> ir.Value:

@@ -53,17 +53,15 @@ _FLOATS = frozenset({"DepthToSpace", "Resize", "SpaceToDepth", "Trilu"})
 
 
 @rule(
-    "DepthToSpace", "Gather", "GatherElements", "GatherND", "Pad", "Resize", "ScatterElements", "ScatterND", "Slice",
-    "SpaceToDepth", "Split", "TensorScatter", "Tile", "Trilu",
+    "DepthToSpace", "Gather", "GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth",
+    "Split", "TensorScatter", "Tile", "Trilu",
 )  # fmt: skip
 def _picked(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
     """The same operator moves the places of the numbers instead of the numbers; 0 stands for what is no number of the input."""
     sources = _SOURCES.get(node.op_type, (0,))
     if index not in sources:
         return None
-    if text_of(node, "reduction", "none") != "none" or (
-        node.op_type == "Resize" and text_of(node, "mode", "nearest") != "nearest"
-    ):
+    if text_of(node, "reduction", "none") != "none":
         raise UnsupportedError(f"no gradient of {node.op_type} that computes numbers is known", where=label(node))
     shape, inputs = b.shape(node.inputs[index]), list(node.inputs)
     if node.op_type in _FLOATS and math.prod(shape) >= 1 << 24:
@@ -81,6 +79,37 @@ def _picked(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | 
             where = b("Cast", made, to=int(ir.DataType.INT64)) if kind is np.float32 else made
             flat = b("ScatterElements", flat, b.reshaped(where, (-1,)), b.reshaped(dy, (-1,)), reduction="add")
     return b.reshaped(b("Slice", flat, b.constant([1]), b.constant([total + 1])), shape)
+
+
+@rule("Resize")
+def _resized(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value | None:
+    """Of numbers that are interpolated: along each axis a product with the matrix that the operator makes of the unit matrix."""
+    if index or text_of(node, "mode", "nearest") == "nearest":
+        return _picked(b, node, index, given)
+    if text_of(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        raise UnsupportedError("no gradient of Resize of a region is known", where=label(node))
+    if text_of(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise UnsupportedError("no gradient of Resize that keeps the aspect ratio is known", where=label(node))
+    narrow, wide, dx = b.shape(node.inputs[0]), b.shape(node.outputs[0]), given[0]
+    axes = [axis % len(narrow) for axis in integers_of(node, "axes")] or list(range(len(narrow)))
+    kept = {"axes", "keep_aspect_ratio_policy"}
+    attributes = {name: each.value for name, each in node.attributes.items() if name not in kept}
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    for place, axis in enumerate(axes):
+        if scales is None and narrow[axis] == wide[axis]:
+            continue
+        unit = b.constant(np.eye(narrow[axis], dtype=np.float32))
+        how: list[ir.Value | None] = [None, None, b.constant([narrow[axis], wide[axis]])]
+        if scales is not None:
+            alone = b("Slice", scales, b.constant([place]), b.constant([place + 1]))
+            how = [None, b("Concat", b.constant(np.ones(1, np.float32)), alone, axis=0)]
+        matrix = b("Resize", unit, *how, **attributes)
+        order = [k for k in range(len(narrow)) if k != axis]
+        assert dx is not None
+        last = b.transposed(dx, [*order, axis])
+        back = [int(k) for k in np.argsort([*order, axis])]
+        dx = b.transposed(b("MatMul", last, b.transposed(matrix, [1, 0])), back)
+    return dx
 
 
 @rule("TopK")

@@ -69,7 +69,11 @@ def go_together(some: Iterable[str], others: Iterable[str]) -> bool:
 
 
 def dearest_sets(
-    record: Record, groups: Sequence[NodeGroup], more: Iterable[tuple[NodeGroup, ...]]
+    record: Record,
+    groups: Sequence[NodeGroup],
+    more: Iterable[tuple[NodeGroup, ...]],
+    *,
+    per: Mapping[str, int] | None = None,
 ) -> tuple[tuple[str, ...], ...]:
     """Nodes that move together, those first whose own tensors and computing cost most at the outputs.
 
@@ -77,6 +81,7 @@ def dearest_sets(
         record: prices.
         groups: groups of nodes that may be raised.
         more: sets of them to raise together: what stands behind the last layers.
+        per: by the name of a node what raising it takes: then those come first that cost most for so much, and without others.
     """
     costs: dict[str, float] = {}
     for tensor in record.tensors:
@@ -85,6 +90,11 @@ def dearest_sets(
     for node in record.nodes:
         costs[node.name] = costs.get(node.name, 0.0) + sum(node.price.values())
     sets = [union("", each).nodes for each in [*((group,) for group in groups), *more]]
-    priced = {nodes: sum(costs.get(name, 0.0) for name in nodes) for nodes in sets}
+    if per is not None:
+        sets = [those for nodes in sets if (those := tuple(name for name in nodes if name in per))]
+    priced = {
+        nodes: sum(costs.get(name, 0.0) for name in nodes) / (1 if per is None else sum(per[name] for name in nodes))
+        for nodes in sets
+    }
     found = sorted((cost, nodes) for nodes, cost in priced.items() if cost > 0)
     return tuple(nodes for _, nodes in reversed(found))

@@ -179,19 +179,31 @@ class Seeking:
         if not self._pays_for_causes(best.candidate.point):
             return
         for each in self.subject.raises(best.candidate.point):
+            before = 0
             for sets in _doubling(each.sets):
-                trial = self._raise(best, each.precision, sets)
-                if trial is not None and trial.is_met and not trial.unwanted(self.plain):
-                    self._lowered(best, each.precision, sets)
+                if self._is_enough(best, each.precision, sets):
+                    self._lowered(best, each.precision, self._fewest(best, each, before, len(sets)))
                     return
+                before = len(sets)
+
+    def _fewest(self, best: Trial, each: Raise, low: int, high: int) -> Sequence[tuple[str, ...]]:
+        """The first sets of ``each`` that are enough: more than ``low`` of them, and ``high`` are."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._is_enough(best, each.precision, each.sets[:middle]) else (middle, high)
+        return each.sets[:high]
+
+    def _is_enough(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> bool:
+        """Whether the goal is met with ``sets`` raised, and the target takes it."""
+        trial = self._raise(best, precision, sets)
+        return trial is not None and trial.is_met and not trial.unwanted(self.plain)
 
     def _lowered(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> None:
         """Lower single sets again, those raised last first."""
         kept = list(sets)
         for each in reversed(sets):
             fewer = [one for one in kept if one is not each]
-            trial = self._raise(best, precision, fewer) if fewer else None
-            if trial is not None and trial.is_met and not trial.unwanted(self.plain):
+            if fewer and self._is_enough(best, precision, fewer):
                 kept = fewer
 
     def _raise(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> Trial | None:
@@ -265,4 +277,5 @@ def _texts(candidates: Sequence[Candidate]) -> str:
 
 
 def _dearest(count: int, precision: str) -> str:
-    return f"the dearest node in {precision}" if count == 1 else f"the {count} dearest nodes in {precision}"
+    told = f"with {precision.replace('_', ' ')}" if precision == "int8_weights" else f"in {precision}"
+    return f"the dearest node {told}" if count == 1 else f"the {count} dearest nodes {told}"

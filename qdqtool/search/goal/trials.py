@@ -37,7 +37,7 @@ class Candidate:
     def text(self) -> str:
         """As the command says it: ``--method mse --correct-bias``; nodes by their number."""
         words = [_words(name, value) for name, value in self.point.options]
-        words += [f"--{p} on {len(names)} node{'s' * (len(names) > 1)}" for p, names in self.point.raised]
+        words += [f"{_words(p, True)} on {len(names)} node{'s' * (len(names) > 1)}" for p, names in self.point.raised]
         return " ".join(words) or "as it is said"
 
 
@@ -93,11 +93,13 @@ class Trial:
         return -math.inf if self.measured.standing is None else self.measured.standing.margin
 
     @property
-    def price(self) -> tuple[int, float, float, int]:
-        """The cheapest first: what the target refuses, time, what is not in 8 bit, how much is said."""
+    def price(self) -> tuple[int, float, float, int, int]:
+        """The cheapest first: what the target refuses, time, what is not in 8 bit, bytes of weights, how much is said."""
         point = self.candidate.point
         said = len(point.options) + sum(len(names) for _, names in point.raised)
-        return len(self.refused), self.ms or 0.0, math.inf if self.measured.reason else self.measured.cost.total, said
+        wide = math.inf if self.measured.reason else self.measured.cost.total
+        weights = 0 if self.measured.placing is None else self.measured.placing.weight_bytes
+        return len(self.refused), self.ms or 0.0, wide, weights, said
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -112,8 +112,8 @@ def quantized_folder(asked: Quantize) -> QuantizedFolder:
     manifest = read_manifest(folder)
     old = refuse_output(folder, asked.output, overwrite=asked.overwrite) if asked.output is not None else frozenset()
     refuse_damaged(folder, progress=stage(asked.progress, "hashing", None))
-    graphs = _graphs(folder, manifest)
-    plans, prepared = _prepared(graphs, job, allow_empty=asked.allow_empty, hooks=hooks, warn=asked.warn)
+    graphs = graphs_of(folder, manifest)
+    plans, prepared = prepared_graphs(graphs, job, allow_empty=asked.allow_empty, hooks=hooks, warn=asked.warn)
     recovering = recovering_for(asked)
     texts = Texts.none()
     if (recovering.given is None and needs_statistics(job)) or (given is None and _observes(plans, prepared)):
@@ -209,7 +209,7 @@ def _alike(
         done[file] = of(file, model, plans[file])
     again = disagreements({file: each.model for file, each in done.items()})
     assert not isinstance(asked.model, ir.Model)
-    for file, model in (_graphs(asked.model, read_manifest(asked.model)) if again else {}).items():
+    for file, model in (graphs_of(asked.model, read_manifest(asked.model)) if again else {}).items():
         if file in again:
             done[file] = of(file, model, plans[file].overriding(again[file]))
     _refuse_different(done)
@@ -250,10 +250,10 @@ def planned_for_folder(
     Raises:
         UsageError: a selector matches nothing in any graph.
     """
-    return _prepared(_graphs(folder, read_manifest(folder)), job, allow_empty=allow_empty, hooks=(), warn=warn)[0]
+    return prepared_graphs(graphs_of(folder, read_manifest(folder)), job, allow_empty=allow_empty, warn=warn)[0]
 
 
-def _graphs(folder: str | os.PathLike[str], manifest: Manifest) -> dict[str, ir.Model]:
+def graphs_of(folder: str | os.PathLike[str], manifest: Manifest) -> dict[str, ir.Model]:
     """The graphs of ``folder`` by file, each with the record of the decoder that it is, or is a part of; a name in them is one
     tensor in all of them."""
     found: dict[str, ir.Model] = {}
@@ -277,8 +277,13 @@ class _Once:
             self._warn(text)
 
 
-def _prepared(
-    graphs: Mapping[str, ir.Model], job: Plan, *, allow_empty: bool, hooks: Sequence[Hook], warn: Warn | None
+def prepared_graphs(
+    graphs: Mapping[str, ir.Model],
+    job: Plan,
+    *,
+    allow_empty: bool = False,
+    hooks: Sequence[Hook] = (),
+    warn: Warn | None = None,
 ) -> tuple[dict[str, Plan], dict[str, ir.Model]]:
     """Of each graph: the plan, without selectors that do not concern it; the prepared graph.
 

@@ -21,6 +21,7 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import serialize
 from qdqtool.llm.folder.tokenizing import Tokenizer
+from qdqtool.quantization.tuning import tuner
 from qdqtool.quantization.tuning.ends import End, ends_of, give_all_rows
 from qdqtool.quantization.tuning.tuner import Tuner
 from qdqtool.runtime.gradients.graph import given, with_gradients
@@ -119,7 +120,7 @@ def test_a_distribution_is_compared_as_one() -> None:
     assert end.lost(value, wanted, 1.0) == pytest.approx((p * np.log(p / q)).sum() / 2, rel=1e-6)
     assert end.lost(wanted + 5, wanted, 1.0) == pytest.approx(0, abs=1e-12)
     identity = model(OPSET + "g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }")
-    made = with_gradients(identity, {"x": value}, {"y": replace(end, quantized="y").seed(1.0)}, {"x": value})
+    made = with_gradients(identity, [{"x": value}], {"y": replace(end, quantized="y").seed(1.0)}, {"x": value})
     found = open_session(made.model).run({"x": value, "wanted of y": wanted})[made.gradients["x"]]
     np.testing.assert_allclose(found, (q - p) / 2, atol=1e-6)  # a few roundings of numbers below 1
 
@@ -131,7 +132,7 @@ def test_a_pair_is_passed_straight_through() -> None:
         + """g (float[6] x) => (float[6] y) <float s = {0.5}, uint8 z = {2}> { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"""
     )
     x = np.float32([-1.3, -1.2, 0, 3.7, 126.7, 126.8])  # the grid ends at -1 and 126.5, half a step is 0.25
-    made = with_gradients(model(text), {"x": x}, {"y": given("seed")}, {"x": x})
+    made = with_gradients(model(text), [{"x": x}], {"y": given("seed")}, {"x": x})
     found = open_session(made.model).run({"x": x, "seed": np.full(6, 3, np.float32)})[made.gradients["x"]]
     assert found.tolist() == [0, 3, 3, 3, 3, 0]
 
@@ -227,6 +228,28 @@ def test_what_cannot_be_tuned(tmp_path: Path) -> None:
         qdqtool.quantize(DIGITS, preset="xint8", data=DATA, tune_weights=True)  # type: ignore[arg-type]
     with refusal(UsageError):
         qdqtool.quantize(DIGITS, preset="w4-g32", tune_weights=5)
+
+
+def test_samples_of_other_shapes_are_told() -> None:
+    """A gradient is of one shape: what is not tuned on is said."""
+    told: list[str] = []
+    free = [
+        model(text.replace("float[4,2] x", "float[n,2] x").replace("float[4,2] y", "float[n,2] y"))
+        for text in (QUANTIZED, FLOAT)
+    ]
+    source = Tuner(*free, [*samples(3), {"x": np.ones((3, 2), np.float32)}], warn=told.append)
+    source.steps = 1
+    assert source.get("one") is not None
+    assert source.samples == 3
+    assert told == ["weights are not tuned on 1 of 4 samples, of other shapes than the first"]
+
+
+def test_more_weights_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "memory", lambda: 8 * tuner.BYTES - 1)
+    with refusal(UsageError):
+        Tuner(model(QUANTIZED), model(FLOAT), samples(2)).get("one")
+    monkeypatch.setattr(tuner, "memory", lambda: 8 * tuner.BYTES)
+    assert Tuner(model(QUANTIZED), model(FLOAT), samples(2)).get("one") is not None
 
 
 def test_what_another_pass_learned_is_not_taken(tmp_path: Path) -> None:

@@ -104,6 +104,16 @@ CASES = [
     Case("Split", [X], constants=[np.array([1, 2])], attributes={"axis": 1}, outputs=2), case("DepthToSpace", IMAGE, blocksize=2),
     case("SpaceToDepth", (1, 2, 4, 6), blocksize=2), case("Where", X, (3, 1)),
     Case("Resize", [IMAGE], constants=[None, np.array([1, 1, 2, 3], np.float32)], attributes={"mode": "nearest"}),
+    *(
+        Case("Resize", [IMAGE], constants=[None, np.array(scales, np.float32)], attributes=attributes, step=1.0, by_onnxruntime=True)
+        for scales, attributes in (
+            ([1, 1, 2, 3], {"mode": "linear"}),
+            ([1, 1, 0.5, 1.7], {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+            ([1, 1, 0.5, 1.7], {"mode": "linear", "antialias": 1}),
+            ([1, 1, 2, 1.5], {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}),
+        )
+    ),
+    Case("Resize", [IMAGE], constants=[None, None, np.array([9, 11])], attributes={"mode": "linear", "axes": [2, 3]}),
 ]  # fmt: skip
 
 
@@ -156,7 +166,7 @@ def test_against_differences(case: Case) -> None:
 
     small = model_of(single)
     fed = {name: array.astype(np.float32) for name, array in feeds.items()}
-    made = with_gradients(small, fed, {name: given(f"seed_{name}") for name in results}, fed)
+    made = with_gradients(small, [fed], {name: given(f"seed_{name}") for name in results}, fed)
     backwards = open_session(made.model)
     fed |= {f"seed_{name}": array.astype(np.float32) for name, array in weights.items()}
     found = backwards.run(fed)
@@ -177,12 +187,12 @@ def test_ties_share_a_gradient() -> None:
     text = "g (float[1,1,4] x) => (float[1,1,1] y, float[1,1,4] z) { y = GlobalMaxPool(x) z = Max(x, x) }"
     x, seed = np.float32([[[1, 3, 3, 2]]]), np.float32([[[6]]])
     made = with_gradients(
-        model('<ir_version: 10, opset_import: ["" : 20]>' + text), {"x": x}, {"y": given("s")}, {"x": x}
+        model('<ir_version: 10, opset_import: ["" : 20]>' + text), [{"x": x}], {"y": given("s")}, {"x": x}
     )
     found = open_session(made.model).run({"x": x, "s": seed})
     assert found[made.gradients["x"]].tolist() == [[[0, 3, 3, 0]]]
     made = with_gradients(
-        model('<ir_version: 10, opset_import: ["" : 20]>' + text), {"x": x}, {"z": given("s")}, {"x": x}
+        model('<ir_version: 10, opset_import: ["" : 20]>' + text), [{"x": x}], {"z": given("s")}, {"x": x}
     )
     found = open_session(made.model).run({"x": x, "s": x})
     assert found[made.gradients["x"]].tolist() == x.tolist()
@@ -211,12 +221,22 @@ def test_what_has_no_gradient(nodes: str, said: str) -> None:
     text = f'<ir_version: 10, opset_import: ["" : 20]> g (float[2] x, bool c) => (float[2] y) <float[2] k = {{1, 2}}, int64 i = {{0}}> {{ {nodes} }}'
     x = np.float32([1, 2])
     with pytest.raises(UnsupportedError, match=said):
-        with_gradients(model(text), {"x": x, "c": np.array(True)}, {"y": given("s")}, {"x": x})
+        with_gradients(model(text), [{"x": x, "c": np.array(True)}], {"y": given("s")}, {"x": x})
 
 
 def test_integers_pass_none() -> None:
     """What is rounded to integers and back counts as constant."""
     text = '<ir_version: 10, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) { i = Cast<to: int = 7>(x) a = Abs(i) f = Cast<to: int = 1>(a) y = Add(f, x) }'
     x = np.float32([1.25, -2])
-    made = with_gradients(model(text), {"x": x}, {"y": given("s")}, {"x": x})
+    made = with_gradients(model(text), [{"x": x}], {"y": given("s")}, {"x": x})
     assert open_session(made.model).run({"x": x, "s": x})[made.gradients["x"]].tolist() == x.tolist()
+
+
+def test_shapes_that_depend_on_the_data() -> None:
+    """They are of one sample and not of the next: told, not run into."""
+    text = """<ir_version: 10, opset_import: ["" : 20]> g (float[4] x, float[4] w) => (float y) {
+      n = NonZero(x) i = Squeeze(n) h = Gather(w, i) y = ReduceSum<keepdims: int = 0>(h) }"""
+    w = np.float32([5, 6, 7, 8])
+    feeds = [{"x": np.float32([1, 2, 3, 4]), "w": w}, {"x": np.float32([1, 0, 0, 4]), "w": w}]
+    with pytest.raises(UnsupportedError, match=r"where shapes depend on the data: \[4\] and \[2\]"):
+        with_gradients(model(text), feeds, {"y": given("s")}, {"w": w})

@@ -1,7 +1,7 @@
 """A folder that `split` wrote on the way to a goal: every candidate is a folder, judged by its perplexity on a text.
 
-No causes are known of several graphs at once: recoveries that the preset leaves out are tried in turn, then the head in 8 bit,
-then other presets. Each window of the text is a sample."""
+Causes are those of the graph for most tokens: their mends are tried, then other presets, then nodes in more bits. Each window of
+the text is a sample."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.npu.partitions.partition_graph import weight_bytes
+from qdq_passes.npu.units.units import units_of
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.recover.tune_weights import TuneWeights
+from qdq_passes.select.globs import literal
 
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.journal import Journal
@@ -25,18 +29,22 @@ from qdqtool.llm.run.calibration import SAMPLES
 from qdqtool.llm.run.perplexity import surprises
 from qdqtool.llm.run.session import Session
 from qdqtool.options import changed
+from qdqtool.quantization.eight_bit_weights import has_narrow_weights
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.recovery import learning_runs
+from qdqtool.record.record import Record
 from qdqtool.search.goal.chance import standing
 from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.proposals import dearest_sets, proposals
 from qdqtool.search.goal.seeking import Raise
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.search.metrics import PERPLEXITY, SURPRISES, Arrays, Metric
 from qdqtool.search.precision_cost import Cost, Prices, cost_of
-from qdqtool.search.variants import FAILED, Measured, Placing, Point
+from qdqtool.search.variants import FAILED, NARROW, Measured, Placing, Point
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work.folder_calibration import needs_statistics
+from qdqtool.verbs.work.goals.folder_causes import PRICED, groups_of_folder, record_of_folder, widest
 from qdqtool.verbs.work.goals.presets import other_presets
 from qdqtool.verbs.work.quantizing import fingerprint_of
 from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder, quantized_folder
@@ -45,11 +53,12 @@ from qdqtool.verbs.work.texts import is_text
 if TYPE_CHECKING:
     from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
 
-#: Recoveries that are tried, the one first that most often helps.
-RECOVERIES: tuple[dict[str, object], ...] = (
-    {"learn_rounding": True}, {"round_weights": True}, {"search_scales": True}, {"rotate": True}, {"smooth": 0.5},
-    {"correct_bias": True}, {"tune_weights": 1000},
-)  # fmt: skip
+#: What no cause proposes: of a decoder, and what takes many units.
+MORE: tuple[dict[str, object], ...] = ({"rotate": True}, {"tune_weights": 1000})
+#: What learning does, too: not tried beside it, as every candidate is a whole quantization.
+LEARNED = frozenset({"round_weights", "correct_bias"})
+#: What nodes are raised to, the cheapest first, under presets of quantized activations.
+RAISED = ("int16", "float")
 
 
 @dataclass
@@ -72,6 +81,7 @@ class FolderSubject:
     references: Sequence[Arrays]
     journal: Journal | None = None
     _plans: dict[Point, Plan] = field(default_factory=dict)
+    _record: Record | None = None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -85,7 +95,8 @@ class FolderSubject:
         """The command that makes a candidate, without what is written where and who is told."""
         own = {each.name: getattr(self.asked, each.name) for each in fields(Quantize)}
         own |= {"output": None, "report": None, "save_statistics": None, "warn": None, "progress": None}
-        return Quantize(**{**own, **dict(point.options)})
+        said = {p: (*getattr(self.asked, p), *map(literal, names)) for p, names in point.raised}
+        return Quantize(**{**own, **dict(point.options), **said})
 
     def measure(self, points: Sequence[Point]) -> list[Measured]:
         """See `Subject.measure`: one by one."""
@@ -121,25 +132,47 @@ class FolderSubject:
         return (self._calibrated(point) + self._tuning(point)) / self._plain
 
     def pay_for_causes(self, point: Point) -> float:
-        """See `Subject.pay_for_causes`: none are looked for."""
-        return 0.0
+        """See `Subject.pay_for_causes`: both models, on a few runs of one graph; those of the plain quantization serve all."""
+        return 0.0 if point != Point() else 2 * PRICED / self._plain
 
     def mends(self, point: Point) -> Iterator[Candidate]:
-        """See `Subject.mends`: recoveries of which neither the user nor the preset says anything."""
-        said, recovery = changed(self.asked), self.plan(point).preset.recovery
-        for options in RECOVERIES:
+        """See `Subject.mends`, and those that no cause proposes; a mend that learning does as well is not tried beside it."""
+        plan, said = self.plan(point), changed(self.asked)
+        found = proposals(self.record, plan, said)
+        learns = any("learn_rounding" in each.options for each in found)
+        yield from (each for each in found if not learns or LEARNED.isdisjoint(each.options))
+        for options in MORE:
             (name,) = options
-            if name not in said and getattr(recovery, name, None) is None:
+            if name not in said and getattr(plan.preset.recovery, name, None) is None:
                 yield Candidate.of("a recovery of accuracy", options)
 
-    def others(self) -> Iterator[Candidate]:
-        """See `Subject.others`: the head in 8 bit."""
-        if "lm_head" not in changed(self.asked):
-            yield Candidate.of("the head is the widest layer", {"lm_head": "int8"})
+    def others(self) -> Iterable[Candidate]:
+        """See `Subject.others`: presets of 8-bit activations, where these have as many."""
+        plain = self.plan(Point())
+        return other_presets(self.asked, plain, bits=8) if plain.preset.is_calibrated else ()
 
-    def raises(self, best: Point) -> Iterable[Raise]:
-        """See `Subject.raises`."""
-        return ()
+    def raises(self, best: Point) -> Iterator[Raise]:
+        """See `Subject.raises`: layers whose weights are int8, those first that cost most for a byte; under presets of 8-bit
+        weights nodes in 16 bit, then floats."""
+        plan = self.plan(best)
+        narrow = has_narrow_weights(plan.preset)
+        raised = (*(NARROW if narrow else ()), *(RAISED if plan.preset.is_calibrated else ()))
+        for precision in raised:
+            groups, sizes = groups_of_folder(self.quantizing(best), plan)
+            per = sizes if precision in NARROW else None
+            yield Raise(precision=precision, sets=dearest_sets(self.record, groups, (), per=per))
+
+    @property
+    def record(self) -> Record:
+        """Prices of the plain quantization by cause."""
+        if self._record is None:
+            self._look(quantized_folder(self.quantizing(Point())))
+        assert self._record is not None
+        return self._record
+
+    def _look(self, done: QuantizedFolder) -> None:
+        models = {file: each.model for file, each in done.graphs.items()}
+        self._record = record_of_folder(self.quantizing(Point()), models)
 
     def last(self) -> Iterable[Candidate]:
         """See `Subject.last`: presets of more bits."""
@@ -163,6 +196,12 @@ class FolderSubject:
         }
         told = {"warn": self.asked.warn, "progress": self.asked.progress}
         return quantized_folder(replace(self.quantizing(point), **told, **(written if is_met else {})))  # type: ignore[arg-type]
+
+    @property
+    def _widest(self) -> tuple[str, ...]:
+        """The graphs for most tokens."""
+        assert not isinstance(self.asked.model, ir.Model)
+        return widest(self.asked.model)
 
     @property
     def _plain(self) -> int:
@@ -190,9 +229,14 @@ class FolderSubject:
                 if point == Point():
                     raise
                 return Measured(figure=None, cost=FAILED, reason=str(error))
+        if point == Point() and found.verdict != "met":
+            self._look(done)
         prices = Prices() if self.asked.target is None else Prices.of(load_target(self.asked.target).cost)
         costs = [cost_of(each.model, prices) for each in done.graphs.values()]
-        placing = Placing(refused=tuple(node for node, _ in done.target_refusals or ()))
+        placing = Placing(
+            refused=tuple(node for node, _ in done.target_refusals or ()),
+            weight_bytes=sum(weight_bytes(units_of(done.graphs[file].model)) for file in self._widest),
+        )
         return Measured(figure=found.figure, cost=_sum(costs), standing=found, placing=placing)
 
 

@@ -26,6 +26,7 @@ from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import stage
 from qdqtool.options import changed, part_of
 from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.quantization.eight_bit_weights import has_narrow_weights
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.recovery import STATISTICS, Recovering, learning_runs, wanted_behind
 from qdqtool.record.record import Record
@@ -36,9 +37,9 @@ from qdqtool.search.goal.seeking import Raise
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.search.measuring import Measurements, Setting, set_up
 from qdqtool.search.metrics import Arrays, Metric
-from qdqtool.search.node_groups import node_groups, tails
+from qdqtool.search.node_groups import node_groups, tails, weight_sizes
 from qdqtool.search.precision_cost import Prices
-from qdqtool.search.variants import FAILED, Baseline, Measured, Point
+from qdqtool.search.variants import FAILED, NARROW, Baseline, Measured, Point
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import OnChip
@@ -214,7 +215,7 @@ class GraphSubject:
 
     def raises(self, best: Point) -> Iterator[Raise]:
         """See `Subject.raises`; sets that multiply nothing, behind the last layers, are raised as one."""
-        for precision in RAISED:
+        for precision in (*(NARROW if has_narrow_weights(self.plan(best).preset) else ()), *RAISED):
             if precision == "fp16" and self.target is None:
                 continue
             try:
@@ -224,13 +225,14 @@ class GraphSubject:
             groups = node_groups(setting.model, setting.plan, follow=True)
             allowed = allowed_precisions(baseline, groups, (precision,), self.target)
             taken = [group for group in groups if allowed.takes(group, precision)]
-            more = tails(setting.model, taken)
+            is_narrow = precision in NARROW
+            more, per = ((), weight_sizes(setting.model)) if is_narrow else (tails(setting.model, taken), None)
             found: dict[tuple[str, ...], None] = {}
             known = (point for point in (best, Point()) if point == best or point in self._records)
             for (
                 point
             ) in known:  # mends may leave noise that no single node answers for, and the plain one then says more
-                found |= dict.fromkeys(dearest_sets(self.record(point), taken, more))
+                found |= dict.fromkeys(dearest_sets(self.record(point), taken, more, per=per))
             yield Raise(precision=precision, sets=tuple(found))
 
     def record(self, point: Point) -> Record:

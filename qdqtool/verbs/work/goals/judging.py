@@ -8,6 +8,8 @@ from functools import cached_property
 
 import onnx_ir as ir
 from qdq_passes.errors import QdqError
+from qdq_passes.npu.partitions.partition_graph import weight_bytes
+from qdq_passes.npu.units.units import units_of
 
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.npu.shares import Placed
@@ -92,8 +94,9 @@ def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> M
         model, baseline.on_chip, on_cpu=on_cpu, crossings=0 if placed is None else placed.partitions
     )
     placing = Placing(
-        refused=tuple(on_cpu or ()), ms=None if time is None else time.prediction.span.ms, sha256=model_sha256(model)
-    )
+        refused=tuple(on_cpu or ()), ms=None if time is None else time.prediction.span.ms, sha256=model_sha256(model),
+        weight_bytes=weight_bytes(units_of(model)),
+    )  # fmt: skip
     found = _standing(baseline, model)
     return Measured(figure=found.figure, cost=cost_of(model, baseline.prices), standing=found, placing=placing)
 
