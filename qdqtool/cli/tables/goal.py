@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from qdqtool.cli.render import EXACT, plural, say, table
+from qdqtool.io.files.text_table import megabytes
+from qdqtool.search.goal.trials import are_told_by_weights
 
 
 def render_goal(sought: dict[str, Any]) -> None:
     """Show every trial, the chosen one marked; then whether the goal is met."""
-    rows = [_row(number, trial, sought) for number, trial in enumerate(sought["trials"])]
+    sized = are_told_by_weights(sought["trials"])
+    rows = [_row(number, trial, sought, sized) for number, trial in enumerate(sought["trials"])]
     time = ("ms",) if any(trial["ms"] is not None for trial in sought["trials"]) else ()
-    table(("", "tried", sought["metric"], "MACs in 8 bit", "refused", *time, "why it lost"), rows)
+    table(
+        ("", "tried", sought["metric"], "weights" if sized else "MACs in 8 bit", "refused", *time, "why it lost"), rows
+    )
     say()
     floating = "" if sought["float"] is None else f" (float: {sought['float']:.6g})"
     work = f"{plural(len(sought['trials']), 'trial')}, {sought['units']:.1f} quantizations' work"
@@ -29,11 +34,12 @@ def render_goal(sought: dict[str, Any]) -> None:
         say("failed: nothing that was tried reaches it; give a larger --budget, or another --preset")
 
 
-def _row(number: int, trial: dict[str, Any], sought: dict[str, Any]) -> tuple[object, ...]:
+def _row(number: int, trial: dict[str, Any], sought: dict[str, Any], sized: bool) -> tuple[object, ...]:
     figure: object = "" if trial["reason"] else EXACT if trial["figure"] is None else round(trial["figure"], 4)
     if 0 < trial["samples"] < sought["samples"]:
         figure = f"{figure} on {trial['samples']}"
     share = "" if trial["cost"] is None else f"{trial['cost']['share_8_bit']:.1%}"
+    share = megabytes(trial["weight_bytes"]) if sized and share else share
     mark = "*" if number == sought["chosen"] else ""
     time = () if trial["ms"] is None else (f"{trial['ms']:.4g}",)
     return mark, f"{trial['text']} ({trial['why']})", figure, share, str(trial["refused"]), *time, trial["lost"]

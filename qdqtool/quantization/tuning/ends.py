@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.decoder.keep_last_logits import LAST_INDEX
 from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.graph.operators.qdq_ops import is_qdq
-from qdq_passes.graph.uses import is_standard, readers
+from qdq_passes.graph.uses import is_standard
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.runtime.gradients.backward import Backward
@@ -95,26 +94,6 @@ def ends_of(model: ir.Model, reference: ir.Model) -> list[End]:
         axis = softmax.attributes["axis"].as_int() if "axis" in softmax.attributes else -1
         ends.append(End(quantized=names[0], reference=names[1], axis=axis))
     return list(dict.fromkeys(ends))
-
-
-def give_all_rows(model: ir.Model) -> None:
-    """Of a decoder that gives the logits of one token, told by an input: make it give those of all, in place."""
-    index = next((value for value in model.graph.inputs if value.name == LAST_INDEX), None)
-    found = [] if index is None else [node for node, _ in readers(index)]
-    if (
-        index is None
-        or not found
-        or any(not is_standard(node, "Gather") or node.inputs[1] is not index for node in found)
-    ):
-        return
-    if any(node.outputs[0].is_graph_output() for node in found):
-        return
-    for node in found:
-        value = node.inputs[0]
-        assert value is not None
-        node.outputs[0].replace_all_uses_with(value)
-        model.graph.remove(node, safe=True)
-    model.graph.inputs.remove(index)
 
 
 def _reads_words(model: ir.Model) -> bool:

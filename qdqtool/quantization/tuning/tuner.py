@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes.decoder.edit.all_logits import give_all_logits
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.numerics.arrays import Array
@@ -22,7 +23,7 @@ from qdq_passes.recover.tune_weights import why_not_tuned
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.progress import Progress, Warn
-from qdqtool.quantization.tuning.ends import End, ends_of, give_all_rows
+from qdqtool.quantization.tuning.ends import End, ends_of
 from qdqtool.quantization.tuning.latents import Latents
 from qdqtool.runtime.gradients.graph import Gradients, at_opset, with_gradients
 from qdqtool.runtime.session import Session, open_session
@@ -87,7 +88,7 @@ class Tuner:
         reference, model = copy_model(self._reference), copy_model(self._model)
         for each in (reference, model):
             at_opset(each)
-            give_all_rows(each)
+            give_all_logits(each)
         layers, floats = _tunable(model), {each.name: each.float_weight for each in weighted_layers(reference)}
         ends = ends_of(model, reference)
         if not ends or not layers:

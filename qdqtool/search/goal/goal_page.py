@@ -7,6 +7,8 @@ from html import escape
 from typing import Any
 
 from qdqtool.io.files import html
+from qdqtool.io.files.text_table import megabytes
+from qdqtool.search.goal.trials import are_told_by_weights
 
 
 def goal_page(sought: Mapping[str, Any], name: str, command: Sequence[str] = ()) -> str:
@@ -19,30 +21,43 @@ def goal_page(sought: Mapping[str, Any], name: str, command: Sequence[str] = ())
     """
     best, trials = sought["chosen"], sought["trials"]
     timed = any(trial["ms"] is not None for trial in trials)
-    columns = ("tried", "because of", sought["metric"], "on samples", "MACs in 8 bit", "refused", "quantizations")
+    sized = are_told_by_weights(trials)
+    share = "weights" if sized else "MACs in 8 bit"
+    columns = ("tried", "because of", sought["metric"], "on samples", share, "refused", "quantizations")
     met, taken = ("met", "chosen") if sought["met"] else ("not met", "the nearest")
-    rows = [_row(trial, timed, taken) for trial in trials]
+    rows = [_row(trial, timed, sized, taken) for trial in trials]
     floating = "" if sought["float"] is None else f", float {sought['float']:.6g}"
     told = f"{sought['goal']}: {met}; bound {sought['bound']:.6g}{floating}. {sought['units']:.1f} quantizations' work."
     return html.document(
         f"{name}: {sought['goal']}",
         [
-            f"<p>{escape(told)}</p>", *_plot(sought, timed),
+            f"<p>{escape(told)}</p>", *_plot(sought, timed, sized),
             *html.table((*columns, *(["ms"] if timed else []), "why it lost"), rows, best=best), *html.commands(command),
         ],
     )  # fmt: skip
 
 
-def _row(trial: Mapping[str, Any], timed: bool, taken: str) -> tuple[object, ...]:
+def _row(trial: Mapping[str, Any], timed: bool, sized: bool, taken: str) -> tuple[object, ...]:
     figure = "" if trial["reason"] else "exact" if trial["figure"] is None else f"{trial['figure']:.6g}"
-    share = "" if trial["cost"] is None else f"{trial['cost']['share_8_bit']:.1%}"
+    share = (
+        ""
+        if trial["cost"] is None
+        else megabytes(trial["weight_bytes"])
+        if sized
+        else f"{trial['cost']['share_8_bit']:.1%}"
+    )
     time = [] if not timed else ["" if trial["ms"] is None else f"{trial['ms']:.4g}"]
     cells = (trial["text"], trial["why"], figure, trial["samples"], share, trial["refused"], f"{trial['units']:.2f}")
     return (*cells, *time, trial["lost"] or taken)
 
 
-def _plot(sought: Mapping[str, Any], timed: bool) -> list[str]:
-    """Margin to the bound over what it costs: milliseconds on the chip, else the share of multiply-accumulates outside 8 bit."""
+def _mebibytes(trial: Mapping[str, Any]) -> float:
+    return float(trial["weight_bytes"]) / 2**20
+
+
+def _plot(sought: Mapping[str, Any], timed: bool, sized: bool) -> list[str]:
+    """Margin to the bound over what it costs: milliseconds on the chip, else the share of multiply-accumulates outside 8 bit, or
+    the weights where that is the same."""
     shown = [trial for trial in sought["trials"] if trial["samples"]]
     if not shown:
         return []
@@ -50,16 +65,19 @@ def _plot(sought: Mapping[str, Any], timed: bool) -> list[str]:
     top = max([0.0, *finite])
 
     def cost(trial: Mapping[str, Any]) -> float:
-        return float(trial["ms"]) if timed else 100 * (1 - trial["cost"]["share_8_bit"])
+        if timed:
+            return float(trial["ms"])
+        return _mebibytes(trial) if sized else 100 * (1 - trial["cost"]["share_8_bit"])
 
     def margin(trial: Mapping[str, Any]) -> float:
         return top if trial["margin"] is None else float(trial["margin"])
 
     costs, margins = [cost(trial) for trial in shown], [0.0, *finite]
-    across = html.Axis.across(costs, 0.05 * (max(costs) - min(costs)) + 0.5)
+    across = html.Axis.across(costs, 0.05 * (max(costs) - min(costs)) + (0.01 * max(costs) if sized else 0.5))
     up = html.Axis.up(margins, 0.05 * (max(margins) - min(margins)) + 1e-6)
     parts = html.frame(
-        "ms on the chip" if timed else "multiply-accumulates outside 8 bit, %", f"{sought['metric']}, better than the bound by",
+        "ms on the chip" if timed else "weights, MiB" if sized else "multiply-accumulates outside 8 bit, %",
+        f"{sought['metric']}, better than the bound by",
         *([(axis(at), f"{at:.3g}") for at in dict.fromkeys((min(v), max(v)))] for axis, v in ((across, costs), (up, margins))),
     )  # fmt: skip
     zero = up(0.0)

@@ -30,7 +30,7 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Ca
     total = sum(causes.values()) or 1.0
     found: dict[str, tuple[int, float, Candidate]] = {}
     for cause, power in causes.items():
-        for rank, options in enumerate(_mends(cause, plan)):
+        for rank, options in enumerate(_mends(cause, plan, bool(said.get("learn_rounding")))):
             if power / total < WORTH or any(name in said for name in options):
                 continue
             made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
@@ -38,17 +38,19 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Ca
     return [made for *_, made in sorted(found.values(), key=lambda each: each[:2])]
 
 
-def _mends(cause: str, plan: Plan) -> Iterator[dict[str, object]]:
+def _mends(cause: str, plan: Plan, learns: bool) -> Iterator[dict[str, object]]:
+    """Those of ``cause``; of a quantization that ``learns`` rounding not what that does, too."""
     recovery = plan.preset.recovery
-    if cause in ("weight", "rounding", "bias", "together") and not recovery.learn_rounding:
+    learns = learns or bool(recovery.learn_rounding)
+    if cause in ("weight", "rounding", "bias", "together") and not learns:
         yield {"learn_rounding": True}  # it makes up for what the grids of activations before a layer took, too
-    if cause in ("weight", "rounding", "bias", "together") and not recovery.round_weights:
+    if cause in ("weight", "rounding", "bias", "together") and not learns and not recovery.round_weights:
         yield {"round_weights": True}
     if cause == "weight" and not recovery.search_scales:
         yield {"search_scales": True}
-    if cause in ("weight", "bias", "together") and not recovery.correct_bias:
+    if cause in ("weight", "bias", "together") and not learns and not recovery.correct_bias:
         yield {"correct_bias": True}
-    if cause in ("rounding", "clipping", "boundary", "together"):
+    if cause in ("rounding", "clipping", "boundary", "together") and plan.preset.is_calibrated:
         is_pow2 = plan.method.startswith("pow2")
         clipping, whole = (POW2_CLIPPING, POW2_WHOLE) if is_pow2 else (CLIPPING, WHOLE)
         order = (*clipping, *whole) if cause != "clipping" else (*whole, *clipping)

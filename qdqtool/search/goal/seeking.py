@@ -193,9 +193,11 @@ class Seeking:
             low, high = (low, middle) if self._is_enough(best, each.precision, each.sets[:middle]) else (middle, high)
         return each.sets[:high]
 
-    def _is_enough(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> bool:
-        """Whether the goal is met with ``sets`` raised, and the target takes it."""
-        trial = self._raise(best, precision, sets)
+    def _is_enough(
+        self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]], of: Sequence[tuple[str, ...]] = ()
+    ) -> bool:
+        """Whether the goal is met with ``sets`` raised, which are the dearest, or some ``of`` these, and the target takes it."""
+        trial = self._raise(best, precision, sets, of)
         return trial is not None and trial.is_met and not trial.unwanted(self.plain)
 
     def _lowered(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> None:
@@ -203,12 +205,15 @@ class Seeking:
         kept = list(sets)
         for each in reversed(sets):
             fewer = [one for one in kept if one is not each]
-            if fewer and self._is_enough(best, precision, fewer):
+            if fewer and self._is_enough(best, precision, fewer, of=sets):
                 kept = fewer
 
-    def _raise(self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]]) -> Trial | None:
-        names = list(dict.fromkeys(name for nodes in sets for name in nodes))
-        made = Candidate.of(_dearest(len(names), precision), best.candidate.options, dict.fromkeys(names, precision))
+    def _raise(
+        self, best: Trial, precision: str, sets: Sequence[tuple[str, ...]], of: Sequence[tuple[str, ...]]
+    ) -> Trial | None:
+        names, whole = ({name for nodes in some for name in nodes} for some in (sets, of))
+        told = f"{len(names)} of {_dearest(len(whole), precision)}" if whole else _dearest(len(names), precision)
+        made = Candidate.of(told, best.candidate.options, dict.fromkeys(sorted(names), precision))
         return self._try(made)
 
     def _pays_for_causes(self, point: Point) -> bool:

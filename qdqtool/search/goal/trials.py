@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,11 @@ class Trial:
         return 0 if self.measured.standing is None else self.measured.standing.samples
 
     @property
+    def weight_bytes(self) -> int:
+        """Of what its layers multiply by; 0 where it could not be made."""
+        return 0 if self.measured.placing is None else self.measured.placing.weight_bytes
+
+    @property
     def ms(self) -> float | None:
         """What a run takes on the chip."""
         return None if self.measured.placing is None else self.measured.placing.ms
@@ -98,8 +103,7 @@ class Trial:
         point = self.candidate.point
         said = len(point.options) + sum(len(names) for _, names in point.raised)
         wide = math.inf if self.measured.reason else self.measured.cost.total
-        weights = 0 if self.measured.placing is None else self.measured.placing.weight_bytes
-        return len(self.refused), self.ms or 0.0, wide, weights, said
+        return len(self.refused), self.ms or 0.0, wide, self.weight_bytes, said
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -111,8 +115,18 @@ class Trial:
             "text": self.candidate.text, "why": self.candidate.why, "figure": measured.figure, "margin": margin, "low": low,
             "verdict": "failed" if standing is None else standing.verdict, "samples": self.samples,
             "cost": None if measured.reason else measured.cost.to_json(),
-            "refused": len(self.refused), "ms": self.ms, "units": self.units, "reason": measured.reason,
+            "refused": len(self.refused), "weight_bytes": self.weight_bytes, "ms": self.ms, "units": self.units,
+            "reason": measured.reason,
         }  # fmt: skip
+
+
+def are_told_by_weights(trials: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether ``trials``, as JSON has them, multiply alike and differ in the bytes of their weights."""
+    made = [trial for trial in trials if trial["cost"] is not None]
+    return (
+        len({trial["cost"]["share_8_bit"] for trial in made}) == 1
+        and len({trial["weight_bytes"] for trial in made}) > 1
+    )
 
 
 def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:

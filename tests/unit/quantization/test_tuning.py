@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
+from qdq_passes.decoder.edit.all_logits import give_all_logits
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import run_pipeline
@@ -22,7 +23,7 @@ from qdqtool.io.models.load import load
 from qdqtool.io.models.save import serialize
 from qdqtool.llm.folder.tokenizing import Tokenizer
 from qdqtool.quantization.tuning import tuner
-from qdqtool.quantization.tuning.ends import End, ends_of, give_all_rows
+from qdqtool.quantization.tuning.ends import End, ends_of
 from qdqtool.quantization.tuning.tuner import Tuner
 from qdqtool.runtime.gradients.graph import given, with_gradients
 from qdqtool.runtime.session import open_session
@@ -105,7 +106,7 @@ def test_where_models_are_compared() -> None:
     )
     made = model(decoder)
     assert [end.quantized for end in ends_of(made, copy_model(made))] == ["logits"]
-    give_all_rows(made)
+    give_all_logits(made)
     assert [value.name for value in made.graph.inputs] == ["h", "ids"]
     assert open_session(made).run({"h": np.ones((1, 3, 2), np.float32), "ids": np.zeros((1, 3), np.int64)})[
         "logits"

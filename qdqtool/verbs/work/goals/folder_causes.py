@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+from qdq_passes.decoder.edit.all_logits import give_all_logits
 from qdq_passes.graph.edit import copy_model
 
 from qdqtool.comparison.prices.pricing import priced
@@ -18,7 +19,6 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.run.calibration import Windows
 from qdqtool.quantization.plan import Plan
-from qdqtool.quantization.tuning.ends import give_all_rows
 from qdqtool.record.record import Record
 from qdqtool.search.node_groups import NodeGroup, node_groups, weight_sizes
 from qdqtool.verbs.quantize import Quantize
@@ -72,7 +72,7 @@ def _judged_by(logits: str, model: ir.Model) -> ir.Model:
     found = [value for value in model.graph.outputs if value.name == logits]
     if found:
         model.graph.outputs[:] = found
-        give_all_rows(model)
+        give_all_logits(model)
         RemoveUnusedNodesPass()(model)
     return model
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.npu.partitions.partition_graph import weight_bytes
 from qdq_passes.npu.units.units import units_of
@@ -23,6 +22,7 @@ from qdq_passes.select.globs import literal
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.read import read_text
+from qdqtool.llm.folder.all_logits import write_with_all_logits
 from qdqtool.llm.folder.manifest import read_manifest
 from qdqtool.llm.folder.tokenizing import Tokenizer
 from qdqtool.llm.run.calibration import SAMPLES
@@ -47,7 +47,7 @@ from qdqtool.verbs.work.folder_calibration import needs_statistics
 from qdqtool.verbs.work.goals.folder_causes import PRICED, groups_of_folder, record_of_folder, widest
 from qdqtool.verbs.work.goals.presets import other_presets
 from qdqtool.verbs.work.quantizing import fingerprint_of
-from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder, quantized_folder
+from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder, graphs_of, quantized_folder
 from qdqtool.verbs.work.texts import is_text
 
 if TYPE_CHECKING:
@@ -200,8 +200,13 @@ class FolderSubject:
     @property
     def _widest(self) -> tuple[str, ...]:
         """The graphs for most tokens."""
-        assert not isinstance(self.asked.model, ir.Model)
-        return widest(self.asked.model)
+        return widest(self.folder)
+
+    @property
+    def folder(self) -> str:
+        """Where the float graphs are."""
+        assert isinstance(self.asked.model, str | os.PathLike)
+        return os.fspath(self.asked.model)
 
     @property
     def _plain(self) -> int:
@@ -222,7 +227,10 @@ class FolderSubject:
         with tempfile.TemporaryDirectory() as scratch:
             folder = os.path.join(scratch, "quantized")
             try:
-                done = quantized_folder(replace(self.quantizing(point), output=folder))
+                done = quantized_folder(self.quantizing(point))
+                models = {file: each.model for file, each in done.graphs.items()}
+                about = {"preset": done.quantization.plan.preset.name}
+                write_with_all_logits(self.folder, folder, done.manifest, models, quantization=about)
                 outputs = surprises_of(folder, self.feeds)
                 found = standing(self.goal, self.metric, outputs, self.feeds, self.references)
             except QdqError as error:
@@ -260,6 +268,15 @@ def windows_of(asked: QuantizeToGoal, metric: Metric) -> list[Arrays]:
     if not found:
         raise UsageError(f"has {len(ids)} tokens", where=os.fspath(data), hint="give a longer text")
     return found[: asked.eval_samples]
+
+
+def surprises_of_float(folder: str | os.PathLike[str], feeds: Sequence[Arrays]) -> list[Arrays]:
+    """Likewise of the float graphs of ``folder``, whichever logits they give."""
+    manifest = read_manifest(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        judged = os.path.join(scratch, "float")
+        write_with_all_logits(folder, judged, manifest, graphs_of(folder, manifest))
+        return surprises_of(judged, feeds)
 
 
 def surprises_of(folder: Any, feeds: Sequence[Arrays]) -> list[Arrays]:

@@ -37,7 +37,7 @@ from qdqtool.search.recipe import Recipe, replayed_kinds
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.groups import OnChip
 from qdqtool.verbs.work.command_lines import command_line
-from qdqtool.verbs.work.goals.folders import FolderSubject, hash_of, surprises_of, windows_of
+from qdqtool.verbs.work.goals.folders import FolderSubject, hash_of, surprises_of_float, windows_of
 from qdqtool.verbs.work.goals.graphs import GraphSubject
 from qdqtool.verbs.work.quantizing import Quantized, fingerprint_of
 from qdqtool.verbs.work.searching import close_journal, open_journal, recipe_of
@@ -189,6 +189,7 @@ def _folder(asked: QuantizeToGoal, goal: Goal, metric: Metric) -> FolderSubject:
     judged = windows_of(asked, metric)
     data = asked.data
     assert data is not None
+    assert isinstance(asked.model, str | os.PathLike)
     if isinstance(data, Mapping):
         calibration = add_feed(EMPTY, data)
     elif isinstance(data, str | os.PathLike) and os.path.isfile(data):
@@ -196,7 +197,7 @@ def _folder(asked: QuantizeToGoal, goal: Goal, metric: Metric) -> FolderSubject:
     else:
         calibration = str(data)  # random:N, which says it all
     return FolderSubject(
-        asked=asked, goal=goal, metric=metric, feeds=judged, references=surprises_of(asked.model, judged),
+        asked=asked, goal=goal, metric=metric, feeds=judged, references=surprises_of_float(asked.model, judged),
         journal=_journal(asked, fingerprint_of(asked.model), calibration, judged, goal),
     )  # fmt: skip
 
