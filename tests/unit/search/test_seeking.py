@@ -131,6 +131,14 @@ def test_nodes_are_raised_twice_as_many_each_time_and_lowered_one_by_one() -> No
     assert raised == [1, 2, 4, 3, 2, 1]
 
 
+def test_the_fewest_that_are_enough_are_found_by_halving() -> None:
+    """Three nodes are: one, two and four are raised, then three; none of the three can be lowered."""
+    found = sought(gains={"a": 2.0, "b": 2.0, "c": 2.0})
+    assert found.best.candidate.point == Point.of(dict.fromkeys("abc", "int16"))
+    raised = [dict(trial.candidate.point.raised).get("int16", ()) for trial in found.trials]
+    assert ["".join(names) for names in raised if names] == ["a", "ab", "abcd", "abc", "ac", "bc"]
+
+
 def test_where_nothing_helps_the_last_resort_is_tried_last() -> None:
     found = sought(gains={"wide": 6.0})
     assert texts(found)[-1] == "--wide"

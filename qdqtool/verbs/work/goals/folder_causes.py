@@ -36,12 +36,13 @@ def widest(folder: str | os.PathLike[str]) -> tuple[str, ...]:
     return tuple(part.file for part in best.parts)
 
 
-def record_of_folder(asked: Quantize, quantized: Mapping[str, ir.Model]) -> Record:
+def record_of_folder(asked: Quantize, quantized: Mapping[str, ir.Model], count: int = PRICED) -> Record:
     """What each rounding costs at the outputs of its graph, by cause; of the graphs for most tokens.
 
     Args:
         asked: the command.
         quantized: what it makes, by file.
+        count: runs of a graph.
 
     Raises:
         UsageError: the data hold too few tokens.
@@ -56,7 +57,7 @@ def record_of_folder(asked: Quantize, quantized: Mapping[str, ir.Model]) -> Reco
         reference, tested = (_judged_by(logits, copy_model(model)) for model in (graphs[file], quantized[file]))
         sides, specs = Sides.of(reference, tested), input_specs(reference)
         names = {spec.name for spec in specs}
-        runs = itertools.islice(GraphFeeds(windows, file), PRICED)
+        runs = itertools.islice(GraphFeeds(windows, file), count)
         few = [{name: array for name, array in feed.items() if name in names} for feed in runs]
         prices = priced(sides, open_feeds(few, specs), threads=1)
         one = record_of(sides, prices, subjects_of(sides, prices), file, {})

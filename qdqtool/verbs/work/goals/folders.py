@@ -82,6 +82,7 @@ class FolderSubject:
     journal: Journal | None = None
     _plans: dict[Point, Plan] = field(default_factory=dict)
     _record: Record | None = None
+    _held: QuantizedFolder | None = None  # the plain quantization, until its causes are known
 
     def close(self) -> None:
         """Nothing is held."""
@@ -133,7 +134,7 @@ class FolderSubject:
 
     def pay_for_causes(self, point: Point) -> float:
         """See `Subject.pay_for_causes`: both models, on a few runs of one graph; those of the plain quantization serve all."""
-        return 0.0 if point != Point() else 2 * PRICED / self._plain
+        return 0.0 if point != Point() else 2 * self._priced / self._plain
 
     def mends(self, point: Point) -> Iterator[Candidate]:
         """See `Subject.mends`, and those that no cause proposes; a mend that learning does as well is not tried beside it."""
@@ -166,13 +167,11 @@ class FolderSubject:
     def record(self) -> Record:
         """Prices of the plain quantization by cause."""
         if self._record is None:
-            self._look(quantized_folder(self.quantizing(Point())))
-        assert self._record is not None
+            asked = self.quantizing(Point())
+            done, self._held = self._held or quantized_folder(asked), None
+            models = {file: each.model for file, each in done.graphs.items()}
+            self._record = record_of_folder(asked, models, self._priced)
         return self._record
-
-    def _look(self, done: QuantizedFolder) -> None:
-        models = {file: each.model for file, each in done.graphs.items()}
-        self._record = record_of_folder(self.quantizing(Point()), models)
 
     def last(self) -> Iterable[Candidate]:
         """See `Subject.last`: presets of more bits."""
@@ -196,6 +195,11 @@ class FolderSubject:
         }
         told = {"warn": self.asked.warn, "progress": self.asked.progress}
         return quantized_folder(replace(self.quantizing(point), **told, **(written if is_met else {})))  # type: ignore[arg-type]
+
+    @property
+    def _priced(self) -> int:
+        """Runs that causes are priced on."""
+        return min(PRICED, len(self.feeds))
 
     @property
     def _widest(self) -> tuple[str, ...]:
@@ -238,7 +242,7 @@ class FolderSubject:
                     raise
                 return Measured(figure=None, cost=FAILED, reason=str(error))
         if point == Point() and found.verdict != "met":
-            self._look(done)
+            self._held = done
         prices = Prices() if self.asked.target is None else Prices.of(load_target(self.asked.target).cost)
         costs = [cost_of(each.model, prices) for each in done.graphs.values()]
         placing = Placing(
