@@ -15,9 +15,11 @@ CLIPPING, WHOLE = ("mse", "percentile", "entropy"), ("minmax",)
 POW2_CLIPPING, POW2_WHOLE = ("pow2-minmse",), ("pow2-nonoverflow",)
 #: Of a cause, the share of the noise from which on its mends are tried.
 WORTH = 0.03
+#: What learned rounding does, too.
+LEARNED = frozenset({"round_weights", "correct_bias"})
 
 
-def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Candidate]:
+def proposals(record: Record, plan: Plan, said: Mapping[str, object], *, is_spare: bool = False) -> list[Candidate]:
     """Options of one mend each that leave everything in 8 bit: the first mend of every cause, the dearest cause first, then the
     second of every cause, and so on, as there may be no budget for all.
 
@@ -25,6 +27,7 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Ca
         record: prices of the plain quantization.
         plan: of it.
         said: what the user says, which stays.
+        is_spare: beside learned rounding what that does, too, is not tried: it is seldom better.
     """
     causes = record.causes
     total = sum(causes.values()) or 1.0
@@ -35,7 +38,9 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object]) -> list[Ca
                 continue
             made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
             found.setdefault(made.point.key, (rank, -power, made))
-    return [made for *_, made in sorted(found.values(), key=lambda each: each[:2])]
+    listed = [made for *_, made in sorted(found.values(), key=lambda each: each[:2])]
+    learns = is_spare and any("learn_rounding" in each.options for each in listed)
+    return [each for each in listed if not learns or LEARNED.isdisjoint(each.options)]
 
 
 def _mends(cause: str, plan: Plan, learns: bool) -> Iterator[dict[str, object]]:
@@ -64,9 +69,7 @@ def _mends(cause: str, plan: Plan, learns: bool) -> Iterator[dict[str, object]]:
 def go_together(some: Iterable[str], others: Iterable[str]) -> bool:
     """Whether options of these names say different things: one that is learned does what two others do."""
     some, others = set(some), set(others)
-    learned = any(
-        "learn_rounding" in a and {"round_weights", "correct_bias"} & b for a, b in ((some, others), (others, some))
-    )
+    learned = any("learn_rounding" in a and LEARNED & b for a, b in ((some, others), (others, some)))
     return not some & others and not learned
 
 

@@ -179,12 +179,19 @@ class Seeking:
         if not self._pays_for_causes(best.candidate.point):
             return
         for each in self.subject.raises(best.candidate.point):
-            before = 0
-            for sets in _doubling(each.sets):
+            before, steps = 0, list(_doubling(each.sets))
+            for sets in steps[-max(self._tries(best, each), 1) :]:
                 if self._is_enough(best, each.precision, sets):
                     self._lowered(best, each.precision, self._fewest(best, each, before, len(sets)))
                     return
                 before = len(sets)
+
+    def _tries(self, best: Trial, each: Raise) -> int:
+        """How often nodes can be raised with what is left of the budget: where that is seldom, many are raised at once."""
+        names = {name: each.precision for nodes in each.sets for name in nodes}
+        point = Candidate.of("", best.candidate.options, names).point
+        left = self.budget - self.units - self.subject.writing(point)
+        return int(left / max(self.subject.units(point), 1e-9))
 
     def _fewest(self, best: Trial, each: Raise, low: int, high: int) -> Sequence[tuple[str, ...]]:
         """The first sets of ``each`` that are enough: more than ``low`` of them, and ``high`` are."""

@@ -139,6 +139,13 @@ def test_the_fewest_that_are_enough_are_found_by_halving() -> None:
     assert ["".join(names) for names in raised if names] == ["a", "ab", "abcd", "abc", "ac", "bc"]
 
 
+def test_with_little_budget_many_are_raised_at_once() -> None:
+    """All five are needed, and one try is left beside the writing: beginning with one node would miss."""
+    found = sought(gains=dict.fromkeys(NODES, 1.2), budget=8.0)
+    assert found.best.is_met
+    assert [trial.candidate.point.raised for trial in found.trials if trial.candidate.point.raised] == [(("int16", NODES),)]
+
+
 def test_where_nothing_helps_the_last_resort_is_tried_last() -> None:
     found = sought(gains={"wide": 6.0})
     assert texts(found)[-1] == "--wide"

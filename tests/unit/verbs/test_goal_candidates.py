@@ -56,7 +56,7 @@ def test_what_is_judged_is_what_quantize_makes(
     """Beside an option that has statistics of its own; statistics in memory and in a file. Of nodes and presets none is tried here."""
     for name in ("raises", "others", "last"):
         monkeypatch.setattr(graphs.GraphSubject, name, lambda *_: ())
-    monkeypatch.setattr(graphs, "proposals", lambda *_: [Candidate.of("a cause", {name: True}) for name in names])
+    monkeypatch.setattr(graphs, "proposals", lambda *_, **__: [Candidate.of("a cause", {name: True}) for name in names])
     monkeypatch.setattr(graphs.GraphSubject, "record", lambda *_: None)
     if in_file:
         monkeypatch.setattr(recovery, "IN_MEMORY", 0)
@@ -74,7 +74,7 @@ def test_what_is_judged_is_what_quantize_makes(
 def test_a_candidate_that_does_not_go_with_what_is_said_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Presets of powers of two have one scale a weight: with scales along channels asked for they cannot be made. Of mends and nodes
     none is tried here."""
-    monkeypatch.setattr(graphs, "proposals", lambda *_: [])
+    monkeypatch.setattr(graphs, "proposals", lambda *_, **__: [])
     monkeypatch.setattr(graphs.GraphSubject, "raises", lambda *_: ())
     found = sought(goal="sqnr >= 99", eval_samples=4, budget=12, per_axis_linear=True, target="qnn_htp")
     assert any("has one scale a weight" in trial["lost"] for trial in found["trials"])

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 #: What no cause proposes: of a decoder, and what takes many units.
 MORE: tuple[dict[str, object], ...] = ({"rotate": True}, {"tune_weights": 1000})
-#: What learning does, too: not tried beside it, as every candidate is a whole quantization.
-LEARNED = frozenset({"round_weights", "correct_bias"})
 #: What nodes are raised to, the cheapest first, under presets of quantized activations.
 RAISED = ("int16", "float")
 
@@ -137,11 +135,9 @@ class FolderSubject:
         return 0.0 if point != Point() else 2 * self._priced / self._plain
 
     def mends(self, point: Point) -> Iterator[Candidate]:
-        """See `Subject.mends`, and those that no cause proposes; a mend that learning does as well is not tried beside it."""
+        """See `Subject.mends`, and those that no cause proposes: every candidate is a whole quantization."""
         plan, said = self.plan(point), changed(self.asked)
-        found = proposals(self.record, plan, said)
-        learns = any("learn_rounding" in each.options for each in found)
-        yield from (each for each in found if not learns or LEARNED.isdisjoint(each.options))
+        yield from proposals(self.record, plan, said, is_spare=True)
         for options in MORE:
             (name,) = options
             if name not in said and getattr(plan.preset.recovery, name, None) is None:

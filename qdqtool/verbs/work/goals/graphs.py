@@ -200,8 +200,9 @@ class GraphSubject:
 
     def mends(self, point: Point) -> Iterable[Candidate]:
         """See `Subject.mends`; a decoder may be rotated."""
-        found = proposals(self.record(point), self.plan(point), changed(self.asked))
-        said = "rotate" in changed(self.asked) or self.plan(point).preset.recovery.rotate is not None
+        plan = self.plan(point)
+        found = proposals(self.record(point), plan, changed(self.asked), is_spare=has_narrow_weights(plan.preset))
+        said = "rotate" in changed(self.asked) or plan.preset.recovery.rotate is not None
         may_turn = is_text(self.asked.data) and not said
         return [*found, Candidate.of("a decoder", {"rotate": True})] if may_turn else found
 
