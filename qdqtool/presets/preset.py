@@ -20,7 +20,7 @@ from qdqtool.presets.recovery import NO_RECOVERY, Recovery
 #: Family whose passes ``fuse_layers=False`` leaves out.
 _FUSING = "fuse"
 #: Passes that ``keep_sigmoid`` leaves out.
-_HARD_SIGMOID = ("sigmoid-to-hard-sigmoid",)
+HARD_SIGMOID = ("sigmoid-to-hard-sigmoid",)
 #: The method that chooses weights by their squared error too.
 _LEAST_SQUARES = "pow2-minmse"
 
@@ -92,7 +92,7 @@ class Preset:
             UsageError: a text is no selector.
         """
         before = [p for p in self.before if fuse_layers or p.family() != _FUSING]
-        after = [p for p in self.after if not (keep_sigmoid and p.name() in _HARD_SIGMOID)]
+        after = [p for p in self.after if not (keep_sigmoid and p.name() in HARD_SIGMOID)]
         annotate = dataclasses.replace(
             self.annotate,
             exclude=_union(self.annotate.exclude, exclude),

@@ -18,20 +18,37 @@ def render_goal(sought: dict[str, Any]) -> None:
         ("", "tried", sought["metric"], "weights" if sized else "MACs in 8 bit", "refused", *time, "why it lost"), rows
     )
     say()
-    floating = "" if sought["float"] is None else f" (float: {sought['float']:.6g})"
-    work = f"{plural(len(sought['trials']), 'trial')}, {sought['units']:.1f} quantizations' work"
-    say(f"{sought['goal']}: {sought['bound']:.6g}{floating}; {work}, {plural(sought['samples'], 'sample')}")
-    if sought["met"]:
-        return
     best = sought["trials"][sought["chosen"]]
+    floating = "" if sought["float"] is None else f", float {sought['float']:.6g}"
+    reached = (
+        f"{'met' if sought['met'] else 'not met'}, {EXACT if best['figure'] is None else format(best['figure'], '.6g')}"
+    )
+    work = f"{plural(len(sought['trials']), 'trial')}, {sought['units']:.1f} quantizations' work"
+    say(
+        f"{sought['goal']}: {reached} (bound {sought['bound']:.6g}{floating}); {work}, {plural(sought['samples'], 'sample')}"
+    )
+    if not sought["met"]:
+        _render_failure(sought, best)
+
+
+def _render_failure(sought: dict[str, Any], best: dict[str, Any]) -> None:
+    """Why nothing is written, and what to do."""
+    more = "give a larger --budget" + (f" with --resume {sought['resume']}" if sought["resume"] else "")
     if sought["max_ms"] is not None and (best["ms"] or 0) > sought["max_ms"]:
         say(
             f"failed: a run takes {best['ms']:.4g} ms, over {sought['max_ms']:.4g}; give a larger --max-ms, or another --preset"
         )
     elif best["verdict"] == "close":
-        say("failed: it meets the bound, but so few samples do not tell that from chance; give more as --eval-data")
+        given = "judge on more with --eval-samples" if sought["capped"] else "give more as --eval-data"
+        paired = (
+            ", or a bound that is relative to float" if sought["float"] is None and sought["metric"] != "sqnr" else ""
+        )
+        say(
+            "failed: it meets the bound, but so few samples do not tell that from chance, and nothing is written; "
+            f"{given}{paired}"
+        )
     else:
-        say("failed: nothing that was tried reaches it; give a larger --budget, or another --preset")
+        say(f"failed: nothing that was tried reaches it, and nothing is written; {more}, or another --preset")
 
 
 def _row(number: int, trial: dict[str, Any], sought: dict[str, Any], sized: bool) -> tuple[object, ...]:

@@ -27,9 +27,23 @@ def early_of(samples: int) -> int:
 
 
 def standing(
-    goal: Goal, metric: Metric, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]
+    goal: Goal,
+    metric: Metric,
+    outputs: Sequence[Arrays],
+    feeds: Sequence[Arrays],
+    references: Sequence[Arrays],
+    *,
+    early: int = 0,
 ) -> Standing:
     """How a model that gives ``outputs`` stands to ``goal`` where the float model gives ``references``.
+
+    Args:
+        goal: the goal.
+        metric: what judges.
+        outputs: of the model, a sample each.
+        feeds: the samples.
+        references: outputs of the float model.
+        early: that so many come first, which others are judged on alone; 0 where none are.
 
     Raises:
         UsageError: the metric fails.
@@ -56,4 +70,5 @@ def standing(
     at = math.floor((1 - CONFIDENCE) * len(ordered))
     alone = margin if math.isinf(margin) else -math.inf  # one sample says nothing of others, unless it is exact
     low, high = (ordered[at], ordered[-1 - at]) if ordered else (alone, margin)
-    return Standing(figure=figure, margin=margin, low=low, high=high, samples=count)
+    first = drawn_margin(range(early)) if 0 < early < count else None
+    return Standing(figure=figure, margin=margin, low=low, high=high, samples=count, early=first)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from qdqtool.presets.preset import HARD_SIGMOID
 from qdqtool.quantization.plan import Plan
 from qdqtool.record.record import Record
 from qdqtool.search.goal.trials import Candidate
@@ -19,7 +20,14 @@ WORTH = 0.03
 LEARNED = frozenset({"round_weights", "correct_bias"})
 
 
-def proposals(record: Record, plan: Plan, said: Mapping[str, object], *, is_spare: bool = False) -> list[Candidate]:
+def proposals(
+    record: Record,
+    plan: Plan,
+    said: Mapping[str, object],
+    *,
+    ops: Collection[str] = (),
+    is_spare: bool = False,
+) -> list[Candidate]:
     """Options of one mend each that leave everything in 8 bit: the first mend of every cause, the dearest cause first, then the
     second of every cause, and so on, as there may be no budget for all.
 
@@ -27,6 +35,7 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object], *, is_spar
         record: prices of the plain quantization.
         plan: of it.
         said: what the user says, which stays.
+        ops: operator types of the float model.
         is_spare: beside learned rounding what that does, too, is not tried: it is seldom better.
     """
     causes = record.causes
@@ -35,6 +44,8 @@ def proposals(record: Record, plan: Plan, said: Mapping[str, object], *, is_spar
     for cause, power in causes.items():
         for rank, options in enumerate(_mends(cause, plan, bool(said.get("learn_rounding")))):
             if power / total < WORTH or any(name in said for name in options):
+                continue
+            if "keep_sigmoid" in options and not _is_replaced(record, plan, ops):
                 continue
             made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
             found.setdefault(made.point.key, (rank, -power, made))
@@ -47,23 +58,43 @@ def _mends(cause: str, plan: Plan, learns: bool) -> Iterator[dict[str, object]]:
     """Those of ``cause``; of a quantization that ``learns`` rounding not what that does, too."""
     recovery = plan.preset.recovery
     learns = learns or bool(recovery.learn_rounding)
-    if cause in ("weight", "rounding", "bias", "together") and not learns:
+    is_rounded = cause in ("weight", "rounding", "bias", "together")
+    if cause == "operator":
+        yield {"keep_sigmoid": True}
+    if is_rounded and not learns:
         yield {"learn_rounding": True}  # it makes up for what the grids of activations before a layer took, too
-    if cause in ("weight", "rounding", "bias", "together") and not learns and not recovery.round_weights:
-        yield {"round_weights": True}
     if cause == "weight" and not recovery.search_scales:
         yield {"search_scales": True}
+    methods = _methods(cause, plan)
+    yield from methods[:1]
     if cause in ("weight", "bias", "together") and not learns and not recovery.correct_bias:
         yield {"correct_bias": True}
-    if cause in ("rounding", "clipping", "boundary", "together") and plan.preset.is_calibrated:
-        is_pow2 = plan.method.startswith("pow2")
-        clipping, whole = (POW2_CLIPPING, POW2_WHOLE) if is_pow2 else (CLIPPING, WHOLE)
-        order = (*clipping, *whole) if cause != "clipping" else (*whole, *clipping)
-        yield from ({"method": name} for name in order if name != plan.method)
     if cause in ("weight", "rounding") and recovery.equalize is None:
         yield {"equalize": "bounds"}
+    yield from methods[1:]
+    if is_rounded and not learns and not recovery.round_weights:
+        yield {"round_weights": True}
     if cause in ("rounding", "clipping") and recovery.smooth is None:
         yield {"smooth": 0.5}
+
+
+def _methods(cause: str, plan: Plan) -> list[dict[str, object]]:
+    """Other calibration methods, the likeliest first."""
+    if cause not in ("rounding", "clipping", "boundary", "together") or not plan.preset.is_calibrated:
+        return []
+    clipping, whole = (POW2_CLIPPING, POW2_WHOLE) if plan.method.startswith("pow2") else (CLIPPING, WHOLE)
+    order = (*clipping, *whole) if cause != "clipping" else (*whole, *clipping)
+    return [{"method": name} for name in order if name != plan.method]
+
+
+def _is_replaced(record: Record, plan: Plan, ops: Collection[str]) -> bool:
+    """Whether a HardSigmoid costs something that ``plan`` puts where a float model of operators ``ops`` has a Sigmoid."""
+    puts = any(p.name() in HARD_SIGMOID for p in (plan.prepare + plan.materialise).passes)
+    return (
+        puts
+        and "Sigmoid" in ops
+        and any(node.op == "HardSigmoid" and node.price.get("operator") for node in record.nodes)
+    )
 
 
 def go_together(some: Iterable[str], others: Iterable[str]) -> bool:

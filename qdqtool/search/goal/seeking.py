@@ -18,6 +18,11 @@ from qdqtool.search.goal.proposals import go_together
 from qdqtool.search.goal.trials import Candidate, Trial, best_of
 from qdqtool.search.variants import Measured, Point
 
+#: Part of the budget that is gone at most when single mends were tried: the rest is for what goes together, presets, nodes.
+SINGLES = 0.4
+#: Of mends of causes that are left behind others those are tried that take no more units.
+DEAR = 2.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Raise:
@@ -82,6 +87,7 @@ class Seeking:
         units: what it took.
         stopped: why the search ended early; empty where it did not.
         samples: that are judged on in all.
+        reachable: whether the float model reaches the goal; where not, more bits do not either.
     """
 
     subject: Subject
@@ -92,6 +98,8 @@ class Seeking:
     units: float = 0.0
     stopped: str = ""
     samples: int = 0
+    _reserve: float = 0.0
+    reachable: bool = True
 
     @property
     def plain(self) -> Trial:
@@ -125,15 +133,19 @@ class Seeking:
         if plain.is_met:
             return plain
         if self._pays_for_causes(plain.candidate.point):
-            self._together(self._all(list(self.subject.mends(Point()))))
-        self._each(self.subject.others())
+            singles = self._all(list(self.subject.mends(Point())), self.budget * SINGLES)
+            self._spare()
+            self._again(self._schemed(self._together(singles)))
+        else:
+            self._each(self.subject.others())
         self._recalled()
-        if not self.best.is_met:
+        self._reserve = 0.0
+        if not self.best.is_met and self.reachable:
             self._raised(self.best)
         if not self.best.is_met:
             self._each(self.subject.last())
             self._recalled()
-            self._recalled(whatever=True)
+        self._recalled(whatever=True)
         return self.best
 
     def _recalled(self, *, whatever: bool = False) -> None:
@@ -141,7 +153,7 @@ class Seeking:
         did, the nearest first. Where a variant and the float model agree on the first, their interval says little of the rest."""
         while not self.best.is_met and self._affords(self.subject.whole_units()):
             most = self.samples
-            nearest = max((one.margin for one in self.trials if one.samples == most), default=-math.inf)
+            nearest = max((one.common for one in self.trials if one.samples == most), default=-math.inf)
             early = [one for one in self.trials if 0 < one.samples < most and (whatever or one.margin >= nearest)]
             if not early:
                 return
@@ -157,22 +169,54 @@ class Seeking:
                 return
             self._try(each)
 
-    def _together(self, singles: Sequence[Trial]) -> None:
-        """Add to the best mend the next ones, each kept where it brings more."""
-        better = sorted((one for one in singles if self._betters(one, self.plain)), key=lambda one: -one.margin)
+    def _together(self, singles: Sequence[Trial]) -> Trial:
+        """Add to the best mend the next ones, each kept where it brings more; the best of these."""
+        better = sorted((one for one in singles if self._betters(one, self.plain)), key=lambda one: -one.common)
         best = better[0] if better else self.plain
         for other in better[1:]:
             if self.best.is_met:
-                return
-            if not go_together(best.candidate.options, other.candidate.options):
+                break
+            if go_together(best.candidate.options, other.candidate.options):
+                best = self._added(best, other.candidate, f"{best.candidate.text} with {other.candidate.text}")
+        return best
+
+    def _spare(self) -> None:
+        """Keep what it takes to raise nodes once."""
+        self._reserve = self.subject.units(self.best.candidate.point) if self.reachable else 0.0
+
+    def _again(self, best: Trial) -> None:
+        """Add to the best mends those of the causes that are left behind it, which were not worth a try before."""
+        tried = {trial.candidate.point for trial in self.trials}
+        if best is self.plain or self.best.is_met or not self._pays_for_causes(best.candidate.point):
+            return
+        left = [each for each in self.subject.mends(best.candidate.point) if each.point not in tried]
+        for each in left:
+            options = {**best.candidate.options, **each.options}
+            is_dear = self.subject.units(Candidate.of("", options).point) > DEAR
+            if go_together(best.candidate.options, each.options) and not is_dear and not self.best.is_met:
+                best = self._added(best, each, f"{each.why}, behind {best.candidate.text}")
+
+    def _schemed(self, best: Trial) -> Trial:
+        """Other schemes, and each that is better than those before it with the mends of ``best``; the best of these."""
+        known = self.plain
+        for each in self.subject.others():
+            trial = None if self.best.is_met else self._try(each)
+            if trial is None or not self._betters(trial, known):
                 continue
-            options = {**best.candidate.options, **other.candidate.options}
-            trial = self._try(Candidate.of(f"{best.candidate.text} with {other.candidate.text}", options))
-            if trial is not None and self._betters(trial, best):
+            known = trial
+            if best is self.plain:
                 best = trial
+            elif not trial.is_met:
+                best = self._added(best, each, f"{best.candidate.text} with {each.text}")
+        return best
+
+    def _added(self, best: Trial, more: Candidate, why: str) -> Trial:
+        """``best``, or that with the options of ``more`` where it is better."""
+        trial = self._try(Candidate.of(why, {**best.candidate.options, **more.options}))
+        return trial if trial is not None and self._betters(trial, best) else best
 
     def _betters(self, trial: Trial, other: Trial) -> bool:
-        return trial.margin > other.margin and not trial.unwanted(self.plain) and trial.is_fast >= other.is_fast
+        return trial.is_better(other) and not trial.unwanted(self.plain) and trial.is_fast >= other.is_fast
 
     def _raised(self, best: Trial) -> None:
         """Raise the dearest nodes of the best, twice as many each time, until the goal is met; then lower what need not be."""
@@ -180,6 +224,8 @@ class Seeking:
             return
         for each in self.subject.raises(best.candidate.point):
             before, steps = 0, list(_doubling(each.sets))
+            if each.precision == "float" and len(steps) > 1:
+                steps.pop()  # everything in floats is no quantization
             for sets in steps[-max(self._tries(best, each), 1) :]:
                 if self._is_enough(best, each.precision, sets):
                     self._lowered(best, each.precision, self._fewest(best, each, before, len(sets)))
@@ -230,13 +276,15 @@ class Seeking:
         self.units += units
         return True
 
-    def _all(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """Judge candidates, as many as fit; together those that fit together, so that it does not matter who works."""
+    def _all(self, candidates: Sequence[Candidate], most: float) -> list[Trial]:
+        """Judge candidates, as many as fit into ``most`` units with what was taken before; together those that fit together, so
+        that it does not matter who works."""
         left, found = list(candidates), list[Trial]()
         while left:
             together: list[Candidate] = []
             for each in left:
-                if self._fits([*together, each]):
+                units = sum(self.subject.units(one.point) for one in [*together, each])
+                if self.units + units <= most and self._fits([*together, each]):
                     together.append(each)
             if not together:
                 break
@@ -271,7 +319,8 @@ class Seeking:
     def _affords(self, units: float, *points: Point) -> bool:
         """Whether so much more fits, and behind it any that was tried, or of ``points``, once more: the chosen one is written."""
         tried = [trial.candidate.point for trial in self.trials]
-        return self.units + units + max(map(self.subject.writing, [*tried, *points])) <= self.budget
+        writing = max(map(self.subject.writing, [*tried, *points]))
+        return self.units + units + writing + self._reserve <= self.budget
 
 
 def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:

@@ -21,6 +21,7 @@ class Standing:
         low: lower end of the interval of the margin.
         high: upper end.
         samples: that were judged on.
+        early: the margin on the first of these that others were judged on alone; None where these are all.
     """
 
     figure: float | None
@@ -28,6 +29,12 @@ class Standing:
     low: float
     high: float
     samples: int
+    early: float | None = None
+
+    @property
+    def common(self) -> float:
+        """The margin on samples that every variant was judged on."""
+        return self.margin if self.early is None else self.early
 
     @property
     def verdict(self) -> Verdict:
@@ -38,14 +45,18 @@ class Standing:
         """JSON-ready, an infinite end as ``"inf"`` or ``"-inf"``; inverse of `from_json`."""
         ends = {name: getattr(self, name) for name in _ENDS}
         finite = {name: value if math.isfinite(value) else str(value) for name, value in ends.items()}
-        return {"figure": self.figure, **finite, "samples": self.samples}
+        early = {} if self.early is None else {"early": str(self.early) if math.isinf(self.early) else self.early}
+        return {"figure": self.figure, **finite, "samples": self.samples, **early}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
         """Read the form that `to_json` writes."""
-        figure = data["figure"]
+        figure, early = data["figure"], data.get("early")
         ends = {name: float(data[name]) for name in _ENDS}
-        return cls(figure=None if figure is None else float(figure), samples=int(data["samples"]), **ends)
+        return cls(
+            figure=None if figure is None else float(figure), samples=int(data["samples"]),
+            early=None if early is None else float(early), **ends,
+        )  # fmt: skip
 
 
 _ENDS = ("margin", "low", "high")

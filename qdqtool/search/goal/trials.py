@@ -98,6 +98,15 @@ class Trial:
         return -math.inf if self.measured.standing is None else self.measured.standing.margin
 
     @property
+    def common(self) -> float:
+        """Likewise, on samples that every trial was judged on."""
+        return -math.inf if self.measured.standing is None else self.measured.standing.common
+
+    def is_better(self, other: Trial) -> bool:
+        """Whether its margin is larger than that of ``other``, on the same samples."""
+        return self.margin > other.margin if self.samples == other.samples else self.common > other.common
+
+    @property
     def price(self) -> tuple[int, float, float, int, int]:
         """The cheapest first: what the target refuses, time, what is not in 8 bit, bytes of weights, how much is said."""
         point = self.candidate.point
@@ -157,7 +166,12 @@ def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
     met = [trial for trial in listed if trial.is_met]
     if met:
         return min(met, key=lambda trial: (trial.price, -trial.margin, trial.candidate.point.key))
-    return max(listed, key=lambda trial: (trial.is_fast, trial.margin, [-part for part in trial.price]), default=plain)
+    alike = len({trial.samples for trial in listed}) == 1
+
+    def nearest(trial: Trial) -> tuple[object, ...]:
+        return trial.is_fast, trial.margin if alike else trial.common, [-part for part in trial.price]
+
+    return max(listed, key=nearest, default=plain)
 
 
 def _words(name: str, value: Any) -> str:

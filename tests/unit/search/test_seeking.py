@@ -30,6 +30,7 @@ class Table:
     interrupted_at: int = 10**9
     luck: float = 0.0
     early: str = ""
+    later: str = ""
 
     def measure(self, points: Sequence[Point]) -> list[Measured]:
         self.asked.append(points)
@@ -70,6 +71,8 @@ class Table:
 
     def mends(self, point: Point) -> Iterator[Candidate]:
         yield from (Candidate.of("a cause", {name: True}) for name in ("round", "bias", "worse"))
+        if self.later and point.options:
+            yield Candidate.of("what is left", {self.later: True})
 
     def others(self) -> Iterator[Candidate]:
         yield Candidate.of("another scheme", {"preset": "other"})
@@ -119,6 +122,26 @@ def test_what_no_mend_meets_another_scheme_meets() -> None:
     assert sought(gains={"preset": 5.0}).best.candidate.text == "--preset other"
 
 
+def test_another_scheme_is_tried_with_the_best_mend() -> None:
+    found = sought(gains={"round": 3.0, "preset": 2.5})
+    assert texts(found)[-2:] == ["--preset other", "--preset other --round"]
+    assert found.best.is_met
+
+
+def test_causes_are_asked_for_again_behind_the_best_mend() -> None:
+    """What is left then has a mend that the plain quantization did not ask for."""
+    found = sought(gains={"round": 3.0, "late": 2.5}, later="late")
+    assert texts(found)[-1] == "--late --round"
+    assert found.trials[-1].candidate.why == "what is left, behind --round"
+    assert found.best.is_met
+
+
+def test_what_the_float_model_does_not_reach_no_node_is_raised_for() -> None:
+    seeking = Seeking(Table(gains={"c": 6.0}), budget=100.0, most_ms=100.0, samples=8, reachable=False)
+    seeking.run()
+    assert not any(trial.candidate.point.raised for trial in seeking.trials)
+
+
 def test_nodes_are_raised_twice_as_many_each_time_and_lowered_one_by_one() -> None:
     """Only the third node counts: four are raised, and three of them lowered again."""
     found = sought(gains={"c": 6.0})
@@ -141,9 +164,11 @@ def test_the_fewest_that_are_enough_are_found_by_halving() -> None:
 
 def test_with_little_budget_many_are_raised_at_once() -> None:
     """All five are needed, and one try is left beside the writing: beginning with one node would miss."""
-    found = sought(gains=dict.fromkeys(NODES, 1.2), budget=8.0)
+    found = sought(gains=dict.fromkeys(NODES, 1.2), budget=6.5)
     assert found.best.is_met
-    assert [trial.candidate.point.raised for trial in found.trials if trial.candidate.point.raised] == [(("int16", NODES),)]
+    assert [trial.candidate.point.raised for trial in found.trials if trial.candidate.point.raised] == [
+        (("int16", NODES),)
+    ]
 
 
 def test_where_nothing_helps_the_last_resort_is_tried_last() -> None:

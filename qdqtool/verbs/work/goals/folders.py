@@ -146,7 +146,7 @@ class FolderSubject:
     def others(self) -> Iterable[Candidate]:
         """See `Subject.others`: presets of 8-bit activations, where these have as many."""
         plain = self.plan(Point())
-        return other_presets(self.asked, plain, bits=8) if plain.preset.is_calibrated else ()
+        return other_presets(self.asked, plain, bits=8, poorer=False) if plain.preset.is_calibrated else ()
 
     def raises(self, best: Point) -> Iterator[Raise]:
         """See `Subject.raises`: layers whose weights are int8, those first that cost most for a byte; under presets of 8-bit
@@ -174,7 +174,7 @@ class FolderSubject:
         plain = self.plan(Point())
         if not plain.preset.is_calibrated:
             return [Candidate.of("weights in 8 bit", {"preset": "w8"})] if "preset" not in changed(self.asked) else []
-        return other_presets(self.asked, plain, bits=16)
+        return [*other_presets(self.asked, plain, bits=16), *other_presets(self.asked, plain, bits=8, poorer=True)]
 
     def plan(self, point: Point) -> Plan:
         """What makes a candidate."""

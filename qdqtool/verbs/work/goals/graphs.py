@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.graph.uses import all_nodes
 from qdq_passes.select.globs import literal
 
 from qdqtool.calibrate.fingerprint import model_sha256
@@ -96,6 +97,8 @@ class GraphSubject:
     _ranges: dict[Point, Ranges] = field(default_factory=dict)
     _statistics: dict[tuple[str, Point], Statistics] = field(default_factory=dict)
     _paid: set[tuple[str, Point]] = field(default_factory=set)
+    _judged: dict[str, Measured] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
     _records: dict[Point, Record] = field(default_factory=dict)
     _plans: dict[Point, Plan] = field(default_factory=dict)
     _alive: list[Recovering] = field(default_factory=list)  # what they keep in files lasts as long as they do
@@ -149,6 +152,9 @@ class GraphSubject:
         unfit = {point: reason for point in points if point.key not in known and (reason := self._why_not(point))}
         fit = [point for point in points if point not in unfit]
         found = dict(zip(fit, self.measurements.of(fit), strict=True))
+        for each in found.values():
+            if each.placing is not None:
+                self._judged.setdefault(each.placing.sha256, each)
         failed = {point: Measured(figure=None, cost=FAILED, reason=reason) for point, reason in unfit.items()}
         return [(found | failed)[point] for point in points]
 
@@ -178,13 +184,15 @@ class GraphSubject:
         return (due + self._learning(point) + len(self.feeds)) / self._plain
 
     def pay(self, point: Point, measured: Measured) -> float:
-        """See `Subject.pay`: of a candidate that the first samples have refuted, no more were run."""
+        """See `Subject.pay`: of a candidate that the first samples have refuted no more were run, of one that is another none."""
         if self._plan(point) is None:
             return 0.0
         parts = self._parts(point)
         due = sum(runs for part, runs in parts.items() if part not in self._paid)
         self._paid |= set(parts)
-        judged = 0 if measured.standing is None else measured.standing.samples
+        sha256 = "" if measured.placing is None else measured.placing.sha256
+        judged = 0 if measured.standing is None or sha256 in self._seen else measured.standing.samples
+        self._seen.add(sha256)
         return (due + self._learning(point) + judged) / self._plain
 
     def writing(self, point: Point) -> float:
@@ -201,18 +209,25 @@ class GraphSubject:
     def mends(self, point: Point) -> Iterable[Candidate]:
         """See `Subject.mends`; a decoder may be rotated."""
         plan = self.plan(point)
-        found = proposals(self.record(point), plan, changed(self.asked), is_spare=has_narrow_weights(plan.preset))
+        found = proposals(
+            self.record(point),
+            plan,
+            changed(self.asked),
+            ops={node.op_type for node in all_nodes(self.model)},
+            is_spare=has_narrow_weights(plan.preset),
+        )
         said = "rotate" in changed(self.asked) or plan.preset.recovery.rotate is not None
         may_turn = is_text(self.asked.data) and not said
         return [*found, Candidate.of("a decoder", {"rotate": True})] if may_turn else found
 
     def others(self) -> Iterable[Candidate]:
-        """See `Subject.others`: presets of 8-bit activations."""
-        return other_presets(self.asked, self.plan(Point()), bits=8)
+        """See `Subject.others`: presets of 8-bit activations that say no less."""
+        return other_presets(self.asked, self.plan(Point()), bits=8, poorer=False)
 
     def last(self) -> Iterable[Candidate]:
-        """See `Subject.last`: presets of 16-bit activations."""
-        return other_presets(self.asked, self.plan(Point()), bits=16)
+        """See `Subject.last`: presets of 16-bit activations, and those in 8 bit that say less."""
+        plain = self.plan(Point())
+        return [*other_presets(self.asked, plain, bits=16), *other_presets(self.asked, plain, bits=8, poorer=True)]
 
     def raises(self, best: Point) -> Iterator[Raise]:
         """See `Subject.raises`; sets that multiply nothing, behind the last layers, are raised as one."""
@@ -267,7 +282,7 @@ class GraphSubject:
 
     def baseline(self, point: Point) -> GoalBaseline:
         """What a candidate is made of."""
-        return self._set(point)[1]
+        return replace(self._set(point)[1], known=dict(self._judged))
 
     @property
     def _plain(self) -> int:

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
 
 
-def other_presets(asked: QuantizeToGoal, plain: Plan, *, bits: Literal[8, 16]) -> Iterator[Candidate]:
+def other_presets(
+    asked: QuantizeToGoal, plain: Plan, *, bits: Literal[8, 16], poorer: bool | None = None
+) -> Iterator[Candidate]:
     """Candidates of one preset each, of activations of ``bits``; none where a preset is said.
 
     Args:
         asked: the command.
         plain: plan of the plain quantization; presets of its scheme are left out.
         bits: of activations.
+        poorer: those alone that can say less than the plain one: of powers of two, or without zero points, where it has more; or
+            those alone that cannot. None for all.
     """
     if "preset" in changed(asked):
         return
@@ -42,13 +46,22 @@ def other_presets(asked: QuantizeToGoal, plain: Plan, *, bits: Literal[8, 16]) -
             continue
         if target is not None and not target.quantized_ops(stored):
             continue
+        if poorer is not None and _is_poorer(preset, plain.preset) != poorer:
+            continue
         seen.add(scheme)
         yield Candidate.of(f"another scheme: {policy.activations} activations", {"preset": name})
 
 
+def _is_poorer(preset: Preset, other: Preset) -> bool:
+    own, its = preset.annotate, other.annotate
+    return (own.scales == "pow2" and its.scales != "pow2") or (bool(own.symmetric) and not its.symmetric)
+
+
 def _scheme(preset: Preset) -> tuple[object, ...]:
-    """What tells one preset's integers from another's."""
+    """What tells one preset's integers from another's; with scales of powers of two the passes too, which move them."""
     policy = preset.annotate
+    edits = str(preset.pipeline_text()) if policy.scales == "pow2" else ""
     return (
         policy.activations, policy.weights, policy.scales, policy.symmetric, bool(policy.per_axis), policy.weights_symmetric,
+        edits,
     )  # fmt: skip

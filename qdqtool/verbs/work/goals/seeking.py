@@ -60,6 +60,8 @@ class Sought:
         units: what all took, in full quantizations.
         samples: that were judged on.
         max_ms: what a run may take; None where nothing is said.
+        capped: the data may hold more samples than were judged on, as nothing was said of their number.
+        resume: the file that keeps what was tried, where the goal is not met; empty without one.
         recipe: what makes the chosen one again.
     """
 
@@ -70,6 +72,8 @@ class Sought:
     units: float
     samples: int
     max_ms: float | None
+    capped: bool
+    resume: str
     recipe: Recipe
 
     @property
@@ -83,7 +87,7 @@ class Sought:
         return {
             "goal": self.goal.text, "metric": self.goal.metric, "met": self.is_met, "float": self.floating,
             "bound": self.goal.bound(self.floating), "samples": self.samples, "units": self.units,
-            "chosen": self.trials.index(self.chosen), "max_ms": self.max_ms,
+            "chosen": self.trials.index(self.chosen), "max_ms": self.max_ms, "capped": self.capped, "resume": self.resume,
             "trials": [
                 {**trial.to_json(), "lost": why_lost(trial, self.chosen, plain)}
                 for trial in self.trials
@@ -108,10 +112,18 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, ExitStack() as ended:
         subject = _folder(asked, goal, metric) if is_folder(asked.model) else _graph(asked, goal, metric, workers)
         ended.callback(subject.close)
-        figure = metric.measure(subject.references, subject.feeds, subject.references) if goal.is_relative else None
+        floating = metric.measure(subject.references, subject.feeds, subject.references)
+        figure = floating if goal.is_relative else None
         most = math.inf if asked.max_ms is None else asked.max_ms
-        samples = len(subject.feeds)
-        seeking = Seeking(subject, budget=asked.budget, most_ms=most, progress=asked.progress, samples=samples)
+        samples, reachable = len(subject.feeds), goal.margin(floating, floating) >= 0
+        if not reachable:
+            above = (
+                f"the float model does not reach {goal.text} itself ({floating:.6g}): nodes in more bits are not tried"
+            )
+            pass_on([above], asked.warn)
+        seeking = Seeking(
+            subject, budget=asked.budget, most_ms=most, progress=asked.progress, samples=samples, reachable=reachable
+        )
         _run(seeking, subject.journal, asked.warn)
         done = _finished(subject, seeking)
     chosen, journal = seeking.best, subject.journal
@@ -125,6 +137,8 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     found = Sought(
         goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units,
         samples=samples, max_ms=asked.max_ms, recipe=recipe,
+        capped=asked.eval_samples is None and not metric.needs_labels and not is_folder(asked.model),
+        resume="" if journal is None or chosen.is_met else journal.path,
     )  # fmt: skip
     if asked.page is not None:
         name = "model" if isinstance(asked.model, ir.Model) else os.path.basename(os.path.normpath(asked.model))
