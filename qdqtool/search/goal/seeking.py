@@ -277,14 +277,15 @@ class Seeking:
         return True
 
     def _all(self, candidates: Sequence[Candidate], most: float) -> list[Trial]:
-        """Judge candidates, as many as fit into ``most`` units with what was taken before; together those that fit together, so
-        that it does not matter who works."""
+        """Judge candidates, one at least, as many as fit into ``most`` units with what was taken before; together those that fit
+        together, so that it does not matter who works."""
         left, found = list(candidates), list[Trial]()
         while left:
             together: list[Candidate] = []
             for each in left:
                 units = sum(self.subject.units(one.point) for one in [*together, each])
-                if self.units + units <= most and self._fits([*together, each]):
+                is_first = not together and not found
+                if (is_first or self.units + units <= most) and self._fits([*together, each]):
                     together.append(each)
             if not together:
                 break
