@@ -4,6 +4,7 @@
 rotate = true               # rotate-decoder
 equalize = "keep"           # equalize-layers; or bounds, relu: what becomes of a Clip between two layers
 smooth = 0.5                # smooth-activations with that alpha
+cut_ranges = true           # observe{cut=true}
 search_scales = true        # search-scales
 round_weights = true        # round-weights
 learn_rounding = true       # learn-rounding, in the place of round-weights and correct-bias
@@ -30,6 +31,7 @@ KEYS = (
     "rotate",
     "equalize",
     "smooth",
+    "cut_ranges",
     "search_scales",
     "round_weights",
     "learn_rounding",
@@ -85,6 +87,9 @@ class Recovery:
         "Move outliers of activations into weights, that share of them; exact.  [0.5 where no number follows]",
         value="[ALPHA|no]", alone="0.5", read=_alpha,
     )  # fmt: skip
+    cut_ranges: bool | None = option(
+        None, "Leave out of ranges what no reader tells apart: all below -3 in front of a HardSwish, which is 0 there."
+    )
     search_scales: bool | None = option(
         None, "Choose scales of weights for the least error of what each layer computes on --data, not of the weights."
     )
@@ -127,6 +132,7 @@ class Recovery:
             done.append("equalized layers")
         if self.smooths:
             done.append(f"smoothed activations (alpha {self.smooth:g})")
+        done += ["cut ranges"] if self.cut_ranges else []
         done += ["searched scales of weights"] if self.search_scales else []
         if self.learn_rounding:
             done.append("learned rounding of weights and biases")

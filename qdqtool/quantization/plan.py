@@ -68,6 +68,7 @@ class Plan:
         precision: passes that then say which values and nodes have another precision than the rest.
         recover: passes that then change the float model so that quantization loses less, not what it computes.
         materialise: passes that choose encodings from ``@ranges``, insert pairs and refine them.
+        cuts: what no reader tells apart is left out of ranges.
         annotators: functions to ask about single tensors once the model is prepared; see `annotated`.
         warnings: what is done otherwise than asked.
     """
@@ -79,6 +80,7 @@ class Plan:
     materialise: Pipeline
     precision: Pipeline = field(default_factory=Pipeline)
     recover: Pipeline = field(default_factory=Pipeline)
+    cuts: bool = False
     annotators: tuple[Annotator, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -99,7 +101,7 @@ class Plan:
             return Pipeline()
         options = json.dumps(dict(self.method_options), sort_keys=True) if self.method_options else ""
         runs: dict[str, Any] = {name: Named(name) for name in (DATA, RUNTIME, TENSORS)}
-        return Pipeline((Observe(**runs, method=self.method, options=options),))
+        return Pipeline((Observe(**runs, method=self.method, options=options, cut=self.cuts),))
 
     @property
     def whole(self) -> Pipeline:
@@ -235,6 +237,7 @@ def plan(
         prepare=prepare,
         precision=precision_passes(laid, options) + _isolating(laid, ops, legalization),
         recover=recovering(recovery),
+        cuts=bool(recovery.cut_ranges),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *eight_bit_weights(laid, options)),
         warnings=warnings,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass
 from qdq_passes.encode.edit.encoding_policy import WithHistogram
 from qdq_passes.encode.edit.precision import ObservedRange
+from qdq_passes.encode.look.read_ranges import cut
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import CALIBRATED, Calibrated
 from qdq_passes.graph.uses import all_values
@@ -58,6 +59,7 @@ class Observe(Pass):
         tensors: names of the values, as ``@tensors``; every float value of the main graph by default.
         method: calibration method, see `qdqtool list methods`.
         options: options of the method, as JSON: ``{"percentile": 99.9}``.
+        cut: observe what readers tell apart alone: nothing below −3 in front of a HardSwish, which gives 0 there.
     """
 
     keeps: ClassVar[Keeps] = EXACT
@@ -67,6 +69,7 @@ class Observe(Pass):
     tensors: Named | tuple[str, ...] | None = None
     method: str = "minmax"
     options: str = ""
+    cut: bool = False
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Observe, then annotate in the order of the graph."""
@@ -78,7 +81,8 @@ class Observe(Pass):
         except (ValueError, AttributeError) as error:
             shown = 'as {"percentile": 99.9}'
             raise UsageError(f"options={self.options} is no JSON object", where=self.name(), hint=shown) from error
-        found = self.runtime.observe(model, self.data, self.tensors, self.method, options)
+        seen = cut(model, self.tensors) if self.cut else model
+        found = self.runtime.observe(seen, self.data, self.tensors, self.method, options)
         for value in all_values(model):
             observed = found.get(value.name or "")
             if observed is None:

@@ -16,6 +16,8 @@ CLIPPING, WHOLE = ("mse", "percentile", "entropy"), ("minmax",)
 POW2_CLIPPING, POW2_WHOLE = ("pow2-minmse",), ("pow2-nonoverflow",)
 #: Of a cause, the share of the noise from which on its mends are tried.
 WORTH = 0.03
+#: What gives the same for all that is small, or large.
+SATURATING = frozenset({"HardSigmoid", "HardSwish"})
 #: What learned rounding does, too.
 LEARNED = frozenset({"round_weights", "correct_bias"})
 
@@ -47,6 +49,8 @@ def proposals(
                 continue
             if "keep_sigmoid" in options and not _is_replaced(record, plan, ops):
                 continue
+            if "cut_ranges" in options and SATURATING.isdisjoint(ops):
+                continue
             made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
             found.setdefault(made.point.key, (rank, -power, made))
     listed = [made for *_, made in sorted(found.values(), key=lambda each: each[:2])]
@@ -65,6 +69,8 @@ def _mends(cause: str, plan: Plan, learns: bool) -> Iterator[dict[str, object]]:
         yield {"learn_rounding": True}  # it makes up for what the grids of activations before a layer took, too
     if cause == "weight" and not recovery.search_scales:
         yield {"search_scales": True}
+    if cause in ("rounding", "clipping") and plan.preset.is_calibrated and not recovery.cut_ranges:
+        yield {"cut_ranges": True}
     methods = _methods(cause, plan)
     yield from methods[:1]
     if cause in ("weight", "bias", "together") and not learns and not recovery.correct_bias:
