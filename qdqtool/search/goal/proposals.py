@@ -44,12 +44,13 @@ def proposals(
     total = sum(causes.values()) or 1.0
     found: dict[str, tuple[int, float, Candidate]] = {}
     for cause, power in causes.items():
-        for rank, options in enumerate(_mends(cause, plan, bool(said.get("learn_rounding")))):
+        mends = [
+            options
+            for options in _mends(cause, plan, bool(said.get("learn_rounding")))
+            if _suits(options, record, plan, ops)
+        ]
+        for rank, options in enumerate(mends):
             if power / total < WORTH or any(name in said for name in options):
-                continue
-            if "keep_sigmoid" in options and not _is_replaced(record, plan, ops):
-                continue
-            if "cut_ranges" in options and SATURATING.isdisjoint(ops):
                 continue
             made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
             found.setdefault(made.point.key, (rank, -power, made))
@@ -93,8 +94,13 @@ def _methods(cause: str, plan: Plan) -> list[dict[str, object]]:
     return [{"method": name} for name in order if name != plan.method]
 
 
-def _is_replaced(record: Record, plan: Plan, ops: Collection[str]) -> bool:
-    """Whether a HardSigmoid costs something that ``plan`` puts where a float model of operators ``ops`` has a Sigmoid."""
+def _suits(options: Mapping[str, object], record: Record, plan: Plan, ops: Collection[str]) -> bool:
+    """Whether a float model of operators ``ops`` has what ``options`` are about: a Sigmoid that ``plan`` replaces, and what that
+    costs something; what saturates."""
+    if "cut_ranges" in options:
+        return not SATURATING.isdisjoint(ops)
+    if "keep_sigmoid" not in options:
+        return True
     puts = any(p.name() in HARD_SIGMOID for p in (plan.prepare + plan.materialise).passes)
     return (
         puts

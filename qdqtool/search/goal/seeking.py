@@ -20,8 +20,8 @@ from qdqtool.search.variants import Measured, Point
 
 #: Part of the budget that is gone at most when single mends were tried: the rest is for what goes together, presets, nodes.
 SINGLES = 0.4
-#: Of mends of causes that are left behind others those are tried that take no more units.
-DEAR = 2.0
+#: Of mends of causes that are left behind others so many are tried, of those that take no more than so many units.
+AGAIN, DEAR = 2, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Seeking:
     units: float = 0.0
     stopped: str = ""
     samples: int = 0
-    _reserve: float = 0.0
+    _spares: bool = False  # what it takes to raise nodes of the best once is kept
     reachable: bool = True
 
     @property
@@ -134,12 +134,12 @@ class Seeking:
             return plain
         if self._pays_for_causes(plain.candidate.point):
             singles = self._all(list(self.subject.mends(Point())), self.budget * SINGLES)
-            self._spare()
+            self._spares = self.reachable
             self._again(self._schemed(self._together(singles)))
         else:
             self._each(self.subject.others())
         self._recalled()
-        self._reserve = 0.0
+        self._spares = False
         if not self.best.is_met and self.reachable:
             self._raised(self.best)
         if not self.best.is_met:
@@ -180,21 +180,20 @@ class Seeking:
                 best = self._added(best, other.candidate, f"{best.candidate.text} with {other.candidate.text}")
         return best
 
-    def _spare(self) -> None:
-        """Keep what it takes to raise nodes once."""
-        self._reserve = self.subject.units(self.best.candidate.point) if self.reachable else 0.0
-
     def _again(self, best: Trial) -> None:
         """Add to the best mends those of the causes that are left behind it, which were not worth a try before."""
         tried = {trial.candidate.point for trial in self.trials}
         if best is self.plain or self.best.is_met or not self._pays_for_causes(best.candidate.point):
             return
         left = [each for each in self.subject.mends(best.candidate.point) if each.point not in tried]
-        for each in left:
-            options = {**best.candidate.options, **each.options}
-            is_dear = self.subject.units(Candidate.of("", options).point) > DEAR
-            if go_together(best.candidate.options, each.options) and not is_dear and not self.best.is_met:
+        for each in [each for each in left if self._is_cheap(best, each)][:AGAIN]:
+            if not self.best.is_met:
                 best = self._added(best, each, f"{each.why}, behind {best.candidate.text}")
+
+    def _is_cheap(self, best: Trial, more: Candidate) -> bool:
+        """Whether ``more`` goes with ``best``, and takes few units there."""
+        made = Candidate.of("", {**best.candidate.options, **more.options})
+        return go_together(best.candidate.options, more.options) and self.subject.units(made.point) <= DEAR
 
     def _schemed(self, best: Trial) -> Trial:
         """Other schemes, and each that is better than those before it with the mends of ``best``; the best of these."""
@@ -321,7 +320,8 @@ class Seeking:
         """Whether so much more fits, and behind it any that was tried, or of ``points``, once more: the chosen one is written."""
         tried = [trial.candidate.point for trial in self.trials]
         writing = max(map(self.subject.writing, [*tried, *points]))
-        return self.units + units + writing + self._reserve <= self.budget
+        raising = max(map(self.subject.units, [self.best.candidate.point, *points])) if self._spares else 0.0
+        return self.units + units + writing + raising <= self.budget
 
 
 def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:
