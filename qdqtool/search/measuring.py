@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
+from qdq_passes.encode.look.read_ranges import cut
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
@@ -159,7 +160,8 @@ def _calibrated(
     if not names:
         return Ranges(method=wished.method, samples=0, tensors={})
     calibrator = Calibrator(cache=cache, workers=workers, progress=progress, way_out=left_float)
-    calibrator.observe(model, feeds or (), names, wished.method, wished.method_options)
+    seen = cut(model, names) if wished.cuts else model
+    calibrator.observe(seen, feeds or (), names, wished.method, wished.method_options)
     return calibrator.found
 
 
@@ -168,7 +170,12 @@ def _hashes(baseline: Baseline, chosen: Plan, model: str, judged: Sequence[Array
     data = EMPTY
     for feed in judged:
         data = add_feed(data, feed)
-    settings = [str(baseline.scheme.plan().pipeline), chosen.method, dict(chosen.method_options)]
+    settings = [
+        str(baseline.scheme.plan().pipeline),
+        chosen.method,
+        dict(chosen.method_options),
+        *(["cut"] if chosen.cuts else []),
+    ]
     return {
         "model": model,
         "preset or options": sha256_of_json(settings),

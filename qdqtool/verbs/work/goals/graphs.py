@@ -213,7 +213,7 @@ class GraphSubject:
             self.record(point),
             plan,
             changed(self.asked),
-            ops={node.op_type for node in all_nodes(self.model)},
+            ops={node.op_type for node in all_nodes(self._set(point)[0].model)},
             is_spare=has_narrow_weights(plan.preset),
         )
         said = "rotate" in changed(self.asked) or plan.preset.recovery.rotate is not None
