@@ -1,5 +1,5 @@
 """The search for a goal: the plain quantization, single mends of its dearest causes, what of these goes together, other schemes
-that the target takes, then nodes out of 8 bit, the dearest first; what was raised in vain is lowered again.
+that the target takes with them, mends of the causes that are left; then nodes out of 8 bit, the dearest first, as few as are enough.
 
 It says what is tried next; a `Subject` says what that is worth, and what it takes. Nothing depends on time: units are model runs
 over those of the plain quantization."""
@@ -98,8 +98,8 @@ class Seeking:
     units: float = 0.0
     stopped: str = ""
     samples: int = 0
-    _spares: bool = False  # what it takes to raise nodes of the best once is kept
     reachable: bool = True
+    _spares: bool = False  # what it takes to raise nodes of the best once is kept
 
     @property
     def plain(self) -> Trial:
