@@ -1,5 +1,6 @@
 """The search for a goal: the plain quantization, single mends of its dearest causes, what of these goes together, other schemes
-that the target takes with them, mends of the causes that are left; then nodes out of 8 bit, the dearest first, as few as are enough.
+that the target takes with them, mends of the causes that are left; then nodes out of 8 bit, the dearest first, as few as
+are enough.
 
 It says what is tried next; a `Subject` says what that is worth, and what it takes. Nothing depends on time: units are model runs
 over those of the plain quantization."""
