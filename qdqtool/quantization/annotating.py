@@ -44,7 +44,8 @@ def annotated(materialise: Pipeline, model: ir.Model, annotators: tuple[Annotato
         UsageError: a function cannot be imported, fails, or returns something else; it names a tensor that there is not.
     """
     for annotator in annotators:
-        where = f"--annotate {annotator if isinstance(annotator, str) else _name(annotator)}"
+        own = getattr(annotator, "option", None)
+        where = own or f"--annotate {annotator if isinstance(annotator, str) else _name(annotator)}"
         function = import_object(annotator, where=where) if isinstance(annotator, str) else annotator
         said = _said(function, copy_model(model), where)
         materialise = Pipeline(

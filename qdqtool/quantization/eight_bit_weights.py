@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.operators.channels import CHANNEL_OPS, weight_axis
-from qdq_passes.graph.uses import is_constant
+from qdq_passes.graph.uses import is_constant, readers
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.select.selectors import Selector, select_nodes
 
@@ -21,7 +21,9 @@ BITS = 8
 
 @dataclass(frozen=True)
 class EightBitWeights:
-    """Says that weights are int8, symmetric, with a scale per output channel; called as `qdqtool.quantization.annotating` does.
+    """Says that weights are int8, symmetric, with a scale per output channel, or one where their readers disagree on those.
+
+    It is called as `qdqtool.quantization.annotating` does.
 
     Args:
         texts: selectors of nodes; those that match nothing say nothing.
@@ -31,6 +33,11 @@ class EightBitWeights:
     texts: tuple[str, ...]
     is_said: bool = True
 
+    @property
+    def option(self) -> str:
+        """What asked for it, as messages call it."""
+        return "--int8-weights" if self.is_said else "--lm-head"
+
     def __call__(self, model: ir.Model) -> dict[str, dict[str, object]]:
         """Overrides by the names of the weights."""
         found: dict[str, dict[str, object]] = {}
@@ -39,7 +46,7 @@ class EightBitWeights:
             value = node.inputs[1] if len(node.inputs) > 1 and node.op_type in CHANNEL_OPS else None
             if value is None or not value.name or not is_constant(value) or value.shape is None:
                 continue
-            axis = weight_axis([(node, 1)], tuple(value.shape.numpy()), {node.op_type: None})[0]
+            axis = weight_axis(readers(value), tuple(value.shape.numpy()), dict.fromkeys(CHANNEL_OPS))[0]
             found[value.name] = {"dtype": "int8", "symmetric": True, **({} if axis is None else {"axis": axis})}
         return found
 

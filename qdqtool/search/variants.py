@@ -129,7 +129,7 @@ class Placing:
         refused: names of the operators that the target does not take; none without one.
         ms: what a run takes on the chip, in the middle of its interval; None without one.
         sha256: of the model, see `qdqtool.calibrate.fingerprint`.
-        weight_bytes: of what its layers multiply by.
+        weight_bytes: of its weights, biases and other constants.
     """
 
     refused: tuple[str, ...] = ()

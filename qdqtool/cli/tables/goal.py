@@ -47,6 +47,8 @@ def _render_failure(sought: dict[str, Any], best: dict[str, Any]) -> None:
             "failed: it meets the bound, but so few samples do not tell that from chance, and nothing is written; "
             f"{given}{paired}"
         )
+    elif not sought["reachable"]:
+        say("failed: the float model does not reach it either, and nothing is written; ask for less")
     else:
         say(f"failed: nothing that was tried reaches it, and nothing is written; {more}, or another --preset")
 

@@ -248,9 +248,7 @@ def _refuse_too_many(layers: Iterable[WeightedLayer]) -> None:
     count = sum(layer.float_weight.size for layer in layers if layer.float_weight is not None)
     there = memory()
     if there is not None and count * BYTES > there:
-        told = (
-            f"{count:,} weights take about {count * BYTES >> 30} GiB while they are tuned, and there are {there >> 30}"
-        )
+        told = f"{count:,} weights take about {count * BYTES / 2**30:.1f} GiB while they are tuned, there are {there / 2**30:.1f} GiB"
         raise UsageError(told, hint=LAYER_BY_LAYER)
 
 

@@ -95,6 +95,7 @@ def _resized(b: Backward, node: ir.Node, index: int, given: Given) -> ir.Value |
     kept = {"axes", "keep_aspect_ratio_policy"}
     attributes = {name: each.value for name, each in node.attributes.items() if name not in kept}
     scales = node.inputs[2] if len(node.inputs) > 2 else None
+    scales = None if scales is None or not b.shape(scales)[0] else scales  # before opset 13 it is there, and empty
     for place, axis in enumerate(axes):
         if scales is None and narrow[axis] == wide[axis]:
             continue

@@ -75,7 +75,8 @@ class Goal:
                 times = float(said.get("factor") or factor) / (100 if said.get("percent") else 1)
                 offset = sum(float(said.get(part) or 0) for part in ("fixed", "more")) - float(said.get("less") or 0)
                 if (metric or name) == "accuracy" and float(said.get("fixed") or 0) > 1:
-                    hint = f"write {offset / 100:.6g}, or '{left} {sign} 0.99 * float'"
+                    part = f"{offset / 100:.6g}" if offset >= 10 else "a part of 1"
+                    hint = f"write {part}, or '{left} {sign} 0.99 * float'"
                     raise UsageError(f"no accuracy is {offset:.6g}", where="--goal", hint=hint)
                 text, is_lower = f"{left} {sign} {right}", sign == "<="
                 goal = cls(text=text, metric=metric or name, factor=times, offset=offset, is_lower=is_lower)

@@ -100,7 +100,7 @@ class Seeking:
     stopped: str = ""
     samples: int = 0
     reachable: bool = True
-    _spares: bool = False  # what it takes to raise nodes of the best once is kept
+    _spares: bool = field(default=False, init=False)  # what it takes to raise nodes of the best once is kept
 
     @property
     def plain(self) -> Trial:
@@ -133,7 +133,8 @@ class Seeking:
             raise UsageError(f"the plain quantization cannot be made: {plain.measured.reason}")
         if plain.is_met:
             return plain
-        if self._pays_for_causes(plain.candidate.point):
+        knows = self._pays_for_causes(plain.candidate.point)
+        if knows:
             singles = self._all(list(self.subject.mends(Point())), self.budget * SINGLES)
             self._spares = self.reachable
             self._again(self._schemed(self._together(singles)))
@@ -143,6 +144,8 @@ class Seeking:
         self._spares = False
         if not self.best.is_met and self.reachable:
             self._raised(self.best)
+        if knows and not self.best.is_met:
+            self._all(list(self.subject.mends(Point())), self.budget)
         if not self.best.is_met:
             self._each(self.subject.last())
             self._recalled()
@@ -172,7 +175,9 @@ class Seeking:
 
     def _together(self, singles: Sequence[Trial]) -> Trial:
         """Add to the best mend the next ones, each kept where it brings more; the best of these."""
-        better = sorted((one for one in singles if self._betters(one, self.plain)), key=lambda one: -one.common)
+        better = [one for one in singles if self._betters(one, self.plain)]
+        alike = len({one.samples for one in better}) == 1
+        better.sort(key=lambda one: -(one.margin if alike else one.common))
         best = better[0] if better else self.plain
         for other in better[1:]:
             if self.best.is_met:
@@ -204,7 +209,7 @@ class Seeking:
             if trial is None or not self._betters(trial, known):
                 continue
             known = trial
-            if best is self.plain:
+            if best is self.plain or set(best.candidate.options) <= set(each.options):
                 best = trial
             elif not trial.is_met:
                 best = self._added(best, each, f"{best.candidate.text} with {each.text}")
@@ -236,8 +241,7 @@ class Seeking:
         """How often nodes can be raised with what is left of the budget: where that is seldom, many are raised at once."""
         names = {name: each.precision for nodes in each.sets for name in nodes}
         point = Candidate.of("", best.candidate.options, names).point
-        left = self.budget - self.units - self.subject.writing(point)
-        return int(left / max(self.subject.units(point), 1e-9))
+        return int(self._room(point) / max(self.subject.units(point), 1e-9))
 
     def _fewest(self, best: Trial, each: Raise, low: int, high: int) -> Sequence[tuple[str, ...]]:
         """The first sets of ``each`` that are enough: more than ``low`` of them, and ``high`` are."""
@@ -318,11 +322,15 @@ class Seeking:
         return made
 
     def _affords(self, units: float, *points: Point) -> bool:
-        """Whether so much more fits, and behind it any that was tried, or of ``points``, once more: the chosen one is written."""
+        """Whether so much more fits."""
+        return units <= self._room(*points)
+
+    def _room(self, *points: Point) -> float:
+        """Units that are left before any that was tried, or of ``points``, is made once more: the chosen one is written."""
         tried = [trial.candidate.point for trial in self.trials]
         writing = max(map(self.subject.writing, [*tried, *points]))
         raising = max(map(self.subject.units, [self.best.candidate.point, *points])) if self._spares else 0.0
-        return self.units + units + writing + raising <= self.budget
+        return self.budget - self.units - writing - raising
 
 
 def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:

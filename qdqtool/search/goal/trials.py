@@ -75,7 +75,7 @@ class Trial:
 
     @property
     def weight_bytes(self) -> int:
-        """Of what its layers multiply by; 0 where it could not be made."""
+        """Of its weights, biases and other constants; 0 where it could not be made."""
         return 0 if self.measured.placing is None else self.measured.placing.weight_bytes
 
     @property

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from qdq_passes.encode.look.read_ranges import cut, read_range
+from qdq_passes.graph.shapes.inference import infer_shapes
 
 import qdqtool
 from qdqtool.io.models.load import load
@@ -34,18 +35,25 @@ HEAD = '<ir_version: 9, opset_import: ["" : 17]> g (float[2,64] x) => (float[2,6
 def test_what_readers_tell_apart(nodes: str, wanted: tuple[float, float]) -> None:
     """And the cut model computes the same: of what a node gives beyond, and of what it gives at the end, in float32."""
     made = model(HEAD + nodes)
+    infer_shapes(made)
     value = next(value for node in made.graph for value in node.outputs if value.name == "v")
     assert read_range(value) == pytest.approx(wanted)
     x = np.linspace(-9, 9, 128, dtype=np.float32).reshape(2, 64)
-    before, after = (open_session(each).run({"x": x})["y"] for each in (made, cut(made, None)))
+    clipped = cut(made, ["v"])
+    assert any(node.outputs[0].name == "v" and node.op_type == "Clip" for node in clipped.graph) == (
+        math.inf != wanted[1] or -math.inf != wanted[0]
+    )
+    before, after = (open_session(each).run({"x": x})["y"] for each in (made, clipped))
     np.testing.assert_allclose(after, before, atol=2**-22)  # a rounding of HardSigmoid near its ends
 
 
 def test_an_output_of_the_graph_and_old_opsets_stay() -> None:
     text = HEAD.replace("=> (float[2,64] y)", "=> (float[2,64] y, float[2,64] v)") + "y = HardSwish(v) }"
     made = model(text)
+    infer_shapes(made)
     assert all(node.op_type != "Clip" for node in cut(made, None).graph)
     old = model('<ir_version: 3, opset_import: ["" : 9]> g (float[2] x) => (float[2] y) { v = Neg(x) y = Relu(v) }')
+    infer_shapes(old)
     assert [node.op_type for node in cut(old, None).graph] == ["Neg", "Relu"]
 
 

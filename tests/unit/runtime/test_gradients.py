@@ -113,6 +113,10 @@ CASES = [
             ([1, 1, 2, 1.5], {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}),
         )
     ),
+    Case(
+        "Resize", [IMAGE], constants=[np.zeros(0, np.float32), np.zeros(0, np.float32), np.array([2, 4, 9, 11])],
+        attributes={"mode": "linear"}, opset=13,
+    ),
     Case("Resize", [IMAGE], constants=[None, None, np.array([9, 11])], attributes={"mode": "linear", "axes": [2, 3]}),
 ]  # fmt: skip
 

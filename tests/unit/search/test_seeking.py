@@ -31,6 +31,7 @@ class Table:
     luck: float = 0.0
     early: str = ""
     later: str = ""
+    singles: tuple[str, ...] = ("round", "bias", "worse")
 
     def measure(self, points: Sequence[Point]) -> list[Measured]:
         self.asked.append(points)
@@ -70,7 +71,7 @@ class Table:
         return 0.5
 
     def mends(self, point: Point) -> Iterator[Candidate]:
-        yield from (Candidate.of("a cause", {name: True}) for name in ("round", "bias", "worse"))
+        yield from (Candidate.of("a cause", {name: True}) for name in self.singles)
         if self.later and point.options:
             yield Candidate.of("what is left", {self.later: True})
 
@@ -126,6 +127,29 @@ def test_another_scheme_is_tried_with_the_best_mend() -> None:
     found = sought(gains={"round": 3.0, "preset": 2.5})
     assert texts(found)[-2:] == ["--preset other", "--preset other --round"]
     assert found.best.is_met
+
+
+def test_of_schemes_the_better_one_is_taken() -> None:
+    class Two(Table):
+        def others(self) -> Iterator[Candidate]:
+            yield from (Candidate.of("another scheme", {"preset": name}) for name in ("a", "b"))
+
+        def _of(self, point: Point) -> Measured:
+            better = dict(point.options).get("preset") == "b"
+            return replace(self, gains={"preset": 2.0 if better else 1.0, "late": 3.0})._plain_of(point)
+
+        _plain_of = Table._of
+
+    seeking = Seeking(Two(gains={}, later="late"), budget=100.0, most_ms=100.0, samples=8)
+    seeking.run()
+    assert seeking.best.candidate.options == {"late": True, "preset": "b"}
+
+
+def test_single_mends_that_were_put_off_are_tried_in_the_end() -> None:
+    """They take two fifths of the budget at first; what is left when nothing else helped is theirs."""
+    names = tuple(f"m{n}" for n in range(10))
+    found = sought(gains={"m8": 6.0}, singles=names, budget=20.0)
+    assert found.best.candidate.text == "--m8"
 
 
 def test_causes_are_asked_for_again_behind_the_best_mend() -> None:

@@ -48,7 +48,8 @@ def sought(**said: Any) -> dict[str, Any]:
 
 @pytest.mark.product(extra=1)
 @pytest.mark.parametrize(
-    ("names", "in_file"), [(("correct_bias", "learn_rounding"), False), (("round_weights", "search_scales"), True)]
+    ("names", "in_file"),
+    [(("correct_bias", "cut_ranges", "learn_rounding"), False), (("round_weights", "search_scales"), True)],
 )
 def test_what_is_judged_is_what_quantize_makes(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], in_file: bool

@@ -9,8 +9,15 @@ import pytest
 from qdq_passes.qdq.look.weighted_layers import weighted_layers
 
 from qdqtool.io.models.load import load
+from qdqtool.llm.folder.all_logits import write_with_all_logits
+from qdqtool.llm.folder.manifest import read_manifest
+from qdqtool.llm.run.session import Session
+from qdqtool.search.metrics import SURPRISES
 from qdqtool.verbs.perplexity import perplexity
-from tests.cases.cli_helpers import cli
+from qdqtool.verbs.split import split
+from qdqtool.verbs.work.goals.folders import surprises_of
+from qdqtool.verbs.work.quantizing_decoders import graphs_of
+from tests.cases.cli_helpers import SAMPLES, cli
 from tests.cases.tiny_decoder import VOCABULARY, folder, words
 
 WINDOW = 16
@@ -55,11 +62,34 @@ def test_a_goal_out_of_reach_tries_what_there_is_and_writes_nothing(decoder: Pat
         "quantize", decoder, "--preset", "8a8w", "--data", text, "--samples", "2", "--goal", "perplexity <= 0.5 * float",
         "--eval-samples", "2", "--budget", "4", "-o", made, "--page", decoder.with_name("p.html"), code=1,
     )  # fmt: skip
-    assert "failed: nothing that was tried reaches it" in found.out
+    assert "failed: the float model does not reach it either, and nothing is written; ask for less" in found.out
     assert not made.exists()
     page = decoder.with_name("p.html").read_text()
     assert "not met" in page
     assert "% of the noise" in page  # a mend of a cause
+
+
+def test_a_text_is_judged_by_chunks_where_graphs_can_give_all_logits(tmp_path: Path) -> None:
+    """The same as token by token: float32 logits, added up otherwise, differ by 1e-6 of a surprise of about 1."""
+    split(SAMPLES / "tiny_llama.onnx", tmp_path / "a", prefill=[8], context=[WINDOW])
+    manifest = read_manifest(tmp_path / "a")
+    write_with_all_logits(tmp_path / "a", tmp_path / "b", manifest, graphs_of(tmp_path / "a", manifest))
+    assert Session(tmp_path / "b", verify=False).gives_all_logits
+    assert not Session(tmp_path / "a").gives_all_logits
+    windows = [{"input_ids": np.arange(n, n + WINDOW)[None] + 100} for n in (0, 40)]
+    by_token, by_chunk = (surprises_of(tmp_path / name, windows) for name in ("a", "b"))
+    for one, other in zip(by_token, by_chunk, strict=True):
+        np.testing.assert_allclose(other[SURPRISES], one[SURPRISES], rtol=1e-5, atol=1e-5)
+
+
+def test_causes_of_a_cache_of_integers_are_those_of_a_float_one(decoder: Path) -> None:
+    """Graphs that read integers are not compared with those that read floats: the goal is missed, and mends are tried."""
+    found = cli(
+        "quantize", decoder, "--preset", "16a8w", "--kv-cache", "int8", "--data", decoder.with_name("text.txt"), "--samples", "2",
+        "--goal", "perplexity <= 0.5 * float", "--eval-samples", "2", "--budget", "9", "-o", decoder.with_name("a"), "--json",
+        code=1,
+    ).json["sought"]  # fmt: skip
+    assert any("of the noise" in trial["why"] for trial in found["trials"])
 
 
 def test_layers_that_cost_most_get_int8_weights(decoder: Path) -> None:

@@ -10,13 +10,15 @@ import onnx_ir as ir
 
 from qdq_passes.graph.edit import Namer, copy_model, make_node, new_constant
 from qdq_passes.graph.operators.activations import clip_bounds
-from qdq_passes.graph.uses import FLOAT_TYPES, all_values, float_of, is_standard, readers
+from qdq_passes.graph.uses import all_values, float_of, is_standard, readers
 from qdq_passes.qdq.look.value_ranges import EVERYTHING, Interval
 
 #: Below it HardSwish, x·max(0, min(1, x/6 + 1/2)), is 0.
 HARD_SWISH_ZERO = -3.0
 #: First opset whose Clip takes its bounds as inputs.
 CLIP = 11
+#: Types for which onnxruntime has a kernel of it at every such opset.
+CLIPPED = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def read_range(value: ir.Value) -> Interval:
@@ -41,7 +43,7 @@ def cut(model: ir.Model, names: Collection[str] | None) -> ir.Model:
     for value in wanted:
         low, high = read_range(value)
         producer = value.producer()
-        is_kept = (low, high) == EVERYTHING or value.dtype not in FLOAT_TYPES
+        is_kept = (low, high) == EVERYTHING or value.dtype not in CLIPPED
         if producer is None or producer.graph is not made.graph or is_kept or value.dtype is None:
             continue
         uses, name, kind = readers(value), value.name or "", value.dtype.numpy()

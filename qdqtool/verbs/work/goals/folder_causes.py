@@ -26,7 +26,7 @@ from qdqtool.verbs.work.folder_calibration import GraphFeeds
 from qdqtool.verbs.work.quantizing_decoders import graphs_of, prepared_graphs
 from qdqtool.verbs.work.token_ids import texts_of
 
-#: Runs of a graph that causes are priced on.
+#: Runs of a graph, or samples, that causes are priced on.
 PRICED = 8
 
 

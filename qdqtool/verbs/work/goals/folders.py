@@ -132,7 +132,10 @@ class FolderSubject:
 
     def pay_for_causes(self, point: Point) -> float:
         """See `Subject.pay_for_causes`: both models, on a few runs of one graph; those of the plain quantization serve all."""
-        return 0.0 if point != Point() else 2 * self._priced / self._plain
+        if point != Point() or self._record is not None:
+            return 0.0
+        anew = self.units(point) if self._is_integer else 0.0
+        return anew + 2 * self._priced / self._plain
 
     def mends(self, point: Point) -> Iterator[Candidate]:
         """See `Subject.mends`, and those that no cause proposes: every candidate is a whole quantization."""
@@ -154,8 +157,8 @@ class FolderSubject:
         plan = self.plan(best)
         narrow = has_narrow_weights(plan.preset)
         raised = (*(NARROW if narrow else ()), *(RAISED if plan.preset.is_calibrated else ()))
+        groups, sizes = groups_of_folder(self.quantizing(best), plan) if raised else ([], {})
         for precision in raised:
-            groups, sizes = groups_of_folder(self.quantizing(best), plan)
             per = sizes if precision in NARROW else None
             yield Raise(precision=precision, sets=dearest_sets(self.record, groups, (), per=per))
 
@@ -163,11 +166,16 @@ class FolderSubject:
     def record(self) -> Record:
         """Prices of the plain quantization by cause."""
         if self._record is None:
-            asked = self.quantizing(Point())
-            done, self._held = self._held or quantized_folder(asked), None
+            asked = replace(self.quantizing(Point()), kv_cache="float", integer_io=False)
+            done, self._held = (None if self._is_integer else self._held) or quantized_folder(asked), None
             models = {file: each.model for file, each in done.graphs.items()}
             self._record = record_of_folder(asked, models, self._priced)
         return self._record
+
+    @property
+    def _is_integer(self) -> bool:
+        """Whether the graphs read integers, and causes are priced on others, which read what the float graphs do."""
+        return self.asked.kv_cache != "float" or self.asked.integer_io
 
     def last(self) -> Iterable[Candidate]:
         """See `Subject.last`: presets of more bits."""

@@ -45,6 +45,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import OnChip
 from qdqtool.verbs.quantize import Quantize
+from qdqtool.verbs.work.goals.folder_causes import PRICED
 from qdqtool.verbs.work.goals.judging import GoalBaseline, judged, made, weighed
 from qdqtool.verbs.work.goals.presets import other_presets
 from qdqtool.verbs.work.quantizing import Quantized, write
@@ -56,8 +57,6 @@ from qdqtool.workers.cluster import Workers
 if TYPE_CHECKING:
     from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
 
-#: Samples that causes are priced on.
-PRICED = 8
 #: What nodes are raised to, the cheapest first.
 RAISED = ("int16", "fp16", "float")
 #: Options that act behind calibration: the ranges are the same with them, and without.
@@ -97,8 +96,6 @@ class GraphSubject:
     _ranges: dict[Point, Ranges] = field(default_factory=dict)
     _statistics: dict[tuple[str, Point], Statistics] = field(default_factory=dict)
     _paid: set[tuple[str, Point]] = field(default_factory=set)
-    _judged: dict[str, Measured] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)
     _records: dict[Point, Record] = field(default_factory=dict)
     _plans: dict[Point, Plan] = field(default_factory=dict)
     _alive: list[Recovering] = field(default_factory=list)  # what they keep in files lasts as long as they do
@@ -152,9 +149,6 @@ class GraphSubject:
         unfit = {point: reason for point in points if point.key not in known and (reason := self._why_not(point))}
         fit = [point for point in points if point not in unfit]
         found = dict(zip(fit, self.measurements.of(fit), strict=True))
-        for each in found.values():
-            if each.placing is not None:
-                self._judged.setdefault(each.placing.sha256, each)
         failed = {point: Measured(figure=None, cost=FAILED, reason=reason) for point, reason in unfit.items()}
         return [(found | failed)[point] for point in points]
 
@@ -184,15 +178,13 @@ class GraphSubject:
         return (due + self._learning(point) + len(self.feeds)) / self._plain
 
     def pay(self, point: Point, measured: Measured) -> float:
-        """See `Subject.pay`: of a candidate that the first samples have refuted no more were run, of one that is another none."""
+        """See `Subject.pay`: of a candidate that the first samples have refuted, no more were run."""
         if self._plan(point) is None:
             return 0.0
         parts = self._parts(point)
         due = sum(runs for part, runs in parts.items() if part not in self._paid)
         self._paid |= set(parts)
-        sha256 = "" if measured.placing is None else measured.placing.sha256
-        judged = 0 if measured.standing is None or sha256 in self._seen else measured.standing.samples
-        self._seen.add(sha256)
+        judged = 0 if measured.standing is None else measured.standing.samples
         return (due + self._learning(point) + judged) / self._plain
 
     def writing(self, point: Point) -> float:
@@ -282,7 +274,7 @@ class GraphSubject:
 
     def baseline(self, point: Point) -> GoalBaseline:
         """What a candidate is made of."""
-        return replace(self._set(point)[1], known=dict(self._judged))
+        return self._set(point)[1]
 
     @property
     def _plain(self) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import onnx_ir as ir
-from qdq_passes.errors import QdqError
+from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.npu.partitions.partition_graph import weight_bytes
 from qdq_passes.npu.units.units import units_of
 
@@ -35,14 +35,12 @@ class GoalBaseline(Baseline):
         target: name or file of the target; None for none.
         on_chip: the chip that is asked how long a run takes.
         is_whole: all samples are judged on, whatever the first say.
-        known: what was judged before, by the hash of the model: options that change nothing of it are not judged again.
     """
 
     goal: Goal
     target: str | None
     on_chip: OnChip
     is_whole: bool = False
-    known: Mapping[str, Measured] = field(default_factory=dict)
 
     @cached_property
     def chip(self) -> Target | None:
@@ -91,15 +89,12 @@ def judged(baseline: GoalBaseline, point: Point) -> Measured:
 
 def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> Measured:
     """What ``model`` is worth."""
-    sha256 = model_sha256(model)
-    if sha256 in baseline.known and not baseline.is_whole:
-        return baseline.known[sha256]
     on_cpu = None if placed is None else placed.on_cpu
     time = estimated_on_chip(
         model, baseline.on_chip, on_cpu=on_cpu, crossings=0 if placed is None else placed.partitions
     )
     placing = Placing(
-        refused=tuple(on_cpu or ()), ms=None if time is None else time.prediction.span.ms, sha256=sha256,
+        refused=tuple(on_cpu or ()), ms=None if time is None else time.prediction.span.ms, sha256=model_sha256(model),
         weight_bytes=weight_bytes(units_of(model)),
     )  # fmt: skip
     found = _standing(baseline, model)
@@ -119,8 +114,13 @@ def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
             early=early_of(len(feeds)),
         )  # fmt: skip
 
-    first = of(outputs)
-    if count == len(feeds) or first.high < 0:
+    try:
+        first = of(outputs)
+    except UsageError:  # a metric that the first samples are too little for
+        if count == len(feeds):
+            raise
+        first = None
+    if first is not None and (count == len(feeds) or first.high < 0):
         return first
     outputs += outputs_of(model, feeds[count:])
     return of(outputs)

@@ -47,6 +47,9 @@ from qdqtool.workers.cluster import Workers, open_workers
 if TYPE_CHECKING:
     from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
 
+#: Of what a journal holds of a trial: one of another form is not gone on with.
+FORM = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sought:
@@ -60,6 +63,7 @@ class Sought:
         units: what all took, in full quantizations.
         samples: that were judged on.
         max_ms: what a run may take; None where nothing is said.
+        reachable: the float model reaches it.
         capped: the data may hold more samples than were judged on, as nothing was said of their number.
         resume: the file that keeps what was tried, where the goal is not met; empty without one.
         recipe: what makes the chosen one again.
@@ -72,6 +76,7 @@ class Sought:
     units: float
     samples: int
     max_ms: float | None
+    reachable: bool
     capped: bool
     resume: str
     recipe: Recipe
@@ -87,7 +92,8 @@ class Sought:
         return {
             "goal": self.goal.text, "metric": self.goal.metric, "met": self.is_met, "float": self.floating,
             "bound": self.goal.bound(self.floating), "samples": self.samples, "units": self.units,
-            "chosen": self.trials.index(self.chosen), "max_ms": self.max_ms, "capped": self.capped, "resume": self.resume,
+            "chosen": self.trials.index(self.chosen), "max_ms": self.max_ms, "reachable": self.reachable,
+            "capped": self.capped, "resume": self.resume,
             "trials": [
                 {**trial.to_json(), "lost": why_lost(trial, self.chosen, plain)}
                 for trial in self.trials
@@ -137,7 +143,7 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     found = Sought(
         goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units,
         samples=samples, max_ms=asked.max_ms, recipe=recipe,
-        capped=asked.eval_samples is None and not metric.needs_labels and not is_folder(asked.model),
+        reachable=reachable, capped=asked.eval_samples is None and not metric.needs_labels and not is_folder(asked.model),
         resume="" if journal is None or chosen.is_met else journal.path,
     )  # fmt: skip
     if asked.page is not None:
@@ -265,7 +271,7 @@ def _journal(
     asked: QuantizeToGoal, model: str, calibration: str, judged: Sequence[Arrays], goal: Goal
 ) -> Journal | None:
     said: Mapping[str, Any] = {name: str(value) for name, value in changed(asked).items() if name in replayed_kinds()}
-    options = {**said, "preset": asked.loaded_preset().sha256, "goal": goal.text, "metric": goal.metric}
+    options = {**said, "preset": asked.loaded_preset().sha256, "goal": goal.text, "metric": goal.metric, "form": FORM}
     if asked.target is not None:
         options["target"] = load_target(asked.target).sha256
     if asked.chip is not None:
