@@ -23,6 +23,7 @@ from qdq_passes.recover.tune_weights import why_not_tuned
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
 from qdqtool.io.files.progress import Progress, Warn
+from qdqtool.io.files.text_table import megabytes
 from qdqtool.quantization.tuning.ends import End, ends_of
 from qdqtool.quantization.tuning.latents import Latents
 from qdqtool.runtime.gradients.graph import Gradients, at_opset, with_gradients
@@ -248,7 +249,9 @@ def _refuse_too_many(layers: Iterable[WeightedLayer]) -> None:
     count = sum(layer.float_weight.size for layer in layers if layer.float_weight is not None)
     there = memory()
     if there is not None and count * BYTES > there:
-        told = f"{count:,} weights take about {count * BYTES / 2**30:.1f} GiB while they are tuned, there are {there / 2**30:.1f} GiB"
+        told = (
+            f"{count:,} weights take {megabytes(count * BYTES)} while they are tuned, and there are {megabytes(there)}"
+        )
         raise UsageError(told, hint=LAYER_BY_LAYER)
 
 

@@ -298,12 +298,18 @@ def prepared_graphs(
         prepared[file] = copy_model(model)
         plans[file] = prepare(prepared[file], job, allow_empty=True, hooks=hooks, warn=told.append)[0]
         missed.append(told)
-    lost = [text for text in missed[0] if all(text in told for told in missed)]
+    heads = [{_head(text) for text in told} for told in missed]  # what is nearest to a selector differs by graph
+    lost = [text for text in missed[0] if all(_head(text) in told for told in heads)]
     if lost and not allow_empty:
         # the same refusal as for one model, with its hint
         prepare(copy_model(next(iter(graphs.values()))), job, allow_empty=False, hooks=hooks)
     pass_on(lost, warn)
     return {file: without_angles(plans[file], model) for file, model in prepared.items()}, prepared
+
+
+def _head(text: str) -> str:
+    """What a message says, without the way out."""
+    return text.partition("; ")[0]
 
 
 def _observes(plans: Mapping[str, Plan], prepared: Mapping[str, ir.Model]) -> bool:

@@ -10,7 +10,8 @@ from qdq_passes.errors import UsageError
 from qdq_passes.qdq.look.weighted_layers import weighted_layers
 
 import qdqtool
-from tests.cases.cli_helpers import CALIB, DIGITS
+from qdqtool import api
+from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES
 from tests.golden_messages.refusal import refusal
 
 
@@ -28,6 +29,19 @@ def test_named_layers_have_int8_weights_with_a_scale_per_output(preset: str, nar
             assert len(encoding.scale) == layer.form.sizes[1]
             assert encoding.is_symmetric
     assert seen == {True, False}
+
+
+def test_a_selector_that_no_part_of_a_decoder_has_is_refused(tmp_path: Path) -> None:
+    """One that is in the second part alone is not."""
+    api.split(SAMPLES / "tiny_llama.onnx", tmp_path / "a", prefill=[8], context=[16], parts=2)
+    done = api.quantize(tmp_path / "a", preset="w4-g32", int8_weights=["*linear_27"])
+    kinds = [
+        {str(layer.pair.encoding.dtype) for layer in weighted_layers(each.model) if layer.pair and layer.pair.encoding}
+        for each in done.graphs.values()
+    ]
+    assert sorted(len(each) for each in kinds) == [1, 1, 2, 2]
+    with refusal(UsageError):
+        api.quantize(tmp_path / "a", preset="w4-g32", int8_weights=["nope"])
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
