@@ -86,7 +86,7 @@ def test_causes_of_a_cache_of_integers_are_those_of_a_float_one(decoder: Path) -
     """Graphs that read integers are not compared with those that read floats: the goal is missed, and mends are tried."""
     found = cli(
         "quantize", decoder, "--preset", "16a8w", "--kv-cache", "int8", "--data", decoder.with_name("text.txt"), "--samples", "2",
-        "--goal", "perplexity <= 0.5 * float", "--eval-samples", "2", "--budget", "9", "-o", decoder.with_name("a"), "--json",
+        "--goal", "perplexity <= 0.5 * float", "--eval-samples", "2", "--budget", "6", "-o", decoder.with_name("a"), "--json",
         code=1,
     ).json["sought"]  # fmt: skip
     assert any("of the noise" in trial["why"] for trial in found["trials"])
@@ -99,7 +99,7 @@ def test_layers_that_cost_most_get_int8_weights(decoder: Path) -> None:
     text.write_text(" ".join(f"w{n}" for n in SAID), encoding="utf-8")
     said = ("quantize", decoder, "--data", text, "--samples", "4")
     found = cli(
-        *said, "--preset", "w4-g32", "--goal", "perplexity <= 1.02 * float", "--eval-samples", "3", "-o", made,
+        *said, "--preset", "w4-g32", "--goal", "perplexity <= 1.02 * float", "--eval-samples", "3", "--budget", "8", "-o", made,
         "--save-recipe", decoder.with_name("r.toml"), "--page", decoder.with_name("p.html"), "--json",
     ).json["sought"]  # fmt: skip
     chosen, plain = found["trials"][found["chosen"]], found["trials"][0]
