@@ -21,6 +21,8 @@ from qdqtool.search.variants import Measured, Point
 
 #: Part of the budget that is gone at most when single mends were tried: the rest is for what goes together, presets, nodes.
 SINGLES = 0.4
+#: How often nodes can be raised at least, whatever mends are tried before.
+RAISES = 2
 #: Of mends of causes that are left behind others so many are tried, of those that take no more than so many units.
 AGAIN, DEAR = 2, 2.0
 
@@ -100,7 +102,7 @@ class Seeking:
     stopped: str = ""
     samples: int = 0
     reachable: bool = True
-    _spares: bool = field(default=False, init=False)  # what it takes to raise nodes of the best once is kept
+    _spares: bool = field(default=False, init=False)  # what it takes to raise nodes of the best is kept
 
     @property
     def plain(self) -> Trial:
@@ -329,7 +331,7 @@ class Seeking:
         """Units that are left before any that was tried, or of ``points``, is made once more: the chosen one is written."""
         tried = [trial.candidate.point for trial in self.trials]
         writing = max(map(self.subject.writing, [*tried, *points]))
-        raising = max(map(self.subject.units, [self.best.candidate.point, *points])) if self._spares else 0.0
+        raising = RAISES * max(map(self.subject.units, [self.best.candidate.point, *points])) if self._spares else 0.0
         return self.budget - self.units - writing - raising
 
 
