@@ -138,8 +138,9 @@ class Seeking:
         knows = self._pays_for_causes(plain.candidate.point)
         if knows:
             singles = self._all(list(self.subject.mends(Point())), self.budget * SINGLES)
+            best = self._together(singles)
             self._spares = self.reachable
-            self._again(self._schemed(self._together(singles)))
+            self._again(self._schemed(best))
         else:
             self._each(self.subject.others())
         self._recalled()
