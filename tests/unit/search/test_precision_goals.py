@@ -52,6 +52,7 @@ def measured(outliers: Path) -> Measure:
     return measure
 
 
+@pytest.mark.extra
 def test_eight_bits_collapse_and_smoothing_wins_back_what_outliers_cost(measured: Measure) -> None:
     """Mean −ln p rises by log(ratio); smoothing takes 90 % and more of that away."""
     plain, smoothed = (measured("8a8w", "8a8w", samples=8, smooth=smooth) for smooth in (None, 0.5))

@@ -94,6 +94,7 @@ def test_metric_with_labels() -> None:
     assert "only_db" not in found["nodes"][0]
 
 
+@pytest.mark.extra
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     counted, output = tmp_path / "calls", tmp_path / "s.json"
     words = [

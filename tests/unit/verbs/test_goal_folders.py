@@ -82,6 +82,7 @@ def test_a_text_is_judged_by_chunks_where_graphs_can_give_all_logits(tmp_path: P
         np.testing.assert_allclose(other[SURPRISES], one[SURPRISES], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.extra
 def test_causes_of_a_cache_of_integers_are_those_of_a_float_one(decoder: Path) -> None:
     """Graphs that read integers are not compared with those that read floats: the goal is missed, and mends are tried."""
     found = cli(
