@@ -58,7 +58,7 @@ def context_of_float(
     observed = ObservedValues()
     if feeds is not None and names:
         calibrator = Calibrator(threads=threads, way_out=left_float)
-        calibrator.observe(model, feeds, names, plan.method, plan.method_options)
+        calibrator.observe(plan.seen(model, names), feeds, names, plan.method, plan.method_options)
         ranges = calibrator.found
         observed = observe(
             model, {name: name for name in float_tensors(model)}, feeds, threads=threads, progress=progress

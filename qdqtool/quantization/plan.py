@@ -12,6 +12,7 @@ from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Named
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.encode.isolate_operators import IsolateOperators
+from qdq_passes.encode.look.read_ranges import cut
 from qdq_passes.encode.observe import Observe
 from qdq_passes.encode.set_precision import SetPrecision
 from qdq_passes.errors import UsageError
@@ -124,6 +125,10 @@ class Plan:
         passes = self.materialise.passes
         on_floats = any(isinstance(p, InsertQdq) and p.weights == "qdq" for p in passes)
         return on_floats and not any(isinstance(p, FoldWeightQdq) for p in passes)
+
+    def seen(self, model: ir.Model, names: Collection[str]) -> ir.Model:
+        """What is calibrated for ranges of ``names``: ``model``, or a copy whose values lie in what their readers tell apart."""
+        return cut(model, names) if self.cuts else model
 
     def excluding(self, *texts: str) -> Plan:
         """This plan with the nodes that the selectors ``texts`` name left float too."""

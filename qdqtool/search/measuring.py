@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
-from qdq_passes.encode.look.read_ranges import cut
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline
@@ -160,8 +159,7 @@ def _calibrated(
     if not names:
         return Ranges(method=wished.method, samples=0, tensors={})
     calibrator = Calibrator(cache=cache, workers=workers, progress=progress, way_out=left_float)
-    seen = cut(model, names) if wished.cuts else model
-    calibrator.observe(seen, feeds or (), names, wished.method, wished.method_options)
+    calibrator.observe(wished.seen(model, names), feeds or (), names, wished.method, wished.method_options)
     return calibrator.found
 
 

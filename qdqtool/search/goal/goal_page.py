@@ -39,13 +39,8 @@ def goal_page(sought: Mapping[str, Any], name: str, command: Sequence[str] = ())
 
 def _row(trial: Mapping[str, Any], timed: bool, sized: bool, taken: str) -> tuple[object, ...]:
     figure = "" if trial["reason"] else "exact" if trial["figure"] is None else f"{trial['figure']:.6g}"
-    share = (
-        ""
-        if trial["cost"] is None
-        else megabytes(trial["weight_bytes"])
-        if sized
-        else f"{trial['cost']['share_8_bit']:.1%}"
-    )
+    share = "" if trial["cost"] is None else f"{trial['cost']['share_8_bit']:.1%}"
+    share = megabytes(trial["weight_bytes"]) if sized and share else share
     time = [] if not timed else ["" if trial["ms"] is None else f"{trial['ms']:.4g}"]
     cells = (trial["text"], trial["why"], figure, trial["samples"], share, trial["refused"], f"{trial['units']:.2f}")
     return (*cells, *time, trial["lost"] or taken)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from qdq_passes.decoder.look.record import DECODER
-from qdq_passes.encode.look.read_ranges import cut
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Hook
@@ -124,7 +123,7 @@ def quantized_folder(asked: Quantize) -> QuantizedFolder:
     statistics = recover_folder(folder, prepared, job, recovering, texts, hooks=hooks, progress=asked.progress)
     names = {file: observed_names(model, plans[file]) for file, model in prepared.items()}
     if given is None and any(names.values()):
-        seen = {file: cut(model, names[file]) for file, model in prepared.items()} if job.cuts else prepared
+        seen = {file: job.seen(model, names[file]) for file, model in prepared.items()}
         with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers:
             given = calibrate_folder(
                 folder, seen, names, texts, job.method, job.method_options, workers=workers,

@@ -70,7 +70,7 @@ def test_a_goal_out_of_reach_tries_what_there_is_and_writes_nothing(decoder: Pat
 
 
 def test_a_text_is_judged_by_chunks_where_graphs_can_give_all_logits(tmp_path: Path) -> None:
-    """The same as token by token: float32 logits, added up otherwise, differ by 1e-6 of a surprise of about 1."""
+    """The same as token by token, but for how float32 adds up: logits of up to 25, sums of 128 products, √128·2⁻²⁴·25 = 1.7e-5."""
     split(SAMPLES / "tiny_llama.onnx", tmp_path / "a", prefill=[8], context=[WINDOW])
     manifest = read_manifest(tmp_path / "a")
     write_with_all_logits(tmp_path / "a", tmp_path / "b", manifest, graphs_of(tmp_path / "a", manifest))
@@ -79,7 +79,7 @@ def test_a_text_is_judged_by_chunks_where_graphs_can_give_all_logits(tmp_path: P
     windows = [{"input_ids": np.arange(n, n + WINDOW)[None] + 100} for n in (0, 40)]
     by_token, by_chunk = (surprises_of(tmp_path / name, windows) for name in ("a", "b"))
     for one, other in zip(by_token, by_chunk, strict=True):
-        np.testing.assert_allclose(other[SURPRISES], one[SURPRISES], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(other[SURPRISES], one[SURPRISES], rtol=0, atol=2e-5)
 
 
 @pytest.mark.extra

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.graph.edit import Namer, copy_model, make_node, new_constant
-from qdq_passes.graph.operators.activations import clip_bounds
+from qdq_passes.graph.operators.activations import cuts_off_at
 from qdq_passes.graph.uses import all_values, float_of, is_standard, readers
 from qdq_passes.qdq.look.value_ranges import EVERYTHING, Interval
 
@@ -65,11 +65,8 @@ def _told_apart(node: ir.Node, value: ir.Value) -> Interval:
         return HARD_SWISH_ZERO, math.inf
     if is_standard(node, "HardSigmoid"):
         return _hard_sigmoid(node)
-    if is_standard(node, "Relu"):
-        return 0.0, math.inf
-    if is_standard(node, "Clip") and node.inputs[0] is value:
-        low, high = clip_bounds(node)
-        return (-math.inf if low is None else low), (math.inf if high is None else high)
+    if is_standard(node, "Relu", "Clip") and node.inputs[0] is value:
+        return cuts_off_at(node)
     if is_standard(node, "Mul"):  # with its own HardSigmoid: a HardSwish in pieces
         other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
         gate = other.producer() if other is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import onnx_ir as ir
@@ -17,6 +18,14 @@ def clip_bounds(clip: ir.Node) -> tuple[float | None, float | None]:
     """(low, high) of ``clip``, see `clip_bound`; None where a bound is not given, or not known."""
     low, high = (clip_bound(clip, which) for which in BOUNDS)
     return (None if isinstance(low, str) else low), (None if isinstance(high, str) else high)
+
+
+def cuts_off_at(node: ir.Node) -> tuple[float, float]:
+    """What a Relu or Clip cuts off at; infinite where it has no bound, or one that is not known."""
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    low, high = clip_bounds(node)
+    return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def clip_bound(clip: ir.Node, which: Bound) -> float | str | None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes.graph.operators.activations import cuts_off_at
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import constant_array, is_constant, is_standard, only_reader
+from qdq_passes.graph.uses import is_constant, is_standard, only_reader
 from qdq_passes.numerics.encoding import is_integer_type
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import encoding_of
@@ -51,7 +52,7 @@ def layer_end(layer: WeightedLayer) -> LayerEnd:
     low, high = -math.inf, math.inf
     node = None if behind.is_graph_output() else only_reader(behind)
     if node is not None and is_standard(node, "Relu", "Clip"):
-        low, high = _bounds(node)
+        low, high = cuts_off_at(node)
         behind = node.outputs[0]
         node = None if behind.is_graph_output() else only_reader(behind)
     if node is not None and is_quantize(node):
@@ -69,21 +70,3 @@ def _behind_pair(value: ir.Value) -> ir.Value:
         return value
     dq = only_reader(q.outputs[0])
     return dq.outputs[0] if dq is not None and is_dequantize(dq) else value
-
-
-def _bounds(node: ir.Node) -> tuple[float, float]:
-    """What a Relu or Clip cuts off at; no bounds where a Clip's are computed."""
-    if node.op_type == "Relu":
-        return 0.0, math.inf
-    ends = [-math.inf, math.inf]
-    for index, name in enumerate(("min", "max")):
-        attribute = node.attributes.get(name)
-        value = node.inputs[index + 1] if len(node.inputs) > index + 1 else None
-        if attribute is not None:
-            ends[index] = attribute.as_float()
-        elif value is not None:
-            array = constant_array(value)
-            if array is None or array.size != 1:
-                return -math.inf, math.inf
-            ends[index] = float(array.ravel()[0])
-    return ends[0], ends[1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from qdq_passes.errors import QdqError, UsageError
+from qdq_passes.graph.uses import all_nodes
 from qdq_passes.npu.partitions.partition_graph import weight_bytes
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.pipeline.pipeline import Pipeline
@@ -80,6 +81,7 @@ class FolderSubject:
     journal: Journal | None = None
     _plans: dict[Point, Plan] = field(default_factory=dict)
     _record: Record | None = None
+    _ops: set[str] = field(default_factory=set)
     _held: QuantizedFolder | None = None  # the plain quantization, until its causes are known
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class FolderSubject:
     def mends(self, point: Point) -> Iterator[Candidate]:
         """See `Subject.mends`, and those that no cause proposes: every candidate is a whole quantization."""
         plan, said = self.plan(point), changed(self.asked)
-        yield from proposals(self.record, plan, said, is_spare=True)
+        yield from proposals(self.record, plan, said, ops=self._ops, is_spare=True)
         for options in MORE:
             (name,) = options
             if name not in said and getattr(plan.preset.recovery, name, None) is None:
@@ -170,6 +172,8 @@ class FolderSubject:
             done, self._held = (None if self._is_integer else self._held) or quantized_folder(asked), None
             models = {file: each.model for file, each in done.graphs.items()}
             self._record = record_of_folder(asked, models, self._priced)
+            before = graphs_of(self.folder, read_manifest(self.folder))
+            self._ops = {node.op_type for model in (*before.values(), *models.values()) for node in all_nodes(model)}
         return self._record
 
     @property
