@@ -32,6 +32,7 @@ from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.batches import bindings
 from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
 from qdqtool.quantization.decoder_passes import unbounded
+from qdqtool.quantization.eight_bit_weights import EightBitWeights
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
@@ -238,7 +239,8 @@ def prepare(
     """
     annotate = plan.annotate
     texts = [t for selector in (annotate.exclude, annotate.only) if selector != NONE for t in selector.texts]
-    texts += plan.eight_bit
+    raised = plan.eight_bit
+    texts += raised
     marked = texts_of(plan.precision)
     before = {text for text in texts if wrong(model, text) is None} | {
         t for t in marked if wrong(model, t, values=True) is None
@@ -269,6 +271,8 @@ def prepare(
         if warn is not None:
             warn(str(error))
         empty.append(text)
+    idle = [text for text in raised if text not in empty and not EightBitWeights((text,))(model)]
+    pass_on([f"--int8-weights {text} names no layer with a weight" for text in idle], warn)
     plan = plan.without(empty) if empty else plan
     marking = plan.precision.run(model, hooks=hooks)
     pass_on([*bindings(report.passes), *grouped(_isolated(plan, marking.passes))], warn)

@@ -54,3 +54,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     told: list[str] = []
     qdqtool.quantize(DIGITS, None, preset="w4-g32", int8_weights=["/haed/fc"], allow_empty=True, warn=told.append)
     assert any("'/haed/fc' matches nothing" in text for text in told)
+    told.clear()
+    qdqtool.quantize(DIGITS, None, preset="w4-g32", int8_weights=["op:Relu", "/head/*"], warn=told.append)
+    assert told == ["--int8-weights op:Relu names no layer with a weight"]
