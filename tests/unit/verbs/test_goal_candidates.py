@@ -62,7 +62,7 @@ def test_what_is_judged_is_what_quantize_makes(
     if in_file:
         monkeypatch.setattr(recovery, "IN_MEMORY", 0)
     said: dict[str, Any] = {"data": CALIB, "samples": 8, "target": "qnn_htp", "smooth": 0.5}
-    found = quantize_to_goal(DIGITS, None, **said, eval_samples=4, goal="sqnr >= 99", budget=30).sought
+    found = quantize_to_goal(DIGITS, None, **said, eval_samples=4, goal="sqnr >= 99", budget=14).sought
     assert found is not None
     assert set(names) <= {name for one in found.trials for name in one.candidate.options}
     for one in found.trials:
