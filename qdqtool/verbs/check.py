@@ -194,7 +194,7 @@ def _checker(path: str, graph: ir.Model) -> list[dict[str, Any]]:
 
     is_text = os.path.splitext(path)[1].lower() in (".onnxtxt", ".json", ".textproto", ".prototxt", ".pbtxt")
     try:
-        with guarding(GUARDS):
+        with guarding(GUARDS, strict=True):
             onnx.checker.check_model(read_model(path) if is_text else path, full_check=True)
     except (*FAILURES, OSError) as error:
         text = " ".join(str(error).split())

@@ -65,17 +65,18 @@ def contradiction_in(model: onnx.ModelProto) -> str:
     """
     light = _light(model)
     reason = ""
-    with guarding(GUARDS) as kept:
-        try:
+    try:
+        with guarding(GUARDS, strict=True) as kept:
             inferred = by_onnx(light.SerializeToString(), strict=True)
-        except FAILURES as error:
-            reason = " ".join(str(error).split())[:200]
+    except FAILURES as error:
+        reason = " ".join(str(error).split())[:200]
+        with guarding(GUARDS) as kept:
             try:
                 inferred = by_onnx(light.SerializeToString())
             except FAILURES:
                 inferred = light
-        if kept:
-            raise ModelError(kept[0][1], where=kept[0][0], hint="onnx ends the process on that: export the model again")
+    if kept:
+        raise ModelError(kept[0][1], where=kept[0][0], hint="onnx ends the process on that: export the model again")
     known = {info.name: info.type.tensor_type for info in (*inferred.graph.value_info, *inferred.graph.output)}
     found = {name: kind.shape for name, kind in known.items() if kind.HasField("shape")}
     for infos, differ in ((model.graph.value_info, _differ), (model.graph.output, _differ_in_rank)):

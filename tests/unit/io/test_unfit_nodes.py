@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 from qdq_passes.errors import ModelError
+from qdq_passes.graph.shapes.inference import infer_shapes
 
 from qdqtool.io.models.load import load
+from qdqtool.verbs.check import check
 from tests.cases.io_helpers import parsed
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal
@@ -43,6 +46,20 @@ def test_no_such_node(text: str) -> None:
 def test_what_may_be_so(text: str) -> None:
     """Parameters of functions may be left out and mean what they like, as attributes of operators that nobody knows."""
     model(f"{HEADER} g (float[2] x) => (float[N] y) {{ {text} }} {FUNCTIONS}")
+
+
+@pytest.mark.parametrize("text", [
+    "h = mine.Op (x)  [n] y = Split <num_outputs = 1> (h)", "h = mine.Op (x)  [n] y = Slice (h, i, h)",
+    "h = com.microsoft.QLinearConcat <axis = 0> (r, t, x, r, t)  [n] y = Split <num_outputs = 1> (h)",
+])  # fmt: skip
+def test_behind_an_operator_that_onnx_does_not_know_nothing_is_found(text: str, tmp_path: Path) -> None:
+    """Nor does a function behind a guard end the inference of the model."""
+    said = f"{HEADER} g (uint8[2] x, float r, uint8 t, int64[1] i) => (uint8[N] y, float z) {{ {text}  s = Abs (r)  z = Neg (s) }}"
+    given = model(said)
+    infer_shapes(given)
+    assert given.graph.node(-1).inputs[0].shape == ir.Shape([])
+    (tmp_path / "m.onnx").write_bytes(parsed(said).SerializeToString())
+    assert "onnx-checker" not in {found["rule"] for found in check(tmp_path / "m.onnx", runtime=False).findings}
 
 
 def test_old_operators() -> None:

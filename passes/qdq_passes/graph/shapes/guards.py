@@ -8,10 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from onnx import defs
+from onnx.shape_inference import InferenceError
 
 #: Of what a context holds, what is wrong with it, in words; nothing: all is well.
 Guard = Callable[[Any], str]
@@ -19,6 +21,16 @@ Guard = Callable[[Any], str]
 LOCK = threading.RLock()
 #: Nodes that were kept from onnx since the last `guarding` began, and what is wrong with each.
 _kept: list[tuple[str, str]] = []
+
+
+@dataclass
+class _Said:
+    """Whether what the functions behind guards raise is wanted."""
+
+    is_wanted: bool = False
+
+
+_errors = _Said()
 
 
 def _slice(context: Any) -> str:
@@ -30,6 +42,12 @@ def _slice(context: Any) -> str:
 def _split(context: Any) -> str:
     given, outputs = context.get_attribute("num_outputs"), context.get_num_outputs()
     return f"has {outputs} outputs, and num_outputs is {given.i}" if given is not None and given.i < outputs else ""
+
+
+def _reads_unknown(context: Any) -> bool:
+    """Whether nothing is known of an input: what an operator gave that onnx does not know, behind which it finds no errors."""
+    indices = range(context.get_num_inputs())
+    return any(context.has_input(index) and context.get_input_type(index) is None for index in indices)
 
 
 #: Operators whose functions must not see what a context holds where their guard says a word.
@@ -45,8 +63,12 @@ def guarded(op_type: str, since: int) -> defs.OpSchema:
     def infer_guarded(context: Any) -> None:
         if reason := guard(context):
             _kept.append((context.get_display_name(), reason))
-        else:
+            return
+        try:
             infer(context)
+        except InferenceError:  # ends the inference of the whole model, as onnx lets nothing through that Python raises
+            if _errors.is_wanted and not _reads_unknown(context):
+                raise
 
     schema.set_type_and_shape_inference_function(infer_guarded)
     return schema
@@ -58,10 +80,13 @@ def guarded_schema(schema: defs.OpSchema) -> defs.OpSchema:
 
 
 @contextmanager
-def guarding(operators: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
+def guarding(operators: Iterable[str], *, strict: bool = False) -> Iterator[list[tuple[str, str]]]:
     """Let onnx infer those of ``operators`` (of its own domain) that need a guard behind it, for the time of the body; what was
-    kept from it is in the list. One body at a time runs in a process."""
+    kept from it is in the list. What else onnx finds wrong with them is raised if ``strict``, as by its own strict mode. One body
+    at a time runs in a process."""
     with LOCK, ExitStack() as stack:
+        stack.callback(setattr, _errors, "is_wanted", _errors.is_wanted)
+        _errors.is_wanted = strict
         _kept.clear()
         for op_type in GUARDS.keys() & set(operators):
             most = defs.onnx_opset_version()
