@@ -64,6 +64,7 @@ def test_each_keeps_to_the_schema(records: dict[str, Record], verb: str) -> None
     assert Record.from_json(data) == record
 
 
+@pytest.mark.usefixtures("records")
 def test_prices_keep_to_the_schema_and_a_page_is_made_of_the_file(model: Path) -> None:
     file = model.with_name("explained.json")
     sampled = ("--data", CALIB, "--samples", SAMPLES, "--worst", "1")
