@@ -141,6 +141,7 @@ def seconds(network: ir.Model) -> float:
     return min(times)
 
 
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize("part", CHAINS)
 def test_time_is_linear(part: str) -> None:
     """Eight times the nodes: eight times the time, or sixty-four if it were quadratic; the bound lies between."""
