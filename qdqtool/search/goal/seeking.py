@@ -73,6 +73,9 @@ class Subject(Protocol):
     def raises(self, best: Point) -> Iterable[Raise]:
         """What may be raised out of 8 bit beside ``best``, the cheapest precision first."""
 
+    def along(self, point: Point, refused: Iterable[str]) -> Point:
+        """``point`` with what the target takes no more beside its raised nodes raised too, but for what it ``refused`` before."""
+
     def last(self) -> Iterable[Candidate]:
         """What to try where nothing else helps."""
 
@@ -273,8 +276,10 @@ class Seeking:
     ) -> Trial | None:
         names, whole = ({name for nodes in some for name in nodes} for some in (sets, of))
         told = f"{len(names)} of {_dearest(len(whole), precision)}" if whole else _dearest(len(names), precision)
-        made = Candidate.of(told, best.candidate.options, dict.fromkeys(sorted(names), precision))
-        return self._try(made)
+        point = Candidate.of("", best.candidate.options, dict.fromkeys(sorted(names), precision)).point
+        all_of_them = self.subject.along(point, self.plain.refused)
+        beside = sum(len(nodes) for _, nodes in all_of_them.raised) - len(names)
+        return self._try(Candidate(point=all_of_them, why=f"{told}, and {beside} beside them" if beside else told))
 
     def _pays_for_causes(self, point: Point) -> bool:
         units = self.subject.pay_for_causes(point)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ class Table:
     early: str = ""
     later: str = ""
     singles: tuple[str, ...] = ("round", "bias", "worse")
+    beside: dict[str, str] = field(default_factory=dict)
 
     def measure(self, points: Sequence[Point]) -> list[Measured]:
         self.asked.append(points)
@@ -80,6 +81,11 @@ class Table:
 
     def raises(self, best: Point) -> Iterator[Raise]:
         yield Raise(precision="int16", sets=tuple((name,) for name in NODES))
+
+    def along(self, point: Point, refused: Iterable[str]) -> Point:
+        ((precision, names),) = point.raised
+        beside = [self.beside[name] for name in names if name in self.beside and self.beside[name] not in refused]
+        return Point.of(dict.fromkeys(sorted({*names, *beside}), precision), dict(point.options))
 
     def last(self) -> Iterator[Candidate]:
         yield Candidate.of("the last resort", {"wide": True})
@@ -158,6 +164,12 @@ def test_causes_are_asked_for_again_behind_the_best_mend() -> None:
     assert texts(found)[-1] == "--late --round"
     assert found.trials[-1].candidate.why == "what is left, behind --round"
     assert found.best.is_met
+
+
+def test_what_is_refused_beside_raised_nodes_is_raised_with_them() -> None:
+    found = sought(gains={"a": 3.0, "e": 3.0}, beside={"a": "e"})
+    assert dict(found.best.candidate.point.raised) == {"int16": ("a", "e")}
+    assert found.best.candidate.why == "the dearest node in int16, and 1 beside them"
 
 
 def test_what_the_float_model_does_not_reach_no_node_is_raised_for() -> None:

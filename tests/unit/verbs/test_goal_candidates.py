@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdq_passes.errors import UsageError
 
 import qdqtool
+from qdqtool import api
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.quantization import recovery
 from qdqtool.search.goal.trials import Candidate
@@ -83,6 +85,19 @@ def test_a_candidate_that_does_not_go_with_what_is_said_loses(monkeypatch: pytes
 
 def test_a_draw_that_a_metric_cannot_take_is_no_end(own: Path) -> None:
     assert not sought(goal="auc >= 0.99", metric=f"{own}:one_class", eval_samples=40, budget=1)["met"]
+
+
+def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the first 64 of 160 both have all right, which is too little for a goal above the float model's figure."""
+    monkeypatch.setattr(graphs.GraphSubject, "whole_units", lambda _: math.inf)  # nothing is judged again
+    found = quantize_to_goal(
+        DIGITS, None, **FEW, target="generic_int8", goal="top1 >= 1.001 * float", eval_samples=160, budget=4
+    ).sought
+    assert found is not None
+    standing = found.trials[1].measured.standing
+    assert standing is not None
+    assert standing.common < 0
+    assert standing.samples == 160
 
 
 def test_one_sample_says_nothing_of_others() -> None:
@@ -174,3 +189,22 @@ def test_a_group_that_a_target_would_split_stays(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
     made = qdqtool.quantize(tmp_path / "m.onnx", None, target="vitis_xint8", data="random:4")
     assert made.quantization.quantized_nodes >= 3
+
+
+def test_what_a_target_takes_no_more_beside_raised_nodes_is_raised_with_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What stands alone between layers that are left float is too little for a partition. Of mends and presets none is tried."""
+    monkeypatch.setattr(graphs.GraphSubject, "others", lambda *_: ())
+    monkeypatch.setattr(graphs, "proposals", lambda *_, **__: ())
+    done = quantize_to_goal(
+        DIGITS, tmp_path / "a.onnx", **{**FEW, "target": "vitis_xint8", "goal": "sqnr >= 34", "eval_samples": 4}
+    ).sought
+    assert done is not None
+    assert done.is_met
+    assert any(trial.candidate.why.endswith("1 beside them") for trial in done.trials)
+    assert not any(trial.unwanted(done.trials[0]) for trial in done.trials)
+    placed = api.analyze(tmp_path / "a.onnx", target="vitis_xint8").to_json()
+    on_cpu = {node["name"] for node in placed["nodes"] if node["kind"] == "compute" and node["device"] == "CPU"}
+    assert on_cpu
+    assert on_cpu <= {*dict(done.chosen.candidate.point.raised)["float"]}

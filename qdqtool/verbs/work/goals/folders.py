@@ -164,6 +164,10 @@ class FolderSubject:
             per = sizes if precision in NARROW else None
             yield Raise(precision=precision, sets=dearest_sets(self.record, groups, (), per=per))
 
+    def along(self, point: Point, refused: Iterable[str]) -> Point:
+        """See `Subject.along`: none, all graphs would have to be made for it."""
+        return point
+
     @property
     def record(self) -> Record:
         """Prices of the plain quantization by cause."""

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 RAISED = ("int16", "fp16", "float")
 #: Options that act behind calibration: the ranges are the same with them, and without.
 LATE = frozenset({"round_weights", "correct_bias", "learn_rounding", "search_scales", "tune_weights"})
+#: How often what a target takes no more beside raised nodes is raised with them.
+ROUNDS = 4
 #: How many prepared models are kept.
 KEPT = 16
 
@@ -242,6 +244,26 @@ class GraphSubject:
             ) in known:  # mends may leave noise that no single node answers for, and the plain one then says more
                 found |= dict.fromkeys(dearest_sets(self.record(point), taken, more, per=per))
             yield Raise(precision=precision, sets=tuple(found))
+
+    def along(self, point: Point, refused: Iterable[str]) -> Point:
+        """See `Subject.along`: the groups of those nodes, and of those behind them, until the target takes all."""
+        ((precision, _),) = point.raised
+        if self.target is None or precision in NARROW:
+            return point
+        setting, baseline = self._set(point)
+        groups = node_groups(setting.model, setting.plan, follow=True)
+        for _ in range(ROUNDS):
+            try:
+                _, placed = made(baseline, point)
+            except QdqError:  # `measure` says why
+                return point
+            names = set(point.raised[0][1])
+            beside = set(() if placed is None else placed.on_cpu).difference(refused, names)
+            more = {name for group in groups if beside.intersection(group.nodes) for name in group.nodes}
+            if more <= names:
+                return point
+            point = Point.of(dict.fromkeys(sorted(names | more), precision), dict(point.options))
+        return point
 
     def record(self, point: Point) -> Record:
         """Prices of a candidate by cause."""

@@ -17,6 +17,7 @@ from qdqtool.quantization.plan import Plan
 from qdqtool.search.goal.chance import early_of, standing
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.standing import Standing
+from qdqtool.search.metrics import Arrays
 from qdqtool.search.precision_cost import cost_of
 from qdqtool.search.variants import FAILED, Baseline, Measured, Placing, Point, outputs_of
 from qdqtool.targets.loading import load_target
@@ -107,12 +108,16 @@ def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
     count = len(feeds) if baseline.is_whole else early_of(len(feeds))
     outputs = outputs_of(model, feeds[:count])
 
-    def of(part: Sequence[object]) -> Standing:
+    def of(part: Sequence[Arrays]) -> Standing:
         size = len(part)
         return standing(
-            baseline.goal, baseline.opened_metric, outputs, feeds[:size], baseline.references[:size],
+            baseline.goal, baseline.opened_metric, part, feeds[:size], baseline.references[:size],
             early=early_of(len(feeds)),
         )  # fmt: skip
+
+    def is_alike(found: Standing) -> bool:
+        """Whether the float model stands as it does, however one draws: that refutes nothing."""
+        return found == of(baseline.references[: found.samples])
 
     try:
         first = of(outputs)
@@ -120,7 +125,7 @@ def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
         if count == len(feeds):
             raise
         first = None
-    if first is not None and (count == len(feeds) or first.high < 0):
+    if first is not None and (count == len(feeds) or (first.high < 0 and not is_alike(first))):
         return first
     outputs += outputs_of(model, feeds[count:])
     return of(outputs)
