@@ -127,7 +127,7 @@ def values_of(wanted: Any) -> st.SearchStrategy[Any]:
         return st.one_of([values_of(a) for a in known])
     return {
         bool: st.booleans(),
-        int: st.integers(-(2**70), 2**70),
+        int: st.integers(1 - 2**63, 2**63 - 1),
         float: st.floats(allow_nan=False, allow_infinity=False),
         str: texts,
     }[wanted]

@@ -21,6 +21,8 @@ from qdqtool.search.variants import Measured, Point
 
 #: Part of the budget that is gone at most when single mends were tried: the rest is for what goes together, presets, nodes.
 SINGLES = 0.4
+#: Mends of so few units are tried among them whatever is gone: they need little but judging.
+CHEAP = 0.25
 #: How often nodes can be raised at least, whatever mends are tried before.
 RAISES = 2
 #: Of mends of causes that are left behind others so many are tried, of those that take no more than so many units.
@@ -289,15 +291,16 @@ class Seeking:
         return True
 
     def _all(self, candidates: Sequence[Candidate], most: float) -> list[Trial]:
-        """Judge candidates, one at least, as many as fit into ``most`` units with what was taken before; together those that fit
-        together, so that it does not matter who works."""
+        """Judge candidates, one at least, as many as fit into ``most`` units with what was taken before, and the cheap ones;
+        together those that fit together, so that it does not matter who works."""
         left, found = list(candidates), list[Trial]()
         while left:
             together: list[Candidate] = []
             for each in left:
                 units = sum(self.subject.units(one.point) for one in [*together, each])
                 is_first = not together and not found
-                if (is_first or self.units + units <= most) and self._fits([*together, each]):
+                is_cheap = self.subject.units(each.point) <= CHEAP
+                if (is_first or is_cheap or self.units + units <= most) and self._fits([*together, each]):
                     together.append(each)
             if not together:
                 break

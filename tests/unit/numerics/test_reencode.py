@@ -184,6 +184,7 @@ RANGES = {
     "t = Clip(x, m) y = ReduceMean<keepdims: int = 0>(t)": (0, math.inf),
     "t = Sigmoid(x) i = QuantizeLinear(t, m, z) y = DequantizeLinear(i, m, z)": (0, 1),
     "i = QuantizeLinear(x, m, z) y = DequantizeLinear(i, m, z)": (-0.75, 63),
+    "y = DequantizeLinear(w, m, z)": (-0.25, 1),
     "t = Relu(x) y, u = Split<num_outputs: int = 2, axis: int = 0>(t)": (0, math.inf),
     "t = Relu(x) u, y = Split<num_outputs: int = 2, axis: int = 0>(t)": (0, math.inf),
     "t = Relu(x) u, y = TopK(t, k)": (-math.inf, math.inf),
@@ -192,9 +193,10 @@ RANGES = {
 
 @pytest.mark.parametrize("nodes", RANGES)
 def test_proven_ranges(nodes: str) -> None:
-    """What reaches 0 (Reshape copies, a mean may count zeros of the padding) keeps 0; a pair keeps its own range."""
+    """What reaches 0 (Reshape copies, a mean may count zeros of the padding) keeps 0; a pair keeps its own range, and what is stored is
+    known."""
     graph = model(
-        f"g (float[4] x) => (float[N] y) <float m = {{0.25}}, uint8 z = {{3}}, int64[1] s = {{4}}, int64[1] k = {{2}}> {{ {nodes} }}"
+        f"g (float[4] x) => (float[N] y) <float m = {{0.25}}, uint8 z = {{3}}, uint8[2] w = {{7, 2}}, int64[1] s = {{4}}, int64[1] k = {{2}}> {{ {nodes} }}"
     )
     assert proven_range(next(v for node in graph.graph for v in node.outputs if v.name == "y")) == RANGES[nodes]
 

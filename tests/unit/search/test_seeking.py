@@ -158,6 +158,19 @@ def test_single_mends_that_were_put_off_are_tried_in_the_end() -> None:
     assert found.best.candidate.text == "--m8"
 
 
+def test_cheap_mends_are_not_put_off() -> None:
+    class Cheap(Table):
+        def units(self, point: Point) -> float:
+            return 0.25 if "m9" in dict(point.options) else 1.0
+
+        def pay(self, point: Point, measured: Measured) -> float:
+            return self.units(point)
+
+    seeking = Seeking(Cheap(gains={}, singles=tuple(f"m{n}" for n in range(10))), budget=10.0, most_ms=100.0, samples=8)
+    seeking.run()
+    assert texts(seeking)[:5] == ["as it is said", "--m0", "--m1", "--m9", "--preset other"]
+
+
 def test_causes_are_asked_for_again_behind_the_best_mend() -> None:
     """What is left then has a mend that the plain quantization did not ask for."""
     found = sought(gains={"round": 3.0, "late": 2.5}, later="late")

@@ -73,6 +73,20 @@ def test_what_is_judged_is_what_quantize_makes(
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
 
 
+def test_statistics_that_a_candidate_before_has_among_its_own_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moments of what layers read have the means that biases are corrected by: 8 runs of 12 once."""
+    mends = [Candidate.of("a cause", {name: True}) for name in ("search_scales", "correct_bias")]
+    for name in ("raises", "others", "last"):
+        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_: ())
+    monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
+    found = quantize_to_goal(
+        DIGITS, None, **FEW, target="generic_int8", goal="sqnr >= 99", eval_samples=4, budget=15
+    ).sought
+    assert found is not None
+    units = {trial.candidate.text: trial.units for trial in found.trials}
+    assert (units["--search-scales"], units["--correct-bias"]) == (12 / 12, 4 / 12)
+
+
 @pytest.mark.extra
 def test_a_candidate_that_does_not_go_with_what_is_said_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Presets of powers of two have one scale a weight: with scales along channels asked for they cannot be made. Of mends and nodes

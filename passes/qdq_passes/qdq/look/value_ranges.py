@@ -12,6 +12,7 @@ import onnx_ir as ir
 from qdq_passes.graph.operators.activations import PRODUCERS, clip_bounds, is_dpu_hard_sigmoid
 from qdq_passes.graph.uses import FLOAT_TYPES, SHARING, constant_array, dtype_of, has_body, is_standard
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type
+from qdq_passes.numerics.quantize import dequantize
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.pairs import Pair, encoding_of, is_dequantize, is_quantize
 
@@ -160,6 +161,9 @@ def _dequantized(node: ir.Node, known: dict[ir.Value, Interval]) -> Interval:
     low, high = _range(q.inputs[0], known) if q is not None and is_quantize(q) else EVERYTHING
     if encoding is None or not encoding.scale:
         return low, high
+    stored = constant_array(integers)
+    if stored is not None and stored.size and encoding.axis is None and is_integer_type(encoding.dtype):
+        return _extremes(dequantize(np.array([stored.min(), stored.max()], stored.dtype), encoding))
     lows, highs = real_range(encoding)
     return max(low, float(lows.min())), min(high, float(highs.max()))
 

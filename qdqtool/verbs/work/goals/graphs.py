@@ -61,6 +61,12 @@ if TYPE_CHECKING:
 RAISED = ("int16", "fp16", "float")
 #: Options that act behind calibration: the ranges are the same with them, and without.
 LATE = frozenset({"round_weights", "correct_bias", "learn_rounding", "search_scales", "tune_weights"})
+#: Statistics that have those of one kind among them.
+STATISTICS_WITH = {
+    "moments": ("moments",),
+    "means": ("means", "moments"),
+    "magnitudes": ("magnitudes", "means", "moments"),
+}
 #: How often what a target takes no more beside raised nodes is raised with them.
 ROUNDS = 4
 #: How many prepared models are kept.
@@ -176,7 +182,7 @@ class GraphSubject:
         """See `Subject.units`; nothing of what cannot be planned."""
         if self._plan(point) is None:
             return 0.0
-        due = sum(runs for part, runs in self._parts(point).items() if part not in self._paid)
+        due = self._due(self._parts(point))
         return (due + self._learning(point) + len(self.feeds)) / self._plain
 
     def pay(self, point: Point, measured: Measured) -> float:
@@ -184,7 +190,7 @@ class GraphSubject:
         if self._plan(point) is None:
             return 0.0
         parts = self._parts(point)
-        due = sum(runs for part, runs in parts.items() if part not in self._paid)
+        due = self._due(parts)
         self._paid |= set(parts)
         judged = 0 if measured.standing is None else measured.standing.samples
         return (due + self._learning(point) + judged) / self._plain
@@ -320,6 +326,13 @@ class GraphSubject:
             parts[_sums(plan), before] = self.calibrated
         return parts
 
+    def _due(self, parts: Mapping[tuple[str, Point], int]) -> int:
+        """Model runs of those parts that no candidate has paid for, neither alone nor as part of more."""
+        return sum(
+            runs for (what, options), runs in parts.items()
+            if not any((more, options) in self._paid for more in STATISTICS_WITH.get(what, (what,)))
+        )  # fmt: skip
+
     def _set(self, point: Point) -> tuple[Setting, GoalBaseline]:
         """The prepared and calibrated model that a candidate is made of."""
         key = (point.options, tuple(precision for precision, _ in point.raised))
@@ -333,9 +346,7 @@ class GraphSubject:
         asked, early = self.quantizing(point), _without(point, LATE)
         before = _without(early, {"method"})
         plan = self.plan(point)
-        kinds = {"moments": ("moments",), "means": ("means", "moments")}.get(
-            _sums(plan), ("magnitudes", "means", "moments")
-        )
+        kinds = STATISTICS_WITH[_sums(plan)]
         given = next((found for kind in kinds if (found := self._statistics.get((kind, before)))), None)
         recovering, target = Recovering(given=given), self.target
         progress = self.asked.progress
