@@ -5,7 +5,8 @@ are shared), the passes behind calibration, and one run over the samples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -267,10 +268,18 @@ def measure(baseline: Baseline, point: Point) -> Measured:
     return Measured(figure=baseline.judge(model), cost=cost_of(model, baseline.prices))
 
 
-def outputs_of(model: ir.Model, feeds: Sequence[Arrays]) -> list[Arrays]:
-    """Outputs of ``model`` for each of ``feeds``, of which arrays that are no inputs are left out; one thread."""
+@contextmanager
+def running(model: ir.Model) -> Iterator[Callable[[Sequence[Arrays]], list[Arrays]]]:
+    """What gives the outputs of ``model`` for each of some feeds, of which arrays that are no inputs are left out; one thread."""
     session = open_session(model)
     inputs = set(session.input_names)
-    outputs: list[Arrays] = [session.run({k: v for k, v in feed.items() if k in inputs}) for feed in feeds]
-    session.close()
-    return outputs
+    try:
+        yield lambda feeds: [session.run({k: v for k, v in feed.items() if k in inputs}) for feed in feeds]
+    finally:
+        session.close()
+
+
+def outputs_of(model: ir.Model, feeds: Sequence[Arrays]) -> list[Arrays]:
+    """Outputs of ``model`` for each of ``feeds``; see `running`."""
+    with running(model) as run:
+        return run(feeds)

@@ -6,7 +6,7 @@ low end is the margin that `CONFIDENCE` of the draws exceed (the percentile boot
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from qdq_passes.errors import UsageError
@@ -24,6 +24,15 @@ FEW = 64
 def early_of(samples: int) -> int:
     """How many of ``samples`` come first: all, where that spares little."""
     return FEW if samples > 2 * FEW else samples
+
+
+def stages_of(samples: int) -> Iterator[int]:
+    """How many of ``samples`` are judged on first, next, …, at last: twice as many each time, all where that spares little."""
+    count = early_of(samples)
+    while count < samples:
+        yield count
+        count = 2 * count if samples > 4 * count else samples
+    yield samples
 
 
 def standing(

@@ -78,8 +78,8 @@ class Subject(Protocol):
     def along(self, point: Point, refused: Iterable[str]) -> Point:
         """``point`` with what the target takes no more beside its raised nodes raised too, but for what it ``refused`` before."""
 
-    def last(self) -> Iterable[Candidate]:
-        """What to try where nothing else helps."""
+    def last(self, *, wider: bool) -> Iterable[Candidate]:
+        """What to try where nothing else helps; what takes more bits if ``wider``."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Seeking:
         units: what it took.
         stopped: why the search ended early; empty where it did not.
         samples: that are judged on in all.
-        reachable: whether the float model reaches the goal; where not, more bits do not either.
+        reachable: whether the float model reaches the goal; where not, more bits do not either, and none are tried.
     """
 
     subject: Subject
@@ -155,7 +155,7 @@ class Seeking:
         if knows and not self.best.is_met:
             self._all(list(self.subject.mends(Point())), self.budget)
         if not self.best.is_met:
-            self._each(self.subject.last())
+            self._each(self.subject.last(wider=self.reachable))
             self._recalled()
         self._recalled(whatever=True)
         return self.best
@@ -166,10 +166,10 @@ class Seeking:
         while not self.best.is_met and self._affords(self.subject.whole_units()):
             most = self.samples
             nearest = max((one.common for one in self.trials if one.samples == most), default=-math.inf)
-            early = [one for one in self.trials if 0 < one.samples < most and (whatever or one.margin >= nearest)]
+            early = [one for one in self.trials if 0 < one.samples < most and (whatever or one.common >= nearest)]
             if not early:
                 return
-            chosen = max(early, key=lambda one: one.margin)
+            chosen = max(early, key=lambda one: one.common)
             found, units = self.subject.whole(chosen.candidate.point), self.subject.whole_units()
             self.trials[self.trials.index(chosen)] = replace(chosen, measured=found, units=chosen.units + units)
             self.units += units

@@ -87,8 +87,8 @@ class Table:
         beside = [self.beside[name] for name in names if name in self.beside and self.beside[name] not in refused]
         return Point.of(dict.fromkeys(sorted({*names, *beside}), precision), dict(point.options))
 
-    def last(self) -> Iterator[Candidate]:
-        yield Candidate.of("the last resort", {"wide": True})
+    def last(self, *, wider: bool) -> Iterator[Candidate]:
+        yield Candidate.of("the last resort", {"wide" if wider else "poor": True})
 
 
 def sought(budget: float = 100.0, most_ms: float = 100.0, **table: Any) -> Seeking:
@@ -189,6 +189,7 @@ def test_what_the_float_model_does_not_reach_no_node_is_raised_for() -> None:
     seeking = Seeking(Table(gains={"c": 6.0}), budget=100.0, most_ms=100.0, samples=8, reachable=False)
     seeking.run()
     assert not any(trial.candidate.point.raised for trial in seeking.trials)
+    assert texts(seeking)[-1] == "--poor"
 
 
 def test_nodes_are_raised_twice_as_many_each_time_and_lowered_one_by_one() -> None:

@@ -16,6 +16,7 @@ import qdqtool
 from qdqtool import api
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.quantization import recovery
+from qdqtool.search.goal.chance import stages_of
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
@@ -58,7 +59,7 @@ def test_what_is_judged_is_what_quantize_makes(
 ) -> None:
     """Beside an option that has statistics of its own; statistics in memory and in a file. Of nodes and presets none is tried here."""
     for name in ("raises", "others", "last"):
-        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_: ())
+        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_, **__: [Candidate.of("a cause", {name: True}) for name in names])
     monkeypatch.setattr(graphs.GraphSubject, "record", lambda *_: None)
     if in_file:
@@ -77,7 +78,7 @@ def test_statistics_that_a_candidate_before_has_among_its_own_cost_nothing(monke
     """Moments of what layers read have the means that biases are corrected by: 8 runs of 12 once."""
     mends = [Candidate.of("a cause", {name: True}) for name in ("search_scales", "correct_bias")]
     for name in ("raises", "others", "last"):
-        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_: ())
+        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
     found = quantize_to_goal(
         DIGITS, None, **FEW, target="generic_int8", goal="sqnr >= 99", eval_samples=4, budget=15
@@ -112,6 +113,12 @@ def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch:
     assert standing is not None
     assert standing.common < 0
     assert standing.samples == 160
+
+
+def test_samples_are_judged_on_in_stages() -> None:
+    assert list(stages_of(128)) == [128]
+    assert list(stages_of(129)) == [64, 129]
+    assert list(stages_of(600)) == [64, 128, 256, 600]
 
 
 def test_one_sample_says_nothing_of_others() -> None:

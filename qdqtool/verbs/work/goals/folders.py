@@ -185,12 +185,14 @@ class FolderSubject:
         """Whether the graphs read integers, and causes are priced on others, which read what the float graphs do."""
         return self.asked.kv_cache != "float" or self.asked.integer_io
 
-    def last(self) -> Iterable[Candidate]:
-        """See `Subject.last`: presets of more bits."""
+    def last(self, *, wider: bool) -> Iterable[Candidate]:
+        """See `Subject.last`: presets of more bits, and those in 8 bit that say less."""
         plain = self.plan(Point())
         if not plain.preset.is_calibrated:
-            return [Candidate.of("weights in 8 bit", {"preset": "w8"})] if "preset" not in changed(self.asked) else []
-        return [*other_presets(self.asked, plain, bits=16), *other_presets(self.asked, plain, bits=8, poorer=True)]
+            may_be = wider and "preset" not in changed(self.asked)
+            return [Candidate.of("weights in 8 bit", {"preset": "w8"})] if may_be else []
+        more = other_presets(self.asked, plain, bits=16) if wider else ()
+        return [*more, *other_presets(self.asked, plain, bits=8, poorer=True)]
 
     def plan(self, point: Point) -> Plan:
         """What makes a candidate."""

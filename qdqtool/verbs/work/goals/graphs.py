@@ -224,10 +224,11 @@ class GraphSubject:
         """See `Subject.others`: presets of 8-bit activations that say no less."""
         return other_presets(self.asked, self.plan(Point()), bits=8, poorer=False)
 
-    def last(self) -> Iterable[Candidate]:
+    def last(self, *, wider: bool) -> Iterable[Candidate]:
         """See `Subject.last`: presets of 16-bit activations, and those in 8 bit that say less."""
         plain = self.plan(Point())
-        return [*other_presets(self.asked, plain, bits=16), *other_presets(self.asked, plain, bits=8, poorer=True)]
+        more = other_presets(self.asked, plain, bits=16) if wider else ()
+        return [*more, *other_presets(self.asked, plain, bits=8, poorer=True)]
 
     def raises(self, best: Point) -> Iterator[Raise]:
         """See `Subject.raises`; sets that multiply nothing, behind the last layers, are raised as one."""

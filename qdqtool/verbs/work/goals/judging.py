@@ -14,12 +14,12 @@ from qdq_passes.npu.units.units import units_of
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.npu.shares import Placed
 from qdqtool.quantization.plan import Plan
-from qdqtool.search.goal.chance import early_of, standing
+from qdqtool.search.goal.chance import early_of, stages_of, standing
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.standing import Standing
 from qdqtool.search.metrics import Arrays
 from qdqtool.search.precision_cost import cost_of
-from qdqtool.search.variants import FAILED, Baseline, Measured, Placing, Point, outputs_of
+from qdqtool.search.variants import FAILED, Baseline, Measured, Placing, Point, running
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import OnChip
@@ -103,29 +103,27 @@ def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> M
 
 
 def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
-    """On the first samples, and on all where it is not below the goal there, whatever one draws."""
-    feeds = baseline.feeds
-    count = len(feeds) if baseline.is_whole else early_of(len(feeds))
-    outputs = outputs_of(model, feeds[:count])
+    """On the first samples, and on more of them until it is below the goal there, whatever one draws."""
+    feeds, every = baseline.feeds, len(baseline.feeds)
 
     def of(part: Sequence[Arrays]) -> Standing:
         size = len(part)
         return standing(
-            baseline.goal, baseline.opened_metric, part, feeds[:size], baseline.references[:size],
-            early=early_of(len(feeds)),
-        )  # fmt: skip
+            baseline.goal, baseline.opened_metric, part, feeds[:size], baseline.references[:size], early=early_of(every)
+        )
 
     def is_alike(found: Standing) -> bool:
         """Whether the float model stands as it does, however one draws: that refutes nothing."""
         return found == of(baseline.references[: found.samples])
 
-    try:
-        first = of(outputs)
-    except UsageError:  # a metric that the first samples are too little for
-        if count == len(feeds):
-            raise
-        first = None
-    if first is not None and (count == len(feeds) or (first.high < 0 and not is_alike(first))):
-        return first
-    outputs += outputs_of(model, feeds[count:])
-    return of(outputs)
+    outputs: list[Arrays] = []
+    with running(model) as run:
+        for count in () if baseline.is_whole else tuple(stages_of(every))[:-1]:
+            outputs += run(feeds[len(outputs) : count])
+            try:
+                found = of(outputs)
+            except UsageError:  # a metric that so few samples are too little for
+                continue
+            if found.high < 0 and not is_alike(found):
+                return found
+        return of([*outputs, *run(feeds[len(outputs) :])])
