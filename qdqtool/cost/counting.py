@@ -30,6 +30,8 @@ Kind = Literal["dense", "grouped", "depthwise", "product", "move", "elementwise"
 
 #: Layers, the activations that they compute themselves, and what costs nothing in a compiled graph.
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+#: Dimensions of a map of features: a product of such with weights is a 1x1 convolution.
+MAP = 4
 _INSIDE = ("Clip", "LeakyRelu", "PRelu", "Relu")
 _FREE = frozenset(
     {"Constant", "ConstantOfShape", "Flatten", "Range", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"}
@@ -174,7 +176,7 @@ class _Counting:
             return any(self._is_bias(node, index) for index in (0, 1))
         if kind == "Expand":
             return _feeds_products(node.outputs[0])
-        return kind == "Transpose" and _is_renaming(node)
+        return kind == "Transpose" and (_is_renaming(node) or _is_layout(node))
 
     def _is_bias(self, node: ir.Node, index: int) -> bool:
         value, other = node.inputs[index], node.inputs[1 - index]
@@ -193,7 +195,8 @@ class _Counting:
         sizes = _sizes(node, weight)
         groups, width = integer_of(node, "group", 1), sizes[1] if len(sizes) > 1 else 1
         if kind not in ("Conv", "ConvTranspose") or groups == 1:
-            return self._made(node, "dense", macs=macs, weights=math.prod(sizes))
+            op = "Conv" if kind == "MatMul" and len(_sizes(node, node.inputs[0])) == MAP else ""
+            return self._made(node, "dense", op=op, macs=macs, weights=math.prod(sizes))
         form: Kind = "depthwise" if width == 1 else "grouped"
         return self._made(node, form, macs=macs, weights=math.prod(sizes), width=width)
 
@@ -260,6 +263,13 @@ def _is_renaming(node: ir.Node) -> bool:
     rank = len(order)
     turned = order == [*range(rank - 2), rank - 1, rank - 2]
     return turned and all(kind_of(reader) == "MatMul" for reader, _ in readers(node.outputs[0]))
+
+
+def _is_layout(node: ir.Node) -> bool:
+    """Whether a Transpose takes a map's channels to the end, where runtimes keep them anyway, or back from there."""
+    order, source = integers_of(node, "perm"), node.inputs[0]
+    maker = source.producer() if source is not None else None
+    return order == [0, 3, 1, 2] or (order == [0, 2, 3, 1] and maker is not None and kind_of(maker) != "Reshape")
 
 
 def _feeds_products(value: ir.Value) -> bool:
