@@ -20,7 +20,7 @@ from qdqtool.cost.decoder_fit import fit_rows
 from qdqtool.cost.decoders import FORMS, Call, Design
 from qdqtool.cost.fitting import EIGHTY, Array, Posterior
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, log_ms
-from qdqtool.cost.predicting import DRIFT, known_times
+from qdqtool.cost.predicting import DRIFT, known_times, measured_names
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import DecoderShape, shape_named
 
@@ -103,10 +103,16 @@ class Own:
         return (self.stack, self.precision, self.name, *told)
 
 
-def own_rows(rows: Sequence[Row], base: Chip) -> tuple[list[Own], list[tuple[Row, str]]]:
-    """The rows that a profile of ``base`` is of, sorted, and those that none is of, each with the reason."""
+def own_rows(rows: Sequence[Row], base: Chip, chips: Sequence[Chip] = ()) -> tuple[list[Own], list[tuple[Row, str]]]:
+    """The rows that a profile of ``base`` is of, sorted, and those that none is of, each with the reason.
+
+    Args:
+        rows: as read.
+        base: has the profiles.
+        chips: more of them, that tell which networks were measured in parts.
+    """
     found, passed = [], []
-    for row in rows:
+    for row in _without_lone_parts(rows, (base, *chips)):
         shape = shape_named(row.model) if row.phase else None
         profiles = base.profiles_of(row.stack)
         precision = "" if row.phase else row.precision
@@ -126,6 +132,19 @@ def own_rows(rows: Sequence[Row], base: Chip) -> tuple[list[Own], list[tuple[Row
         else:
             found.append(Own(row, row.stack, precision, shape))
     return sorted(found, key=lambda own: (*map(str, own.key), own.ms)), passed
+
+
+def _without_lone_parts(rows: Sequence[Row], chips: Sequence[Chip]) -> list[Row]:
+    """The rows, of networks that neither they nor the chips know parts of without their component's name."""
+    known = measured_names(chips)
+    parts: dict[str, set[str]] = {}
+    for row in rows:
+        parts.setdefault(row.model, set()).add(row.component)
+    whole = {model for model, names in parts.items() if model in known or len(names) == 1}
+    return [
+        replace(row, component="") if row.model in whole and f"{row.model}--{row.component}" not in known else row
+        for row in rows
+    ]
 
 
 def predicted(

@@ -220,8 +220,8 @@ class Rows:
     def answer(self, rows: Sequence[Row]) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
         """By id ``{value, low, high}`` in the row's unit, and by id why there is none."""
         known = all_known()
-        read = _Read(find=functools.cache(find_chip), chips=known,
-                     names=frozenset(model for each in known for p in each.profiles for model in p.of_model))  # fmt: skip
+        names = predicting.measured_names((*known, self.chip) if self.chip is not None else known)
+        read = _Read(find=functools.cache(find_chip), chips=known, names=names)
         found, failed = {}, {}
         for row in rows:
             try:

@@ -1,7 +1,7 @@
 """Times with 80 % intervals from a chip's profiles: of a network's graph, or of a language model's prefill and tokens.
 
 A network that was measured is answered with its own row; one measured elsewhere (another chip, runtime or precision) is carried
-over from there, by the ratio of what the form says of the graph at both places, or of the networks that both places know."""
+over from there, by the ratio of what the form says of the graph at both places and of the networks that both places know."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from qdqtool.cost.shapes import DecoderShape, shape_named
 #: Standard deviation of log ms between two measurements of one network at one place (27 months of re-measurements drift by 1.5 %
 #: in the median, 21 % in the worst tenth), and what it takes to carry one over from another chip, runtime, precision.
 DRIFT, BETWEEN = 0.05, (0.08, 0.12, 0.15)
-#: Carrying over by the form alone, where two places have too little in common.
-BY_FORM = 0.05
+#: Carrying over by the form alone, where two places have too little in common; the standard deviation of what the form says of a
+#: graph's ratio, where it is asked beside the networks in common: of 0.06 to 0.15 all tell left-out networks as well.
+BY_FORM, FORM_RATIO = 0.05, 0.1
 #: How many networks in common the standard deviation that is known beforehand is worth; that of how a ratio grows with log ms;
 #: what a median of absolute values is multiplied by so that 80 % of left-out networks are in their intervals (1.48 for a normal),
 #: what is added so that it is none of nothing.
@@ -190,6 +191,11 @@ def _place(chip: Chip, profile: Profile) -> str:
     return ", ".join(part for part in (chip.name, profile.stack, profile.precision) if part)
 
 
+def measured_names(chips: Sequence[Chip]) -> frozenset[str]:
+    """Of all networks and language models that were measured on one of the chips."""
+    return frozenset(model for chip in chips for profile in chip.profiles for model in profile.of_model)
+
+
 def known_times(profile: Profile) -> Mapping[str, tuple[float, float]]:
     """Log ms of the networks that were measured at a place, or shifted to it, and their standard deviations."""
     shifted = {name: (math.log(ms), sd) for name, (ms, sd) in profile.shifted.items()}
@@ -223,14 +229,15 @@ def _ratio(
     there: Profile, here: Profile, log: float, amounts: Amounts | None, least: float
 ) -> tuple[float, float] | None:
     """Logarithm of how many times longer a network of ``log`` ms there takes here, and its standard deviation."""
-    common = _common(there, here)
+    common, form = _common(there, here), 0.0
+    if amounts is not None:
+        form = log_ms(here.fitted.mean, amounts)[0] - log_ms(there.fitted.mean, amounts)[0]
     if common is not None:
         middle, ratio, slope, scatter, count = common
         sd = math.sqrt((COMMON_WORTH * least**2 + count * scatter**2) / (COMMON_WORTH + count))
-        return ratio + slope * (log - middle), sd
-    if amounts is None:
-        return None
-    return log_ms(here.fitted.mean, amounts)[0] - log_ms(there.fitted.mean, amounts)[0], math.hypot(least, BY_FORM)
+        share = 0.0 if amounts is None else sd**2 / (sd**2 + FORM_RATIO**2)
+        return share * form + (1 - share) * (ratio + slope * (log - middle)), sd
+    return None if amounts is None else (form, math.hypot(least, BY_FORM))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -96,7 +96,7 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         amounts = self._amounts({row.model for row in rows if not row.phase})
         chip, base, why = self._chips(rows, chips, amounts)
         check_forms(base)
-        own, passed = own_rows(rows, base)
+        own, passed = own_rows(rows, base, chips)
         speed = OTHER.speed if base.file != chip.file else 0.0
         odd = contradictions(chips, base, own, amounts, speed=speed)
         bad = [one.own for one in odd if one.unusable]

@@ -12,9 +12,11 @@ from qdqtool.chips.chip import Chip, Fitted, Measured, Profile
 from qdqtool.cost.calibrating import calibrated, own_rows, predicted
 from qdqtool.cost.chip_file import chip_text
 from qdqtool.cost.contradictions import Contradiction, checked, contradictions
+from qdqtool.cost.counting import Count
 from qdqtool.cost.decoder_fit import fit_decoders
 from qdqtool.cost.decoders import STREAMING, Call, log_ms
-from qdqtool.cost.networks import NAMES
+from qdqtool.cost.networks import NAMES, amounts_of
+from qdqtool.cost.networks import log_ms as network_log_ms
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import read_shape
 
@@ -80,6 +82,33 @@ def test_the_same_rows_in_another_order_give_the_same_bytes() -> None:
         chip_text(calibrated([BASE, OTHER], BASE, NEW, own_rows(each, BASE)[0], {})) for each in (rows, rows[::-1])
     }
     assert len(texts) == 1
+
+
+def test_the_only_part_of_a_network_is_the_network() -> None:
+    def names(*rows: Row) -> list[str]:
+        return [own.name for own in own_rows(rows, BASE)[0]]
+
+    lone = replace(row("net1", 1.0), component="Net1")
+    assert names(lone) == ["net1"], "as the base knows it"
+    assert names(replace(lone, model="new")) == ["new"]
+    parts = replace(lone, model="new"), replace(lone, model="new", component="Net2")
+    assert names(*parts) == ["new--Net1", "new--Net2"]
+
+
+def test_a_network_is_carried_over_by_what_its_graph_does_too() -> None:
+    count = Count(name="n", op="Conv", kind="dense", macs=10**9, weights=10**6)
+    amounts = {"new": amounts_of([count])}
+    theta = np.full(len(NAMES), -3.0)
+    ms = math.exp(network_log_ms(theta, amounts["new"])[0])
+    there, here = (replace(each, fitted=Fitted(NAMES, mean, 0.04 * np.eye(len(NAMES))))
+                   for each, mean in zip(BASE.profiles, (theta, theta - 1.4), strict=True))  # fmt: skip
+    chip = replace(BASE, profiles=(replace(there, measured=(*there.measured, Measured(model="new", ms=ms))), here))
+    (asked,), _ = own_rows([row("new", 1.0, "w8a8")], chip)
+    by_rows, by_both = predicted([chip], chip, asked, {}), predicted([chip], chip, asked, amounts)
+    assert by_rows is not None
+    assert by_both is not None
+    assert math.exp(by_rows[0]) == pytest.approx(ms / 2.5)
+    assert math.log(ms) - 1.4 < by_both[0] < by_rows[0] - 0.2, "its graph says 1.4, the other networks 0.92"
 
 
 def test_each_row_is_told_by_the_others() -> None:

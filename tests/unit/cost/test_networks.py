@@ -47,6 +47,17 @@ CASES = {
         "{ d = Conv <group = 8, pads = [1, 1, 1, 1]> (x, w)  y = MatMul(d, x) }",
         {"Conv": "depthwise", "MatMul": "product"},
     ),
+    "a product on a map is a 1x1 convolution, and channels last are no work": (
+        "(float[1,8,4,4] x, float[8,8,1,1] w, float[8,8] m) => (float[1,8,4,4] y)"
+        "{ c = Conv(x, w)  l = Transpose <perm = [0, 2, 3, 1]> (c)  p = MatMul(l, m)"
+        " y = Transpose <perm = [0, 3, 1, 2]> (p) }",
+        {"Conv": "dense"},
+    ),
+    "the turned keys of heads are moved": (
+        "(float[1,16,32] x) => (float[1,4,8,16] y) <int64[4] heads = {1, 16, 4, 8}>"
+        "{ h = Reshape(x, heads)  y = Transpose <perm = [0, 2, 3, 1]> (h) }",
+        {"Transpose": "move"},
+    ),
     "QDQ pairs cost nothing": (
         "(float[1,8] x) => (float[1,8] y) <float s = {0.5}, int8 z = {0}>"
         "{ q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = Softmax(d) }",
@@ -59,7 +70,7 @@ CASES = {
 def test_nodes_are_counted_after_the_folding(case: str) -> None:
     text, wanted = CASES[case]
     model = _graph(text)
-    for name in ("w", "b"):  # as exporters have them: weights are constants
+    for name in ("w", "b", "m"):  # as exporters have them: weights are constants
         value = next((v for v in model.graph.inputs if v.name == name), None)
         if value is not None:
             value.const_value = ir.tensor(np.ones([int(d) for d in value.shape or ()], np.float32), name=name)
