@@ -137,10 +137,13 @@ def own_rows(rows: Sequence[Row], base: Chip, chips: Sequence[Chip] = ()) -> tup
 def _without_lone_parts(rows: Sequence[Row], chips: Sequence[Chip]) -> list[Row]:
     """The rows, of networks that neither they nor the chips know parts of without their component's name."""
     known = measured_names(chips)
+    in_parts = {name.partition("--")[0] for name in known if "--" in name}
     parts: dict[str, set[str]] = {}
     for row in rows:
         parts.setdefault(row.model, set()).add(row.component)
-    whole = {model for model, names in parts.items() if model in known or len(names) == 1}
+    whole = {
+        model for model, names in parts.items() if len(names - {""}) == 1 and (model in known or model not in in_parts)
+    }
     return [
         replace(row, component="") if row.model in whole and f"{row.model}--{row.component}" not in known else row
         for row in rows

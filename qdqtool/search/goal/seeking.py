@@ -279,6 +279,8 @@ class Seeking:
         names, whole = ({name for nodes in some for name in nodes} for some in (sets, of))
         told = f"{len(names)} of {_dearest(len(whole), precision)}" if whole else _dearest(len(names), precision)
         point = Candidate.of("", best.candidate.options, dict.fromkeys(sorted(names), precision)).point
+        if not self._affords(self.subject.units(point), point):
+            return None
         all_of_them = self.subject.along(point, self.plain.refused)
         beside = sum(len(nodes) for _, nodes in all_of_them.raised) - len(names)
         return self._try(Candidate(point=all_of_them, why=f"{told}, and {beside} beside them" if beside else told))

@@ -93,6 +93,12 @@ def test_the_only_part_of_a_network_is_the_network() -> None:
     assert names(replace(lone, model="new")) == ["new"]
     parts = replace(lone, model="new"), replace(lone, model="new", component="Net2")
     assert names(*parts) == ["new--Net1", "new--Net2"]
+    assert names(lone, replace(lone, component="Net2")) == ["net1--Net1", "net1--Net2"]
+    known = replace(BASE.profiles[0], measured=(*BASE.profiles[0].measured, Measured(model="new--Net1", ms=1.0)))
+    own, _ = own_rows(
+        [replace(lone, model="new", component="Net2")], replace(BASE, profiles=(known, *BASE.profiles[1:]))
+    )
+    assert [one.name for one in own] == ["new--Net2"]
 
 
 def test_a_network_is_carried_over_by_what_its_graph_does_too() -> None:

@@ -179,6 +179,19 @@ def test_causes_are_asked_for_again_behind_the_best_mend() -> None:
     assert found.best.is_met
 
 
+def test_what_there_is_no_budget_for_is_not_made() -> None:
+    looked = []
+
+    class Watched(Table):
+        def along(self, point: Point, refused: Iterable[str]) -> Point:
+            looked.append(point)
+            return super().along(point, refused)
+
+    seeking = Seeking(Watched(gains=dict.fromkeys(NODES, 1.1), singles=()), budget=7.0, most_ms=100.0, samples=8)
+    seeking.run()
+    assert looked == [trial.candidate.point for trial in seeking.trials if trial.candidate.point.raised]
+
+
 def test_what_is_refused_beside_raised_nodes_is_raised_with_them() -> None:
     found = sought(gains={"a": 3.0, "e": 3.0}, beside={"a": "e"})
     assert dict(found.best.candidate.point.raised) == {"int16": ("a", "e")}

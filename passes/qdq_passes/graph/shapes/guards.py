@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -19,18 +19,17 @@ from onnx.shape_inference import InferenceError
 Guard = Callable[[Any], str]
 #: Held while onnx's schemas are not its own.
 LOCK = threading.RLock()
-#: Nodes that were kept from onnx since the last `guarding` began, and what is wrong with each.
-_kept: list[tuple[str, str]] = []
 
 
 @dataclass
-class _Said:
-    """Whether what the functions behind guards raise is wanted."""
+class _Body:
+    """Of the body that runs: whether errors of functions behind guards are raised, and what was kept from onnx."""
 
-    is_wanted: bool = False
+    is_strict: bool = False
+    kept: list[tuple[str, str]] = field(default_factory=list)
 
 
-_errors = _Said()
+_body = _Body()
 
 
 def _slice(context: Any) -> str:
@@ -62,12 +61,12 @@ def guarded(op_type: str, since: int) -> defs.OpSchema:
 
     def infer_guarded(context: Any) -> None:
         if reason := guard(context):
-            _kept.append((context.get_display_name(), reason))
+            _body.kept.append((context.get_display_name(), reason))
             return
         try:
             infer(context)
         except InferenceError:  # ends the inference of the whole model, as onnx lets nothing through that Python raises
-            if _errors.is_wanted and not _reads_unknown(context):
+            if _body.is_strict and not _reads_unknown(context):
                 raise
 
     schema.set_type_and_shape_inference_function(infer_guarded)
@@ -85,9 +84,9 @@ def guarding(operators: Iterable[str], *, strict: bool = False) -> Iterator[list
     kept from it is in the list. What else onnx finds wrong with them is raised if ``strict``, as by its own strict mode. One body
     at a time runs in a process."""
     with LOCK, ExitStack() as stack:
-        stack.callback(setattr, _errors, "is_wanted", _errors.is_wanted)
-        _errors.is_wanted = strict
-        _kept.clear()
+        stack.callback(vars(_body).update, vars(_body).copy())
+        _body.is_strict, _body.kept = strict, []
+        kept = _body.kept
         for op_type in GUARDS.keys() & set(operators):
             most = defs.onnx_opset_version()
             while defs.has(op_type, most):
@@ -95,7 +94,7 @@ def guarding(operators: Iterable[str], *, strict: bool = False) -> Iterator[list
                 _replace(original, guarded(op_type, original.since_version))
                 stack.callback(_replace, original, original)
                 most = original.since_version - 1
-        yield _kept
+        yield kept
 
 
 def _replace(known: defs.OpSchema, schema: defs.OpSchema) -> None:

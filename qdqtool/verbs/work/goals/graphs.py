@@ -253,24 +253,27 @@ class GraphSubject:
             yield Raise(precision=precision, sets=tuple(found))
 
     def along(self, point: Point, refused: Iterable[str]) -> Point:
-        """See `Subject.along`: the groups of those nodes, and of those behind them, until the target takes all."""
-        ((precision, _),) = point.raised
+        """See `Subject.along`: the groups of those nodes, and of those behind them, until the target takes all; ``point`` where
+        nothing would be left of a quantization. Verdicts do not hang on how weights are rounded, which takes model runs."""
+        ((precision, names),) = point.raised
         if self.target is None or precision in NARROW:
             return point
-        setting, baseline = self._set(point)
-        groups = node_groups(setting.model, setting.plan, follow=True)
+        raised, light = set(names), replace(_without(point, LATE), raised=point.raised)
+        setting, baseline = self._set(light)
+        groups = [set(group.nodes) for group in node_groups(setting.model, setting.plan, follow=True)]
         for _ in range(ROUNDS):
             try:
-                _, placed = made(baseline, point)
+                _, placed = made(baseline, light)
             except QdqError:  # `measure` says why
                 return point
-            names = set(point.raised[0][1])
-            beside = set(() if placed is None else placed.on_cpu).difference(refused, names)
-            more = {name for group in groups if beside.intersection(group.nodes) for name in group.nodes}
-            if more <= names:
-                return point
-            point = Point.of(dict.fromkeys(sorted(names | more), precision), dict(point.options))
-        return point
+            beside = set(() if placed is None else placed.on_cpu).difference(refused, raised)
+            more = {name for group in groups if group & beside for name in group}
+            if more <= raised:
+                break
+            raised |= more
+            light = Point.of(dict.fromkeys(sorted(raised), precision), dict(light.options))
+        is_all = precision == "float" and all(group <= raised for group in groups)
+        return point if is_all else Point.of(dict.fromkeys(sorted(raised), precision), dict(point.options))
 
     def record(self, point: Point) -> Record:
         """Prices of a candidate by cause."""
