@@ -21,7 +21,7 @@ from qdqtool.search.variants import Measured, Point
 
 #: Part of the budget that is gone at most when single mends were tried: the rest is for what goes together, presets, nodes.
 SINGLES = 0.4
-#: Mends of so few units are tried among them whatever is gone: they need little but judging.
+#: Mends of so few units, judging among them, are tried whatever is gone.
 CHEAP = 0.25
 #: How often nodes can be raised at least, whatever mends are tried before.
 RAISES = 2
@@ -282,6 +282,8 @@ class Seeking:
         if not self._affords(self.subject.units(point), point):
             return None
         all_of_them = self.subject.along(point, self.plain.refused)
+        if tried := [trial for trial in self.trials if trial.candidate.point == all_of_them]:
+            return tried[0]
         beside = sum(len(nodes) for _, nodes in all_of_them.raised) - len(names)
         return self._try(Candidate(point=all_of_them, why=f"{told}, and {beside} beside them" if beside else told))
 
