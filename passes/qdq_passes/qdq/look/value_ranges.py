@@ -162,7 +162,10 @@ def _dequantized(node: ir.Node, known: dict[ir.Value, Interval]) -> Interval:
     if encoding is None or not encoding.scale:
         return low, high
     stored = constant_array(integers)
-    if stored is not None and stored.size and encoding.axis is None and is_integer_type(encoding.dtype):
+    scale = node.inputs[1]
+    is_float32 = scale is not None and dtype_of(scale) is ir.DataType.FLOAT  # another type rounds the products
+    is_plain = encoding.axis is None and is_integer_type(encoding.dtype) and is_float32
+    if stored is not None and stored.size and is_plain:
         return _extremes(dequantize(np.array([stored.min(), stored.max()], stored.dtype), encoding))
     lows, highs = real_range(encoding)
     return max(low, float(lows.min())), min(high, float(highs.max()))
