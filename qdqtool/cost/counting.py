@@ -30,12 +30,12 @@ Kind = Literal["dense", "grouped", "depthwise", "product", "move", "elementwise"
 
 #: Layers, the activations that they compute themselves, and what costs nothing in a compiled graph.
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-#: Dimensions of a map of features: a product of such with weights is a 1x1 convolution.
-MAP = 4
 _INSIDE = ("Clip", "LeakyRelu", "PRelu", "Relu")
 _FREE = frozenset(
     {"Constant", "ConstantOfShape", "Flatten", "Range", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"}
 )
+#: Dimensions of a map of features: a product of such with weights is a 1x1 convolution.
+_MAP = 4
 _FUNCTIONS = frozenset({"Cos", "Erf", "Exp", "Gelu", "Log", "LogSoftmax", "Mish", "Pow", "Sigmoid", "Sin", "Softmax", "Softplus",
                         "Sqrt", "Swish", "Tanh"}) | NORMS - {"BatchNormalization"}  # fmt: skip
 
@@ -195,7 +195,7 @@ class _Counting:
         sizes = _sizes(node, weight)
         groups, width = integer_of(node, "group", 1), sizes[1] if len(sizes) > 1 else 1
         if kind not in ("Conv", "ConvTranspose") or groups == 1:
-            op = "Conv" if kind == "MatMul" and len(_sizes(node, node.inputs[0])) == MAP else ""
+            op = "Conv" if kind == "MatMul" and len(_sizes(node, node.inputs[0])) == _MAP else ""
             return self._made(node, "dense", op=op, macs=macs, weights=math.prod(sizes))
         form: Kind = "depthwise" if width == 1 else "grouped"
         return self._made(node, form, macs=macs, weights=math.prod(sizes), width=width)
@@ -266,7 +266,8 @@ def _is_renaming(node: ir.Node) -> bool:
 
 
 def _is_layout(node: ir.Node) -> bool:
-    """Whether a Transpose takes a map's channels to the end, where runtimes keep them anyway, or back from there."""
+    """Whether a Transpose takes a map's channels to the end, where runtimes keep them anyway, or back from there; what a Reshape
+    or the caller gives is no map of that order yet."""
     order, source = integers_of(node, "perm"), node.inputs[0]
     maker = source.producer() if source is not None else None
     return order == [0, 3, 1, 2] or (order == [0, 2, 3, 1] and maker is not None and kind_of(maker) != "Reshape")

@@ -169,7 +169,7 @@ def _sibling(
 
     found = []
     for other in chips:
-        own: Sequence[Own] = own_rows(rows, other)[0] if other.profiles else []
+        own: Sequence[Own] = own_rows(rows, other, chips)[0] if other.profiles else []
         told = [(one, predicted(chips, other, one, amounts)) for one in own]
         offs = [math.log(one.ms) - log[0] for one, log in told if log is not None]
         if len(offs) >= 2:

@@ -123,9 +123,7 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         most = math.inf if asked.max_ms is None else asked.max_ms
         samples, reachable = len(subject.feeds), goal.margin(floating, floating) >= 0
         if not reachable:
-            above = (
-                f"the float model does not reach {goal.text} itself ({floating:.6g}): nodes in more bits are not tried"
-            )
+            above = f"the float model does not reach {goal.text} itself ({floating:.6g}): more bits are not tried"
             pass_on([above], asked.warn)
         seeking = Seeking(
             subject, budget=asked.budget, most_ms=most, progress=asked.progress, samples=samples, reachable=reachable
