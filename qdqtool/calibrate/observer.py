@@ -161,8 +161,8 @@ def extremes(values: Array) -> tuple[float, float]:
 
 
 __all__ = [
-    "METHODS", "Array", "Observer", "Option", "Range", "State", "checked_options", "extremes", "method_class", "observers",
-    "option_names",
+    "METHODS", "Array", "Observer", "Option", "Range", "State", "checked_options", "counts", "extremes", "method_class",
+    "observers", "option_names",
 ]  # fmt: skip
 
 
@@ -197,6 +197,13 @@ class HistogramObserver(Observer):
         """[min, max] of everything seen."""
         assert self.seen.total, "no sample was observed"
         return Range(self.seen.low, self.seen.high)
+
+
+def counts(observer: Observer) -> bool:
+    """Whether what ``observer`` keeps is the histogram of all values, of the model as onnxruntime optimizes it, and no more."""
+    kind, plain = type(observer), HistogramObserver
+    is_plain = isinstance(observer, plain) and (kind.observe, kind.state) == (plain.observe, plain.state)
+    return is_plain and not (observer.sanitizes or observer.as_written)
 
 
 def storage_type(bits: int, *, symmetric: bool) -> ir.DataType:

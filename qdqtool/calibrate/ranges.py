@@ -10,7 +10,7 @@ from typing import Any
 from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdq_passes.numerics.histogram import Histogram
 
-from qdqtool.calibrate.observer import Observer, Option, Range, State, observers
+from qdqtool.calibrate.observer import Observer, Option, Range, State, checked_options, counts, observers
 from qdqtool.io.feeds.hashes import join
 from qdqtool.io.files.artifacts import read_json, sha256_of_json, write_json
 
@@ -132,6 +132,21 @@ class Ranges:
             except (KeyError, TypeError, ValueError) as error:
                 raise ModelError(f"the state of {name!r} is malformed: {error}", hint="calibrate again") from error
         return found
+
+    def by(self, method: str, options: Mapping[str, Option]) -> Ranges | None:
+        """The ranges that ``method`` would have found, of the histograms that the method of these keeps; None where one of the
+        two keeps something else, or sees the values otherwise.
+
+        Raises:
+            UsageError: no such method, or it does not take these options.
+        """
+        if not all(counts(make()) for make in (observers(self.method, self.options), observers(method, options))):
+            return None
+        seen = replace(self, method=method, options=checked_options(method, options))
+        return Ranges.of(
+            seen.observers(), seen.histograms(), method=method, samples=self.samples, options=seen.options,
+            unobserved=self.unobserved, model_sha256=self.model_sha256, data_sha256=self.data_sha256,
+        )  # fmt: skip
 
     def histograms(self) -> dict[str, Histogram]:
         """The histograms kept beside the observers, as they stood when these ranges were made."""

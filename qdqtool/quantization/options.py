@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from qdqtool.options import NODES, SCHEME, WRITTEN, option
+from qdqtool.options import NODES, SCHEME, WRITTEN, option, pairs
 from qdqtool.presets.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -49,7 +49,21 @@ class DecoderOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(Recovery, DecoderOptions):
+class MethodOptions:
+    """What is said of a calibration method."""
+
+    section: ClassVar[str] = SCHEME
+
+    method_options: Mapping[str, str | int | float | bool] | None = option(
+        None,
+        "Option of the calibration method (repeat): percentile=99.99, symmetric=false, reference=true.",
+        value="K=V", flags=("--method-option",), many=True, before="weights",
+        read=lambda texts: pairs(texts, example="percentile=99.99"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(Recovery, DecoderOptions, MethodOptions):
     """What to quantize and how, beside the preset."""
 
     section: ClassVar[str] = SCHEME

@@ -25,7 +25,7 @@ from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.globs import literal
 from qdq_passes.select.selectors import ALL, NONE, Selector
 
-from qdqtool.calibrate.observer import METHODS, Option, option_names
+from qdqtool.calibrate.observer import METHODS, Option, checked_options, option_names
 from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
@@ -238,7 +238,7 @@ def plan(
     return Plan(
         preset=laid,
         method=used,
-        method_options=_method_options(laid, used),
+        method_options=_method_options(laid, used, options.method_options or {}),
         prepare=prepare,
         precision=precision_passes(laid, options) + _isolating(laid, ops, legalization),
         recover=recovering(recovery),
@@ -284,13 +284,14 @@ def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -
     return kept, Pipeline(tuple(passes)) + target.after
 
 
-def _method_options(preset: Preset, method: str) -> dict[str, Option]:
-    """The preset's options of ``method``, and of those that it takes the storage type of activations."""
-    options: dict[str, Option] = dict(preset.method_options.get(method, {}))
+def _method_options(preset: Preset, method: str, said: Mapping[str, Option]) -> dict[str, Option]:
+    """Options of ``method``: what is ``said``, the preset's, and of those that it takes the storage type of activations."""
+    is_known = method in METHODS.names()  # ranges may come from a method that is not here
+    options = {**preset.method_options.get(method, {}), **(checked_options(method, said) if is_known else {})}
     if not preset.is_calibrated:
         return options
     bits, symmetric = integer_format(parse_dtype(preset.annotate.activations))[1], preset.annotate.symmetric
-    takes = option_names(method) if method in METHODS.names() else ()  # ranges may come from a method that is not here
+    takes = option_names(method) if is_known else ()
     if bits != 8 and "bits" in takes:
         options.setdefault("bits", bits)
     if not symmetric and "symmetric" in takes:

@@ -53,6 +53,21 @@ class Function(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a model answers to one sample.
+
+    Args:
+        right: labels that it meets.
+        count: labels.
+        ease: by how much the score of a label lies above all others, of the one where that is least; negative where it is wrong.
+    """
+
+    right: int
+    count: int
+    ease: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metric:
     """A metric.
 
@@ -62,6 +77,7 @@ class Metric:
         needs_labels: it judges by more than the float model's outputs.
         function: (outputs, feeds, outputs of the float model) → figure; None where nothing differs from the float model.
         is_lower: the lower the better; goals alone take such.
+        answer: (output, feed) of one sample → what is right of it, where the figure is the share of that; None where it is not.
     """
 
     name: str
@@ -69,6 +85,7 @@ class Metric:
     needs_labels: bool
     function: Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float | None]
     is_lower: bool = False
+    answer: Callable[[Arrays, Arrays], Answer] | None = None
 
     def measure(self, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
         """The figure of a model that gives ``outputs`` for ``feeds``, where the float model gives ``references``.
@@ -155,19 +172,32 @@ def _cosine(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequ
 
 
 def _accuracy(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
-    right = count = 0
-    for output, feed in zip(outputs, feeds, strict=True):
-        if LABELS not in feed:
-            hint = f"give data with an array {LABELS!r}, one integer a sample, as --eval-data or --data"
-            raise UsageError(f"the data holds no {LABELS!r}", where="--metric accuracy", hint=hint)
-        scores, labels = next(iter(output.values())), np.asarray(feed[LABELS])
-        chosen = scores.argmax(axis=-1)
-        if chosen.size != labels.size:
-            sizes = f"{labels.size} for {chosen.size} answers"
-            raise UsageError(f"the numbers of {LABELS} differ: {sizes}", where="--metric accuracy")
-        right += int((chosen.reshape(-1) == labels.reshape(-1)).sum())
-        count += labels.size
-    return right / count
+    found = [_answer(output, feed) for output, feed in zip(outputs, feeds, strict=True)]
+    return sum(each.right for each in found) / sum(each.count for each in found)
+
+
+def _answer(output: Arrays, feed: Arrays) -> Answer:
+    if LABELS not in feed:
+        hint = f"give data with an array {LABELS!r}, one integer a sample, as --eval-data or --data"
+        raise UsageError(f"the data holds no {LABELS!r}", where="--metric accuracy", hint=hint)
+    scores, labels = next(iter(output.values())), np.asarray(feed[LABELS]).reshape(-1)
+    chosen = scores.argmax(axis=-1).reshape(-1)
+    if chosen.size != labels.size:
+        sizes = f"{labels.size} for {chosen.size} answers"
+        raise UsageError(f"the numbers of {LABELS} differ: {sizes}", where="--metric accuracy")
+    return Answer(right=int((chosen == labels).sum()), count=labels.size, ease=_ease(scores, labels))
+
+
+def _ease(scores: Array, labels: Array) -> float:
+    """By how much the score of each label lies above the others, the least of these; −inf of a label that no score stands for."""
+    classes = scores.shape[-1]
+    if not labels.size or ((labels < 0) | (labels >= classes)).any():
+        return -math.inf
+    others = scores.reshape(-1, classes).astype(np.float64)
+    at = np.arange(labels.size), labels.astype(np.int64)
+    own = others[at]
+    others[at] = -np.inf
+    return float((own - others.max(axis=-1)).min())
 
 
 def _perplexity(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
@@ -199,6 +229,6 @@ def _surprises(output: Arrays, feed: Arrays) -> Iterator[npt.NDArray[np.float64]
 BUILT_IN = {
     "sqnr": Metric(name="sqnr", unit="dB", needs_labels=False, function=_sqnr),
     "cosine": Metric(name="cosine", unit="", needs_labels=False, function=_cosine),
-    "accuracy": Metric(name="accuracy", unit="", needs_labels=True, function=_accuracy),
+    "accuracy": Metric(name="accuracy", unit="", needs_labels=True, function=_accuracy, answer=_answer),
     PERPLEXITY: Metric(name=PERPLEXITY, unit="", needs_labels=True, function=_perplexity, is_lower=True),
 }

@@ -109,6 +109,10 @@ class Point:
         """Node name → precision."""
         return {name: precision for precision, names in self.raised for name in names}
 
+    def __hash__(self) -> int:
+        """Of what it says; values of options may be mappings."""
+        return hash((self.raised, self.only, str(self.options)))
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: a list of names a precision."""
         data: dict[str, Any] = {precision: list(names) for precision, names in self.raised}

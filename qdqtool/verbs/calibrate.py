@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import metadata_of, option, pairs, python_only
+from qdqtool.options import metadata_of, option, python_only
+from qdqtool.quantization.options import MethodOptions
 from qdqtool.verbs.groups import DATA, AllowsEmpty, Path, Reports, Samples, Selected, Tokenized, Working
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -22,19 +23,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibrate(Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Verb["Ranges"]):
+class Calibrate(MethodOptions, Selected, AllowsEmpty, Samples, Tokenized, Working, Reports, Verb["Ranges"]):
     """Run MODEL over --data and write the ranges of its tensors; or merge ranges: --merge A.json B.json -o R.json."""
+
+    placed: ClassVar[Mapping[str, str]] = {"method_options": "statistics"}
 
     model: ModelOrPath | None = field(
         kw_only=False, metadata=metadata_of("The model.", kind="argument", value="[MODEL]", use="read")
     )
     data: FeedSpec | None = field(kw_only=False, metadata=DATA)
     method: str = option("minmax", "Calibration method.", value="NAME", listed_by="methods", shown=True)
-    method_options: Mapping[str, str | int | float | bool] | None = option(
-        None,
-        "Option of the method (repeat): percentile=99.99, symmetric=false, reference=true.",
-        value="K=V", flags=("--method-option",), many=True, read=lambda texts: pairs(texts, example="percentile=99.99"),
-    )  # fmt: skip
     tensors: Sequence[str] | None = python_only(None, "Names of float graph inputs and node outputs of the main graph.")
     statistics: bool = option(False, "Keep a histogram of every tensor, also of methods that need none.")
     cache: Path | None = option(

@@ -70,6 +70,7 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
             self,
             ranges=ranges,
             method=self.method if ranges is None else ranges.method,
+            method_options=self.method_options if ranges is None else None,
             equalize=decoder_equalize(self.loaded_preset(), self) if is_text else self.equalize,
         )
 

@@ -12,8 +12,14 @@ from qdqtool.search.node_groups import NodeGroup, union
 
 #: Calibration methods to try: those that clip first where rounding costs, those that do not where clipping does; powers of
 #: two have their own.
-CLIPPING, WHOLE = ("mse", "percentile", "entropy"), ("minmax",)
-POW2_CLIPPING, POW2_WHOLE = ("pow2-minmse",), ("pow2-nonoverflow",)
+_Methods = tuple[dict[str, object], ...]
+_PERCENTILES: _Methods = tuple(
+    {"method": "percentile", "method_options": {"percentile": share}} for share in (99.9, 99.99, 99.5)
+)
+CLIPPING: _Methods = ({"method": "mse"}, *_PERCENTILES, {"method": "entropy"}, {"method": "percentile"})
+WHOLE: _Methods = ({"method": "minmax"},)
+POW2_CLIPPING: _Methods = ({"method": "pow2-minmse"},)
+POW2_WHOLE: _Methods = ({"method": "pow2-nonoverflow"},)
 #: Of a cause, the share of the noise from which on its mends are tried.
 WORTH = 0.03
 #: What gives the same for all that is small, or large.
@@ -50,7 +56,8 @@ def proposals(
             if _suits(options, record, plan, ops)
         ]
         for rank, options in enumerate(mends):
-            if power / total < WORTH or any(name in said for name in options):
+            is_said = any(name in said for name in options) or ("method" in options and "method_options" in said)
+            if power / total < WORTH or is_said:
                 continue
             made = Candidate.of(f"{cause}: {power / total:.0%} of the noise", options)
             found.setdefault(made.point.key, (rank, -power, made))
@@ -91,7 +98,7 @@ def _methods(cause: str, plan: Plan) -> list[dict[str, object]]:
         return []
     clipping, whole = (POW2_CLIPPING, POW2_WHOLE) if plan.method.startswith("pow2") else (CLIPPING, WHOLE)
     order = (*clipping, *whole) if cause != "clipping" else (*whole, *clipping)
-    return [{"method": name} for name in order if name != plan.method]
+    return [options for options in order if options != {"method": plan.method}]
 
 
 def _suits(options: Mapping[str, object], record: Record, plan: Plan, ops: Collection[str]) -> bool:

@@ -7,17 +7,18 @@ over those of the plain quantization."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.progress import StageProgress
 from qdqtool.search.goal.proposals import go_together
-from qdqtool.search.goal.trials import Candidate, Trial, best_of
-from qdqtool.search.variants import Measured, Point
+from qdqtool.search.goal.subject import Raise, Subject
+from qdqtool.search.goal.trials import Candidate, Trial, are_alike, best_of
+from qdqtool.search.variants import Point
 
 #: Part of the budget that is gone at most when single mends were tried: the rest is for what goes together, presets, nodes.
 SINGLES = 0.4
@@ -27,59 +28,6 @@ CHEAP = 0.25
 RAISES = 2
 #: Of mends of causes that are left behind others so many are tried, of those that take no more than so many units.
 AGAIN, DEAR = 2, 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Raise:
-    """Nodes that could be raised, in the order in which to raise them.
-
-    Args:
-        precision: what they are raised to.
-        sets: each the nodes that move together, the dearest set first.
-    """
-
-    precision: str
-    sets: tuple[tuple[str, ...], ...]
-
-
-class Subject(Protocol):
-    """What is quantized: says what candidates there are, and what they are worth."""
-
-    def measure(self, points: Sequence[Point]) -> Sequence[Measured]:
-        """What candidates are worth, measured side by side where there are workers."""
-
-    def whole(self, point: Point) -> Measured:
-        """What a candidate is worth on all samples, though the first refuted it."""
-
-    def whole_units(self) -> float:
-        """What that takes."""
-
-    def units(self, point: Point) -> float:
-        """What measuring it takes at most, in full quantizations."""
-
-    def writing(self, point: Point) -> float:
-        """What making it once more takes, to be written."""
-
-    def pay(self, point: Point, measured: Measured) -> float:
-        """What measuring it took; what others share with it is paid now."""
-
-    def pay_for_causes(self, point: Point) -> float:
-        """What it takes to find out what the noise of a candidate is made of."""
-
-    def mends(self, point: Point) -> Iterable[Candidate]:
-        """Mends of the causes of the noise of the plain quantization, the dearest first."""
-
-    def others(self) -> Iterable[Candidate]:
-        """Other schemes in 8 bit that may suit."""
-
-    def raises(self, best: Point) -> Iterable[Raise]:
-        """What may be raised out of 8 bit beside ``best``, the cheapest precision first."""
-
-    def along(self, point: Point, refused: Iterable[str]) -> Point:
-        """``point`` with what the target takes no more beside its raised nodes raised too, but for what it ``refused`` before."""
-
-    def last(self, *, wider: bool) -> Iterable[Candidate]:
-        """What to try where nothing else helps; what takes more bits if ``wider``."""
 
 
 @dataclass
@@ -157,7 +105,9 @@ class Seeking:
         if not self.best.is_met:
             self._each(self.subject.last(wider=self.reachable))
             self._recalled()
+        self._paired()
         self._recalled(whatever=True)
+        self._finished()
         return self.best
 
     def _recalled(self, *, whatever: bool = False) -> None:
@@ -167,12 +117,35 @@ class Seeking:
             most = self.samples
             nearest = max((one.common for one in self.trials if one.samples == most), default=-math.inf)
             early = [one for one in self.trials if 0 < one.samples < most and (whatever or one.common >= nearest)]
+            early = [one for one in early if not one.is_proven]
             if not early:
                 return
-            chosen = max(early, key=lambda one: one.common)
-            found, units = self.subject.whole(chosen.candidate.point), self.subject.whole_units()
-            self.trials[self.trials.index(chosen)] = replace(chosen, measured=found, units=chosen.units + units)
-            self.units += units
+            self._judge_whole(max(early, key=lambda one: one.common))
+
+    def _paired(self) -> None:
+        """With what is left of the budget, any two together of those that are better than the plain one, the nearest first."""
+        while not self.best.is_met:
+            tried = {trial.candidate.point for trial in self.trials}
+            better = [one for one in self.trials if not one.candidate.point.raised and self._betters(one, self.plain)]
+            pairs = [
+                (one.common + other.common, _both(one, other)) for one, other in itertools.combinations(better, 2)
+                if go_together(one.candidate.options, other.candidate.options)
+            ]  # fmt: skip
+            pairs.sort(key=lambda pair: (-pair[0], pair[1].point.key))
+            chosen = next((made for _, made in pairs if made.point not in tried and self._fits([made])), None)
+            if chosen is None:
+                return
+            self._try(chosen)
+
+    def _finished(self) -> None:
+        """Judge the nearest on all samples, where the hardest refuted it, for its figure to be told."""
+        while self.best.is_proven and self._affords(self.subject.whole_units()):
+            self._judge_whole(self.best)
+
+    def _judge_whole(self, trial: Trial) -> None:
+        found, units = self.subject.whole(trial.candidate.point), self.subject.whole_units()
+        self.trials[self.trials.index(trial)] = replace(trial, measured=found, units=trial.units + units)
+        self.units += units
 
     def _each(self, candidates: Iterable[Candidate]) -> None:
         """One by one, until the goal is met."""
@@ -184,7 +157,7 @@ class Seeking:
     def _together(self, singles: Sequence[Trial]) -> Trial:
         """Add to the best mend the next ones, each kept where it brings more; the best of these."""
         better = [one for one in singles if self._betters(one, self.plain)]
-        alike = len({one.samples for one in better}) == 1
+        alike = are_alike(better)
         better.sort(key=lambda one: -(one.margin if alike else one.common))
         best = better[0] if better else self.plain
         for other in better[1:]:
@@ -346,6 +319,10 @@ class Seeking:
         writing = max(map(self.subject.writing, [*tried, *points]))
         raising = RAISES * max(map(self.subject.units, [self.best.candidate.point, *points])) if self._spares else 0.0
         return self.budget - self.units - writing - raising
+
+
+def _both(one: Trial, other: Trial) -> Candidate:
+    return Candidate.of("each of them brings something", {**one.candidate.options, **other.candidate.options})
 
 
 def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:

@@ -22,6 +22,8 @@ class Standing:
         high: upper end.
         samples: that were judged on.
         early: the margin on the first of these that others were judged on alone; None where these are all.
+        is_proven: the hardest samples alone were judged on, and refute it: figure and margin are with the float model's answers
+            to the others, ``high`` with all of these right.
     """
 
     figure: float | None
@@ -30,6 +32,7 @@ class Standing:
     high: float
     samples: int
     early: float | None = None
+    is_proven: bool = False
 
     @property
     def common(self) -> float:
@@ -46,7 +49,8 @@ class Standing:
         ends = {name: getattr(self, name) for name in _ENDS}
         finite = {name: value if math.isfinite(value) else str(value) for name, value in ends.items()}
         early = {} if self.early is None else {"early": str(self.early) if math.isinf(self.early) else self.early}
-        return {"figure": self.figure, **finite, "samples": self.samples, **early}
+        proven = {"is_proven": True} if self.is_proven else {}
+        return {"figure": self.figure, **finite, "samples": self.samples, **early, **proven}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Standing:
@@ -55,7 +59,7 @@ class Standing:
         ends = {name: float(data[name]) for name in _ENDS}
         return cls(
             figure=None if figure is None else float(figure), samples=int(data["samples"]),
-            early=None if early is None else float(early), **ends,
+            early=None if early is None else float(early), is_proven=bool(data.get("is_proven")), **ends,
         )  # fmt: skip
 
 

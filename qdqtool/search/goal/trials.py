@@ -7,8 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qdqtool.options import options_of
+from qdqtool.quantization.options import PlanOptions
 from qdqtool.search.measuring import figure_json
 from qdqtool.search.variants import Measured, Point
+
+_FLAGS = {each.name: each.spelled for each in options_of(PlanOptions)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,11 @@ class Trial:
         return {*self.refused} - {*plain.refused} - {*dict(self.candidate.point.raised).get("float", ())}
 
     @property
+    def is_proven(self) -> bool:
+        """Whether the hardest samples refute it."""
+        return self.measured.standing is not None and self.measured.standing.is_proven
+
+    @property
     def margin(self) -> float:
         """By which the better one is told, on the samples that it was judged on."""
         return -math.inf if self.measured.standing is None else self.measured.standing.margin
@@ -103,8 +112,9 @@ class Trial:
         return -math.inf if self.measured.standing is None else self.measured.standing.common
 
     def is_better(self, other: Trial) -> bool:
-        """Whether its margin is larger than that of ``other``, on the same samples."""
-        return self.margin > other.margin if self.samples == other.samples else self.common > other.common
+        """Whether its margin is larger than that of ``other``: on the same samples, of all of them, or as good as of all."""
+        is_alike = self.samples == other.samples or self.is_proven or other.is_proven
+        return self.margin > other.margin if is_alike else self.common > other.common
 
     @property
     def price(self) -> tuple[int, float, float, int, int]:
@@ -151,6 +161,8 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
     if not trial.is_fast:
         return f"a run takes {trial.ms:.4g} ms, over {trial.most_ms:.4g}"
     figure = figure_json(standing.figure)
+    if standing.is_proven:
+        return f"{figure} by the hardest samples: at best {-standing.high:.4g} short of the bound"
     if standing.verdict == "missed":
         return f"{figure}: {-standing.margin:.4g} short of the bound"
     if standing.verdict == "close":
@@ -160,13 +172,18 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
     return "meets it too, by less" if trial.margin < chosen.margin else "meets it as well"
 
 
+def are_alike(trials: Iterable[Trial]) -> bool:
+    """Whether their margins can be compared: all are of the same samples, or as good as of all."""
+    return len({trial.samples for trial in trials if not trial.is_proven}) <= 1
+
+
 def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
     """The cheapest that meets the goal; where none does, what comes nearest of what the target takes as well as the plain one."""
     listed = [trial for trial in trials if trial.measured.standing is not None and not trial.unwanted(plain)]
     met = [trial for trial in listed if trial.is_met]
     if met:
         return min(met, key=lambda trial: (trial.price, -trial.margin, trial.candidate.point.key))
-    alike = len({trial.samples for trial in listed}) == 1
+    alike = are_alike(listed)
 
     def nearest(trial: Trial) -> tuple[object, ...]:
         return trial.is_fast, trial.margin if alike else trial.common, [-part for part in trial.price]
@@ -175,7 +192,9 @@ def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
 
 
 def _words(name: str, value: Any) -> str:
-    flag = f"--{name.replace('_', '-')}"
+    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    if isinstance(value, Mapping):
+        return " ".join(f"{flag} {key}={one}" for key, one in value.items())
     if value is True:
         return flag
     return f"--no-{flag[2:]}" if value is False else f"{flag} {value}"

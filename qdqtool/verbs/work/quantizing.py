@@ -169,6 +169,8 @@ def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
     pass_on(job.warnings, asked.warn)
     if given is not None and asked.method is not None and given.method != asked.method:
         pass_on([f"--method {asked.method} is not used: the ranges given are of method {given.method}"], asked.warn)
+    if given is not None and asked.method_options:
+        pass_on(["--method-option is not used: the ranges are given"], asked.warn)
     if given is not None and not job.preset.is_calibrated and asked.kv_cache == "float":
         pass_on([f"--ranges is not used: {job.preset.name} leaves activations float"], asked.warn)
     return job, given

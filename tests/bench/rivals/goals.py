@@ -100,7 +100,8 @@ def judged(sought: Sought, net: str, target: str, setting: str, theirs: Mapping[
         return 1 - trial.measured.cost.share_8_bit
 
     def is_whole(trial: Trial) -> bool:
-        return trial.measured.standing is not None and trial.measured.standing.samples == sought.samples
+        standing = trial.measured.standing
+        return standing is not None and (standing.samples == sought.samples or standing.is_proven)
 
     plain = sought.trials[0]
     fair = [

@@ -235,3 +235,25 @@ def test_the_fingerprint_of_a_model_is_of_what_it_computes() -> None:
     assert digest == model_sha256(model(text.replace("[n]", "[other]")))
     for changed in (text.replace("{1,2,3}", "{1,2,4}"), text.replace("Mul", "Add"), text.replace("N,3", "M,3")):
         assert digest != model_sha256(model(changed))
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("percentile", {"percentile": 80}), ("mse", {"symmetric": False}), ("entropy", {})]
+)
+def test_of_a_histogram_come_the_ranges_of_every_method_that_keeps_one(method: str, options: dict[str, Any]) -> None:
+    """What calibrating with that method gives, to the last byte."""
+    rows = np.random.default_rng(0).normal(0, 1, (9, 3)).astype(np.float32).tolist()
+    found = collect(model(CHAIN), feeds_of(*rows), "percentile").by(method, options)
+    assert found is not None
+    assert found.to_json() == collect(model(CHAIN), feeds_of(*rows), method, options=options).to_json()
+    assert found.bound["x"].histogram is not None
+
+
+@pytest.mark.parametrize(("before", "after"), [("minmax", "mse"), ("mse", "minmax"), ("mse", "pow2-minmse")])
+def test_a_method_that_keeps_something_else_is_calibrated_anew(before: str, after: str) -> None:
+    assert collect(model(CHAIN), feeds_of([1, 2, 3]), before).by(after, {}) is None
+
+
+def test_an_option_that_the_other_method_lacks_is_refused() -> None:
+    with pytest.raises(UsageError, match="it takes no option 'percentile'"):
+        collect(model(CHAIN), feeds_of([1, 2, 3]), "percentile").by("mse", {"percentile": 99})

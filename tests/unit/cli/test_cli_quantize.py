@@ -133,6 +133,30 @@ def test_ranges_can_be_given_in_place_of_data(tmp_path: Path) -> None:
     assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "q.onnx").read_bytes()
 
 
+def test_options_of_the_method_are_said_beside_it(tmp_path: Path) -> None:
+    """As a preset can say them."""
+    said = ("--method", "percentile", "--method-option", "percentile=99")
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'extends = "a8w8"\ndescription = "own"\n[calibration]\nmethod = "percentile"\noptions.percentile.percentile = 99.0\n'
+    )
+
+    def made(name: str, *words: str | Path) -> bytes:
+        data = ("--data", CALIB, "--samples", "8", "--no-provenance")
+        cli("quantize", DIGITS, *data, *words, "-o", tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    assert made("said.onnx", "--preset", "a8w8", *said) == made("own.onnx", "--preset", file)
+    assert made("plain.onnx", "--preset", "a8w8", *said[:2]) != (tmp_path / "said.onnx").read_bytes()
+    wrong = cli("quantize", DIGITS, "--data", CALIB, *said[:3], "percent=99", "-o", tmp_path / "x.onnx", code=2)
+    told(wrong.error)
+    cli("calibrate", DIGITS, "--data", CALIB, "--samples", "8", "-o", tmp_path / "r.json")
+    given = cli(
+        "quantize", DIGITS, "--preset", "a8w8", "--ranges", tmp_path / "r.json", *said[2:], "-o", tmp_path / "r.onnx"
+    )
+    assert given.err == "warning: --method-option is not used: the ranges are given\n"
+
+
 def test_ranges_of_another_model_are_refused(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", "g (float[2] a) => (float[2] b) { [r] b = Relu(a) }")
     cli("calibrate", model, "--data", "random:1", "-o", tmp_path / "r.json")

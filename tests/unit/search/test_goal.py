@@ -107,10 +107,11 @@ def trial(
     refused: tuple[str, ...] = (),
     low: float | None = None,
     ms: float = 1.0,
+    proven: bool = False,
     **options: Any,
 ) -> Trial:
     ends = {"low": margin if low is None else low, "high": margin}
-    found = Standing(figure=30 + margin, margin=margin, samples=16, **ends)
+    found = Standing(figure=30 + margin, margin=margin, samples=8 if proven else 16, is_proven=proven, **ends)
     measured = Measured(
         figure=found.figure, cost=Cost(macs={"8": 1}, crossings=0, bytes=0, total=cost), standing=found,
         placing=Placing(refused=refused, ms=ms),
@@ -142,7 +143,7 @@ def test_what_the_target_no_longer_takes_is_known_by_name() -> None:
 
 
 def test_what_was_measured_is_read_as_it_was_written() -> None:
-    for each in (trial(1.5, cost=3, method="mse").measured, trial(math.inf).measured):
+    for each in (trial(1.5, cost=3, method="mse").measured, trial(math.inf).measured, trial(-1, proven=True).measured):
         assert Measured.from_json(each.to_json()) == each
 
 

@@ -10,8 +10,9 @@ import pytest
 from qdq_passes.errors import UsageError
 
 from qdqtool.search.goal.proposals import go_together
-from qdqtool.search.goal.seeking import Raise, Seeking
+from qdqtool.search.goal.seeking import Seeking
 from qdqtool.search.goal.standing import Standing
+from qdqtool.search.goal.subject import Raise
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.search.precision_cost import Cost
 from qdqtool.search.variants import FAILED, Measured, Placing, Point
@@ -281,6 +282,31 @@ def test_what_the_first_samples_refuted_is_judged_on_all_where_it_came_nearest()
     assert worse.trials[-1].candidate.text == "--wide"
     poor = sought(gains={"round": -1.0}, early="round", luck=9.0, budget=worse.units + 0.9)  # to be written it takes 1
     assert [trial.samples for trial in poor.trials if trial.candidate.text == "--round"] == [4]
+
+
+def test_with_what_is_left_of_the_budget_any_two_that_bring_something_are_tried_together() -> None:
+    """Nothing reaches the goal: the nearest two that were not, until none are left."""
+    gains = {"round": 1.0, "bias": 0.5, "preset": 0.25}
+    found = Seeking(Table(gains=gains), budget=100.0, most_ms=100.0, samples=8, reachable=False)
+    found.run()
+    tried = texts(found)
+    assert set(tried[tried.index("--poor") + 1 :]) == {"--preset other --round", "--bias --preset other"}
+    assert len(set(tried)) == len(tried)
+
+
+def test_what_the_hardest_samples_refute_is_not_judged_again_but_for_its_figure() -> None:
+    class Proven(Table):
+        def _of(self, point: Point) -> Measured:
+            made = super()._of(point)
+            assert made.standing is not None
+            if "round" not in dict(point.options):
+                return made
+            return replace(made, standing=replace(made.standing, samples=2, is_proven=True))
+
+    seeking = Seeking(Proven(gains={"round": 1.0}, luck=-0.5), budget=100.0, most_ms=100.0, samples=8, reachable=False)
+    seeking.run()
+    assert [trial.samples for trial in seeking.trials if "round" in trial.candidate.options].count(8) == 1
+    assert (seeking.best.candidate.text, seeking.best.samples, seeking.best.margin) == ("--round", 8, -4.5)
 
 
 def test_an_interrupt_leaves_what_meets_the_goal() -> None:

@@ -37,7 +37,7 @@ from qdqtool.record.record import Record
 from qdqtool.search.goal.chance import standing
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.proposals import dearest_sets, proposals
-from qdqtool.search.goal.seeking import Raise
+from qdqtool.search.goal.subject import Raise
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.search.metrics import PERPLEXITY, SURPRISES, Arrays, Metric
 from qdqtool.search.precision_cost import Cost, Prices, cost_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from qdq_passes.errors import QdqError, UsageError
@@ -16,6 +16,7 @@ from qdq_passes.graph.uses import all_nodes
 from qdq_passes.select.globs import literal
 
 from qdqtool.calibrate.fingerprint import model_sha256
+from qdqtool.calibrate.observer import counts, observers
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.prices.pricing import priced
@@ -34,7 +35,7 @@ from qdqtool.record.record import Record
 from qdqtool.search.allowed_precisions import allowed_precisions
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.proposals import dearest_sets, proposals
-from qdqtool.search.goal.seeking import Raise
+from qdqtool.search.goal.subject import Raise
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.search.measuring import Measurements, Setting, set_up
 from qdqtool.search.metrics import Arrays, Metric
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 RAISED = ("int16", "fp16", "float")
 #: Options that act behind calibration: the ranges are the same with them, and without.
 LATE = frozenset({"round_weights", "correct_bias", "learn_rounding", "search_scales", "tune_weights"})
+#: Options that say how ranges are found of what is observed.
+METHOD = frozenset({"method", "method_options"})
 #: Statistics that have those of one kind among them.
 STATISTICS_WITH = {
     "moments": ("moments",),
@@ -100,7 +103,7 @@ class GraphSubject:
     calibration: Feeds
     workers: Workers
     journal: Journal | None
-    _kept: dict[tuple[Any, ...], tuple[Setting, GoalBaseline]] = field(default_factory=dict)
+    _kept: dict[Point, tuple[Setting, GoalBaseline]] = field(default_factory=dict)
     _ranges: dict[Point, Ranges] = field(default_factory=dict)
     _statistics: dict[tuple[str, Point], Statistics] = field(default_factory=dict)
     _paid: set[tuple[str, Point]] = field(default_factory=set)
@@ -321,14 +324,20 @@ class GraphSubject:
         """What a candidate takes before it is judged: (what, options that change it) → model runs."""
         plan, early = self.plan(point), _without(point, LATE)
         parts: dict[tuple[str, Point], int] = {}
-        if plan.observe.passes:
-            parts["ranges", early] = self.calibrated
-        before = _without(early, {"method"})
+        before = _without(early, METHOD)
+        if plan.observe.passes:  # of one histogram come the ranges of all methods that keep one
+            is_counted = counts(observers(plan.method, plan.method_options)())
+            parts["histograms" if is_counted else "ranges", before if is_counted else early] = self.calibrated
         if STATISTICS in plan.recover.needs():
             parts["magnitudes", before] = self.calibrated
         if wanted_behind(plan.materialise):
             parts[_sums(plan), before] = self.calibrated
         return parts
+
+    def _counted(self, plan: Plan, before: Point) -> Ranges | None:
+        """Ranges of histograms that a candidate with another method was calibrated to; None where there are none."""
+        others = (found for early, found in self._ranges.items() if _without(early, METHOD) == before)
+        return next((made for each in others if (made := each.by(plan.method, plan.method_options))), None)
 
     def _due(self, parts: Mapping[tuple[str, Point], int]) -> int:
         """Model runs of those parts that no candidate has paid for, neither alone nor as part of more."""
@@ -339,16 +348,17 @@ class GraphSubject:
 
     def _set(self, point: Point) -> tuple[Setting, GoalBaseline]:
         """The prepared and calibrated model that a candidate is made of."""
-        key = (point.options, tuple(precision for precision, _ in point.raised))
+        precisions = tuple(precision for precision, _ in point.raised)
+        key = replace(point, raised=tuple((precision, ()) for precision in precisions))
         if key not in self._kept:
             if len(self._kept) >= KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = self._prepared(replace(point, raised=()), key[1])
+            self._kept[key] = self._prepared(replace(point, raised=()), precisions)
         return self._kept[key]
 
     def _prepared(self, point: Point, precisions: tuple[str, ...]) -> tuple[Setting, GoalBaseline]:
         asked, early = self.quantizing(point), _without(point, LATE)
-        before = _without(early, {"method"})
+        before = _without(early, METHOD)
         plan = self.plan(point)
         kinds = STATISTICS_WITH[_sums(plan)]
         given = next((found for kind in kinds if (found := self._statistics.get((kind, before)))), None)
@@ -357,7 +367,7 @@ class GraphSubject:
         setting = set_up(
             copy_model(self.model), scheme_of(asked, self.model, self.asked.data), self.workers, metric=self.metric,
             judged=self.feeds, feeds=self.calibration, references=self.references, recovering=recovering,
-            ranges=self._ranges.get(early), precisions=precisions,
+            ranges=self._ranges.get(early) or self._counted(plan, before), precisions=precisions,
             prices=None if target is None else Prices.of(target.cost), allow_empty=self.asked.allow_empty,
             cache=self.asked.cache, progress=stage(progress, "calibrating", self.calibrated),
         )  # fmt: skip

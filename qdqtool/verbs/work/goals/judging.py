@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from qdqtool.npu.shares import Placed
 from qdqtool.quantization.plan import Plan
 from qdqtool.search.goal.chance import early_of, stages_of, standing
 from qdqtool.search.goal.goal import Goal
+from qdqtool.search.goal.proof import Hardest
 from qdqtool.search.goal.standing import Standing
 from qdqtool.search.metrics import Arrays
 from qdqtool.search.precision_cost import cost_of
@@ -47,6 +48,11 @@ class GoalBaseline(Baseline):
     def chip(self) -> Target | None:
         """The target."""
         return None if self.target is None else load_target(self.target)
+
+    @cached_property
+    def hardest(self) -> Hardest | None:
+        """The samples that may refute a variant for certain."""
+        return Hardest.of(self.goal, self.opened_metric, self.feeds, self.references)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +109,15 @@ def weighed(baseline: GoalBaseline, model: ir.Model, placed: Placed | None) -> M
 
 
 def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
-    """On the first samples, and on more of them until it is below the goal there, whatever one draws."""
-    feeds, every = baseline.feeds, len(baseline.feeds)
+    """On the hardest samples, and on all where these do not refute it; of a metric that does not tell which are hard, on the
+    first samples, and on more of them until it is below the goal there, whatever one draws."""
+    feeds, every, hardest = baseline.feeds, len(baseline.feeds), baseline.hardest
+    early = early_of(every) if hardest is None else 0
 
     def of(part: Sequence[Arrays]) -> Standing:
         size = len(part)
         return standing(
-            baseline.goal, baseline.opened_metric, part, feeds[:size], baseline.references[:size], early=early_of(every)
+            baseline.goal, baseline.opened_metric, part, feeds[:size], baseline.references[:size], early=early
         )
 
     def is_as_good(found: Standing) -> bool:
@@ -118,6 +126,8 @@ def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
 
     outputs: list[Arrays] = []
     with running(model) as run:
+        if hardest is not None and not baseline.is_whole:
+            return _standing_by(hardest, baseline, run, of)
         for count in () if baseline.is_whole else tuple(stages_of(every))[:-1]:
             outputs += run(feeds[len(outputs) : count])
             try:
@@ -127,3 +137,21 @@ def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
             if found.high < 0 and not is_as_good(found):
                 return found
         return of([*outputs, *run(feeds[len(outputs) :])])
+
+
+def _standing_by(
+    hardest: Hardest,
+    baseline: GoalBaseline,
+    run: Callable[[Sequence[Arrays]], list[Arrays]],
+    whole: Callable[[Sequence[Arrays]], Standing],
+) -> Standing:
+    """On the ``hardest`` samples, and on the ``whole`` of them where these refute nothing."""
+    feeds, answer = baseline.feeds, baseline.opened_metric.answer
+    assert answer is not None
+    first = dict(zip(hardest.samples, run([feeds[at] for at in hardest.samples]), strict=True))
+    found = hardest.refuted(answer(output, feeds[at]) for at, output in first.items())
+    if found is not None:
+        return found
+    rest = [at for at in range(len(feeds)) if at not in first]
+    outputs = first | dict(zip(rest, run([feeds[at] for at in rest]), strict=True))
+    return whole([outputs[at] for at in range(len(feeds))])

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from qdqtool.verbs.goals.quantize_to_goal import QuantizeToGoal
 
 #: Of what a journal holds of a trial: one of another form is not gone on with.
-FORM = 3
+FORM = 4
 
 
 @dataclass(frozen=True, kw_only=True)
