@@ -88,7 +88,8 @@ def _as(wanted: Any, value: Any, at: str, strict: bool) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in inner:
             return None
-        return _as(next(kind for kind in inner if kind is not type(None)), value, at, strict)
+        kinds = [kind for kind in inner if kind is not type(None)]
+        return _as(next((kind for kind in kinds if kind is type(value)), kinds[0]), value, at, strict)
     if origin is typing.Literal and isinstance(value, str | int) and value in inner:
         return value
     if origin in (tuple, Sequence) and isinstance(value, list | tuple):

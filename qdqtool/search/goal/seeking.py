@@ -133,7 +133,8 @@ class Seeking:
             ]  # fmt: skip
             pairs.sort(key=lambda pair: (-pair[0], pair[1].point.key))
             chosen = next((made for _, made in pairs if made.point not in tried and self._fits([made])), None)
-            if chosen is None:
+            spared = self.subject.whole_units()  # the nearest is judged on all in the end
+            if chosen is None or not self._affords(self.subject.units(chosen.point) + spared, chosen.point):
                 return
             self._try(chosen)
 

@@ -186,7 +186,8 @@ def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
     alike = are_alike(listed)
 
     def nearest(trial: Trial) -> tuple[object, ...]:
-        return trial.is_fast, trial.margin if alike else trial.common, [-part for part in trial.price]
+        margin = trial.margin if alike else trial.common
+        return trial.is_fast, margin, not trial.is_proven, [-part for part in trial.price]
 
     return max(listed, key=nearest, default=plain)
 

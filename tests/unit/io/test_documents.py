@@ -42,6 +42,8 @@ def test_documents() -> None:
     assert json_of('"\\ud83d\\ude00"') == "😀"
     assert toml_of(f"a = '{'x.' * 99}'\nb.c = [{'0.5, ' * 99}]")["b"]["c"][0] == 0.5
     assert typed(MaskInput, {"name": "m", "new": 1}) == MaskInput(name="m")
+    several: dict[str, str | float | bool] = {"a": "x", "b": 0.5, "c": True}
+    assert typed(dict[str, str | float | bool], several) == several  # type: ignore[misc]
 
 
 def test_one_place_reads_and_no_error_is_raw() -> None:

@@ -29,6 +29,8 @@ METRICS = """
 def fine(outputs, feeds): return 0.95
 def half(outputs, feeds): return 0.5
 def nothing(outputs, feeds): pass
+def right(outputs, feeds):
+    return sum(int(o["logits"].argmax() == f["labels"].ravel()[0]) for o, f in zip(outputs, feeds)) / len(feeds)
 def one_class(outputs, feeds):
     found = {int(feed["labels"].ravel()[0]) == 3 for feed in feeds}
     if len(found) < 2: raise ValueError("only one class")
@@ -88,6 +90,34 @@ def test_statistics_that_a_candidate_before_has_among_its_own_cost_nothing(monke
     assert (units["--search-scales"], units["--correct-bias"]) == (12 / 12, 4 / 12)
 
 
+def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 runs of 12 for the first of them, whose histograms serve the others: what these give is what `quantize` makes."""
+    shares: list[dict[str, Any]] = [{"method": "percentile", "method_options": {"percentile": p}} for p in (99.0, 99.9)]
+    mends = [Candidate.of("a cause", options) for options in (*shares, {"method": "mse"})]
+    for name in ("raises", "others", "last"):
+        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
+    monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
+    said: dict[str, Any] = {"data": CALIB, "samples": 8, "target": "generic_int8"}
+    found = quantize_to_goal(DIGITS, None, **said, eval_samples=4, goal="sqnr >= 99", budget=8).sought
+    assert found is not None
+    assert [(trial.candidate.text, trial.units) for trial in found.trials[1:]] == [
+        ("--method percentile --method-option percentile=99.0", 12 / 12),
+        ("--method percentile --method-option percentile=99.9", 4 / 12),
+        ("--method mse", 4 / 12),
+    ]
+    for one in found.trials[1:]:
+        assert one.measured.placing is not None
+        made = qdqtool.quantize(DIGITS, None, **said, **one.candidate.options)
+        assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
+
+
+def test_options_of_a_method_that_are_said_stay_with_it() -> None:
+    """Other methods would not take them; and a recipe holds them."""
+    said = {"method_options": {"eps": 0.5}, "method": "moving-average", "preset": "a8w8"}
+    found = sought(goal="sqnr >= 99", eval_samples=4, budget=6, **said)
+    assert not any("method" in trial["options"] for trial in found["trials"])
+
+
 @pytest.mark.extra
 def test_a_candidate_that_does_not_go_with_what_is_said_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Presets of powers of two have one scale a weight: with scales along channels asked for they cannot be made. Of mends and nodes
@@ -102,17 +132,34 @@ def test_a_draw_that_a_metric_cannot_take_is_no_end(own: Path) -> None:
     assert not sought(goal="auc >= 0.99", metric=f"{own}:one_class", eval_samples=40, budget=1)["met"]
 
 
-def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the first 64 of 160 both have all right, which is too little for a goal above the float model's figure."""
+def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch: pytest.MonkeyPatch, own: Path) -> None:
+    """On the first 64 of 160 both have all right, which is too little for a goal above the float model's figure; a metric of
+    one's own does not tell which samples are hard."""
     monkeypatch.setattr(graphs.GraphSubject, "whole_units", lambda _: math.inf)  # nothing is judged again
     found = quantize_to_goal(
-        DIGITS, None, **FEW, target="generic_int8", goal="top1 >= 1.001 * float", eval_samples=160, budget=4
-    ).sought
+        DIGITS, None, **FEW, target="generic_int8", goal="right >= 1.001 * float", metric=f"{own}:right", eval_samples=160,
+        budget=4,
+    ).sought  # fmt: skip
     assert found is not None
     standing = found.trials[1].measured.standing
     assert standing is not None
     assert standing.common < 0
     assert standing.samples == 160
+
+
+def test_of_many_samples_the_hardest_refute_what_misses_the_goal() -> None:
+    """64 of 160, 8 of which are calibrated on; the nearest is judged on all in the end, and no node raised where nothing helps."""
+    done = quantize_to_goal(
+        DIGITS, None, **FEW, target="generic_int8", goal="top1 >= 1.001 * float", eval_samples=160, budget=9
+    ).sought
+    assert done is not None
+    assert {trial.samples for trial in done.trials} == {64, 160}
+    assert min(trial.units for trial in done.trials) == 64 / 168
+    for trial in done.trials:
+        standing = trial.measured.standing
+        assert standing is not None
+        assert standing.is_proven == (trial.samples == 64)
+    assert not done.chosen.is_proven
 
 
 def test_samples_are_judged_on_in_stages() -> None:
