@@ -123,12 +123,11 @@ class Seeking:
             self._judge_whole(max(early, key=lambda one: one.common))
 
     def _paired(self) -> None:
-        """With what is left of the budget, any two together of those that are better than the plain one, the nearest first."""
+        """With what is left of the budget, any two together of those that are no worse than the plain one, the nearest first."""
         while not self.best.is_met:
             tried = {trial.candidate.point for trial in self.trials}
-            better = [one for one in self.trials if not one.candidate.point.raised and self._betters(one, self.plain)]
             pairs = [
-                (one.common + other.common, _both(one, other)) for one, other in itertools.combinations(better, 2)
+                (one.common + other.common, _both(one, other)) for one, other in itertools.combinations(self._no_worse(), 2)
                 if go_together(one.candidate.options, other.candidate.options)
             ]  # fmt: skip
             pairs.sort(key=lambda pair: (-pair[0], pair[1].point.key))
@@ -137,6 +136,14 @@ class Seeking:
             if chosen is None or not self._affords(self.subject.units(chosen.point) + spared, chosen.point):
                 return
             self._try(chosen)
+
+    def _no_worse(self) -> list[Trial]:
+        """What says an option that does something, and is no worse than the plain one."""
+        return [
+            one for one in self.trials[1:]
+            if one.samples and not one.candidate.point.raised and not one.is_same(self.plain)
+            and not self._betters(self.plain, one) and not one.unwanted(self.plain) and one.is_fast >= self.plain.is_fast
+        ]  # fmt: skip
 
     def _finished(self) -> None:
         """Judge the nearest on all samples, where the hardest refuted it, for its figure to be told."""
@@ -323,7 +330,7 @@ class Seeking:
 
 
 def _both(one: Trial, other: Trial) -> Candidate:
-    return Candidate.of("each of them brings something", {**one.candidate.options, **other.candidate.options})
+    return Candidate.of("neither of them harms", {**one.candidate.options, **other.candidate.options})
 
 
 def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:

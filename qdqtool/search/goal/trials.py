@@ -87,6 +87,11 @@ class Trial:
         """What a run takes on the chip."""
         return None if self.measured.placing is None else self.measured.placing.ms
 
+    def is_same(self, other: Trial) -> bool:
+        """Whether it is the same model, though more is said."""
+        own, its = self.measured.placing, other.measured.placing
+        return own is not None and its is not None and own.sha256 == its.sha256
+
     @property
     def is_fast(self) -> bool:
         """Whether a run takes no longer than it may."""

@@ -49,7 +49,9 @@ class Table:
         samples = 4 if self.early in dict(point.options) else 8
         standing = Standing(figure=margin, margin=margin, low=margin, high=margin, samples=samples)
         cost = Cost(macs={"8": 8 - len(raised)}, crossings=0, bytes=0, total=float(len(raised)))
-        return Measured(figure=margin, cost=cost, standing=standing, placing=Placing(ms=1.0 + len(raised)))
+        return Measured(
+            figure=margin, cost=cost, standing=standing, placing=Placing(ms=1.0 + len(raised), sha256=str(margin))
+        )
 
     def whole(self, point: Point) -> Measured:
         found = self._of(point)
