@@ -13,6 +13,7 @@ A third parameter, where the function has one, takes the outputs of the float mo
     sqnr        dB of the worst output against the float model, over all samples
     cosine      −1..1 of the worst output against the float model
     accuracy    share of samples, 0..1, whose largest value along the last axis of the first output is at the index in ``labels``
+    map, map50  mean average precision of a detector, 0..1, see `qdqtool.search.detection`
 
 and, for goals alone, one of which lower is better:
 
@@ -21,6 +22,7 @@ and, for goals alone, one of which lower is better:
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
@@ -36,11 +38,10 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.surprise import surprise
 
 from qdqtool.io.files.python_objects import import_object
+from qdqtool.search.detection import LABELS, mean_average_precision, scenes
 
 Arrays = Mapping[str, Array]
 
-#: Array beside the inputs that `accuracy` looks for.
-LABELS = "labels"
 #: Input that `perplexity` scores; and what stands for logits of a decoder that ran elsewhere: −ln p of its tokens.
 IDS, SURPRISES, PERPLEXITY = "input_ids", "surprises", "perplexity"
 
@@ -77,7 +78,9 @@ class Metric:
         needs_labels: it judges by more than the float model's outputs.
         function: (outputs, feeds, outputs of the float model) → figure; None where nothing differs from the float model.
         is_lower: the lower the better; goals alone take such.
-        answer: (output, feed) of one sample → what is right of it, where the figure is the share of that; None where it is not.
+        digest: (output, feed) of one sample → what counts of it; None where the figure is of all samples at once.
+        gathered: digests of samples → the figure.
+        are_answers: digests are `Answer`, and the figure is the share of right ones.
     """
 
     name: str
@@ -85,7 +88,33 @@ class Metric:
     needs_labels: bool
     function: Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float | None]
     is_lower: bool = False
-    answer: Callable[[Arrays, Arrays], Answer] | None = None
+    digest: Callable[[Arrays, Arrays], Any] | None = None
+    gathered: Callable[[Sequence[Any]], float] | None = None
+    are_answers: bool = False
+
+    @classmethod
+    def of_digests(
+        cls,
+        name: str,
+        digest: Callable[[Arrays, Arrays], Any],
+        gathered: Callable[[Sequence[Any]], float],
+        *,
+        are_answers: bool = False,
+    ) -> Metric:
+        """A metric that needs labels, and of each sample no more than its digest."""
+
+        def call(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float:
+            return gathered([digest(output, feed) for output, feed in zip(outputs, feeds, strict=True)])
+
+        return cls(
+            name=name,
+            unit="",
+            needs_labels=True,
+            function=call,
+            digest=digest,
+            gathered=gathered,
+            are_answers=are_answers,
+        )
 
     def measure(self, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
         """The figure of a model that gives ``outputs`` for ``feeds``, where the float model gives ``references``.
@@ -171,8 +200,7 @@ def _cosine(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequ
     return min(found.cosine for found in _agreements(outputs, references))
 
 
-def _accuracy(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
-    found = [_answer(output, feed) for output, feed in zip(outputs, feeds, strict=True)]
+def _share(found: Sequence[Answer]) -> float:
     return sum(each.right for each in found) / sum(each.count for each in found)
 
 
@@ -229,6 +257,8 @@ def _surprises(output: Arrays, feed: Arrays) -> Iterator[npt.NDArray[np.float64]
 BUILT_IN = {
     "sqnr": Metric(name="sqnr", unit="dB", needs_labels=False, function=_sqnr),
     "cosine": Metric(name="cosine", unit="", needs_labels=False, function=_cosine),
-    "accuracy": Metric(name="accuracy", unit="", needs_labels=True, function=_accuracy, answer=_answer),
+    "accuracy": Metric.of_digests("accuracy", _answer, _share, are_answers=True),
+    "map": Metric.of_digests("map", scenes, mean_average_precision),
+    "map50": Metric.of_digests("map50", scenes, functools.partial(mean_average_precision, overlaps=1)),
     PERPLEXITY: Metric(name=PERPLEXITY, unit="", needs_labels=True, function=_perplexity, is_lower=True),
 }

@@ -286,7 +286,8 @@ class EvalData:
 
 
 _METRIC = (
-    "sqnr, cosine, accuracy, or function F of module M (or file.py): f(outputs, feeds) -> number, higher is better."
+    "sqnr, cosine, accuracy, map, map50, or function F of module M (or file.py): f(outputs, feeds) -> number, the higher "
+    "the better."
 )
 
 

@@ -6,7 +6,7 @@ low end is the margin that `CONFIDENCE` of the draws exceed (the percentile boot
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from qdq_passes.errors import UsageError
@@ -58,11 +58,12 @@ def standing(
         UsageError: the metric fails.
     """
 
+    figures = _figures(metric, outputs, feeds, references)
+    float_figures = _figures(metric, references, feeds, references) if goal.is_relative else None
+
     def of(at: Sequence[int]) -> tuple[float | None, float]:
-        own, given, floating = ([part[i] for i in at] for part in (outputs, feeds, references))
-        figure = metric.measure(own, given, floating)
-        whole = metric.measure(floating, given, floating) if goal.is_relative else None
-        return figure, goal.margin(figure, whole)
+        figure = figures(at)
+        return figure, goal.margin(figure, None if float_figures is None else float_figures(at))
 
     def drawn_margin(at: Sequence[int]) -> float:
         try:
@@ -81,3 +82,14 @@ def standing(
     low, high = (ordered[at], ordered[-1 - at]) if ordered else (alone, margin)
     first = drawn_margin(range(early)) if 0 < early < count else None
     return Standing(figure=figure, margin=margin, low=low, high=high, samples=count, early=first)
+
+
+def _figures(
+    metric: Metric, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]
+) -> Callable[[Sequence[int]], float | None]:
+    """The figure of the samples of these numbers, some perhaps several times: what is the same in every draw is done once."""
+    if metric.digest is None or metric.gathered is None:
+        return lambda at: metric.measure(*([part[i] for i in at] for part in (outputs, feeds, references)))
+    gathered = metric.gathered
+    found = [metric.digest(output, feed) for output, feed in zip(outputs, feeds, strict=True)]
+    return lambda at: gathered([found[i] for i in at])

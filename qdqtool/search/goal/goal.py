@@ -11,7 +11,11 @@ from qdq_passes.errors import UsageError
 from qdqtool.search.metrics import BUILT_IN
 
 #: Other names of metrics.
-ALIASES = {"top1": "accuracy"}
+ALIASES = {"top1": "accuracy", "mAP": "map", "mAP50": "map50"}
+#: Words that stand for metrics of one's own as well.
+COMMON = ("map", "map50")
+#: Metrics that are 1 at most.
+SHARES = ("accuracy", *COMMON)
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
 _FORMS = (
     (re.compile(rf"(?P<factor>{_NUMBER})\s*(?P<percent>%)?\s*(?:\*|of)?\s*float"), 1.0),
@@ -67,17 +71,18 @@ class Goal:
                 where="--goal",
                 hint=f"write {other}",
             )
-        if metric is not None and name in BUILT_IN and name != metric:
+        is_own = metric not in (None, *BUILT_IN)
+        if metric is not None and name in BUILT_IN and name != metric and not (is_own and name in COMMON):
             raise UsageError(f"is of {left}, and --metric says {metric}", where="--goal", hint="leave one of them out")
         for form, factor in _FORMS:
             if matched := form.fullmatch(right):
                 said = matched.groupdict()
                 times = float(said.get("factor") or factor) / (100 if said.get("percent") else 1)
                 offset = sum(float(said.get(part) or 0) for part in ("fixed", "more")) - float(said.get("less") or 0)
-                if (metric or name) == "accuracy" and float(said.get("fixed") or 0) > 1:
+                if (metric or name) in SHARES and float(said.get("fixed") or 0) > 1:
                     part = f"{offset / 100:.6g}" if offset >= 10 else "a part of 1"
                     hint = f"write {part}, or '{left} {sign} 0.99 * float'"
-                    raise UsageError(f"no accuracy is {offset:.6g}", where="--goal", hint=hint)
+                    raise UsageError(f"no {metric or name} is {offset:.6g}", where="--goal", hint=hint)
                 text, is_lower = f"{left} {sign} {right}", sign == "<="
                 goal = cls(text=text, metric=metric or name, factor=times, offset=offset, is_lower=is_lower)
                 return goal._sound()

@@ -52,7 +52,9 @@ def test_of_perplexity_the_lower_is_better() -> None:
 
 
 def test_a_metric_of_ones_own_has_any_name() -> None:
-    assert Goal.of("map >= 0.99 * float", "mine.py:map50").metric == "mine.py:map50"
+    for word in ("map", "mAP50", "score"):
+        assert Goal.of(f"{word} >= 0.99 * float", "mine.py:map50").metric == "mine.py:map50"
+    assert Goal.of("mAP >= 0.99 * float").metric == "map"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,12 @@ def test_a_metric_of_ones_own_has_any_name() -> None:
         ("perplexity >= 5", None, "of perplexity the lower is better; write <="),
         ("accuracy >= float / 2", None, "'float / 2' is no bound"),
         ("accuracy >= much", None, "'much' is no bound"),
-        ("map >= 0.5", None, "there is no metric 'map'; sqnr, cosine, accuracy, perplexity, top1, or --metric"),
+        (
+            "auc >= 0.5",
+            None,
+            "there is no metric 'auc'; sqnr, cosine, accuracy, map, map50, perplexity, top1, mAP, mAP50, or --metric",
+        ),
+        ("map50 >= 62", None, "no map50 is 62; write 0.62, or 'map50 >= 0.99 * float'"),
         ("sqnr >= 0.99 * float", None, "the float model has no SQNR of its own; say it in dB"),
         ("accuracy >= 0.9", "sqnr", "is of accuracy, and --metric says sqnr"),
     ],

@@ -47,8 +47,8 @@ def test_what_is_refuted_misses_the_goal_on_all(
     assert hardest is None or FEW <= len(hardest.samples) <= samples / 2
     if hardest is None:
         return
-    assert ACCURACY.answer is not None
-    found = hardest.refuted(ACCURACY.answer(outputs[at], feeds[at]) for at in hardest.samples)
+    assert ACCURACY.digest is not None
+    found = hardest.refuted(ACCURACY.digest(outputs[at], feeds[at]) for at in hardest.samples)
     figure = ACCURACY.measure(outputs, feeds, references)
     margin = goal.margin(figure, ACCURACY.measure(references, feeds, references))
     if found is None:
@@ -65,8 +65,8 @@ def test_hard_is_what_is_wrong_then_what_is_close() -> None:
     found = Hardest.of(Goal.of("top1 >= 0.99 * float"), ACCURACY, feeds, references)
     assert found is not None
     assert found.samples == (130, 7, *range(7), *range(8, 63))  # what is as hard as others comes in its order
-    assert ACCURACY.answer is not None
-    flipped = [ACCURACY.answer({"y": scores[130]}, feeds[0])] * 4 + [ACCURACY.answer({"y": scores[0]}, feeds[0])] * 60
+    assert ACCURACY.digest is not None
+    flipped = [ACCURACY.digest({"y": scores[130]}, feeds[0])] * 4 + [ACCURACY.digest({"y": scores[0]}, feeds[0])] * 60
     proven = found.refuted(flipped)  # 196 of 200 right at best, the goal is 197.01
     assert proven is not None
     assert (proven.figure, proven.samples) == (196 / 200, 64)
@@ -84,8 +84,8 @@ def test_where_nothing_would_be_spared_none_are_hard(metric: str, samples: int, 
 
 
 def test_a_label_that_no_score_stands_for_is_hard() -> None:
-    assert ACCURACY.answer is not None
-    found = ACCURACY.answer({"y": np.array([[1.0, 2.0]])}, {"labels": np.array([-100])})
+    assert ACCURACY.digest is not None
+    found = ACCURACY.digest({"y": np.array([[1.0, 2.0]])}, {"labels": np.array([-100])})
     assert (found.right, found.count, found.ease) == (0, 1, -np.inf)
 
 

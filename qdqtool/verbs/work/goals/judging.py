@@ -146,7 +146,7 @@ def _standing_by(
     whole: Callable[[Sequence[Arrays]], Standing],
 ) -> Standing:
     """On the ``hardest`` samples, and on the ``whole`` of them where these refute nothing."""
-    feeds, answer = baseline.feeds, baseline.opened_metric.answer
+    feeds, answer = baseline.feeds, baseline.opened_metric.digest
     assert answer is not None
     first = dict(zip(hardest.samples, run([feeds[at] for at in hardest.samples]), strict=True))
     found = hardest.refuted(answer(output, feeds[at]) for at, output in first.items())
