@@ -29,7 +29,7 @@ BY_FORM, FORM_RATIO = 0.05, 0.1
 #: what a median of absolute values is multiplied by so that 80 % of left-out networks are in their intervals (1.48 for a normal),
 #: what is added so that it is none of nothing.
 COMMON_WORTH, SLOPE, MAD, SMALLEST, ROUNDS = 6, 0.1, 1.9, 1e-3, 5
-#: What rows of a network and its graph together are surer than the surest of them: two own rows of a network that no profile knows
+#: By what rows of a network and its graph together are surer than the surest: two own rows of a network that no profile knows
 #: put 81 % of its others into their intervals with it, 94 % without.
 SURER = 0.55
 #: Networks that two places must have in common.

@@ -28,6 +28,8 @@ from tests.bench.chip_rows import chips, head_of, public_networks, public_rows, 
 DATES = {"network": "2026-02", "static-context": "2026-02", "streaming": "2026-02", "pipelined-linear": "2024-07"}
 VERSIONS = {"genie": "AI Hub 2026-02", "qnn_context_binary": "AI Hub 2024-03 to 2026-02", "llm.npu": "arXiv 2407.05858",
             "FastFlowLM": "0.9.30 to 0.9.40"}  # fmt: skip
+#: As many networks as tell as much of a precision's intervals as those of the other precisions do.
+SCALE_NETWORKS = 20
 #: A number of a fit; how many rows there are is none.
 NUMBER = re.compile(r"(?<!rows = )(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 PAGE = Path(__file__).parents[2] / "docs" / "chips.md"
@@ -87,15 +89,20 @@ def _measured_networks(rows: Iterable[Row], place: tuple[str, str, str]) -> Iter
 
 
 def scale_of(left_out: Sequence[LeftOut]) -> dict[str, float]:
-    """By precision, what standard deviations are multiplied by so that 80 % of the rows left out are in their intervals."""
+    """By precision, what standard deviations are multiplied by so that 80 % of the rows left out are in their intervals; nearer to
+    that of all precisions the fewer networks there are, as one of ten that is odd takes a tenth of the rows with it."""
+
+    def needed(of: Sequence[LeftOut]) -> float:
+        offs = [((one.log_ms - one.seen.log_ms) / EIGHTY) ** 2 - NOISE**2 for one in of]
+        scales = [math.sqrt(max(off, 0) / (one.sd**2 - NOISE**2)) for off, one in zip(offs, of, strict=True)]
+        return float(np.quantile(scales, 0.8))
+
     found = {}
     for precision in sorted({one.seen.place[2] for one in left_out}):
         own = [one for one in left_out if one.seen.place[2] == precision]
-        needed = [
-            math.sqrt(max(((one.log_ms - one.seen.log_ms) / EIGHTY) ** 2 - NOISE**2, 0) / (one.sd**2 - NOISE**2))
-            for one in own
-        ]
-        found[precision] = float(np.quantile(needed, 0.8))
+        count = len({one.seen.row.model for one in own})
+        share = count / (count + SCALE_NETWORKS)
+        found[precision] = needed(own) ** share * needed(left_out) ** (1 - share)
     return found
 
 
