@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.globs import literal
 from qdq_passes.select.selectors import ALL, NONE, Selector
 
-from qdqtool.calibrate.observer import METHODS, Option, checked_options, option_names
+from qdqtool.calibrate.observer import METHODS, Option, checked_options, observers, option_names
 from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
@@ -245,8 +245,14 @@ def plan(
         cuts=bool(recovery.cut_ranges),
         materialise=with_rounding(materialise, recovery),
         annotators=(*options.annotate, *eight_bit_weights(laid, options)),
-        warnings=warnings,
+        warnings=(*warnings, *_unused(laid, options)),
     )
+
+
+def _unused(preset: Preset, options: PlanOptions) -> Iterator[str]:
+    """What is said of a calibration that there is none of."""
+    if options.method_options and not preset.is_calibrated:
+        yield f"--method-option is not used: {preset.name} leaves activations float"
 
 
 def _limited(materialise: Pipeline, ops: tuple[str, ...], laid: Preset, options: PlanOptions) -> Pipeline:
@@ -286,10 +292,13 @@ def _legalized(target: Legalization, prepare: Pipeline, materialise: Pipeline) -
 
 def _method_options(preset: Preset, method: str, said: Mapping[str, Option]) -> dict[str, Option]:
     """Options of ``method``: what is ``said``, the preset's, and of those that it takes the storage type of activations."""
-    is_known = method in METHODS.names()  # ranges may come from a method that is not here
-    options = {**preset.method_options.get(method, {}), **(checked_options(method, said) if is_known else {})}
+    options: dict[str, Option] = dict(preset.method_options.get(method, {}))
     if not preset.is_calibrated:
         return options
+    is_known = method in METHODS.names()  # ranges may come from a method that is not here
+    if is_known and said:
+        options |= checked_options(method, said)
+        observers(method, options)
     bits, symmetric = integer_format(parse_dtype(preset.annotate.activations))[1], preset.annotate.symmetric
     takes = option_names(method) if is_known else ()
     if bits != 8 and "bits" in takes:

@@ -123,14 +123,28 @@ def _truths(feed: Arrays, images: int, *, are_centred: bool) -> Iterator[tuple[F
         if name not in feed:
             hint = f"give data with {BOXES!r} [images, n, 4] and {LABELS!r} [images, n], as --eval-data or --data"
             raise UsageError(f"the data holds no {name!r}", where="--metric map", hint=hint)
-    boxes, labels = np.asarray(feed[BOXES], np.float64), np.asarray(feed[LABELS])
+    boxes, labels = np.asarray(feed[BOXES], np.float64), labels_of(feed)
     if boxes.size != 4 * labels.size or labels.size % images:
         sizes = f"{BOXES} {list(boxes.shape)}, {LABELS} {list(labels.shape)} for {images} images"
         raise UsageError(
             f"the truth does not fit: {sizes}", where="--metric map", hint="[images, n, 4] and [images, n]"
         )
-    rows, names = boxes.reshape(images, -1, 4), labels.reshape(images, -1).astype(np.int64)
+    rows, names = boxes.reshape(images, -1, 4), labels.reshape(images, -1)
     for row, of in zip(rows, names, strict=True):
         corners = corners_of(row) if are_centred else row
         is_one = (of >= 0) & (corners[:, 2:] > corners[:, :2]).all(axis=1)
         yield corners[is_one], of[is_one]
+
+
+def labels_of(feed: Arrays) -> Ints:
+    """The array `LABELS` of a sample.
+
+    Raises:
+        UsageError: it holds no whole numbers.
+    """
+    labels = np.asarray(feed[LABELS])
+    if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and bool((labels == np.rint(labels)).all())):
+        raise UsageError(
+            f"{LABELS!r} are no whole numbers ({labels.dtype})", where="--metric", hint="give the index of a class"
+        )
+    return labels.astype(np.int64)

@@ -2,11 +2,11 @@
 
     [images, 4 + classes, n]        centre and size, then a score a class: YOLOv8 to 12
     [images, n, 5 + classes]        centre and size, how likely there is anything, then a score a class: YOLOv5 to 7
-    [images, n, 6]                  two corners, score, class (whole numbers): suppressed in the model, or not in need of it
+    [images, n, 6]                  two corners, score, class: suppressed in the model, or not in need of it
     [images, n, 4] and the rest     two corners, and either scores [images, n, classes], or scores and classes [images, n]
 
-with scores of 0 to 1. ``images`` may be missing where there is one. Where every class has a score, boxes that overlap a surer one
-of their class by more than `SUPPRESSED` are left out."""
+with scores of 0 to 1, and in the first two n more than a box has numbers. ``images`` may be missing where there is one. Where
+every class has a score, boxes that overlap a surer one of their class by more than `SUPPRESSED` are left out."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SUPPRESSED = 0.7
-#: Scores below are not looked at; of the others so many are, and so many boxes of an image kept.
-LEAST, LOOKED_AT, KEPT = 0.001, 3000, 300
+#: Of each class, scores below are not looked at; of the others so many are, and so many boxes kept.
+LEAST, LOOKED_AT, KEPT = 0.001, 400, 100
+#: A box in one row: corners, score, class.
+ROW = 6
 #: A grid may round scores so far out of 0 to 1; further out they are something else.
 OUTSIDE = 0.1
 _WHERE = "--metric map"
@@ -67,11 +69,10 @@ def detections(output: Arrays) -> tuple[list[Found], bool]:
 def _of_one(array: Array) -> tuple[list[Found], bool] | None:
     """Of the only output, of rank 2 or 3."""
     given = np.asarray(array if array.ndim == 3 else array[None], np.float64)
+    if given.shape[2] == ROW:
+        return [_found(row[:, :4], row[:, 4], row[:, 5]) for row in given], False
     is_last = given.shape[2] <= given.shape[1]
-    rows = given if is_last else given.transpose(0, 2, 1)
-    if is_last and rows.shape[2] == 6 and (rows[..., 5] == np.rint(rows[..., 5])).all():
-        return [_found(row[:, :4], row[:, 4], row[:, 5]) for row in rows], False
-    first = 5 if is_last else 4
+    rows, first = (given, 5) if is_last else (given.transpose(0, 2, 1), 4)
     if rows.shape[2] <= first:
         return None
     scores = rows[..., first:] * rows[..., 4:5] if is_last else rows[..., first:]
@@ -79,7 +80,7 @@ def _of_one(array: Array) -> tuple[list[Found], bool] | None:
 
 
 def _of_several(arrays: dict[str, Array]) -> list[Found] | None:
-    """Of boxes in one output, scores in another, and perhaps classes in a third."""
+    """Of boxes in one output, scores in another, and perhaps classes in a third; what says how many there are is let be."""
     rank = max(array.ndim for array in arrays.values())
     names = [name for name, array in arrays.items() if array.ndim == rank and rank in (2, 3) and array.shape[-1] == 4]
     names = [name for name in names if "box" in name.lower()] if len(names) > 1 else names
@@ -91,9 +92,10 @@ def _of_several(arrays: dict[str, Array]) -> list[Found] | None:
     rest = {
         name: array.reshape(images, count, -1 if count else 1)
         for name, array in arrays.items()
-        if array.ndim > 0 and (array.size % (images * count) == 0 if count else not array.size)
+        if array.ndim >= rank - 1 and (array.size % (images * count) == 0 if count else not array.size)
     }
     classes = [name for name, array in rest.items() if array.shape[2] == 1 and _are_classes(name, array)]
+    classes = classes if len(rest) > 1 else []
     scores = [name for name in rest if name not in classes]
     if len(scores) != 1 or len(classes) > 1:
         return None
@@ -114,20 +116,28 @@ def _found(corners: Floats, scores: Floats, classes: Array) -> Found:
 
 
 def _suppressed(corners: Floats, scores: Floats) -> Found:
-    """Of boxes [n, 4] with a score a class [n, classes]: the surest first, but what overlaps a surer one of its class."""
+    """Of boxes [n, 4] with a score a class [n, classes]: of each class the surest first, but what overlaps a surer one."""
     _refuse_logits(scores)
-    boxes, classes = np.nonzero(scores > LEAST)
-    values = scores[boxes, classes]
-    order = np.argsort(-values, kind="stable")[:LOOKED_AT]
-    boxes, classes, values = boxes[order], classes[order], values[order]
-    left, kept = np.ones(len(order), bool), list[int]()
+    parts = [np.zeros((0, 2), np.int64)]
+    for label in np.flatnonzero((scores > LEAST).any(axis=0)):
+        of = scores[:, label]
+        order = np.argsort(-of, kind="stable")[: min(LOOKED_AT, int((of > LEAST).sum()))]
+        kept = order[_apart(corners[order])]
+        parts.append(np.stack([kept, np.full(len(kept), label)], axis=1))
+    boxes, classes = np.concatenate(parts).T
+    return Found(corners=corners[boxes], scores=scores[boxes, classes], classes=classes)
+
+
+def _apart(corners: Floats) -> list[int]:
+    """Numbers of the boxes that overlap none before them that is among these by more than `SUPPRESSED`."""
+    left, kept = np.ones(len(corners), bool), list[int]()
     while left.any() and len(kept) < KEPT:
         at = int(left.argmax())
         kept.append(at)
         left[at] = False
-        others = np.flatnonzero(left & (classes == classes[at]))
-        left[others[overlaps(corners[boxes[at]][None], corners[boxes[others]])[0] > SUPPRESSED]] = False
-    return Found(corners=corners[boxes[kept]], scores=values[kept], classes=classes[kept])
+        others = np.flatnonzero(left)
+        left[others[overlaps(corners[at][None], corners[others])[0] > SUPPRESSED]] = False
+    return kept
 
 
 def _refuse_logits(scores: Floats) -> None:

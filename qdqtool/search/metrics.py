@@ -27,6 +27,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,10 +39,12 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.surprise import surprise
 
 from qdqtool.io.files.python_objects import import_object
-from qdqtool.search.detection import LABELS, mean_average_precision, scenes
+from qdqtool.search.detection import LABELS, labels_of, mean_average_precision, scenes
 
 Arrays = Mapping[str, Array]
 
+#: Other names of metrics.
+ALIASES = {"top1": "accuracy", "mAP": "map", "mAP50": "map50"}
 #: Input that `perplexity` scores; and what stands for logits of a decoder that ran elsewhere: −ln p of its tokens.
 IDS, SURPRISES, PERPLEXITY = "input_ids", "surprises", "perplexity"
 
@@ -107,14 +110,8 @@ class Metric:
             return gathered([digest(output, feed) for output, feed in zip(outputs, feeds, strict=True)])
 
         return cls(
-            name=name,
-            unit="",
-            needs_labels=True,
-            function=call,
-            digest=digest,
-            gathered=gathered,
-            are_answers=are_answers,
-        )
+            name=name, unit="", needs_labels=True, function=call, digest=digest, gathered=gathered, are_answers=are_answers
+        )  # fmt: skip
 
     def measure(self, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
         """The figure of a model that gives ``outputs`` for ``feeds``, where the float model gives ``references``.
@@ -122,13 +119,53 @@ class Metric:
         Raises:
             UsageError: the metric fails, or gives no finite number.
         """
-        try:
+        with self._told():
             figure = self.function(outputs, feeds, references)
+        return self._checked(figure)
+
+    def figures(
+        self, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]
+    ) -> Callable[[Sequence[int]], float | None]:
+        """The figure of the samples of some numbers, which may be there several times: digests are made once, and now.
+
+        Raises:
+            UsageError: the metric fails; so does what is returned, and where it gives no finite number.
+        """
+        gathered = self.gathered
+        if gathered is None:
+            return lambda at: self.measure(*([part[i] for i in at] for part in (outputs, feeds, references)))
+        found = [self.digested(output, feed) for output, feed in zip(outputs, feeds, strict=True)]
+
+        def figure(at: Sequence[int]) -> float | None:
+            with self._told():
+                one = gathered([found[i] for i in at])
+            return self._checked(one)
+
+        return figure
+
+    def digested(self, output: Arrays, feed: Arrays) -> Any:
+        """What counts of a sample.
+
+        Raises:
+            UsageError: the metric fails.
+        """
+        assert self.digest is not None
+        with self._told():
+            return self.digest(output, feed)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Whatever a metric raises is told as its failure."""
+        try:
+            yield
         except QdqError:
             raise
         except Exception as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             raise UsageError(f"the metric fails with {text}", where=f"--metric {self.name}") from error
+
+    def _checked(self, figure: float | None) -> float | None:
+        """``figure``, which must be a finite number."""
         if figure is None and self.name in BUILT_IN:
             return None
         try:
@@ -149,6 +186,7 @@ def open_metric(name: str) -> Metric:
     Raises:
         UsageError: there is no such metric, or it cannot be imported.
     """
+    name = ALIASES.get(name, name)
     if name in BUILT_IN:
         return BUILT_IN[name]
     where = f"--metric {name}"
@@ -208,7 +246,7 @@ def _answer(output: Arrays, feed: Arrays) -> Answer:
     if LABELS not in feed:
         hint = f"give data with an array {LABELS!r}, one integer a sample, as --eval-data or --data"
         raise UsageError(f"the data holds no {LABELS!r}", where="--metric accuracy", hint=hint)
-    scores, labels = next(iter(output.values())), np.asarray(feed[LABELS]).reshape(-1)
+    scores, labels = next(iter(output.values())), labels_of(feed).reshape(-1)
     chosen = scores.argmax(axis=-1).reshape(-1)
     if chosen.size != labels.size:
         sizes = f"{labels.size} for {chosen.size} answers"
@@ -222,7 +260,7 @@ def _ease(scores: Array, labels: Array) -> float:
     if not labels.size or ((labels < 0) | (labels >= classes)).any():
         return -math.inf
     others = scores.reshape(-1, classes).astype(np.float64)
-    at = np.arange(labels.size), labels.astype(np.int64)
+    at = np.arange(labels.size), labels
     own = others[at]
     others[at] = -np.inf
     return float((own - others.max(axis=-1)).min())

@@ -100,7 +100,7 @@ class Recipe:
             value = os.fspath(value) if isinstance(value, os.PathLike) else value
             told, default = getattr(value, "name", value) if name == "preset" else value, defaults[name]
             if not _same(value, default) and not _same(told, own.get(name, default)):
-                option = f"--{name.replace('_', '-')}"
+                option = spelled(name)
                 raise UsageError(
                     f"{option} contradicts the recipe, which {_words(own.get(name))}",
                     hint=f"leave {option} out, or search again with it",
@@ -196,6 +196,12 @@ def option_value(name: str, value: Any) -> OptionValue:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
+def spelled(name: str) -> str:
+    """The option ``name`` of `quantize` as the command line has it."""
+    flags = {each.name: each.spelled for each in options_of(PlanOptions)}
+    return flags.get(name, f"--{name.replace('_', '-')}")
+
+
 def replayed_kinds() -> dict[str, tuple[Any, ...]]:
     """Of each option that a recipe may hold the types that it may have: no recipe says what is read, written or replaced."""
     found = {each.name: each.types for each in options_of(PlanOptions)}
@@ -213,7 +219,19 @@ def _option(name: str, value: object) -> OptionValue:
 def _same(a: Any, b: Any) -> bool:
     """Whether two option values say the same: a list and a tuple do, and so do None and nothing in a list or mapping."""
     a, b = (None if isinstance(v, list | tuple | Mapping) and not v else v for v in (a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_plain(a[key]) == _plain(b[key]) for key in a)
     return (list(a) if isinstance(a, list | tuple) else a) == (list(b) if isinstance(b, list | tuple) else b)
+
+
+def _plain(value: Any) -> Any:
+    """A text as the number or truth that it says, as it stands on a command line."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return {"true": True, "false": False}[value.lower()] if value.lower() in ("true", "false") else float(value)
+    except ValueError:
+        return value
 
 
 def _words(value: Any) -> str:

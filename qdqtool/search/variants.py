@@ -110,8 +110,8 @@ class Point:
         return {name: precision for precision, names in self.raised for name in names}
 
     def __hash__(self) -> int:
-        """Of what it says; values of options may be mappings."""
-        return hash((self.raised, self.only, str(self.options)))
+        """Of what it says, but for the values of options, which may be mappings."""
+        return hash((self.raised, self.only, tuple(name for name, _ in self.options)))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: a list of names a precision."""

@@ -13,6 +13,7 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -88,8 +89,11 @@ def _as(wanted: Any, value: Any, at: str, strict: bool) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in inner:
             return None
-        kinds = [kind for kind in inner if kind is not type(None)]
-        return _as(next((kind for kind in kinds if kind is type(value)), kinds[0]), value, at, strict)
+        *kinds, last = sorted(set(inner) - {type(None)}, key=lambda kind: (kind is not type(value), inner.index(kind)))
+        for kind in kinds:
+            with suppress(ValueError):
+                return _as(kind, value, at, strict)
+        return _as(last, value, at, strict)
     if origin is typing.Literal and isinstance(value, str | int) and value in inner:
         return value
     if origin in (tuple, Sequence) and isinstance(value, list | tuple):

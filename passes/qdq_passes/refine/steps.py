@@ -214,3 +214,4 @@ PASSES = {
         reference="; any Mul counts of which one input is read by a hard sigmoid as well.",
     ),
 }  # fmt: skip
+globals().update({each.__name__: each for each in PASSES.values()})  # a pickle finds a class by its name in its module

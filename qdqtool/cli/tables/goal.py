@@ -24,9 +24,9 @@ def render_goal(sought: dict[str, Any]) -> None:
         f"{'met' if sought['met'] else 'not met'}, {EXACT if best['figure'] is None else format(best['figure'], '.6g')}"
     )
     work = f"{plural(len(sought['trials']), 'trial')}, {sought['units']:.1f} quantizations' work"
-    say(
-        f"{sought['goal']}: {reached} (bound {sought['bound']:.6g}{floating}); {work}, {plural(sought['samples'], 'sample')}"
-    )
+    judged = plural(sought["samples"], "sample")
+    judged = f"by {best['samples']} of {judged}" if 0 < best["samples"] < sought["samples"] else judged
+    say(f"{sought['goal']}: {reached} (bound {sought['bound']:.6g}{floating}); {work}, {judged}")
     if not sought["met"]:
         _render_failure(sought, best)
 

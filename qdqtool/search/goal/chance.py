@@ -43,6 +43,7 @@ def standing(
     references: Sequence[Arrays],
     *,
     early: int = 0,
+    floating: Callable[[Sequence[int]], float | None] | None = None,
 ) -> Standing:
     """How a model that gives ``outputs`` stands to ``goal`` where the float model gives ``references``.
 
@@ -53,17 +54,19 @@ def standing(
         feeds: the samples.
         references: outputs of the float model.
         early: that so many come first, which others are judged on alone; 0 where none are.
+        floating: figures of the float model, where they are known (`Metric.figures`).
 
     Raises:
         UsageError: the metric fails.
     """
 
-    figures = _figures(metric, outputs, feeds, references)
-    float_figures = _figures(metric, references, feeds, references) if goal.is_relative else None
+    figures = metric.figures(outputs, feeds, references)
+    if goal.is_relative and floating is None:
+        floating = metric.figures(references, feeds, references)
 
     def of(at: Sequence[int]) -> tuple[float | None, float]:
         figure = figures(at)
-        return figure, goal.margin(figure, None if float_figures is None else float_figures(at))
+        return figure, goal.margin(figure, floating(at) if goal.is_relative and floating is not None else None)
 
     def drawn_margin(at: Sequence[int]) -> float:
         try:
@@ -82,14 +85,3 @@ def standing(
     low, high = (ordered[at], ordered[-1 - at]) if ordered else (alone, margin)
     first = drawn_margin(range(early)) if 0 < early < count else None
     return Standing(figure=figure, margin=margin, low=low, high=high, samples=count, early=first)
-
-
-def _figures(
-    metric: Metric, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]
-) -> Callable[[Sequence[int]], float | None]:
-    """The figure of the samples of these numbers, some perhaps several times: what is the same in every draw is done once."""
-    if metric.digest is None or metric.gathered is None:
-        return lambda at: metric.measure(*([part[i] for i in at] for part in (outputs, feeds, references)))
-    gathered = metric.gathered
-    found = [metric.digest(output, feed) for output, feed in zip(outputs, feeds, strict=True)]
-    return lambda at: gathered([found[i] for i in at])

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.search.metrics import BUILT_IN
+from qdqtool.search.metrics import ALIASES, BUILT_IN
 
-#: Other names of metrics.
-ALIASES = {"top1": "accuracy", "mAP": "map", "mAP50": "map50"}
 #: Words that stand for metrics of one's own as well.
 COMMON = ("map", "map50")
 #: Metrics that are 1 at most.

@@ -44,7 +44,7 @@ class Hardest:
         """
         if metric.digest is None or not metric.are_answers or len(feeds) <= 2 * FEW:
             return None
-        answers = tuple(metric.digest(given, feed) for given, feed in zip(references, feeds, strict=True))
+        answers = tuple(metric.digested(given, feed) for given, feed in zip(references, feeds, strict=True))
         total = sum(each.count for each in answers)
         wrong = total * (1 - goal.bound(sum(each.right for each in answers) / total)) + 1
         count = max(FEW, math.ceil(SPARE * wrong * len(feeds) / total))

@@ -7,7 +7,7 @@ over those of the plain quantization."""
 
 from __future__ import annotations
 
-import itertools
+import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,7 +86,7 @@ class Seeking:
         assert plain is not None
         if plain.measured.reason:
             raise UsageError(f"the plain quantization cannot be made: {plain.measured.reason}")
-        if plain.is_met:
+        if plain.is_met or self.samples == 1:  # of one sample nothing is met but what is exact
             return plain
         knows = self._pays_for_causes(plain.candidate.point)
         if knows:
@@ -124,26 +124,28 @@ class Seeking:
 
     def _paired(self) -> None:
         """With what is left of the budget, any two together of those that are no worse than the plain one, the nearest first."""
+        pairs: list[tuple[float, str, Candidate]] = []
+        tried, some, seen = {trial.candidate.point for trial in self.trials}, list[Trial](), 1
         while not self.best.is_met:
-            tried = {trial.candidate.point for trial in self.trials}
-            pairs = [
-                (one.common + other.common, _both(one, other)) for one, other in itertools.combinations(self._no_worse(), 2)
-                if go_together(one.candidate.options, other.candidate.options)
-            ]  # fmt: skip
-            pairs.sort(key=lambda pair: (-pair[0], pair[1].point.key))
-            chosen = next((made for _, made in pairs if made.point not in tried and self._fits([made])), None)
-            spared = self.subject.whole_units()  # the nearest is judged on all in the end
-            if chosen is None or not self._affords(self.subject.units(chosen.point) + spared, chosen.point):
+            for each in self.trials[seen:]:
+                if self._is_no_worse(each):
+                    for made, nearness in _with_each(each, some):
+                        heapq.heappush(pairs, (-nearness, made.point.key, made))
+                    some.append(each)
+            seen = len(self.trials)
+            while pairs and (pairs[0][2].point in tried or not self._fits([pairs[0][2]])):
+                heapq.heappop(pairs)
+            if not pairs:
                 return
+            chosen = heapq.heappop(pairs)[2]
+            tried.add(chosen.point)
             self._try(chosen)
 
-    def _no_worse(self) -> list[Trial]:
-        """What says an option that does something, and is no worse than the plain one."""
-        return [
-            one for one in self.trials[1:]
-            if one.samples and not one.candidate.point.raised and not one.is_same(self.plain)
-            and not self._betters(self.plain, one) and not one.unwanted(self.plain) and one.is_fast >= self.plain.is_fast
-        ]  # fmt: skip
+    def _is_no_worse(self, trial: Trial) -> bool:
+        """Whether it says an option that does something, and is no worse than the plain one."""
+        plain = self.plain
+        is_wanted = not trial.unwanted(plain) and trial.is_fast >= plain.is_fast and not trial.candidate.point.raised
+        return bool(trial.samples) and is_wanted and not trial.is_same(plain) and not self._betters(plain, trial)
 
     def _finished(self) -> None:
         """Judge the nearest on all samples, where the hardest refuted it, for its figure to be told."""
@@ -322,15 +324,21 @@ class Seeking:
         return units <= self._room(*points)
 
     def _room(self, *points: Point) -> float:
-        """Units that are left before any that was tried, or of ``points``, is made once more: the chosen one is written."""
+        """Units that are left before any that was tried, or of ``points``, is made once more: the chosen one is written; and
+        before what the hardest samples refuted is judged on all, where that is the nearest."""
         tried = [trial.candidate.point for trial in self.trials]
         writing = max(map(self.subject.writing, [*tried, *points]))
         raising = RAISES * max(map(self.subject.units, [self.best.candidate.point, *points])) if self._spares else 0.0
-        return self.budget - self.units - writing - raising
+        whole = self.subject.whole_units() if points and any(trial.is_proven for trial in self.trials) else 0.0
+        return self.budget - self.units - writing - raising - whole
 
 
-def _both(one: Trial, other: Trial) -> Candidate:
-    return Candidate.of("neither of them harms", {**one.candidate.options, **other.candidate.options})
+def _with_each(one: Trial, others: Iterable[Trial]) -> Iterator[tuple[Candidate, float]]:
+    """What ``one`` and each of ``others`` say together, and how near to the goal the two are."""
+    for other in others:
+        options = one.candidate.options, other.candidate.options
+        if go_together(*options):
+            yield Candidate.of("neither of them harms", options[0] | options[1]), one.common + other.common
 
 
 def _doubling(sets: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:

@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qdqtool.options import options_of
-from qdqtool.quantization.options import PlanOptions
 from qdqtool.search.measuring import figure_json
+from qdqtool.search.recipe import spelled
 from qdqtool.search.variants import Measured, Point
-
-_FLAGS = {each.name: each.spelled for each in options_of(PlanOptions)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +168,9 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
     if standing.verdict == "missed":
         return f"{figure}: {-standing.margin:.4g} short of the bound"
     if standing.verdict == "close":
-        return f"{figure}: meets it, but perhaps by chance ({-standing.low:.4g} short on 5 % of draws)"
+        told = "one sample says nothing of others"
+        told = f"{-standing.low:.4g} short on 5 % of draws" if math.isfinite(standing.low) else told
+        return f"{figure}: meets it, but perhaps by chance ({told})"
     if trial.price > chosen.price:
         return "meets it too, and costs more"
     return "meets it too, by less" if trial.margin < chosen.margin else "meets it as well"
@@ -198,7 +197,7 @@ def best_of(trials: Iterable[Trial], plain: Trial) -> Trial:
 
 
 def _words(name: str, value: Any) -> str:
-    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    flag = spelled(name)
     if isinstance(value, Mapping):
         return " ".join(f"{flag} {key}={one}" for key, one in value.items())
     if value is True:

@@ -44,6 +44,10 @@ def test_documents() -> None:
     assert typed(MaskInput, {"name": "m", "new": 1}) == MaskInput(name="m")
     several: dict[str, str | float | bool] = {"a": "x", "b": 0.5, "c": True}
     assert typed(dict[str, str | float | bool], several) == several  # type: ignore[misc]
+    assert typed(str | float | tuple[str, ...], 3) == 3.0  # type: ignore[arg-type]
+    assert typed(str | float | tuple[str, ...], ["x"]) == ("x",)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is a list, expected"):
+        typed(str | float, [1])  # type: ignore[arg-type]
 
 
 def test_one_place_reads_and_no_error_is_raw() -> None:

@@ -110,15 +110,15 @@ FORMS["without-images"]["y"] = FORMS["yolov8"]["y"][0]
 def test_of_boxes_with_a_score_a_class_those_that_overlap_a_surer_one_are_left_out(form: str) -> None:
     ((found,), are_centred) = detections(FORMS[form])
     assert are_centred == (form in ("yolov8", "without-images"))
-    assert found.scores.tolist() == [0.75, 0.5, 0.125]
-    assert found.classes.tolist() == [1, 0, 1]
-    assert found.corners.tolist() == [[8, 8, 12, 12], [0, 0, 4, 4], [0, 0, 4, 4]]
+    assert found.scores.tolist() == [0.5, 0.75, 0.125]
+    assert found.classes.tolist() == [0, 1, 1]
+    assert found.corners.tolist() == [[0, 0, 4, 4], [8, 8, 12, 12], [0, 0, 4, 4]]
 
 
 def test_how_likely_there_is_anything_counts() -> None:
     rows = np.concatenate([CENTRED, np.full((4, 1), 0.5, np.float32), SCORES], axis=1)
     ((found,), _) = detections({"y": np.concatenate([rows, np.zeros((9, 7), np.float32)])[None]})
-    assert found.scores.tolist() == [0.375, 0.25, 0.0625]
+    assert found.scores.tolist() == [0.25, 0.375, 0.0625]
 
 
 @pytest.mark.parametrize("words", [("boxes", "scores", "labels"), ("b", "s", "class_ids"), ("detections",)])
@@ -144,6 +144,36 @@ def test_no_more_boxes_of_an_image_are_kept_than_say_something() -> None:
     assert len(found.scores) == KEPT
 
 
+def test_a_background_class_takes_no_room_of_the_others() -> None:
+    """One of 3000 boxes is right, and all are background as good as surely, as those of an SSD are."""
+    random = np.random.default_rng(0)
+    corners = random.integers(0, 300, (3000, 4)).astype(np.float32)
+    corners[:, 2:] = corners[:, :2] + 9
+    scores = np.stack([np.full(3000, 0.99), np.zeros(3000)], axis=1)
+    scores[7] = [0.1, 0.9]
+    feed = {"boxes": corners[None, 7:8], "labels": np.array([[1]])}
+    output = {"boxes": corners[None], "scores": scores[None].astype(np.float32)}
+    assert open_metric("map").measure([output], [feed], [output]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("count", range(8))
+def test_a_row_of_six_is_a_box_however_many_there_are(count: int) -> None:
+    """Where the output is quantized, classes are on its grid."""
+    rows = np.zeros((1, count, 6), np.float32)
+    rows[..., 2:4], rows[..., 4], rows[..., 5] = 4, 0.5, 2.125
+    ((found,), are_centred) = detections({"y": rows})
+    assert not are_centred
+    assert found.classes.tolist() == [2] * count
+
+
+def test_what_says_how_many_there_are_is_let_be() -> None:
+    output = {"n": np.array([1]), "boxes": CORNERS[None, :1], "scores": SCORES[None, :1, 0], "labels": np.array([[3]])}
+    ((found,), _) = detections(output)
+    assert (found.scores.tolist(), found.classes.tolist()) == ([0.5], [3])
+    ((found,), _) = detections({"boxes": CORNERS[None], "class_scores": SCORES[None, :, :1]})
+    assert found.scores.tolist() == [0.5]
+
+
 def test_nothing_found_is_nothing_right() -> None:
     output = {"boxes": np.zeros((0, 4), np.float32), "scores": np.zeros(0, np.float32), "labels": np.zeros(0, np.int64)}
     feed = {"boxes": np.array([[[0, 0, 1, 1]]]), "labels": np.array([[0]])}
@@ -159,6 +189,7 @@ def test_nothing_found_is_nothing_right() -> None:
         ({"a": np.zeros((1, 9, 4)), "b": np.zeros((1, 9, 4))}, {}, "not known as boxes and scores"),
         ({"boxes": np.zeros((9, 4)), "scores": np.full((9, 2), 3.0)}, {}, r"the scores are 3 to 3, and not 0 to 1 \(logits"),
         (FORMS["yolov8"], {}, "the data holds no 'boxes'; give data with 'boxes'"),
+        (FORMS["yolov8"], {"boxes": np.zeros((1, 2, 4)), "labels": np.full((1, 2), 0.5)}, "'labels' are no whole numbers"),
         (FORMS["yolov8"], {"boxes": np.zeros((1, 2, 4)), "labels": np.zeros((1, 3))}, r"the truth does not fit: boxes \[1, 2, 4\]"),
     ],
 )  # fmt: skip

@@ -157,3 +157,30 @@ def test_what_was_measured_is_read_as_it_was_written() -> None:
 def test_what_the_first_samples_refute_is_judged_on_no_more() -> None:
     """Of a few samples all; of many the first 64."""
     assert [early_of(n) for n in (1, 128, 129, 1000)] == [1, 128, 64, 64]
+
+
+@pytest.mark.parametrize("labels", [np.array([0.5]), np.array([np.nan]), np.array(["a"])], ids=["half", "nan", "text"])
+def test_labels_that_are_no_classes_are_told(labels: Any) -> None:
+    outputs, _ = answers(3, 3)
+    goal, metric = Goal.of("accuracy >= 0.5"), open_metric("accuracy")
+    with pytest.raises(UsageError, match="'labels' are no whole numbers"):
+        standing(goal, metric, outputs, [{"labels": labels}] * 3, outputs)
+
+
+def test_whatever_a_built_in_metric_raises_is_told_as_its_failure() -> None:
+    empty = {"labels": np.zeros(0, np.int64)}, {"y": np.zeros((0, 2), np.float32)}
+    with pytest.raises(UsageError, match="--metric accuracy: the metric fails with ZeroDivisionError"):
+        standing(Goal.of("accuracy >= 0.5"), open_metric("accuracy"), [empty[1]], [empty[0]], [empty[1]])
+
+
+def test_digests_of_the_float_model_are_made_once() -> None:
+    made = []
+    accuracy = open_metric("accuracy")
+    assert accuracy.digest is not None
+    metric = replace(accuracy, digest=lambda output, feed: made.append(1) or accuracy.digest(output, feed))  # type: ignore[misc]
+    outputs, feeds = answers(90)
+    floating = metric.figures(outputs, feeds, outputs)
+    for _ in range(2):
+        found = standing(Goal.of("accuracy >= 0.9 * float"), metric, outputs, feeds, outputs, floating=floating)
+        assert found.verdict == "met"
+    assert len(made) == 300

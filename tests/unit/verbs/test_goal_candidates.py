@@ -18,6 +18,7 @@ from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.quantization import recovery
 from qdqtool.search.goal.chance import stages_of
 from qdqtool.search.goal.trials import Candidate
+from qdqtool.search.recipe import Recipe
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
 from qdqtool.verbs.work.goals import graphs
@@ -118,6 +119,13 @@ def test_options_of_a_method_that_are_said_stay_with_it() -> None:
     assert not any("method" in trial["options"] for trial in found["trials"])
 
 
+def test_a_number_of_a_recipe_may_be_said_as_text_too() -> None:
+    recipe = Recipe(preset="a8w8", options={"method": "percentile", "method_options": {"percentile": 99.5}})
+    assert recipe.options_beside({"method_options": {"percentile": "99.50"}}, {"method_options": None})
+    with pytest.raises(UsageError, match="--method-option contradicts the recipe"):
+        recipe.options_beside({"method_options": {"percentile": "99"}}, {"method_options": None})
+
+
 @pytest.mark.extra
 def test_a_candidate_that_does_not_go_with_what_is_said_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Presets of powers of two have one scale a weight: with scales along channels asked for they cannot be made. Of mends and nodes
@@ -145,6 +153,26 @@ def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch:
     assert standing is not None
     assert standing.common < 0
     assert standing.samples == 160
+
+
+@pytest.mark.product(extra=1)
+@pytest.mark.parametrize("target", ["generic_int8", "qnn_htp", "vitis_xint8"])
+def test_mends_are_judged_by_workers(target: str) -> None:
+    """Side by side, with the same result: what they are sent has a name in its module."""
+    said: dict[str, Any] = {"goal": "sqnr >= 60", "target": target, "eval_samples": 2, "budget": 5, "samples": 2}
+    alone, together = sought(**said), sought(**said, jobs=2)
+    assert alone == together
+
+
+def test_a_float_model_that_has_nothing_right_is_no_measure() -> None:
+    with pytest.raises(UsageError, match="the float model's accuracy is 0: nothing of it can be lost"):
+        quantize_to_goal(DIGITS, None, data=CALIB, eval_data=f"{__file__}:wrong", goal="accuracy >= 0.9 * float")
+
+
+def wrong() -> Any:
+    """Samples whose labels are none."""
+    with np.load(TEST) as data:
+        yield from ({"input": array[None], "labels": np.array([-1])} for array in data["input"][:4])
 
 
 def test_of_many_samples_the_hardest_refute_what_misses_the_goal() -> None:

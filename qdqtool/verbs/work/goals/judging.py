@@ -54,6 +54,11 @@ class GoalBaseline(Baseline):
         """The samples that may refute a variant for certain."""
         return Hardest.of(self.goal, self.opened_metric, self.feeds, self.references)
 
+    @cached_property
+    def floating(self) -> Callable[[Sequence[int]], float | None]:
+        """Figures of the float model, of the samples of some numbers."""
+        return self.opened_metric.figures(self.references, self.feeds, self.references)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
@@ -117,7 +122,13 @@ def _standing(baseline: GoalBaseline, model: ir.Model) -> Standing:
     def of(part: Sequence[Arrays]) -> Standing:
         size = len(part)
         return standing(
-            baseline.goal, baseline.opened_metric, part, feeds[:size], baseline.references[:size], early=early
+            baseline.goal,
+            baseline.opened_metric,
+            part,
+            feeds[:size],
+            baseline.references[:size],
+            early=early,
+            floating=baseline.floating,
         )
 
     def is_as_good(found: Standing) -> bool:
@@ -146,8 +157,7 @@ def _standing_by(
     whole: Callable[[Sequence[Arrays]], Standing],
 ) -> Standing:
     """On the ``hardest`` samples, and on the ``whole`` of them where these refute nothing."""
-    feeds, answer = baseline.feeds, baseline.opened_metric.digest
-    assert answer is not None
+    feeds, answer = baseline.feeds, baseline.opened_metric.digested
     first = dict(zip(hardest.samples, run([feeds[at] for at in hardest.samples]), strict=True))
     found = hardest.refuted(answer(output, feeds[at]) for at, output in first.items())
     if found is not None:

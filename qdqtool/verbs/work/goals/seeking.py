@@ -120,6 +120,11 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         ended.callback(subject.close)
         floating = metric.measure(subject.references, subject.feeds, subject.references)
         figure = floating if goal.is_relative else None
+        if figure == 0 and not goal.is_lower:
+            hint = "do the labels, and the boxes of a detector, fit what it gives? docs/goal.md has the forms"
+            raise UsageError(
+                f"the float model's {goal.metric} is 0: nothing of it can be lost", where="--goal", hint=hint
+            )
         most = math.inf if asked.max_ms is None else asked.max_ms
         samples, reachable = len(subject.feeds), goal.margin(floating, floating) >= 0
         if not reachable:
