@@ -87,8 +87,16 @@ def worst_first(sqnr_db: float | None) -> float:
     return math.inf if sqnr_db is None else sqnr_db
 
 
-def difference(after: Array, before: Array) -> Array:
-    """``after`` less ``before``, which have one shape: 0 where they are the same, infinities (of an attention mask) too."""
+def alike(array: Array, like: Array) -> Array:
+    """``array``; ``like`` where that has another shape, as shapes that hang on values may: nothing can be said of it then."""
+    return array if array.shape == like.shape else like
+
+
+def difference(after: Array, before: Array, like: Array) -> Array:
+    """``after`` less ``before``: 0 where they are the same, infinities (of an attention mask) too; all 0 where not all three have
+    one shape, as those that hang on values may not."""
+    if not after.shape == before.shape == like.shape:
+        return np.zeros_like(like)
     return np.subtract(
         after, before, out=np.zeros(np.shape(after), np.result_type(after, before)), where=after != before
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from qdq_passes.errors import UsageError
-from qdq_passes.numerics.agreement import difference
+from qdq_passes.numerics.agreement import alike, difference
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.reencode import real_range
 
@@ -331,11 +331,11 @@ class _Bench:
         x = {name: np.asarray(array) for name, array in self.taps[0].run(feed).items()}
         found = self.taps[1].run({tensors.inputs.get(name, name): array for name, array in feed.items()})
         before = {
-            name: tensors.cut(name, np.asarray(found[tensors.before[name]]))
+            name: alike(tensors.cut(name, np.asarray(found[tensors.before[name]])), x[name])
             for name in x
             if tensors.before.get(name) in found
         }
-        after = {name: np.asarray(found[tensors.after[name]]) for name in before}
+        after = {name: alike(np.asarray(found[tensors.after[name]]), x[name]) for name in before}
         read = {name for region in self.group for name in region.reads}
         for name in sorted(read):
             tensors.note_pair(name, x[name], before[name], after[name])
@@ -352,19 +352,19 @@ class _Bench:
         plain = self._run("none", x, feed)
         parts: dict[tuple[str, str], list[tuple[Part, Array]]] = {key: [] for key in plain}
         for key, y in plain.items():
-            parts[key].append((("operator", ""), difference(y, x[key[1]])))
+            parts[key].append((("operator", ""), difference(y, x[key[1]], x[key[1]])))
         for turn in self.turns:
             came = self._run("none", {n: before[n] if n in turn else x[n] for n in x if n in before}, feed)
             read = self._run("none", {n: after[n] if n in turn else x[n] for n in x if n in before}, feed)
             for region in self.group:
                 for name in turn.intersection(region.reads):
                     for key in [(region.name, result) for result in region.results]:
-                        parts[key].append((("input", name), difference(came[key], plain[key])))
-                        parts[key].append((("rounding", name), difference(read[key], came[key])))
+                        parts[key].append((("input", name), difference(came[key], plain[key], x[key[1]])))
+                        parts[key].append((("rounding", name), difference(read[key], came[key], x[key[1]])))
         base = self._run("none", after, feed)
         for cause in ("weight", "bias"):
             for key, y in self._run(cause, after, feed).items():
-                parts[key].append(((cause, ""), difference(y, base[key])))
+                parts[key].append(((cause, ""), difference(y, base[key], x[key[1]])))
         assumed = self.variants["none"][0].assumed
         for (writer, name), list_ in parts.items():
             self._note(writer, name, x, before, list_, is_assumed=writer in assumed)

@@ -15,6 +15,7 @@ from qdq_passes.numerics.agreement import FLOOR_DB
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import qdq_pairs
 
+from qdqtool import api
 from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.prices.output_noise import OutputNoise
 from qdqtool.comparison.prices.pricing import priced, turns
@@ -28,7 +29,7 @@ from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord, merged
 from qdqtool.verbs.story.explain import explain
 from tests.cases.cli_helpers import DIGITS, SAMPLES, cli, quantized_digits, write
-from tests.cases.small_models import model
+from tests.cases.small_models import model, run
 
 DATA = str(Path(DIGITS).with_name("test.npz"))
 SAMPLED = ("--data", DATA, "--samples", "8")
@@ -44,6 +45,22 @@ def sqnr(model: str | Path) -> float:
     return float(
         cli("compare", DIGITS, model, *SAMPLED, "--outputs-only", "--json").json["outputs"]["logits"]["sqnr_db"]
     )
+
+
+def test_shapes_that_hang_on_values_are_let_be() -> None:
+    """What is chosen by values is another number of values in both models; what comes before them is priced all the same."""
+    random = np.random.default_rng(0)
+    float_one = model(
+        """g (float[1, 64] x) => (float[1, 64] y, float[n] z) <float[1] zero = {0}> {
+            y = Add(x, b)  d = Sub(y, b)  c = Greater(d, zero)  k = Compress(d, c)  z = Relu(k) }""",
+        weights={"b": random.normal(0, 9, (1, 64)).astype(np.float32)},
+    )
+    data = [{"x": random.normal(0, 1, (1, 64)).astype(np.float32)} for _ in range(4)]
+    quantized = api.quantize(float_one, preset="u8w8", data=data, only=["op:Add", "op:Sub", "op:Relu"]).model
+    shapes = [[len(run(m, feed)["z"]) for feed in data] for m in (float_one, quantized)]
+    assert shapes[0] != shapes[1], "the example has no such shapes"
+    found = priced(Sides.of(float_one, quantized), data)
+    assert found.outputs["y"] > 0
 
 
 @pytest.mark.parametrize(
