@@ -124,20 +124,23 @@ class Seeking:
 
     def _paired(self) -> None:
         """With what is left of the budget, any two together of those that are no worse than the plain one, the nearest first."""
-        pairs: list[tuple[float, str, Candidate]] = []
+        pairs: list[tuple[float, str]] = []  # the nearest first, by the key of what is in `made`; some several times
+        made: dict[str, Candidate] = {}
         tried, some, seen = {trial.candidate.point for trial in self.trials}, list[Trial](), 1
         while not self.best.is_met:
             for each in self.trials[seen:]:
                 if self._is_no_worse(each):
-                    for made, nearness in _with_each(each, some):
-                        heapq.heappush(pairs, (-nearness, made.point.key, made))
+                    for both, nearness in _with_each(each, some):
+                        key = both.point.key
+                        made[key] = both
+                        heapq.heappush(pairs, (-nearness, key))
                     some.append(each)
             seen = len(self.trials)
-            while pairs and (pairs[0][2].point in tried or not self._fits([pairs[0][2]])):
+            while pairs and (made[pairs[0][1]].point in tried or not self._fits([made[pairs[0][1]]])):
                 heapq.heappop(pairs)
             if not pairs:
                 return
-            chosen = heapq.heappop(pairs)[2]
+            chosen = made[heapq.heappop(pairs)[1]]
             tried.add(chosen.point)
             self._try(chosen)
 

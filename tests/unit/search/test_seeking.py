@@ -296,6 +296,30 @@ def test_with_what_is_left_of_the_budget_any_two_that_bring_something_are_tried_
     assert len(set(tried)) == len(tried)
 
 
+def test_of_pairs_that_are_as_near_one_is_tried_first_whatever_made_it() -> None:
+    """Three mends of the same worth: all of them together come of any of three pairs."""
+    names = ("a1", "a2", "a3", "a4")
+    found = Seeking(
+        Table(gains=dict.fromkeys(names, 1.0), singles=names, missing=-9.0),
+        budget=100.0,
+        most_ms=100.0,
+        samples=8,
+        reachable=False,
+    )
+    found.run()
+    tried = texts(found)
+    assert len(set(tried)) == len(tried)
+    assert {trial.margin for trial in found.trials} == {-9.0, -8.0, -7.0, -6.0, -5.0}
+    assert {len(trial.candidate.options) for trial in found.trials if trial.candidate.options.keys() <= set(names)} == {
+        0,
+        1,
+        2,
+        3,
+        4,
+    }
+    assert sum(trial.candidate.options.keys() <= set(names) for trial in found.trials) == 2**4
+
+
 def test_what_the_hardest_samples_refute_is_not_judged_again_but_for_its_figure() -> None:
     class Proven(Table):
         def _of(self, point: Point) -> Measured:
