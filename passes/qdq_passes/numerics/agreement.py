@@ -92,10 +92,10 @@ def alike(array: Array, like: Array) -> Array:
     return array if array.shape == like.shape else like
 
 
-def difference(after: Array, before: Array, like: Array) -> Array:
-    """``after`` less ``before``: 0 where they are the same, infinities (of an attention mask) too; all 0 where not all three have
-    one shape, as those that hang on values may not."""
-    if not after.shape == before.shape == like.shape:
+def difference(after: Array, before: Array, like: Array | None = None) -> Array:
+    """``after`` less ``before``: 0 where they are the same, infinities (of an attention mask) too; all 0, like ``like``, where
+    not all three have one shape, as those that hang on values may not."""
+    if like is not None and not after.shape == before.shape == like.shape:
         return np.zeros_like(like)
     return np.subtract(
         after, before, out=np.zeros(np.shape(after), np.result_type(after, before)), where=after != before

@@ -120,6 +120,7 @@ def test_a_network_is_carried_over_by_what_its_graph_does_too() -> None:
     assert math.log(ms) - 1.4 < by_both[0] < by_rows[0] - 0.2, "its graph says 1.4, the other networks 0.92"
 
 
+@pytest.mark.extra
 def test_intervals_of_carried_networks_hold_what_they_say() -> None:
     """80 % of the times of networks with a graph, each precision of a network in turn taken out of all profiles: every fourth row
     of the chips that there are; 70 to 92 % of these 100 and more are no other share (two standard errors)."""

@@ -159,7 +159,7 @@ def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch:
 @pytest.mark.parametrize("target", ["generic_int8", "qnn_htp", "vitis_xint8"])
 def test_mends_are_judged_by_workers(target: str) -> None:
     """Side by side, with the same result: what they are sent has a name in its module."""
-    said: dict[str, Any] = {"goal": "sqnr >= 60", "target": target, "eval_samples": 2, "budget": 5, "samples": 2}
+    said: dict[str, Any] = {"goal": "sqnr >= 60", "target": target, "eval_samples": 2, "budget": 4, "samples": 2}
     alone, together = sought(**said), sought(**said, jobs=2)
     assert alone == together
 
