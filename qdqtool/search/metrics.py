@@ -13,7 +13,7 @@ A third parameter, where the function has one, takes the outputs of the float mo
     sqnr        dB of the worst output against the float model, over all samples
     cosine      −1..1 of the worst output against the float model
     accuracy    share of samples, 0..1, whose largest value along the last axis of the first output is at the index in ``labels``
-    map, map50  mean average precision of a detector, 0..1, see `qdqtool.search.detection`
+    map, map50  mean average precision of a detector, 0..1, see `qdqtool.search.mean_average_precision`
 
 and, for goals alone, one of which lower is better:
 
@@ -39,7 +39,7 @@ from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.surprise import surprise
 
 from qdqtool.io.files.python_objects import import_object
-from qdqtool.search.detection import LABELS, labels_of, mean_average_precision, scenes
+from qdqtool.search.mean_average_precision import LABELS, labels_of, mean_average_precision, scenes
 
 Arrays = Mapping[str, Array]
 
