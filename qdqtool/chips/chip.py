@@ -60,6 +60,7 @@ class Measured:
         tokens: of the prefill; 1 of a token.
         context: tokens in the cache, or static context.
         precision: where the profile is of several.
+        dataset: of whose prompts or answers it is the mean; "" of one length.
     """
 
     model: str
@@ -68,6 +69,7 @@ class Measured:
     phase: str = ""
     tokens: int = 0
     context: int = 0
+    dataset: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,6 +89,8 @@ class Profile:
         unseen: what a network adds to it that was never measured.
         scale: factor on the coefficients' standard deviations that lets 80 % intervals hold what they promise.
         training: lowest and highest of what was seen, by quantity.
+        datasets: how many times longer data sets take than the middle of the range that is told of their lengths, and the standard
+            deviation of its logarithm, by ``dataset phase``.
         shifted: networks that were measured elsewhere, as own rows say they are here: ms, standard deviation of log ms.
         measured: rows by which estimates are held against what was measured.
         carried: the chip that the profile was carried over from; "" where it is the chip's own.
@@ -104,6 +108,7 @@ class Profile:
     unseen: float = 0.0
     scale: float = 1.0
     training: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    datasets: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     shifted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     measured: tuple[Measured, ...] = ()
     carried: str = ""

@@ -25,9 +25,11 @@ DATED = ("value", "source", "confidence", "date")
 FITTED = ("coefficients", "errors", "correlations")
 PROFILE = (
     "stack", "precision", "form", "version", "date", "rows", "noise", "unseen", "scale", "training", "family",
-    "shifted", "measured", "carried", *FITTED,
+    "datasets", "shifted", "measured", "carried", *FITTED,
 )  # fmt: skip
 MEASURED = ("model", "precision", "phase", "tokens", "context", "ms")
+#: Tables of pairs of numbers by name; what a pair is.
+PAIRS = {"training": "[lowest, highest]", "datasets": "[factor, deviation]", "shifted": "[ms, deviation]"}
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 
 
@@ -153,8 +155,9 @@ def _profile(table: TomlTable) -> Profile:
         fitted=fitted_of(table),
         families={name: fitted_of(inner.table(name, *FITTED)) for name in families},
         noise=_numbers(table, "noise"),
-        training=_ranges(table, "training"),
-        shifted=_ranges(table, "shifted"),
+        training=_pairs(table, "training"),
+        datasets=_pairs(table, "datasets"),
+        shifted=_pairs(table, "shifted"),
         measured=tuple(_measured(table)),
     )
 
@@ -187,13 +190,12 @@ def _numbers(table: TomlTable, key: str) -> dict[str, float]:
     return {name: number_of(named, name) for name in inner}
 
 
-def _ranges(table: TomlTable, key: str) -> dict[str, tuple[float, float]]:
+def _pairs(table: TomlTable, key: str) -> dict[str, tuple[float, float]]:
     found = {}
-    least = 0.0 if key == "shifted" else -math.inf
+    least = -math.inf if key == "training" else 0.0
     for name, pair in _mapping(table, key).items():
         if not isinstance(pair, list) or len(pair) != 2:
-            wanted = "[ms, deviation]" if key == "shifted" else "[lowest, highest]"
-            raise table.error(f"{key}.{name} is {pair!r}", hint=f"write {wanted}")
+            raise table.error(f"{key}.{name} is {pair!r}", hint=f"write {PAIRS[key]}")
         low, high = (
             number_of(TomlTable.of({name: end}, where=f"{table.where} {key}", keys=(name,)), name, least=least)
             for end in pair
@@ -203,21 +205,24 @@ def _ranges(table: TomlTable, key: str) -> dict[str, tuple[float, float]]:
 
 
 def _measured(table: TomlTable) -> list[Measured]:
-    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``."""
+    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``, where
+    it is a mean over a data set with its name behind."""
     data = table.data.get("measured", {})
     if isinstance(data, Mapping):
         return [Measured(model=name, ms=ms) for name, ms in _numbers(table, "measured").items()]
-    if not isinstance(data, list) or not all(isinstance(row, list) and len(row) == len(MEASURED) for row in data):
+    most = len(MEASURED) + 1
+    if not isinstance(data, list) or not all(isinstance(row, list) and most - 1 <= len(row) <= most for row in data):
         raise table.error("measured is no list of rows", hint=f"write [{', '.join(MEASURED)}]")
     found = []
     for number, row in enumerate(data, 1):
         one = TomlTable.of(
-            dict(zip(MEASURED, row, strict=True)), where=f"{table.where} measured {number}", keys=MEASURED
+            dict(zip((*MEASURED, "dataset"), row, strict=False)), where=f"{table.where} measured {number}", keys=(*MEASURED, "dataset")
         )
         found.append(
             Measured(
                 model=one.text("model"), precision=one.text("precision"), phase=one.choice("phase", ("prefill", "decode")),
                 tokens=one.number("tokens"), context=one.number("context"), ms=number_of(one, "ms"),
+                dataset=one.text("dataset") if len(row) == most else "",
             )
         )  # fmt: skip
     return found

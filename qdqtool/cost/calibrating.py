@@ -99,7 +99,7 @@ class Own:
     def key(self) -> tuple[object, ...]:
         """Rows of one key are measurements of one thing."""
         call = self.call if self.shape is not None else None
-        told = (call.precision, call.phase, call.tokens, call.context) if call is not None else ()
+        told = (call.precision, call.phase, call.tokens, call.context, call.dataset) if call is not None else ()
         return (self.stack, self.precision, self.name, *told)
 
 
@@ -372,8 +372,9 @@ def _decoder(profile: Profile, rows: Sequence[Own], spread: Spread) -> Profile:
             log, slopes = design.log_ms(take @ unknowns)
             return log, np.einsum("rn,rnu->ru", slopes, take)
 
-        sigma = np.array([known.noise[own.call.phase] for own in rows])
-        after = fit_rows(predict, Posterior(mean, covariance), np.array([math.log(own.ms) for own in rows]), sigma)
+        longer, sigma = np.array([known.told(own.call) for own in rows]).T
+        logs = np.array([math.log(own.ms) for own in rows]) - longer
+        after = fit_rows(predict, Posterior(mean, covariance), logs, sigma)
         speed, variance = float(after.mean[0]), float(after.covariance[0, 0])
     elif spread is OWN:
         return profile
@@ -382,12 +383,12 @@ def _decoder(profile: Profile, rows: Sequence[Own], spread: Spread) -> Profile:
         return Fitted(fitted.names, fitted.mean + speed * pace, fitted.covariance + variance * np.outer(pace, pace))
 
     mine = [Measured(model=own.row.model, ms=own.ms, precision=own.row.precision, phase=own.row.phase,
-                     tokens=own.call.tokens, context=own.call.context) for own in rows]  # fmt: skip
+                     tokens=own.call.tokens, context=own.call.context, dataset=own.call.dataset) for own in rows]  # fmt: skip
     keys = {_key(row) for row in mine}
     others = [replace(row, ms=row.ms * math.exp(speed)) for row in profile.measured if _key(row) not in keys]
     families = {name: moved(one) for name, one in profile.families.items()}
     return replace(profile, fitted=moved(profile.fitted), families=families, measured=(*mine, *others))
 
 
-def _key(row: Measured) -> tuple[str, str, str, int, int]:
-    return row.model, row.precision, row.phase, row.tokens, row.context
+def _key(row: Measured) -> tuple[str | int, ...]:
+    return row.model, row.precision, row.phase, row.tokens, row.context, row.dataset

@@ -41,18 +41,18 @@ def _profile(profile: Profile) -> dict[str, Any]:
         "rows": profile.rows,
         **{key: number for key, number in numbers.items() if number},
         "noise": {phase or "run": digits(sd) for phase, sd in profile.noise.items()},
-        **(
-            {"training": {k: [digits(a), digits(b)] for k, (a, b) in profile.training.items()}}
-            if profile.training
-            else {}
-        ),
+        **_pairs(profile, "training"),
         **_fitted(profile.fitted),
         **({"family": {name: _fitted(one) for name, one in profile.families.items()}} if profile.families else {}),
-        **(
-            {"shifted": {k: [digits(a), digits(b)] for k, (a, b) in profile.shifted.items()}} if profile.shifted else {}
-        ),
+        **_pairs(profile, "datasets"),
+        **_pairs(profile, "shifted"),
         "measured": _measured(profile),
     }
+
+
+def _pairs(profile: Profile, key: str) -> dict[str, dict[str, list[float]]]:
+    found = {name: [digits(a), digits(b)] for name, (a, b) in getattr(profile, key).items()}
+    return {key: found} if found else {}
 
 
 def _fitted(fitted: Fitted) -> dict[str, Any]:
@@ -68,7 +68,10 @@ def _fitted(fitted: Fitted) -> dict[str, Any]:
 def _measured(profile: Profile) -> Mapping[str, float] | list[list[Any]]:
     if all(not row.phase for row in profile.measured):
         return {row.model: digits(row.ms) for row in profile.measured}
-    return [[r.model, r.precision, r.phase, r.tokens, r.context, digits(r.ms)] for r in profile.measured]
+    return [
+        [r.model, r.precision, r.phase, r.tokens, r.context, digits(r.ms), *([r.dataset] if r.dataset else [])]
+        for r in profile.measured
+    ]
 
 
 def digits(value: float) -> float:

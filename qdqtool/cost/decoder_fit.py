@@ -1,7 +1,8 @@
 """The fit of the decoders' forms to measured rows: shared coefficients and how chips, families and models lie off them.
 
 θ = μ + a(chip) + b(chip, stack) + c(family) + d(model) + e(chip, model), all with Gaussian priors; how far chips, families and
-models lie from each other, and the noise, follow from the rows in some steps of expectation and maximization. Of a model that
+models lie from each other, and the noise, follow from the rows in some steps of expectation and maximization. Times that are means
+over a data set, of which a range of lengths is told, have the error of its middle in common, all models' rows. Of a model that
 was never seen d and e are 0 with their priors' variance: that is part of the posteriors given back, so that a few rows of the
 model are one more `fit` from there."""
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +28,8 @@ NOISE, NOISE_ROWS = 0.05, 4.0
 #: families and of models on one chip, in shares of the models'.
 SPREAD_GROUPS = 4.0
 STACK_SHARE, FAMILY_SHARE, PAIR_SHARE = 1.0, 1.0, 0.5
+#: A mean length that is surer than this, in the standard deviation of its logarithm, is lost in what else moves a row.
+IN_NOISE = 0.1
 ROUNDS = 4
 #: A row counts as at most so many noises² off when the noise is looked for.
 FAR_OFF = 9.0
@@ -49,6 +52,7 @@ class ChipFit:
         scale: factor on the coefficients' standard deviations with which left-out models' intervals hold what they promise; of a
             family without rows it narrows nothing.
         training: lowest and highest of tokens, context and weights (products a token).
+        datasets: by `Call.lengths`, what the unknown mean length adds to log ms, and its standard deviation.
     """
 
     form: Form
@@ -58,6 +62,7 @@ class ChipFit:
     model_sd: Array
     scale: float
     training: Mapping[str, tuple[float, float]]
+    datasets: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def posterior_of(self, shape: DecoderShape) -> Posterior:
         """Of log coefficients for this model: its own, its family's, or any model's."""
@@ -73,13 +78,20 @@ class ChipFit:
         for name, value in _sizes(shape, call).items():
             low, high = self.training.get(name, (value, value))
             beyond += math.log(max(low / value, value / high, 1.0))
-        return float(log[0]), math.hypot(unsure, self.noise[call.phase], BEYOND * beyond)
+        longer, noise = self.told(call)
+        return float(log[0]) + longer, math.hypot(unsure, noise, BEYOND * beyond)
+
+    def told(self, call: Call) -> tuple[float, float]:
+        """What a row of this call adds to log ms that no coefficient does: by the mean length, and the standard deviation of that
+        and of the noise."""
+        longer, unsure = self.datasets.get(call.lengths, (0.0, call.spread))
+        return longer, math.hypot(unsure, self.noise[call.phase])
 
     def seen(self, shape: DecoderShape, calls: Sequence[Call], log_ms: Sequence[float]) -> ChipFit:
         """The same with measured calls of one model: they move that model's posterior alone."""
-        sigma = np.array([self.noise[call.phase] for call in calls])
+        longer, sigma = np.array([self.told(call) for call in calls]).T
         design = Design.of(self.form, [(shape, call) for call in calls])
-        after = fit_rows(design.log_ms, self.posterior_of(shape), np.array(log_ms), sigma)
+        after = fit_rows(design.log_ms, self.posterior_of(shape), np.array(log_ms) - longer, sigma)
         return replace(self, near={**self.near, shape.name: after})
 
     def interval(self, shape: DecoderShape, call: Call) -> tuple[float, float, float]:
@@ -128,8 +140,10 @@ def chip_of(row: Row) -> str:
 def call_of(row: Row) -> Call:
     """What a row of a language model measures."""
     if row.phase == "decode":
-        return Call(phase="decode", context=row.ctx or row.seq_len, precision=row.precision)
-    return Call(phase="prefill", tokens=row.seq_len, context=row.ctx, precision=row.precision)
+        call = Call(phase="decode", context=row.ctx or row.seq_len, precision=row.precision)
+    else:
+        call = Call(phase="prefill", tokens=row.seq_len, context=row.ctx, precision=row.precision)
+    return replace(call, dataset=row.dataset, spread=row.spread)
 
 
 def observed(rows: Sequence[Row], form: Form) -> list[Observed]:
@@ -182,7 +196,7 @@ def _groups(rows: Sequence[Observed]) -> tuple[list[tuple[str, str]], set[tuple[
 
 
 class _Levels:
-    """One long vector of μ and the offsets of all groups, and the rows that each of them moves.
+    """One long vector of μ, the offsets of all groups and those of the data sets, and the rows that each of them moves.
 
     Args:
         form: of the rows.
@@ -196,6 +210,9 @@ class _Levels:
         self.design = Design.of(form, [(r.shape, r.call) for r in rows])
         self.log_ms = np.array([r.log_ms for r in rows])
         self.members = np.array([[1.0, *(group in r.groups for group in self.groups)] for r in rows])
+        self.spreads = {r.call.lengths: r.call.spread for r in rows if r.call.dataset and r.call.spread > IN_NOISE}
+        self.of_set = np.array([[float(r.call.lengths == name) for name in self.spreads] for r in rows])
+        self.shared = len(parts) * (1 + len(self.groups))
         chip, model = np.array([p.chip for p in parts]), np.array([p.model for p in parts])
         self.first = {
             "chip": chip,
@@ -212,8 +229,10 @@ class _Levels:
 
     def predict(self, vector: Array) -> tuple[Array, Array]:
         """Log ms of the rows and their derivatives over the long vector."""
-        log, slopes = self.design.log_ms(self.members @ vector.reshape(-1, len(self.form.coefficients)))
-        return log, np.einsum("rm,rn->rmn", self.members, slopes).reshape(len(log), -1)
+        shared, sets = np.split(vector, [self.shared])
+        log, slopes = self.design.log_ms(self.members @ shared.reshape(-1, len(self.form.coefficients)))
+        of_shared = np.einsum("rm,rn->rmn", self.members, slopes).reshape(len(log), -1)
+        return log + self.of_set @ sets, np.hstack([of_shared, self.of_set])
 
     @property
     def sigma(self) -> Array:
@@ -224,10 +243,12 @@ class _Levels:
         """One round: the vector under the distances, then the distances and the noise under the vector."""
         parts = self.form.coefficients
         n = len(parts)
-        sds = np.concatenate([[p.sd for p in parts], *(self.spread[level] for level, _ in self.groups)])
-        mean = np.concatenate([np.log([p.ms for p in parts]), np.zeros(n * len(self.groups))])
+        sds = np.concatenate(
+            [[p.sd for p in parts], *(self.spread[level] for level, _ in self.groups), list(self.spreads.values())]
+        )
+        mean = np.concatenate([np.log([p.ms for p in parts]), np.zeros(len(sds) - n)])
         found = fit_rows(self.predict, Posterior(mean, np.diag(sds**2)), self.log_ms, self.sigma)
-        squares = (found.mean**2 + np.diag(found.covariance)).reshape(-1, n)[1:]
+        squares = (found.mean**2 + np.diag(found.covariance))[: self.shared].reshape(-1, n)[1:]
         for level, first in self.first.items():
             own = squares[[group[0] == level for group in self.groups]]
             self.spread[level] = np.sqrt((SPREAD_GROUPS * first**2 + own.sum(axis=0)) / (SPREAD_GROUPS + len(own)))
@@ -269,7 +290,10 @@ class _Levels:
                 )
         unseen = self.posterior(*board, ("family", ""), ("model", ""), ("pair", ""))
         between = np.sqrt(sum(self.spread[level] ** 2 for level in ("family", "model", "pair")))
-        return ChipFit(self.form, unseen, near, dict(self.noise), between, 1.0, _ranges(own))
+        errors = np.sqrt(np.diag(self.found.covariance))
+        sets = zip(self.spreads, self.found.mean[self.shared :], errors[self.shared :], strict=True)
+        datasets = {name: (float(longer), float(error)) for name, longer, error in sets}
+        return ChipFit(self.form, unseen, near, dict(self.noise), between, 1.0, _ranges(own), datasets)
 
 
 @dataclass(frozen=True)
@@ -308,8 +332,8 @@ def _left_out(form: Form, rows: Sequence[Observed]) -> list[LeftOut]:
             continue
         levels = _Levels(form, others)
         for r in (r for r in rows if r.shape.name == model):
-            log, sd = levels.of(chip_of(r.row), r.row.stack).log_ms(r.shape, r.call)
-            found.append(LeftOut(r, log, sd, levels.noise[r.call.phase]))
+            known = levels.of(chip_of(r.row), r.row.stack)
+            found.append(LeftOut(r, *known.log_ms(r.shape, r.call), known.told(r.call)[1]))
     return found
 
 

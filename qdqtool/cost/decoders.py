@@ -39,6 +39,8 @@ class Call:
         context: tokens in the cache: decode, and what a static graph was compiled for.
         precision: as published: ``w4``, ``w4a16``, ``w8a8``.
         chunk: tokens that a prefill takes at once where the runtime cuts it.
+        dataset: of whose prompts or answers the time is the mean; "" of one length.
+        spread: standard deviation of the logarithm of their mean length.
     """
 
     phase: Literal["prefill", "decode"]
@@ -46,6 +48,13 @@ class Call:
     context: int = 0
     precision: str = "w4a16"
     chunk: int = 256
+    dataset: str = ""
+    spread: float = 0.0
+
+    @property
+    def lengths(self) -> str:
+        """Calls of one name err alike where the mean length is not known; "" of one length."""
+        return f"{self.dataset} {self.phase}" if self.dataset else ""
 
 
 @dataclass(frozen=True, kw_only=True)

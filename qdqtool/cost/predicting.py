@@ -285,6 +285,7 @@ def language_model(profile: Profile) -> ChipFit:
         np.zeros(n),
         profile.scale,
         profile.training,
+        {name: (math.log(factor), sd) for name, (factor, sd) in profile.datasets.items()},
     )
     for name, rows in profile.of_model.items():
         shape = shape_named(name)
@@ -304,6 +305,7 @@ def call_of(row: Measured) -> Call:
         tokens=max(row.tokens, 1),
         context=row.context,
         precision=row.precision,
+        dataset=row.dataset,
     )
 
 

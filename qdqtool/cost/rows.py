@@ -10,6 +10,8 @@ Phase = Literal["", "prefill", "decode"]
 
 #: Milliseconds of a second.
 MS = 1000.0
+#: Standard deviation of what lies anywhere in a range alike, in ranges.
+EVEN = 12**-0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class Row:
         seq_len: prefill: tokens; decode: context at that moment; 0 where it is not told.
         ctx: static context the graph was compiled for; 0 where it is not told.
         out_tokens: tokens of a ``latency_total``.
+        dataset: of whose prompts and answers the time is the mean; "" of one length.
+        spread: standard deviation of the logarithm of their mean length, of which a range is told; 0 of one length.
         batch: inputs at once.
         month: when it was measured, ``2026-02``; "" where it is not told.
         source: where it was read.
@@ -53,6 +57,8 @@ class Row:
     seq_len: int = 0
     ctx: int = 0
     out_tokens: int = 0
+    dataset: str = ""
+    spread: float = 0.0
     batch: int = 1
     month: str = ""
     source: str = ""
@@ -75,6 +81,7 @@ class Row:
     def from_json(cls, data: Mapping[str, Any]) -> Row:
         """The row of one entry of ``rows``; columns that it does not know are let be."""
         out = data.get("out_range")
+        lengths = data.get("seq_range") if data.get("phase") == "prefill" else out
         return cls(
             id=str(data["id"]),
             model=str(data.get("model") or ""),
@@ -90,6 +97,8 @@ class Row:
             seq_len=int(data.get("seq_len") or 0),
             ctx=int(data.get("ctx") or 0),
             out_tokens=round(sum(out) / 2) if out else 0,
+            dataset=str(data.get("dataset") or ""),
+            spread=(max(lengths) - min(lengths)) / (sum(lengths) / 2) * EVEN if lengths else 0.0,
             batch=int(data.get("batch") or 1),
             month=str(data.get("month") or ""),
             source=str(data.get("source") or ""),

@@ -125,6 +125,7 @@ def _decoder_profile(chip: str, stack: str, fit: ChipFit, rows: Sequence[Row]) -
         Measured(
             model=row.model, ms=row.ms / (row.out_tokens or 1), precision=row.precision, phase=row.phase,
             tokens=row.seq_len if row.phase == "prefill" else 1, context=row.ctx or (row.seq_len if row.phase == "decode" else 0),
+            dataset=row.dataset,
         )
         for row in rows
     ]  # fmt: skip
@@ -139,6 +140,7 @@ def _decoder_profile(chip: str, stack: str, fit: ChipFit, rows: Sequence[Row]) -
         noise=fit.noise,
         scale=fit.scale,
         training=fit.training,
+        datasets={name: (math.exp(longer), sd) for name, (longer, sd) in fit.datasets.items()},
         measured=tuple(measured),
     )
 

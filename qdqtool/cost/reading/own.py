@@ -13,11 +13,11 @@ from qdqtool.cost.rows import Row
 NAME = "own CSV or JSON"
 WANTED = (
     "a CSV or JSON list needs the column value (with unit), ms or tok_s, and may have id, model, stack, precision, chip, "
-    "device, phase, seq_len, ctx, out_tokens, batch, off_npu"
+    "device, phase, seq_len, ctx, out_tokens, batch, off_npu; of means over a data set dataset, and seq_range or out_range, 2-4"
 )
 _TIMES = ("value", "ms", "us", "s", "tok_s")
 _COUNTS = ("seq_len", "ctx", "out_tokens", "batch", "off_npu")
-_TEXTS = ("model", "stack", "precision", "chip", "device", "component", "month", "source")
+_TEXTS = ("model", "stack", "precision", "chip", "device", "component", "month", "source", "dataset")
 _NO_RUNS = ("op", "spec", "aux")
 _METRICS = {"ms": ("latency", "latency_total"), "tok/s": ("throughput",)}
 _YES, _NO = ("true", "yes", "1"), ("", "false", "no", "0")
@@ -57,10 +57,16 @@ def _row(source: Source, record: Record) -> Row:
             "unit": unit,
             "metric": metric,
             "phase": phase,
-            "out_range": _range(source, record),
+            "seq_range": (prompts := _range(source, record, "seq_range")),
+            "out_range": _range(source, record, "out_range"),
         }
     )
-    return dataclasses.replace(row, out_tokens=source.count(record, "out_tokens", row.out_tokens))
+    length = round(sum(prompts) / 2)
+    return dataclasses.replace(
+        row,
+        seq_len=row.seq_len or length,
+        out_tokens=source.count(record, "out_tokens", row.out_tokens),
+    )
 
 
 def _time(source: Source, record: Record) -> tuple[float, str]:
@@ -73,11 +79,12 @@ def _time(source: Source, record: Record) -> tuple[float, str]:
     return source.amount(record, column, (record.text("unit") or "ms") if column == "value" else column)
 
 
-def _range(source: Source, record: Record) -> list[float]:
-    """``out_range``, [least, most] tokens of a decode; empty where it is not told."""
-    given = record.get("out_range")
+def _range(source: Source, record: Record, column: str) -> list[float]:
+    """[least, most] tokens of a prompt or an answer, as a list or ``2-4``; empty where they are not told."""
+    given = record.get(column)
     if given is None:
         return []
-    if not isinstance(given, list) or len(given) != 2:
-        raise source.bad(record.place, "out_range is no list of two numbers", hint="CSV has out_tokens")
-    return [source.positive(item, record.place, "out_range") for item in given]
+    ends = given.split("-") if isinstance(given, str) else given
+    if not isinstance(ends, list) or len(ends) != 2:
+        raise source.bad(record.place, f"{column} is {str(given)[:40]!r}", hint="write the least and the most, as 2-4")
+    return [source.positive(item, record.place, column) for item in ends]

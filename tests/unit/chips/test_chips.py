@@ -91,7 +91,8 @@ def test_a_number_without_a_source_is_refused(old: str, new: str, why: str, tmp_
         ('form = "streaming"', 'form = "dreaming"', "no form is called 'dreaming'"),
         ("coefficients = {weights", "coefficients = {weight", "do not name the same"),
         ("training = {weights = [", "training = {weights = ['low', ", "training.weights"),
-        ('measured = [\n    ["', 'measured = [\n    [7, "', "measured is no list of rows"),
+        ('measured = [\n    ["', 'measured = [\n    [7, 8, "', "measured is no list of rows"),
+        ('measured = [\n    ["', 'measured = [\n    [7, "', "'model' cannot be 7; expected one line of text"),
         ('"decode", 1, 1024', '"decode", "one", 1024', "tokens"),
     ],
 )

@@ -259,7 +259,7 @@ EXCEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.product(cover=(), extra=3)
+@pytest.mark.product(cover=(), extra=2)
 @pytest.mark.parametrize(
     ("name", "writer"),
     [
