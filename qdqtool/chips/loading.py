@@ -28,6 +28,8 @@ PROFILE = (
     "datasets", "shifted", "measured", "carried", *FITTED,
 )  # fmt: skip
 MEASURED = ("model", "precision", "phase", "tokens", "context", "ms")
+#: What the data set of a mean over one stands behind.
+OF_MEAN = (*MEASURED, "dataset")
 #: Tables of pairs of numbers by name; what a pair is.
 PAIRS = {"training": "[lowest, highest]", "datasets": "[factor, deviation]", "shifted": "[ms, deviation]"}
 _DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
@@ -205,24 +207,23 @@ def _pairs(table: TomlTable, key: str) -> dict[str, tuple[float, float]]:
 
 
 def _measured(table: TomlTable) -> list[Measured]:
-    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``, where
-    it is a mean over a data set with its name behind."""
+    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``; with
+    its name behind where it is a mean over a data set."""
     data = table.data.get("measured", {})
     if isinstance(data, Mapping):
         return [Measured(model=name, ms=ms) for name, ms in _numbers(table, "measured").items()]
-    most = len(MEASURED) + 1
-    if not isinstance(data, list) or not all(isinstance(row, list) and most - 1 <= len(row) <= most for row in data):
+    lengths = (len(MEASURED), len(OF_MEAN))
+    if not isinstance(data, list) or not all(isinstance(row, list) and len(row) in lengths for row in data):
         raise table.error("measured is no list of rows", hint=f"write [{', '.join(MEASURED)}]")
     found = []
     for number, row in enumerate(data, 1):
-        one = TomlTable.of(
-            dict(zip((*MEASURED, "dataset"), row, strict=False)), where=f"{table.where} measured {number}", keys=(*MEASURED, "dataset")
-        )
+        values = dict(zip(OF_MEAN, row, strict=False))
+        one = TomlTable.of(values, where=f"{table.where} measured {number}", keys=OF_MEAN)
         found.append(
             Measured(
                 model=one.text("model"), precision=one.text("precision"), phase=one.choice("phase", ("prefill", "decode")),
                 tokens=one.number("tokens"), context=one.number("context"), ms=number_of(one, "ms"),
-                dataset=one.text("dataset") if len(row) == most else "",
+                dataset=one.text("dataset") if "dataset" in values else "",
             )
         )  # fmt: skip
     return found

@@ -2,8 +2,7 @@
 
 θ = μ + a(chip) + b(chip, stack) + c(family) + d(model) + e(chip, model), all with Gaussian priors; how far chips, families and
 models lie from each other, and the noise, follow from the rows in some steps of expectation and maximization. Times that are means
-over a data set, of which a range of lengths is told, have the error of its middle in common, all models' rows. Of a model that
-was never seen d and e are 0 with their priors' variance: that is part of the posteriors given back, so that a few rows of the
+over a data set, of whose lengths a range is told, err alike by what its middle is wrong, whatever the model. Of a model that was never seen d and e are 0 with their priors' variance: that is part of the posteriors given back, so that a few rows of the
 model are one more `fit` from there."""
 
 from __future__ import annotations

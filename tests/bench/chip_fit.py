@@ -29,7 +29,7 @@ DATES = {"network": "2026-02", "static-context": "2026-02", "streaming": "2026-0
 VERSIONS = {"genie": "AI Hub 2026-02", "qnn_context_binary": "AI Hub 2024-03 to 2026-02", "llm.npu": "arXiv 2407.05858",
             "FastFlowLM": "0.9.30 to 0.9.40"}  # fmt: skip
 #: As many networks as tell as much of a precision's intervals as those of the other precisions do.
-SCALE_NETWORKS = 20
+SCALE_NETWORKS = 30
 #: A number of a fit; how many rows there are is none.
 NUMBER = re.compile(r"(?<!rows = )(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 PAGE = Path(__file__).parents[2] / "docs" / "chips.md"

@@ -152,7 +152,9 @@ def test_data_sets_of_unknown_lengths_err_alike() -> None:
 def test_a_row_of_unknown_length_moves_its_model_less() -> None:
     fit = fit_decoders(made(mean(STREAMING), KNOWN))["N", "FastFlowLM"]
     asked, slow = call("decode", 1, 2048, "w4"), fit.log_ms(SHAPE, call("decode", 1, 2048, "w4"))[0] + 0.3
-    sure, vague = (fit.seen(SHAPE, [replace(asked, spread=spread)], [slow]).log_ms(SHAPE, asked)[0] for spread in (0.0, 0.3))
+    sure, vague = (
+        fit.seen(SHAPE, [replace(asked, spread=spread)], [slow]).log_ms(SHAPE, asked)[0] for spread in (0.0, 0.3)
+    )
     assert slow - 0.3 < vague < sure < slow
 
 
