@@ -207,8 +207,8 @@ def _pairs(table: TomlTable, key: str) -> dict[str, tuple[float, float]]:
 
 
 def _measured(table: TomlTable) -> list[Measured]:
-    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``; with
-    its name behind where it is a mean over a data set."""
+    """Of networks ``{ resnet18 = 0.4 }``, ms; of language models lists of ``[model, precision, phase, tokens, context, ms]``;
+    with its name behind where it is a mean over a data set."""
     data = table.data.get("measured", {})
     if isinstance(data, Mapping):
         return [Measured(model=name, ms=ms) for name, ms in _numbers(table, "measured").items()]

@@ -1,9 +1,10 @@
 """The fit of the decoders' forms to measured rows: shared coefficients and how chips, families and models lie off them.
 
 θ = μ + a(chip) + b(chip, stack) + c(family) + d(model) + e(chip, model), all with Gaussian priors; how far chips, families and
-models lie from each other, and the noise, follow from the rows in some steps of expectation and maximization. Times that are means
-over a data set, of whose lengths a range is told, err alike by what its middle is wrong, whatever the model. Of a model that was never seen d and e are 0 with their priors' variance: that is part of the posteriors given back, so that a few rows of the
-model are one more `fit` from there."""
+models lie from each other, and the noise, follow from the rows in some steps of expectation and maximization. Of a model that
+was never seen d and e are 0 with their priors' variance: that is part of the posteriors given back, so that a few rows of the
+model are one more `fit` from there. Times that are means over a data set, of whose lengths a range is told, err alike by what
+its middle is wrong, whatever the model."""
 
 from __future__ import annotations
 
