@@ -100,7 +100,7 @@ def through(case: Case, **options: Any) -> tuple[LOGITS, Session]:
     return np.array(found), session
 
 
-@pytest.mark.product(extra=5)
+@pytest.mark.product(extra=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_schedules_compute_the_same(name: str) -> None:
     case = CASES[name]

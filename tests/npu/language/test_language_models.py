@@ -92,7 +92,7 @@ def sequential(name: str, arrange: str) -> npt.NDArray[np.float32]:
     return through(Session(quantized(name), device="npusim", target=TARGET, schedule="sequential", arrange=arrange))
 
 
-@pytest.mark.product(cover=("name", "way"), extra=3)
+@pytest.mark.product(cover=("name", "way"))
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_schedule_gives_the_same_logits(name: str, way: str) -> None:
