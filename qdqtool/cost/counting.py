@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
+from qdq_passes.core.budget import uncollected
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.annotate import PART
 from qdq_passes.graph.operators.fused_products import is_attention
 from qdq_passes.graph.operators.kinds import ELEMENTWISE, NORMS, is_passed, kind_of
 from qdq_passes.graph.operators.macs import macs_of
+from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import FLOAT_TYPES, integer_of, integers_of, is_constant, label, only_reader, readers
 from qdq_passes.pipeline.pipeline import run_pipeline
@@ -74,12 +76,13 @@ def counted(model: ir.Model) -> tuple[list[Count], list[str]]:
     Raises:
         UnsupportedError: no node has static shapes; with the inputs that have none.
     """
-    if model.functions:
-        run_pipeline(model, "inline-functions")
-    moving = _bind_batch(model)
-    _fold(model)
-    counting = _Counting(model)
-    counting.run()
+    with uncollected():
+        if model.functions:
+            run_pipeline(model, "inline-functions")
+        moving = _bind_batch(model)
+        _fold(model)
+        counting = _Counting(model)
+        counting.run()
     if moving and not any(count.kind in ("dense", "product") for count in counting.counts):
         raise UnsupportedError(
             "its sizes are not static",
@@ -93,11 +96,11 @@ def _fold(model: ir.Model) -> None:
     """What a compiler folds, on a copy that is thrown away; shapes are inferred where they are not written down."""
     run_pipeline(model, "give-names,lift-constants")
     if _unknown(model):
-        run_pipeline(model, "infer-shapes")
+        infer_shapes(model)
     before = len(model.graph)
     run_pipeline(model, "fold-constants{weights=false}")
     if len(model.graph) != before and _unknown(model):
-        run_pipeline(model, "infer-shapes")
+        infer_shapes(model)
     run_pipeline(model, FUSING)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
+from qdq_passes.core.budget import uncollected
 from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
@@ -187,7 +188,8 @@ def load(path: str | os.PathLike[str], *, weights: bool = True) -> ir.Model:
     """
     where = os.path.abspath(os.fspath(path))
     try:
-        return _model_of(read_model(path), os.path.dirname(where), where, is_shared=False, weights=weights)
+        with uncollected():
+            return _model_of(read_model(path), os.path.dirname(where), where, is_shared=False, weights=weights)
     except QdqError as error:
         given = os.fspath(path)
         error.where = given if error.where in (None, given) else f"{given}: {_short(error.where)}"

@@ -5,6 +5,7 @@ onnx propagates every vector of integers whose length it knows, element by eleme
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -52,11 +53,11 @@ def _propagates(node: onnx.NodeProto) -> bool:
 def _is_short(model: onnx.ModelProto, *, otherwise: int = 1) -> bool:
     """Whether all that onnx would propagate is short; a length that is not told is at most the largest number it comes from, or
     ``otherwise`` of an operator that says nothing."""
-    graph = model.graph
+    graphs = list(_graphs(model.graph))
     lengths: dict[str, int] = {}
     largest: dict[str, int] = {}
     total = count = 0
-    for inner in _graphs(graph):
+    for inner in graphs:
         for info in (*inner.input, *inner.value_info, *inner.output):
             kind = info.type.tensor_type
             if kind.HasField("shape"):
@@ -67,7 +68,7 @@ def _is_short(model: onnx.ModelProto, *, otherwise: int = 1) -> bool:
                 lengths[info.name] = LONG
         for tensor in inner.initializer:
             lengths[tensor.name], largest[tensor.name] = _looked_at(tensor)
-    for inner in _graphs(graph):
+    for inner in graphs:
         for node in inner.node:
             count += 1
             given = [name for name in node.input if name]
@@ -103,9 +104,9 @@ def _together(op_type: str, values: list[int]) -> int:
 
 def _looked_at(tensor: onnx.TensorProto) -> tuple[int, int]:
     """Elements of a tensor, and the largest of them where they are integers that onnx may look at."""
-    count = int(np.prod([float(d) for d in tensor.dims]).clip(0, 1 << 62)) if len(tensor.dims) == 1 else 1
+    count = min(max(tensor.dims[0], 0), 1 << 62) if len(tensor.dims) == 1 else 1
     is_plain = tensor.data_type in _INTEGERS and not tensor.external_data
-    if not is_plain or np.prod([float(d) for d in tensor.dims]) > 128:
+    if not is_plain or math.prod(tensor.dims) > 128:
         return count, 1
     found = onnx.numpy_helper.to_array(tensor)
     return count, int(np.abs(found.astype(np.float64)).max(initial=1))
