@@ -9,6 +9,6 @@ pytest_plugins = ("tests.dial",)
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 
-# The items of all tests and what modules have cached are looked through in each full collection: one in nine seconds of a run, less
-# than one in fifteen where there are fourteen times as many new objects in between.
+# The items of all tests and what modules have cached are looked through in each full collection: one in nine seconds of a run,
+# less than one in fifteen with fourteen times as many new objects in between.
 gc.set_threshold(10_000, 10, 10)

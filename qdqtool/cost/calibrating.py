@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qdqtool.chips.chip import Chip, Fitted, Measured, Profile
+from qdqtool.chips.chip import Chip, Fitted, Measured
 from qdqtool.cost import predicting
+from qdqtool.cost.calibrating_decoders import moved_decoder
 from qdqtool.cost.decoder_fit import call_of as call_of_row
 from qdqtool.cost.decoder_fit import fit_rows
-from qdqtool.cost.decoders import FORMS, Call, Design
+from qdqtool.cost.decoders import Call
 from qdqtool.cost.fitting import EIGHTY, Array, Posterior
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, log_ms
 from qdqtool.cost.predicting import DRIFT, known_times, measured_names
@@ -190,7 +191,7 @@ def calibrated(
     for profile in base.profiles:
         own = [one for one in rows if (one.stack, one.precision) == (profile.stack, profile.precision)]
         if profile.form != "network":
-            moved = _decoder(profile, [one for one in own if one.shape is not None], spread)
+            moved = moved_decoder(profile, own, spread.speed) if own or spread is OTHER else profile
         elif shifted:
             place = shifted[profile.stack, profile.precision]
             mine = tuple(Measured(model=model, ms=ms) for (_, _, model), ms in _merged(own).items())
@@ -343,52 +344,3 @@ def _coefficients(
         moved = move @ after.covariance @ move.T + (0 if place in moves else profile.fitted.covariance)
         found[place] = Fitted(NAMES, profile.fitted.mean + move @ after.mean, moved)
     return found
-
-
-def _decoder(profile: Profile, rows: Sequence[Own], spread: Spread) -> Profile:
-    """A profile of language models with one speed that the own rows tell, and the rows put to those of their models."""
-    form = next(form for form in FORMS if form.name == profile.form)
-    n = len(form.coefficients)
-    pace = np.array([float(name == "pace" or "pace" not in form.names) for name in form.names])
-    known = predicting.language_model(profile)
-    shapes = {own.shape.name: own.shape for own in rows if own.shape is not None}
-    speed, variance = 0.0, spread.speed**2
-    if shapes:
-        priors = [known.posterior_of(shape) for shape in shapes.values()]
-        size = 1 + n * len(priors)
-        mean, covariance = np.zeros(size), np.zeros((size, size))
-        covariance[0, 0] = spread.speed**2
-        for index, prior in enumerate(priors):
-            part = slice(1 + n * index, 1 + n * (index + 1))
-            mean[part], covariance[part, part] = prior.mean, prior.covariance
-        design = Design.of(form, [(own.shape, own.call) for own in rows if own.shape is not None])
-        take = np.zeros((len(rows), n, size))
-        for at, own in enumerate(rows):
-            start = 1 + n * list(shapes).index(own.shape.name if own.shape is not None else "")
-            take[at][:, start : start + n] = np.eye(n)
-            take[at][:, 0] = pace
-
-        def predict(unknowns: Array) -> tuple[Array, Array]:
-            log, slopes = design.log_ms(take @ unknowns)
-            return log, np.einsum("rn,rnu->ru", slopes, take)
-
-        longer, sigma = np.array([known.told(own.call) for own in rows]).T
-        logs = np.array([math.log(own.ms) for own in rows]) - longer
-        after = fit_rows(predict, Posterior(mean, covariance), logs, sigma)
-        speed, variance = float(after.mean[0]), float(after.covariance[0, 0])
-    elif spread is OWN:
-        return profile
-
-    def moved(fitted: Fitted) -> Fitted:
-        return Fitted(fitted.names, fitted.mean + speed * pace, fitted.covariance + variance * np.outer(pace, pace))
-
-    mine = [Measured(model=own.row.model, ms=own.ms, precision=own.row.precision, phase=own.row.phase,
-                     tokens=own.call.tokens, context=own.call.context, dataset=own.call.dataset) for own in rows]  # fmt: skip
-    keys = {_key(row) for row in mine}
-    others = [replace(row, ms=row.ms * math.exp(speed)) for row in profile.measured if _key(row) not in keys]
-    families = {name: moved(one) for name, one in profile.families.items()}
-    return replace(profile, fitted=moved(profile.fitted), families=families, measured=(*mine, *others))
-
-
-def _key(row: Measured) -> tuple[str | int, ...]:
-    return row.model, row.precision, row.phase, row.tokens, row.context, row.dataset

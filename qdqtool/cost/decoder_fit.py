@@ -28,8 +28,9 @@ NOISE, NOISE_ROWS = 0.05, 4.0
 #: families and of models on one chip, in shares of the models'.
 SPREAD_GROUPS = 4.0
 STACK_SHARE, FAMILY_SHARE, PAIR_SHARE = 1.0, 1.0, 0.5
-#: A mean length that is surer than this, in the standard deviation of its logarithm, is lost in what else moves a row.
-IN_NOISE = 0.1
+#: Standard deviation of what lies anywhere in a range, in ranges; and what is not told apart from the other noise of a row, as a
+#: standard deviation of a logarithm.
+EVEN, IN_NOISE = 12**-0.5, 0.1
 ROUNDS = 4
 #: A row counts as at most so many noises² off when the noise is looked for.
 FAR_OFF = 9.0
@@ -52,7 +53,7 @@ class ChipFit:
         scale: factor on the coefficients' standard deviations with which left-out models' intervals hold what they promise; of a
             family without rows it narrows nothing.
         training: lowest and highest of tokens, context and weights (products a token).
-        datasets: by `Call.lengths`, what the unknown mean length adds to log ms, and its standard deviation.
+        datasets: by `Call.lengths`, what the error of the mean length adds to log ms, and its standard deviation.
     """
 
     form: Form
@@ -78,20 +79,24 @@ class ChipFit:
         for name, value in _sizes(shape, call).items():
             low, high = self.training.get(name, (value, value))
             beyond += math.log(max(low / value, value / high, 1.0))
-        longer, noise = self.told(call)
-        return float(log[0]) + longer, math.hypot(unsure, noise, BEYOND * beyond)
+        return float(log[0]) + self.length_error(call)[0], math.hypot(unsure, self.noise_of(call), BEYOND * beyond)
 
-    def told(self, call: Call) -> tuple[float, float]:
-        """What a row of this call adds to log ms that no coefficient does: by the mean length, and the standard deviation of that
-        and of the noise."""
-        longer, unsure = self.datasets.get(call.lengths, (0.0, call.spread))
-        return longer, math.hypot(unsure, self.noise[call.phase])
+    def length_error(self, call: Call) -> tuple[float, float]:
+        """What the error of the mean length adds to log ms, as far as rows tell it, and the standard deviation of that."""
+        return self.datasets.get(call.lengths, (0.0, call.length_sd))
+
+    def noise_of(self, call: Call) -> float:
+        """Standard deviation of log ms of a row around what its coefficients and its data set say. A data set that was measured
+        adds nothing: its error was found beside the coefficients, whose standard deviations hold what is unsure of both."""
+        unsure = 0.0 if call.lengths in self.datasets else call.length_sd
+        return math.hypot(self.noise[call.phase], unsure)
 
     def seen(self, shape: DecoderShape, calls: Sequence[Call], log_ms: Sequence[float]) -> ChipFit:
         """The same with measured calls of one model: they move that model's posterior alone."""
-        longer, sigma = np.array([self.told(call) for call in calls]).T
+        offsets, unsure = np.array([self.length_error(call) for call in calls]).T
+        sigma = np.hypot([self.noise[call.phase] for call in calls], unsure)
         design = Design.of(self.form, [(shape, call) for call in calls])
-        after = fit_rows(design.log_ms, self.posterior_of(shape), np.array(log_ms) - longer, sigma)
+        after = fit_rows(design.log_ms, self.posterior_of(shape), np.array(log_ms) - offsets, sigma)
         return replace(self, near={**self.near, shape.name: after})
 
     def interval(self, shape: DecoderShape, call: Call) -> tuple[float, float, float]:
@@ -143,7 +148,11 @@ def call_of(row: Row) -> Call:
         call = Call(phase="decode", context=row.ctx or row.seq_len, precision=row.precision)
     else:
         call = Call(phase="prefill", tokens=row.seq_len, context=row.ctx, precision=row.precision)
-    return replace(call, dataset=row.dataset, spread=row.spread)
+    if row.length_range is None:
+        return call
+    least, most = row.length_range
+    sd = EVEN * (most - least) / ((least + most) / 2)
+    return replace(call, dataset=f"{row.dataset} {least:g}-{most:g}".strip(), length_sd=sd) if sd > IN_NOISE else call
 
 
 def observed(rows: Sequence[Row], form: Form) -> list[Observed]:
@@ -210,8 +219,8 @@ class _Levels:
         self.design = Design.of(form, [(r.shape, r.call) for r in rows])
         self.log_ms = np.array([r.log_ms for r in rows])
         self.members = np.array([[1.0, *(group in r.groups for group in self.groups)] for r in rows])
-        self.spreads = {r.call.lengths: r.call.spread for r in rows if r.call.dataset and r.call.spread > IN_NOISE}
-        self.of_set = np.array([[float(r.call.lengths == name) for name in self.spreads] for r in rows])
+        self.length_sds = dict(sorted((r.call.lengths, r.call.length_sd) for r in rows if r.call.lengths))
+        self.of_set = np.array([[float(r.call.lengths == name) for name in self.length_sds] for r in rows])
         self.shared = len(parts) * (1 + len(self.groups))
         chip, model = np.array([p.chip for p in parts]), np.array([p.model for p in parts])
         self.first = {
@@ -244,7 +253,7 @@ class _Levels:
         parts = self.form.coefficients
         n = len(parts)
         sds = np.concatenate(
-            [[p.sd for p in parts], *(self.spread[level] for level, _ in self.groups), list(self.spreads.values())]
+            [[p.sd for p in parts], *(self.spread[level] for level, _ in self.groups), list(self.length_sds.values())]
         )
         mean = np.concatenate([np.log([p.ms for p in parts]), np.zeros(len(sds) - n)])
         found = fit_rows(self.predict, Posterior(mean, np.diag(sds**2)), self.log_ms, self.sigma)
@@ -291,7 +300,7 @@ class _Levels:
         unseen = self.posterior(*board, ("family", ""), ("model", ""), ("pair", ""))
         between = np.sqrt(sum(self.spread[level] ** 2 for level in ("family", "model", "pair")))
         errors = np.sqrt(np.diag(self.found.covariance))
-        sets = zip(self.spreads, self.found.mean[self.shared :], errors[self.shared :], strict=True)
+        sets = zip(self.length_sds, self.found.mean[self.shared :], errors[self.shared :], strict=True)
         datasets = {name: (float(longer), float(error)) for name, longer, error in sets}
         return ChipFit(self.form, unseen, near, dict(self.noise), between, 1.0, _ranges(own), datasets)
 
@@ -333,7 +342,7 @@ def _left_out(form: Form, rows: Sequence[Observed]) -> list[LeftOut]:
         levels = _Levels(form, others)
         for r in (r for r in rows if r.shape.name == model):
             known = levels.of(chip_of(r.row), r.row.stack)
-            found.append(LeftOut(r, *known.log_ms(r.shape, r.call), known.told(r.call)[1]))
+            found.append(LeftOut(r, *known.log_ms(r.shape, r.call), known.noise_of(r.call)))
     return found
 
 

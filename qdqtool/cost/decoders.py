@@ -39,8 +39,8 @@ class Call:
         context: tokens in the cache: decode, and what a static graph was compiled for.
         precision: as published: ``w4``, ``w4a16``, ``w8a8``.
         chunk: tokens that a prefill takes at once where the runtime cuts it.
-        dataset: of whose prompts or answers the time is the mean; "" of one length.
-        spread: standard deviation of the logarithm of their mean length.
+        dataset: that the time is the mean over, with the range of lengths, ``2wiki 2-4``; "" where the length is known.
+        length_sd: standard deviation of the logarithm of their mean length.
     """
 
     phase: Literal["prefill", "decode"]
@@ -49,7 +49,7 @@ class Call:
     precision: str = "w4a16"
     chunk: int = 256
     dataset: str = ""
-    spread: float = 0.0
+    length_sd: float = 0.0
 
     @property
     def lengths(self) -> str:

@@ -10,8 +10,6 @@ Phase = Literal["", "prefill", "decode"]
 
 #: Milliseconds of a second.
 MS = 1000.0
-#: Standard deviation of what lies anywhere in a range alike, in ranges.
-EVEN = 12**-0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +32,8 @@ class Row:
         ctx: static context the graph was compiled for; 0 where it is not told.
         out_tokens: tokens of a ``latency_total``.
         dataset: of whose prompts and answers the time is the mean; "" of one length.
-        spread: standard deviation of the logarithm of their mean length, of which a range is told; 0 of one length.
+        seq_range: least and most of the prompts' lengths, of which ``seq_len`` is the middle; None where they are not told.
+        out_range: the same of the answers' and ``out_tokens``.
         batch: inputs at once.
         month: when it was measured, ``2026-02``; "" where it is not told.
         source: where it was read.
@@ -56,9 +55,10 @@ class Row:
     component: str = ""
     seq_len: int = 0
     ctx: int = 0
-    out_tokens: int = 0
+    out_tokens: float = 0
     dataset: str = ""
-    spread: float = 0.0
+    seq_range: tuple[float, float] | None = None
+    out_range: tuple[float, float] | None = None
     batch: int = 1
     month: str = ""
     source: str = ""
@@ -77,11 +77,21 @@ class Row:
             return (self.seq_len if self.phase == "prefill" else 1) * MS / number
         return number
 
+    @property
+    def length_range(self) -> tuple[float, float] | None:
+        """Of the mean length that the time hangs on, where a range is all that is told of it."""
+        if self.phase == "decode" and self.metric == "latency_total":
+            found, told = self.out_range, self.out_tokens
+        elif self.phase == "prefill" and self.metric != "throughput":
+            found, told = self.seq_range, self.seq_len
+        else:
+            return None
+        return found if found is not None and abs(told - sum(found) / 2) < 1 else None
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
         """The row of one entry of ``rows``; columns that it does not know are let be."""
-        out = data.get("out_range")
-        lengths = data.get("seq_range") if data.get("phase") == "prefill" else out
+        ranges = {name: _ends(data.get(name)) for name in ("seq_range", "out_range")}
         return cls(
             id=str(data["id"]),
             model=str(data.get("model") or ""),
@@ -94,11 +104,11 @@ class Row:
             device=str(data.get("device") or ""),
             phase=data.get("phase") if data.get("phase") in ("prefill", "decode") else "",  # type: ignore[arg-type]
             component=str(data.get("component") or ""),
-            seq_len=int(data.get("seq_len") or 0),
+            seq_len=int(data.get("seq_len") or sum(ranges["seq_range"] or ()) / 2),
             ctx=int(data.get("ctx") or 0),
-            out_tokens=round(sum(out) / 2) if out else 0,
+            out_tokens=float(data.get("out_tokens") or sum(ranges["out_range"] or ()) / 2),
             dataset=str(data.get("dataset") or ""),
-            spread=(max(lengths) - min(lengths)) / (sum(lengths) / 2) * EVEN if lengths else 0.0,
+            **ranges,
             batch=int(data.get("batch") or 1),
             month=str(data.get("month") or ""),
             source=str(data.get("source") or ""),
@@ -106,3 +116,7 @@ class Row:
             suspect=bool(data.get("suspect")),
             duplicate=bool(data.get("duplicate")),
         )
+
+
+def _ends(given: Any) -> tuple[float, float] | None:
+    return (float(min(given)), float(max(given))) if given else None

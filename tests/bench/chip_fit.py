@@ -16,7 +16,7 @@ from qdqtool.chips.chip import Chip, Fitted, Measured, Profile
 from qdqtool.chips.loading import CHIPS
 from qdqtool.cost import network_fit
 from qdqtool.cost.chip_file import chip_text
-from qdqtool.cost.decoder_fit import ChipFit, chip_of, fit_decoders, leave_one_model_out, observed
+from qdqtool.cost.decoder_fit import ChipFit, call_of, chip_of, fit_decoders, leave_one_model_out, observed
 from qdqtool.cost.decoders import FORMS
 from qdqtool.cost.fitting import EIGHTY, Posterior
 from qdqtool.cost.network_fit import NOISE, SPREAD, LeftOut, NetworkFit, leave_out, seen
@@ -125,7 +125,7 @@ def _decoder_profile(chip: str, stack: str, fit: ChipFit, rows: Sequence[Row]) -
         Measured(
             model=row.model, ms=row.ms / (row.out_tokens or 1), precision=row.precision, phase=row.phase,
             tokens=row.seq_len if row.phase == "prefill" else 1, context=row.ctx or (row.seq_len if row.phase == "decode" else 0),
-            dataset=row.dataset,
+            dataset=call_of(row).dataset,
         )
         for row in rows
     ]  # fmt: skip

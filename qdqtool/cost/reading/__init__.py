@@ -78,6 +78,8 @@ def _filled(source: Source, row: Row, given: dict[str, str]) -> Row:
     row = dataclasses.replace(row, **missing)  # type: ignore[arg-type]
     if row.metric == "throughput" and row.phase == "prefill" and not row.seq_len:
         raise source.bad(row.id, "tokens a second of a prefill of unknown length", hint="give it a seq_len")
+    if row.out_range is not None and not row.phase:
+        raise source.bad(row.id, "the length of answers, of a network", hint="give it the phase decode")
     if row.metric == "latency_total" and not row.out_tokens:
         raise source.bad(row.id, "the time of a whole decode of unknown length", hint="give it out_tokens")
     return row

@@ -1,11 +1,12 @@
 """Own tables, as people keep them: CSV with a header, a JSON list of objects, or ``{"rows": […]}``, with the names of `Row`.
 
 The time stands in ``value`` (with ``unit`` and ``metric``, or with the unit beside the number: ``12.3 ms``), or in ``ms``,
-``us``, ``s`` or ``tok_s``. Other columns are passed over. Rows of ``kind`` op, spec and aux are no runs of networks: left out."""
+``us``, ``s`` or ``tok_s``; with an ``out_range`` it is that of whole answers where ``metric`` does not tell. Other columns are
+passed over. Rows of ``kind`` op, spec and aux are no runs of networks: left out."""
 
 from __future__ import annotations
 
-import dataclasses
+import re
 
 from qdqtool.cost.reading.sources import Record, Source
 from qdqtool.cost.rows import Row
@@ -13,11 +14,15 @@ from qdqtool.cost.rows import Row
 NAME = "own CSV or JSON"
 WANTED = (
     "a CSV or JSON list needs the column value (with unit), ms or tok_s, and may have id, model, stack, precision, chip, "
-    "device, phase, seq_len, ctx, out_tokens, batch, off_npu; of means over a data set dataset, and seq_range or out_range, 2-4"
+    "device, phase, metric, seq_len, ctx, out_tokens, batch, off_npu; dataset, seq_range and out_range (2-4) of a mean"
 )
 _TIMES = ("value", "ms", "us", "s", "tok_s")
 _COUNTS = ("seq_len", "ctx", "out_tokens", "batch", "off_npu")
-_TEXTS = ("model", "stack", "precision", "chip", "device", "component", "month", "source", "dataset")
+_TEXTS = ("model", "stack", "precision", "chip", "device", "component", "month", "source")
+#: Tokens that nobody runs; characters of a data set's name.
+_MOST, _LONGEST = 1e9, 100
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_ENDS = re.compile(rf"({_NUMBER.pattern})\s*[-–]\s*({_NUMBER.pattern})")
 _NO_RUNS = ("op", "spec", "aux")
 _METRICS = {"ms": ("latency", "latency_total"), "tok/s": ("throughput",)}
 _YES, _NO = ("true", "yes", "1"), ("", "false", "no", "0")
@@ -36,7 +41,8 @@ def read(source: Source) -> list[Row] | None:
 
 def _row(source: Source, record: Record) -> Row:
     value, unit = _time(source, record)
-    metric = record.text("metric") or _METRICS[unit][0]
+    answers = _range(source, record, "out_range")
+    metric = record.text("metric") or _METRICS[unit][-1 if answers and record.text("phase") != "prefill" else 0]
     if metric not in _METRICS[unit]:
         raise source.bad(record.place, f"metric is {metric!r} in {unit}", hint=f"with {unit} goes {_METRICS[unit][0]}")
     phase = record.text("phase")
@@ -57,16 +63,13 @@ def _row(source: Source, record: Record) -> Row:
             "unit": unit,
             "metric": metric,
             "phase": phase,
-            "seq_range": (prompts := _range(source, record, "seq_range")),
-            "out_range": _range(source, record, "out_range"),
+            "dataset": _dataset(source, record),
+            "seq_range": _range(source, record, "seq_range"),
+            "out_range": answers,
         }
     )
-    length = round(sum(prompts) / 2)
-    return dataclasses.replace(
-        row,
-        seq_len=row.seq_len or length,
-        out_tokens=source.count(record, "out_tokens", row.out_tokens),
-    )
+    _agree(source, record, row)
+    return row
 
 
 def _time(source: Source, record: Record) -> tuple[float, str]:
@@ -80,11 +83,33 @@ def _time(source: Source, record: Record) -> tuple[float, str]:
 
 
 def _range(source: Source, record: Record, column: str) -> list[float]:
-    """[least, most] tokens of a prompt or an answer, as a list or ``2-4``; empty where they are not told."""
+    """[least, most] tokens of prompts or answers, as a list or ``2-4``; empty where they are not told."""
     given = record.get(column)
     if given is None:
         return []
-    ends = given.split("-") if isinstance(given, str) else given
-    if not isinstance(ends, list) or len(ends) != 2:
-        raise source.bad(record.place, f"{column} is {str(given)[:40]!r}", hint="write the least and the most, as 2-4")
-    return [source.positive(item, record.place, column) for item in ends]
+    ends = _ENDS.fullmatch(given.strip()) if isinstance(given, str) else None
+    found = list(ends.groups()) if ends else given
+    if isinstance(found, list) and len(found) == 2 and not any(isinstance(end, bool) for end in found):
+        numbers = [float(end) for end in found if isinstance(end, int | float) or _NUMBER.fullmatch(str(end))]
+        if len(numbers) == 2 and all(1 <= number < _MOST for number in numbers):
+            return numbers
+    raise source.bad(
+        record.place, f"{column} is {str(given)[:40]!r}", hint="write the least, from 1, and the most, as 2-4"
+    )
+
+
+def _dataset(source: Source, record: Record) -> str:
+    name = record.text("dataset")
+    if len(name) > _LONGEST or len(name.splitlines()) > 1:
+        raise source.bad(
+            record.place, f"dataset is {name[:40]!r}", hint=f"give it a name of one line, {_LONGEST} characters at most"
+        )
+    return name
+
+
+def _agree(source: Source, record: Record, row: Row) -> None:
+    """A length lies in the range of lengths."""
+    for column, value, ends in (("seq_len", row.seq_len, row.seq_range), ("out_tokens", row.out_tokens, row.out_range)):
+        if ends is not None and not ends[0] - 1 < value < ends[1] + 1:
+            said = f"{column} is {value:g}, outside of {ends[0]:g}-{ends[1]:g}"
+            raise source.bad(record.place, said, hint="it is the mean length, or left out")
