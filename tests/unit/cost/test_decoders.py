@@ -121,43 +121,6 @@ def test_two_rows_of_a_model_tell_its_others() -> None:
     assert fit.interval(shape, calls[2])[0] < 0.85 * slow[2].ms
 
 
-def test_data_sets_of_unknown_lengths_err_alike() -> None:
-    """Rows of three models whose answers are 1.3 times as long as the middle of their range; one with another length in each."""
-    theta = mean(STREAMING)
-    longer, plain = math.log(1.3), made(theta, KNOWN)
-    sets = [
-        replace(row, id=f"{row.id} {name}", dataset=name, spread=0.2, value=row.value * math.exp(offset))
-        for name, offset in (("alike", longer), ("exact", 0.0))
-        for row in made(theta, KNOWN[:3])
-        if row.phase == "decode"
-    ]
-    fit = fit_decoders([*plain, *sets])["N", "FastFlowLM"]
-    found, sd = fit.datasets["alike decode"]
-    assert found == pytest.approx(longer, abs=2 * sd)
-    assert sd < 0.05
-    assert abs(fit.datasets["exact decode"][0]) < 2 * sd
-    assert set(fit.datasets) == {"alike decode", "exact decode"}
-
-    asked = call("decode", 1, 2048, "w4")
-    (alone, _), (told, unsure), (unknown, wide) = (
-        fit.log_ms(SHAPE, one)
-        for one in (asked, replace(asked, dataset="alike", spread=0.2), replace(asked, dataset="other", spread=0.2))
-    )
-    assert told - alone == pytest.approx(found)
-    assert unknown == alone, "of a data set that nobody measured the middle is the mean"
-    assert wide > unsure
-    assert wide == pytest.approx(math.hypot(fit.log_ms(SHAPE, asked)[1], 0.2))
-
-
-def test_a_row_of_unknown_length_moves_its_model_less() -> None:
-    fit = fit_decoders(made(mean(STREAMING), KNOWN))["N", "FastFlowLM"]
-    asked, slow = call("decode", 1, 2048, "w4"), fit.log_ms(SHAPE, call("decode", 1, 2048, "w4"))[0] + 0.3
-    sure, vague = (
-        fit.seen(SHAPE, [replace(asked, spread=spread)], [slow]).log_ms(SHAPE, asked)[0] for spread in (0.0, 0.3)
-    )
-    assert slow - 0.3 < vague < sure < slow
-
-
 def test_published_prefills_of_one_model_are_met() -> None:
     rows = [
         Row(

@@ -92,8 +92,11 @@ QNN = (
 OWN = "ID,model,ms,tok_s,phase,seq_len,stack\na,net,12.3 ms,,,,genie\na,net,4.5 s,,,,\n,net,830 us,,,,\n,llm,,25 tok/s,decode,64,\n"
 #: Means over a data set, of whose lengths a range is told, or none.
 MEANS = """ms,metric,phase,dataset,seq_range,out_range,out_tokens
-4620,,prefill,quiz,1451-1672,,
-700,latency_total,decode,quiz,,2-4,
+4620,,prefill,quiz,1451-1672,2-5,
+700,latency_total,decode,quiz,,2 – 5,
+700,,decode,quiz,,5-2,
+700,latency,decode,quiz,,2-5,
+900,latency_total,decode,,,2-9,7
 900,latency_total,decode,,,,7
 """
 
@@ -103,7 +106,7 @@ COLUMNS: dict[str, Callable[[Row], object]] = {
     "about": lambda row: (row.model, row.component, row.stack, row.precision, row.device, row.chip, row.month),
     "tokens": lambda row: (row.phase, row.seq_len, row.ctx),
     "off_npu": lambda row: row.off_npu,
-    "lengths": lambda row: (row.seq_len, row.out_tokens, row.dataset, round(row.spread, 4)),
+    "lengths": lambda row: (row.seq_len, row.out_tokens, row.dataset, row.length_range),
 }
 LLAMA_ROWS = [("prefill", 512, 1536, 2560.0), ("decode", 1088, 0, 95.238095)]
 
@@ -139,8 +142,9 @@ def test_llama_bench_in_all_of_its_outputs(tmp_path: Path, text: str, about: tup
         (json.dumps({"rows": [{"id": 7, "value": 3, "kind": "graph"}, {"kind": "spec"}]}), "", "id", ["7"]),
         ('[{"value": "2 us", "batch": 4}]', "", "ms", [0.002]),
         ("value;unit;metric;out_tokens\n6;s;latency_total;20\n", "", "ms", [6000.0]),
-        (MEANS, "", "lengths", [(1562, 0, "quiz", 0.0409), (0, 3, "quiz", 0.1925), (0, 7, "", 0.0)]),
-        (json.dumps([{"ms": 9, "phase": "prefill", "seq_range": [90, 110]}]), "", "lengths", [(100, 0, "", 0.0577)]),
+        (MEANS, "", "lengths",
+         [(1561, 3.5, "quiz", (1451, 1672)), *[(0, 3.5, "quiz", (2, 5))] * 2, (0, 3.5, "quiz", None), *[(0, 7, "", None)] * 2]),
+        (json.dumps([{"ms": 9, "phase": "prefill", "seq_range": [90, 110]}]), "", "lengths", [(100, 0, "", (90, 110))]),
         (json.dumps(GENIEX), "", "ms", [800.0, 50.0]),
         (json.dumps(GENIEX), "", "tokens", [("prefill", 512, 4096), ("decode", 562, 4096)]),
         (json.dumps(GENIEX), "", "about", [("Nimbus-3B", "", "geniex_qairt", "w4a16", "", "", "")] * 2),
@@ -200,8 +204,14 @@ def test_what_is_missing_is_taken_from_the_caller(tmp_path: Path) -> None:
         ("ms,tok_s\n1,2\n", "line 2: has both ms and tok_s"),
         ("ms,seq_len\n1,many\n", "line 2: seq_len is 'many', no whole number"),
         ("ms,phase\n1,warm\n", "line 2: phase is 'warm'"),
-        ("ms,out_range\n1,4\n", "line 2: out_range is '4'; write the least and the most, as 2-4"),
-        ("ms,seq_range\n1,2-x\n", "line 2: seq_range is 'x', no positive finite number"),
+        ("ms,out_range\n1,4\n", "line 2: out_range is '4'; write the least, from 1, and the most, as 2-4"),
+        ("ms,seq_range\n1,2-x\n", "line 2: seq_range is '2-x'"),
+        ("ms,seq_range\n1,0-4\n", "line 2: seq_range is '0-4'"),
+        ('[{"ms": 1, "seq_range": [1, 1e308]}]', "row 1: seq_range is '[1, 1e+308]'"),
+        ('[{"ms": 1, "seq_range": [true, 4]}]', "row 1: seq_range is '[True, 4]'"),
+        ("ms,phase,seq_range,seq_len\n1,prefill,90-110,300\n", "line 2: seq_len is 300, outside of 90-110"),
+        ("ms,out_range\n1,2-4\n", "row 1: the length of answers, of a network; give it the phase decode"),
+        ('[{"ms": 1, "dataset": "a\\nb"}]', "row 1: dataset is 'a\\nb'; give it a name of one line"),
         ("tok_s,metric\n1,latency\n", "line 2: metric is 'latency' in tok/s"),
         ("tok_s,phase\n1,prefill\n", "row 1: tokens a second of a prefill of unknown length; give it a seq_len"),
         ("value,metric\n1,latency_total\n", "the time of a whole decode of unknown length"),
