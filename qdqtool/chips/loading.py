@@ -219,9 +219,10 @@ def _measured(table: TomlTable) -> list[Measured]:
     for number, row in enumerate(data, 1):
         values = dict(zip(OF_MEAN, row, strict=False))
         one = TomlTable.of(values, where=f"{table.where} measured {number}", keys=OF_MEAN)
+        precision = one.text("precision") if row[1] else ""
         found.append(
             Measured(
-                model=one.text("model"), precision=one.text("precision"), phase=one.choice("phase", ("prefill", "decode")),
+                model=one.text("model"), precision=precision, phase=one.choice("phase", ("prefill", "decode")),
                 tokens=one.number("tokens"), context=one.number("context"), ms=number_of(one, "ms"),
                 dataset=one.text("dataset") if "dataset" in values else "",
             )

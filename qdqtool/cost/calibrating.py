@@ -21,6 +21,7 @@ from qdqtool.cost.decoder_fit import fit_rows
 from qdqtool.cost.decoders import Call
 from qdqtool.cost.fitting import EIGHTY, Array, Posterior
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, log_ms
+from qdqtool.cost.precisions import usual_precision
 from qdqtool.cost.predicting import DRIFT, known_times, measured_names
 from qdqtool.cost.rows import Row
 from qdqtool.cost.shapes import DecoderShape, shape_named
@@ -105,7 +106,8 @@ class Own:
 
 
 def own_rows(rows: Sequence[Row], base: Chip, chips: Sequence[Chip] = ()) -> tuple[list[Own], list[tuple[Row, str]]]:
-    """The rows that a profile of ``base`` is of, sorted, and those that none is of, each with the reason.
+    """The rows that a profile of ``base`` is of, sorted, and those that none is of, each with the reason. A language model's that
+    tells no precision is in the usual one of its runtime.
 
     Args:
         rows: as read.
@@ -131,7 +133,12 @@ def own_rows(rows: Sequence[Row], base: Chip, chips: Sequence[Chip] = ()) -> tup
         elif row.off_npu:
             passed.append((row, f"{row.off_npu} of its operators did not run on the NPU"))
         else:
-            found.append(Own(row, row.stack, precision, shape))
+            told = (
+                row
+                if row.precision or not row.phase
+                else replace(row, precision=usual_precision(profiles[""], row.phase))
+            )
+            found.append(Own(told, row.stack, precision, shape))
     return sorted(found, key=lambda own: (*map(str, own.key), own.ms)), passed
 
 

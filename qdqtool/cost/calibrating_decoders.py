@@ -14,6 +14,7 @@ from qdqtool.cost import predicting
 from qdqtool.cost.decoder_fit import ChipFit, fit_rows
 from qdqtool.cost.decoders import Design
 from qdqtool.cost.fitting import Array, Posterior
+from qdqtool.cost.shapes import shape_named
 
 if TYPE_CHECKING:
     from qdqtool.cost.calibrating import Own
@@ -103,4 +104,5 @@ def _moved(known: ChipFit, rows: Sequence[Own], pace: Array, speed_sd: float) ->
 
 
 def _key(row: Measured) -> tuple[str | int, ...]:
-    return row.model, row.precision, row.phase, row.tokens, row.context, row.dataset
+    shape = shape_named(row.model)
+    return row.model if shape is None else shape.name, row.precision, row.phase, row.tokens, row.context, row.dataset

@@ -11,7 +11,7 @@ from qdqtool.chips.chip import Chip, Profile
 from qdqtool.chips.loading import all_known, load_chip
 from qdqtool.cost.decoders import FORMS
 from qdqtool.cost.networks import NAMES
-from qdqtool.cost.precisions import precisions_of, short_precision
+from qdqtool.cost.precisions import precisions_of, short_precision, usual_precision
 from qdqtool.cost.specs import carried_over
 
 #: The form of networks; all others are of language models.
@@ -121,7 +121,7 @@ def _measured(chip: Chip, stack: str, precision: str, *, decoder: bool) -> Choic
                 notes.append(
                     f"{precision} was not measured with {wanted or here[0].stack}: its times are told by its bits"
                 )
-            return Choice(chip, here[0], precision or _first_precision(here[0]), tuple(notes))
+            return Choice(chip, here[0], precision or usual_precision(here[0]), tuple(notes))
         here = [p for p in here if p.stack == here[0].stack]
         exact = next((p for p in here if p.precision == (precision or here[0].precision)), None)
         near = next((p for p in here if p.precision == MOSTLY.get(precision)), None)
@@ -133,10 +133,6 @@ def _measured(chip: Chip, stack: str, precision: str, *, decoder: bool) -> Choic
                 chosen = replace(chosen, unseen=(chosen.unseen**2 + STANDING_IN**2) ** 0.5)
             return Choice(chip, chosen, precision or chosen.precision, tuple(notes))
     return None
-
-
-def _first_precision(profile: Profile) -> str:
-    return profile.measured[0].precision if profile.measured else "w4a16"
 
 
 def _nobody(chip: Chip, stack: str, precision: str, *, decoder: bool) -> UsageError:

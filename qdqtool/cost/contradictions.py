@@ -12,6 +12,7 @@ from qdqtool.chips.chip import Chip
 from qdqtool.cost.calibrating import Own, calibrated, predicted
 from qdqtool.cost.networks import Amounts
 from qdqtool.cost.rows import MS, Row
+from qdqtool.cost.shapes import shape_named
 
 #: A row is listed where it lies beyond so many standard deviations: 98 % of rows lie within; the least of these in log ms.
 FAR, LEAST = 2.33, 0.1
@@ -167,7 +168,8 @@ def _copies(rows: Sequence[Own], told: Sequence[tuple[float, float] | None], bas
         for row in base.profiles_of(own.stack)[own.precision].measured:
             off = abs(math.log(own.ms / row.ms))
             far = abs(math.log(own.ms) - mine[0]) > FAR * math.hypot(mine[1], LEAST)
-            if far and own.row.phase == row.phase and own.name != row.model and off < 10.0**-DIGITS / 2:
+            is_other = own.name != row.model and (own.shape is None or shape_named(row.model) != own.shape)
+            if far and own.row.phase == row.phase and is_other and off < 10.0**-DIGITS / 2:
                 found.setdefault(at, []).append(f"{own.ms:.4g} ms is the published time of {row.model}: a copied row")
     return {at: list(dict.fromkeys(texts)) for at, texts in found.items()}
 

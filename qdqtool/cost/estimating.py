@@ -239,7 +239,7 @@ class Rows:
             shape = shape_named(row.model)
             if shape is None:
                 raise UsageError(f"no decoder is called {row.model!r}", hint="qdqtool list shapes")
-            call = call_of(row)
+            call = replace(call_of(row), precision=choice.precision)
             if choice.profile.form == STATIC_CONTEXT.name and row.phase == "prefill":
                 call = replace(call, chunk=max(call.tokens, 1))
             span = of_decoder(choice, shape, call).prediction.span

@@ -29,6 +29,12 @@ def precisions_of(profile: Profile) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (bits_of(name)[1] == 0, -bits_of(name)[1], bits_of(name)[0])))
 
 
+def usual_precision(profile: Profile, phase: str = "") -> str:
+    """What is meant where nobody says a precision: the one that the runtime's first row of the phase was measured in."""
+    found = [row.precision for row in profile.measured if row.precision and phase in ("", row.phase)]
+    return found[0] if found else UNMEASURED[profile.form][0]
+
+
 def short_precision(precision: str) -> str:
     """A published precision in short, as `precisions_of` has them; as it is where it begins with no bits."""
     found = _PRECISION.match(precision)
