@@ -120,13 +120,14 @@ def own_rows(rows: Sequence[Row], base: Chip, chips: Sequence[Chip] = ()) -> tup
         profiles = base.profiles_of(row.stack)
         precision = "" if row.phase else row.precision
         if not row.model or not row.value > 0:
-            passed.append((row, "tells no model"))
+            passed.append((row, "tells no model: give --model"))
         elif row.phase and shape is None:
-            passed.append((row, f"no shape of {row.model} is known"))
+            passed.append((row, f"no shape of {row.model} is known: give --model as `list shapes` has it"))
         elif precision not in profiles:
             known = ", ".join(f"{p.stack} {p.precision}".strip() for p in base.profiles) or "none"
+            as_other = "" if row.stack in base.stacks else "; --stack NAME takes the rows for those of one of these"
             passed.append(
-                (row, f"{base.name} has no profile of {f'{row.stack} {precision}'.strip()!r}; it has {known}")
+                (row, f"{base.name} has no profile of {f'{row.stack} {precision}'.strip()!r}; it has {known}{as_other}")
             )
         elif row.phase == "prefill" and not row.seq_len:
             passed.append((row, "a prefill of unknown length"))

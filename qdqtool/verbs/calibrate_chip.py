@@ -72,9 +72,9 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
     )
     nets: Path | None = option(None, "Folder of graphs MODEL.onnx of networks in the rows.", value="DIR", use="read")
     name: str = option("", "Name of the chip in the result.", value="NAME")
-    stack: str = option("", "Runtime, where the rows do not tell it.", value="NAME")
+    stack: str = option("", "Runtime, where the rows do not tell it or no profile is of theirs.", value="NAME")
     precision: str = option("", "Precision, where the rows do not tell it.", value="NAME")
-    model: str = option("", "Model, where the rows do not tell it.", value="NAME")
+    model: str = option("", "Model, where the rows do not tell it or no shape of theirs is known.", value="NAME")
     phase: Literal["", "prefill", "decode"] = option("", "Phase of a language model, where the rows do not tell it.")
 
     def run(self) -> CalibratedChip:
@@ -96,6 +96,7 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         amounts = self._amounts({row.model for row in rows if not row.phase})
         chip, base, why = self._chips(rows, chips, amounts)
         check_forms(base)
+        rows = [self._known(row, base) for row in rows]
         own, passed = own_rows(rows, base, chips)
         speed = OTHER.speed if base.file != chip.file else 0.0
         odd = contradictions(chips, base, own, amounts, speed=speed)
@@ -111,6 +112,18 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
             found = replace(found, name=self.name, file=_file_name(self.name))
         told = checked(chips, base, chip, usable, amounts)
         return CalibratedChip(chip=found, base=base, why=why, used=told, passed=passed, contradictions=odd)
+
+    def _known(self, row: Row, base: Chip) -> Row:
+        """``row`` with the runtime that was given where ``base`` has no profile of its own, and so with the language model."""
+        from dataclasses import replace
+
+        from qdqtool.cost.shapes import shape_named
+
+        if self.stack and row.stack not in base.stacks:
+            row = replace(row, stack=self.stack)
+        if self.model and row.phase and shape_named(row.model) is None:
+            row = replace(row, model=self.model)
+        return row
 
     def _chips(
         self, rows: Sequence[Row], chips: Sequence[Chip], amounts: Mapping[str, Amounts]
