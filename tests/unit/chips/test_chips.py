@@ -12,7 +12,7 @@ from qdqtool.chips.loading import chip_names, find_chip, load_chip
 from qdqtool.cost.chip_file import chip_text
 from qdqtool.cost.choosing import check_forms
 from qdqtool.targets.loading import target_names
-from tests.bench.chip_fit import is_other
+from tests.bench.chip_fit import PAGE, is_other
 
 ACME = """name = "K2"
 vendor = "Acme"
@@ -125,3 +125,27 @@ def test_no_such_chip_names_the_nearest() -> None:
 )
 def test_a_fit_again_may_differ_by_rounding_alone(before: str, after: str, other: bool) -> None:
     assert is_other(before, after) == other
+
+
+#: Of rows that were left out: the largest median, in percent.
+MEDIANS = {
+    ("float", "the network in this precision"): 7, ("w8a8", "the network in this precision"): 6,
+    ("w8a16", "the network in this precision"): 7, ("float", "the network"): 14, ("w8a8", "the network"): 14,
+    ("w8a16", "the network"): 14, ("FastFlowLM", "the model"): 8, ("Genie, AI Hub", "the model"): 15, ("llm.npu", "the model"): 20,
+}  # fmt: skip
+
+
+def test_the_page_says_how_good_profiles_are_and_that_is_enough() -> None:
+    """Its tables are what the fit prints (`python -m tests.bench.chip_fit`, which test-all runs)."""
+    table = re.search("<!-- fit -->(.*)<!-- /fit -->", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert table is not None
+    rows = [
+        [cell.strip(" %") for cell in line.split("|")[1:-1]]
+        for line in table[1].splitlines()
+        if re.search(r"\d % \|", line)
+    ]
+    assert MEDIANS.keys() <= {(name, left_out) for name, left_out, *_ in rows}
+    for name, left_out, _, median, _, inside, width in rows:
+        assert float(median) <= MEDIANS.get((name, left_out), 20), name
+        assert 70 <= float(inside) <= 92, name
+        assert float(width) <= 1.6, name
