@@ -28,7 +28,7 @@ PROFILE = (
     "datasets", "shifted", "measured", "carried", *FITTED,
 )  # fmt: skip
 MEASURED = ("model", "precision", "phase", "tokens", "context", "ms")
-#: The same of a mean over a data set.
+#: Columns of a measured row that is a mean over a data set.
 OF_MEAN = (*MEASURED, "dataset")
 #: Tables of pairs of numbers by name; what a pair is.
 PAIRS = {"training": "[lowest, highest]", "datasets": "[factor, deviation]", "shifted": "[ms, deviation]"}

@@ -116,31 +116,37 @@ def own_rows(rows: Sequence[Row], base: Chip, chips: Sequence[Chip] = ()) -> tup
     """
     found, passed = [], []
     for row in _without_lone_parts(rows, (base, *chips)):
-        shape = shape_named(row.model) if row.phase else None
-        profiles = base.profiles_of(row.stack)
-        precision = "" if row.phase else row.precision
-        if not row.model or not row.value > 0:
-            passed.append((row, "tells no model: give --model"))
-        elif row.phase and shape is None:
-            passed.append((row, f"no shape of {row.model} is known: give --model as `list shapes` has it"))
-        elif precision not in profiles:
-            known = ", ".join(f"{p.stack} {p.precision}".strip() for p in base.profiles) or "none"
-            as_other = "" if row.stack in base.stacks else "; --stack NAME takes the rows for those of one of these"
-            passed.append(
-                (row, f"{base.name} has no profile of {f'{row.stack} {precision}'.strip()!r}; it has {known}{as_other}")
-            )
-        elif row.phase == "prefill" and not row.seq_len:
-            passed.append((row, "a prefill of unknown length"))
-        elif row.off_npu:
-            passed.append((row, f"{row.off_npu} of its operators did not run on the NPU"))
+        if reason := _unusable(row, base):
+            passed.append((row, reason))
+        elif row.phase:
+            usual = usual_precision(base.profiles_of(row.stack)[""], row.phase)
+            told = replace(row, precision=row.precision or usual)
+            found.append(Own(told, row.stack, "", shape_named(row.model)))
         else:
-            told = (
-                row
-                if row.precision or not row.phase
-                else replace(row, precision=usual_precision(profiles[""], row.phase))
-            )
-            found.append(Own(told, row.stack, precision, shape))
-    return sorted(found, key=lambda own: (*map(str, own.key), own.ms)), passed
+            found.append(Own(row, row.stack, row.precision))
+    return sorted(found, key=lambda own: ([*map(str, own.key)], own.ms)), passed
+
+
+def _unusable(row: Row, base: Chip) -> str:
+    """Why no profile of ``base`` is of the row, with the way out; "" where one is."""
+    if not row.model or not row.value > 0:
+        return "tells no model: give --model"
+    if row.phase and shape_named(row.model) is None:
+        return f"no shape of {row.model} is known: give --model as `list shapes` has it"
+    profiles = base.profiles_of(row.stack)
+    is_decoder = any(profile.form != "network" for profile in profiles.values())
+    if is_decoder and not row.phase:
+        return f"{row.stack} runs language models, and the row tells no phase: give --phase"
+    if profiles and not row.phase and not row.precision:
+        return "tells no precision: give --precision"
+    if not (is_decoder if row.phase else row.precision in profiles):
+        known = ", ".join(f"{p.stack} {p.precision}".strip() for p in base.profiles) or "none"
+        what = f"language models under {row.stack!r}" if row.phase else repr(f"{row.stack} {row.precision}".strip())
+        as_other = "" if row.stack in base.stacks else "; --stack NAME takes the rows for those of one of these"
+        return f"{base.name} has no profile of {what}; it has {known}{as_other}"
+    if row.phase == "prefill" and not row.seq_len:
+        return "a prefill of unknown length"
+    return f"{row.off_npu} of its operators did not run on the NPU" if row.off_npu else ""
 
 
 def _without_lone_parts(rows: Sequence[Row], chips: Sequence[Chip]) -> list[Row]:
@@ -188,7 +194,7 @@ def calibrated(
         rows: of `own_rows`.
         amounts: what the graphs do that there are, by model.
     """
-    rows = sorted(rows, key=lambda own: (*map(str, own.key), own.ms))
+    rows = sorted(rows, key=lambda own: ([*map(str, own.key)], own.ms))
     spread = OWN if chip.file == base.file else OTHER
     if not rows and spread is OWN:
         return base

@@ -133,6 +133,8 @@ def _unit(own: Own, off: float, sd: float) -> str:
         tokens = own.call.tokens if own.call.phase == "prefill" else 1
         swapped = tokens * MS / own.row.value if other == "tok/s" else own.row.value
         if abs(off + math.log(swapped / own.ms)) < min(near, abs(off) / 2):
+            if own.row.metric == "latency_total":
+                return f"{own.row.value:g} is probably of one token, not of {own.row.out_tokens:g}"
             return f"{own.row.value:g} is probably in {other}, not in {own.row.unit}"
     return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from qdq_passes.errors import UsageError
 
@@ -30,9 +31,10 @@ def precisions_of(profile: Profile) -> tuple[str, ...]:
 
 
 def usual_precision(profile: Profile, phase: str = "") -> str:
-    """What is meant where nobody says a precision: the one that the runtime's first row of the phase was measured in."""
-    found = [row.precision for row in profile.measured if row.precision and phase in ("", row.phase)]
-    return found[0] if found else UNMEASURED[profile.form][0]
+    """What is meant where nobody says it: what most rows of the phase, or of all, were measured in, bits before names."""
+    counts = Counter(row.precision for row in profile.measured if row.precision and phase in ("", row.phase))
+    found = max(counts, key=lambda name: (_PRECISION.match(name) is not None, counts[name], name), default="")
+    return found or UNMEASURED[profile.form][0]
 
 
 def short_precision(precision: str) -> str:

@@ -72,7 +72,7 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
     )
     nets: Path | None = option(None, "Folder of graphs MODEL.onnx of networks in the rows.", value="DIR", use="read")
     name: str = option("", "Name of the chip in the result.", value="NAME")
-    stack: str = option("", "Runtime, where the rows do not tell it or no profile is of theirs.", value="NAME")
+    stack: str = option("", "Runtime, where the rows do not tell it or the chip knows none of that name.", value="NAME")
     precision: str = option("", "Precision, where the rows do not tell it.", value="NAME")
     model: str = option("", "Model, where the rows do not tell it or no shape of theirs is known.", value="NAME")
     phase: Literal["", "prefill", "decode"] = option("", "Phase of a language model, where the rows do not tell it.")
@@ -86,7 +86,7 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         from dataclasses import replace
 
         from qdqtool.chips.loading import all_known
-        from qdqtool.cost.calibrating import OTHER, calibrated, own_rows
+        from qdqtool.cost.calibrating import OTHER, calibrated
         from qdqtool.cost.choosing import check_forms
         from qdqtool.cost.contradictions import checked, contradictions
         from qdqtool.cost.reading import read_rows
@@ -96,8 +96,7 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         amounts = self._amounts({row.model for row in rows if not row.phase})
         chip, base, why = self._chips(rows, chips, amounts)
         check_forms(base)
-        rows = [self._known(row, base) for row in rows]
-        own, passed = own_rows(rows, base, chips)
+        own, passed = self._own(rows, base, chips)
         speed = OTHER.speed if base.file != chip.file else 0.0
         odd = contradictions(chips, base, own, amounts, speed=speed)
         bad = [one.own for one in odd if one.unusable]
@@ -113,15 +112,26 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         told = checked(chips, base, chip, usable, amounts)
         return CalibratedChip(chip=found, base=base, why=why, used=told, passed=passed, contradictions=odd)
 
+    def _own(self, rows: Sequence[Row], base: Chip, chips: Sequence[Chip]) -> tuple[list[Own], list[tuple[Row, str]]]:
+        """`own_rows` under the names that were given."""
+        from qdqtool.cost.calibrating import own_rows
+        from qdqtool.cost.shapes import shape_named
+
+        unknown = sorted({row.model for row in rows if row.phase and row.model and shape_named(row.model) is None})
+        if self.model and len(unknown) > 1:
+            said = f"one model {self.model!r} for rows of {len(unknown)}: {', '.join(unknown)}"
+            raise UsageError(said, where=os.fspath(self.rows), hint="give a file of one model")
+        return own_rows([self._known(row, base) for row in rows], base, chips)
+
     def _known(self, row: Row, base: Chip) -> Row:
         """``row`` with the runtime that was given where ``base`` has no profile of its own, and so with the language model."""
         from dataclasses import replace
 
         from qdqtool.cost.shapes import shape_named
 
-        if self.stack and row.stack not in base.stacks:
+        if self.stack in base.stacks and row.stack not in base.stacks:
             row = replace(row, stack=self.stack)
-        if self.model and row.phase and shape_named(row.model) is None:
+        if shape_named(self.model) is not None and row.phase and shape_named(row.model) is None:
             row = replace(row, model=self.model)
         return row
 
@@ -145,13 +155,38 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
         elif chip is not None and chip.profiles:
             base, why = chip, "its own profiles"
         else:
-            base, why = _sibling(rows, chips, amounts, chip)
+            base, why = self._sibling(rows, chips, amounts, chip)
         if not base.profiles:
             raise UsageError(f"{base.name} has no profiles", hint=f"--transfer {base.like or 'CHIP'}")
         made = chip or replace(
             base, name=given, file=_file_name(given), like=base.file, aliases=(), boards=(), hardware={}, watts={}
         )
         return made, base, why
+
+    def _sibling(
+        self, rows: Sequence[Row], chips: Sequence[Chip], amounts: Mapping[str, Amounts], chip: Chip | None
+    ) -> tuple[Chip, str]:
+        """The measured chip whose ratios to the rows scatter least; of few rows the one that the chip's file calls like it."""
+        import math
+        import statistics
+
+        from qdqtool.chips.loading import load_chip
+        from qdqtool.cost.calibrating import predicted
+
+        found = []
+        for other in chips:
+            own: Sequence[Own] = self._own(rows, other, chips)[0] if other.profiles else []
+            told = [(one, predicted(chips, other, one, amounts)) for one in own]
+            offs = [math.log(one.ms) - log[0] for one, log in told if log is not None]
+            if len(offs) >= 2:
+                middle = statistics.median(offs)
+                scatter = statistics.median(abs(off - middle) for off in offs)
+                found.append((-len(offs), scatter + abs(middle) / 10, other.file))
+        if chip is not None and chip.like and len(rows) < 4:
+            return load_chip(chip.like), "its file says that it is like it"
+        if not found:
+            raise UsageError("no measured chip has such rows", hint="give --transfer")
+        return load_chip(min(found)[2]), "of the measured chips its ratios to the rows scatter least"
 
     def _amounts(self, models: set[str]) -> dict[str, Amounts]:
         from qdqtool.cost.counting import counted
@@ -168,32 +203,6 @@ class CalibrateChip(Warns, Verb["CalibratedChip"]):
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-
-
-def _sibling(
-    rows: Sequence[Row], chips: Sequence[Chip], amounts: Mapping[str, Amounts], chip: Chip | None
-) -> tuple[Chip, str]:
-    """The measured chip whose ratios to the rows scatter least; of few rows the one that the chip's file calls like it."""
-    import math
-    import statistics
-
-    from qdqtool.chips.loading import load_chip
-    from qdqtool.cost.calibrating import own_rows, predicted
-
-    found = []
-    for other in chips:
-        own: Sequence[Own] = own_rows(rows, other, chips)[0] if other.profiles else []
-        told = [(one, predicted(chips, other, one, amounts)) for one in own]
-        offs = [math.log(one.ms) - log[0] for one, log in told if log is not None]
-        if len(offs) >= 2:
-            middle = statistics.median(offs)
-            scatter = statistics.median(abs(off - middle) for off in offs)
-            found.append((-len(offs), scatter + abs(middle) / 10, other.file))
-    if chip is not None and chip.like and len(rows) < 4:
-        return load_chip(chip.like), "its file says that it is like it"
-    if not found:
-        raise UsageError("no measured chip has such rows", hint="give --transfer")
-    return load_chip(min(found)[2]), "of the measured chips its ratios to the rows scatter least"
 
 
 calibrate_chip = function_of(CalibrateChip)

@@ -76,6 +76,8 @@ def _filled(source: Source, row: Row, given: dict[str, str]) -> Row:
     """``row`` with what it does not tell taken from ``given``."""
     missing = {name: value for name, value in given.items() if value and not getattr(row, name)}
     row = dataclasses.replace(row, **missing)  # type: ignore[arg-type]
+    if row.phase == "prefill" and row.metric == "latency_total":
+        row = dataclasses.replace(row, metric="latency")
     if row.metric == "throughput" and row.phase == "prefill" and not row.seq_len:
         raise source.bad(row.id, "tokens a second of a prefill of unknown length", hint="give it a seq_len")
     if row.out_range is not None and not row.phase:

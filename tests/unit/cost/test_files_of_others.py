@@ -49,7 +49,7 @@ def test_runtime_and_model_can_be_told_for_rows_of_other_names(tmp_path: Path) -
     given = ["calibrate-chip", tmp_path / "r.json", "--chip", "8 Elite", "-o", tmp_path / "r.toml"]
     assert "no shape of nimbus is known: give --model as `list shapes` has it" in cli(*given, code=2).error
     said = cli(*given, "--model", "Llama3.2-1B", code=2).error
-    assert "no profile of 'geniex_qairt'; it has qnn_dlc float, " in said
+    assert "no profile of language models under 'geniex_qairt'; it has qnn_dlc float, " in said
     assert said.endswith("--stack NAME takes the rows for those of one of these")
     made = calibrated(
         tmp_path, "r.json", json.dumps(GENIEX), "--chip", "8 Elite", "--model", "Llama3.2-1B", "--stack", "genie"
@@ -60,3 +60,46 @@ def test_runtime_and_model_can_be_told_for_rows_of_other_names(tmp_path: Path) -
     prefill, token = (row["ms"] for row in found["estimates"])
     assert prefill == pytest.approx(128 / 3.1, rel=0.03)
     assert token == pytest.approx(1000 / 60, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("model,stack,ms\nLlama3.2-1B,llm.npu,20\n", (), "llm.npu runs language models, and the row tells no phase: give --phase"),
+        ("model,stack,ms\nnet,foo,20\n", ("--stack", "llm.npu"), "the row tells no phase: give --phase"),
+        ("model,stack,ms\nresnet18,qnn_dlc,20\n", (), "tells no precision: give --precision"),
+        ("model,stack,ms,phase\nLlama3.2-1B,qnn_dlc,20,decode\n", (), "no profile of language models under 'qnn_dlc'; it has"),
+        ("model,stack,ms,phase\na,genie,20,decode\nb,genie,9,decode\n", ("--model", "Llama3.2-1B"),
+         "one model 'Llama3.2-1B' for rows of 2: a, b; give a file of one model"),
+        ("model,stack,ms,phase\na,foo,20,decode\n", ("--stack", "bar", "--model", "c"), "no shape of a is known: give --model"),
+        ("model,stack,ms,phase,out_range\nPhi-2,llm.npu,113,decode,2-4\n", (), "113 is probably of one token, not of 3"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_asked_for(text: str, more: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(text, encoding="utf-8")
+    error = cli(
+        "calibrate-chip", tmp_path / "r.csv", "--chip", "8 Gen 3", *more, "-o", tmp_path / "r.toml", code=2
+    ).error
+    assert said in error
+
+
+def test_a_runtime_of_another_name_finds_the_chip_that_is_nearest(tmp_path: Path) -> None:
+    rows = "model,stack,ms,phase,seq_len,ctx\nLlama3.2-1B,foo,16,decode,,4096\nLlama3.2-1B,foo,39,prefill,128,4096\n"
+    (tmp_path / "r.csv").write_text(rows, encoding="utf-8")
+    given = ("calibrate-chip", tmp_path / "r.csv", "--chip", "Acme", "-o", tmp_path / "r.toml")
+    assert "no measured chip has such rows" in cli(*given, code=2).error
+    assert "2 rows on the profiles of" in cli(*given, "--stack", "genie").out
+
+
+def test_own_rows_do_not_change_what_is_usual(tmp_path: Path) -> None:
+    rows = "model,stack,precision,ms,phase,seq_len,ctx\nGemma-2B,genie,w8a16,30,decode,,4096\n"
+    made = calibrated(tmp_path, "r.csv", rows, "--chip", "8 Elite")
+    found = cli("estimate", "Llama3.2-1B", "--chip", made, "--stack", "genie", "--json").json
+    assert {row["precision"] for row in found["estimates"]} == {"w4a16"}
+
+
+def test_a_prefill_of_a_data_set_with_answers_is_a_prefill(tmp_path: Path) -> None:
+    rows = "model,stack,ms,seq_len,out_range\nGemma-2B,llm.npu,1500,512,2-4\n"
+    made = calibrated(tmp_path, "r.csv", rows, "--chip", "8 Gen 3", "--phase", "prefill")
+    (profile,) = load_chip(made).profiles_of("llm.npu").values()
+    assert ("prefill", 512, 1500.0) in {(row.phase, row.tokens, row.ms) for row in profile.measured}

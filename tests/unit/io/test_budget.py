@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 import zipfile
 from pathlib import Path
 from unittest import mock
@@ -16,8 +18,9 @@ from qdq_passes.errors import ModelError, UsageError
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import InputSpec
 from qdqtool.io.feeds.stored_array import arrays_in
+from qdqtool.io.models.load import load
 from qdqtool.runtime.session import open_session
-from tests.cases.small_models import model
+from tests.cases.small_models import model, parsed
 from tests.golden_messages.refusal import refusal
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "my" : 1]> g'
@@ -114,3 +117,26 @@ def test_a_loop_that_never_ends() -> None:
     open_session(model(text % 3))
     with refusal(ModelError):
         open_session(model(text % (1 << 62)))
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_collecting_goes_on_where_it_went_on_before(is_on: bool, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with pytest.raises(ModelError, match="m.onnx"):
+            load(tmp_path / "m.onnx")
+        assert gc.isenabled() == is_on
+        with budget.uncollected():
+            assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_models_that_were_let_go_of_are_collected_at_the_next_load(tmp_path: Path) -> None:
+    """A model is full of cycles: without that a loop of loads would hold on to all of them."""
+    path = tmp_path / "m.onnx"
+    onnx.save(parsed("g (float[2] x) => (float[2] y) { y = Relu (x) }"), path)
+    dropped = [weakref.ref(load(path)) for _ in range(3)]
+    load(path)
+    assert [ref() for ref in dropped] == [None] * 3
