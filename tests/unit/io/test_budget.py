@@ -124,7 +124,7 @@ def test_collecting_goes_on_where_it_went_on_before(is_on: bool, tmp_path: Path)
     (tmp_path / "m.onnx").write_bytes(b"no model")
     (gc.enable if is_on else gc.disable)()
     try:
-        with pytest.raises(ModelError, match="m.onnx"):
+        with pytest.raises(ModelError, match=r"m\.onnx"):
             load(tmp_path / "m.onnx")
         assert gc.isenabled() == is_on
         with budget.uncollected():
