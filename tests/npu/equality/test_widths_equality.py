@@ -36,7 +36,7 @@ def test_every_operator_is_there() -> None:
     assert made == known
 
 
-@pytest.mark.product(cover=("name",), extra=50)
+@pytest.mark.product(cover=("case", "name"))
 @pytest.mark.parametrize("name", FUNCTIONS_OF)
 @pytest.mark.parametrize("case", NAMES)
 def test_every_width_is_computed_as_the_reference_says(case: str, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,13 +51,13 @@ def plain(model: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def llm_npu(model: str, ms: float, **more: object) -> Row:
+def llm_npu(model: str, ms: float, **more: Any) -> Row:
     """Of a whole decode on the chip, at 1561 tokens of context."""
     row = Row(
         id=f"{model} {ms}", model=model, stack="llm.npu", precision="engine default", value=ms, metric="latency_total",
         phase="decode", seq_len=1561, out_tokens=3,
     )  # fmt: skip
-    return replace(row, **more)  # type: ignore[arg-type]
+    return replace(row, **more)
 
 
 WIKI_ROW = {"dataset": "2wiki", "out_range": (2.0, 4.0)}

@@ -87,7 +87,7 @@ def test_the_report_has_a_record_of_each_graph(tmp_path: Path) -> None:
         assert any(one.moved for one in record.tensors)
 
 
-@pytest.mark.product(cover=("cache",), extra=1)
+@pytest.mark.product(cover=("form", "cache"))
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("cache", ["int8", "uint8"])
 def test_graphs_share_encodings_and_an_integer_cache(form: Form, cache: str, tmp_path: Path) -> None:
