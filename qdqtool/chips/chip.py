@@ -60,7 +60,7 @@ class Measured:
         tokens: of the prefill; 1 of a token.
         context: tokens in the cache, or static context.
         precision: where the profile is of several.
-        dataset: of whose prompts or answers it is the mean; "" of one length.
+        dataset: that it is the mean over, with the range of lengths, ``2wiki 2-4``; "" of one length.
     """
 
     model: str
@@ -90,7 +90,7 @@ class Profile:
         scale: factor on the coefficients' standard deviations that lets 80 % intervals hold what they promise.
         training: lowest and highest of what was seen, by quantity.
         datasets: how many times longer data sets take than the middle of the range of their lengths does, and the standard
-            deviation of its logarithm, by ``2wiki 2-4 decode``.
+            deviation of its logarithm, by name: ``2wiki 2-4 decode``.
         shifted: networks that were measured elsewhere, as own rows say they are here: ms, standard deviation of log ms.
         measured: rows by which estimates are held against what was measured.
         carried: the chip that the profile was carried over from; "" where it is the chip's own.
