@@ -112,7 +112,24 @@ def multiplied(a: Size, b: Size) -> Size:
     """a·b."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
+    factor, term = (a, _term(b)) if isinstance(a, int) else (b, _term(a))
+    if isinstance(factor, int) and factor >= 0 and term is not None:
+        return _of_term(factor * term[0], term[1])
     return None if a is None or b is None else simplified(f"({a})*({b})")
+
+
+def _term(size: Size) -> tuple[int, str] | None:
+    """(k, name) of the size ``k*name``; None of any other. Most symbolic sizes are such and need no sympy."""
+    if not isinstance(size, str) or not size.isascii():
+        return None
+    factor, times, name = size.rpartition("*")
+    if not name.isidentifier() or (times and not (factor.isdigit() and factor == str(int(factor)))):
+        return None
+    return int(factor or 1), name
+
+
+def _of_term(factor: int, name: str) -> Size:
+    return f"{factor}*{name}" if factor > 1 else name if factor else 0
 
 
 def added(a: Size, b: Size) -> Size:
@@ -128,6 +145,9 @@ def divided(a: Size, b: Size) -> Size:
         return None
     if isinstance(a, int) and isinstance(b, int):
         return a // b if a >= 0 and b > 0 else None
+    term = _term(a)
+    if isinstance(b, int) and b > 0 and term is not None and term[0] % b == 0:
+        return _of_term(term[0] // b, term[1])
     return simplified(f"({a})//({b})")
 
 
