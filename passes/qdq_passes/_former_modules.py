@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,8 @@ from types import ModuleType
 
 
 @dataclass(frozen=True)
-class _Former(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Asked last, for modules that nobody else finds.
+class _Former:
+    """Asked last, for modules that nobody else finds. A finder and a loader by its methods: `importlib.abc` is slow to import.
 
     Args:
         now: name that passes of others may import → the module it is.

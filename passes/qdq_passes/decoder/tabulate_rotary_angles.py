@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.decoder.look.record import DECODER
@@ -140,6 +139,8 @@ _SEED = 7
 
 def compute_in_numpy(model: ir.Model, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
     """`Compute` by onnx's reference implementation: the last bit of a cosine is numpy's, not that of the runtime."""
+    from onnx.reference import ReferenceEvaluator
+
     evaluator = ReferenceEvaluator(ir.to_proto(model))
     names = [value.name or "" for value in model.graph.outputs]
     return [dict(zip(names, map(np.asarray, evaluator.run(None, dict(feed))), strict=True)) for feed in feeds]

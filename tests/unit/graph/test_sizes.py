@@ -33,6 +33,11 @@ def test_products_and_quotients_equal_those_of_sympy(a: Size, b: Size) -> None:
 
 def test_the_common_forms() -> None:
     sizes.simplified.cache_clear()
-    assert [multiplied(1, "N"), multiplied("N", 64), multiplied("64*N", 2), multiplied(0, "N")] == ["N", "64*N", "128*N", 0]
+    assert [multiplied(1, "N"), multiplied("N", 64), multiplied("64*N", 2), multiplied(0, "N")] == [
+        "N",
+        "64*N",
+        "128*N",
+        0,
+    ]
     assert [divided("128*N", 64), divided("64*N", 64), divided("N", 1)] == ["2*N", "N", "N"]
     assert sizes.simplified.cache_info().currsize == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import ml_dtypes  # noqa: F401 - bfloat16 arrays of numpy
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
@@ -17,6 +17,9 @@ from qdq_passes.graph.shapes.guards import guarded_schema
 from qdq_passes.graph.shapes.propagation import FAILURES
 from qdq_passes.graph.uses import values_read
 from qdq_passes.numerics.arrays import Array
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 #: Operators that write into their first input: its shape is theirs, whatever they write.
 _INTO_FIRST = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
@@ -62,6 +65,8 @@ class NodeEvaluator:
 
     def _evaluator(self, node: ir.Node) -> tuple[ReferenceEvaluator, list[ir.Value], list[str]]:
         if node not in self._built:
+            from onnx.reference import ReferenceEvaluator
+
             if node.domain not in ("", "ai.onnx"):
                 raise NotImplementedError(f"onnx has no {node.domain}::{node.op_type}")
             sources = list(dict.fromkeys(values_read(node)))
