@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding
@@ -18,7 +19,9 @@ from qdqtool.npu.payload import Header, read_payload, refuse_stale, staleness
 from qdqtool.npu.programs import is_context
 from qdqtool.runtime import provider
 from qdqtool.runtime.session import Session, open_session
-from qdqtool.targets.target import Target
+
+if TYPE_CHECKING:
+    from qdqtool.targets.target import Target
 
 
 def contexts(model: ir.Model) -> list[ir.Node]:

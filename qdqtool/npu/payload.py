@@ -10,11 +10,13 @@ import json
 import struct
 import zlib
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.documents import json_of
 
-from qdqtool.targets.target import Target
+if TYPE_CHECKING:
+    from qdqtool.targets.target import Target
 
 MAGIC = b"QDQNPU1\n"
 #: Version of the layout and of the operators of programs.

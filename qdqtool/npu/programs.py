@@ -12,7 +12,6 @@ from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, inherit, move_annotations, remove
 from qdq_passes.graph.uses import label
 from qdq_passes.npu.program import DOMAIN, VERSION
-from qdq_passes.npu.program.operators import why_no_kernel
 
 from qdqtool.io.models.context_files import CACHE
 from qdqtool.io.models.save import serialize, to_bytes
@@ -29,6 +28,8 @@ def program_of(model: ir.Model, nodes: Sequence[ir.Node], name: str) -> ir.Model
     Raises:
         UnsupportedError: a node has no kernel.
     """
+    from qdq_passes.npu.program.operators import why_no_kernel
+
     inside = set(nodes)
     inputs = list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and _is_fed(v, inside)))
     outputs = [v for node in nodes for v in node.outputs if is_read_outside(v, inside)]

@@ -28,15 +28,15 @@ class Inspect(Warns, Verb[dict[str, Any]]):
     def run(self) -> dict[str, Any]:
         """JSON-ready: see `describe`."""
         from qdqtool.io.files.progress import pass_on
-        from qdqtool.io.models.load import load, missing_weights
-        from qdqtool.io.models.working import missing_warnings
-        from qdqtool.npu.compiled import findings
-        from qdqtool.targets.loading import load_target
+        from qdqtool.io.models.load import load, missing_warnings, missing_weights
 
         graph = load(self.model, weights=False)
         pass_on(missing_warnings(missing_weights(graph)), self.warn)
         found = describe(graph)
         if self.target is not None:
+            from qdqtool.npu.compiled import findings
+            from qdqtool.targets.loading import load_target
+
             wrong = findings(graph, load_target(self.target))
             pass_on([f"{each.where}: {each.message}; {each.hint}" for each in wrong], self.warn)
         return found
@@ -91,11 +91,9 @@ def _decoder(model: ir.Model) -> dict[str, Any]:
     """Where the KV cache of a decoder is, and what its other inputs and outputs are for; empty for any other model."""
     from qdq_passes.decoder.look.io import decoder_io
     from qdq_passes.errors import UnsupportedError
-    from qdq_passes.pipeline.pipeline import run_pipeline
 
     try:
-        opened = run_pipeline(model, "inline-functions", copy=True).model if model.functions else model
-        io = decoder_io(opened)
+        io = decoder_io(_inlined(model) if model.functions else model)
     except UnsupportedError:
         return {}
     entries = [node for node in model.graph if node.op_identifier() in model.functions]
@@ -118,6 +116,12 @@ def _decoder(model: ir.Model) -> dict[str, Any]:
             "reasons": dict(io.reasons),
         },
     }  # fmt: skip
+
+
+def _inlined(model: ir.Model) -> ir.Model:
+    from qdq_passes.pipeline.pipeline import run_pipeline
+
+    return run_pipeline(model, "inline-functions", copy=True).model
 
 
 def _programs(model: ir.Model) -> list[dict[str, str | int]]:

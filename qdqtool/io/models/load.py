@@ -276,6 +276,15 @@ def missing_weights(model: ir.Model) -> dict[str, int]:
     return dict(Counter(os.fspath(t.location) for s in slots(model) if isinstance(t := s.tensor, MissingTensor)))
 
 
+def missing_warnings(missing: Mapping[str, int]) -> list[str]:
+    """What to say of the `missing_weights` of a model: a line for each file."""
+    return [
+        f"external data file {file!r} is missing: only type and shape of {count} tensor{'s' if count > 1 else ''} are known, "
+        "what hangs on values is not judged"
+        for file, count in missing.items()
+    ]
+
+
 def root_cause(error: BaseException) -> tuple[BaseException, str]:
     """The first of a chain of errors, and what it says, in one line."""
     while error.__cause__ is not None:

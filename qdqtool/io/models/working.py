@@ -42,15 +42,6 @@ def opened(model: ModelOrPath, *, weights: bool = True) -> tuple[ir.Model, str]:
     return load(model, weights=weights), sha256_of_file(model)
 
 
-def missing_warnings(missing: Mapping[str, int]) -> list[str]:
-    """What to say of the `missing_weights` of a model: a line for each file."""
-    return [
-        f"external data file {file!r} is missing: only type and shape of {count} tensor{'s' if count > 1 else ''} are known, "
-        "what hangs on values is not judged"
-        for file, count in missing.items()
-    ]
-
-
 def repairs_of(model: ir.Model) -> list[str]:
     """The passes that repair what other tools leave behind and what no edit could be saved with: disorder, names given twice;
     and what no edit could be made on: stored integers and scales that are inputs with a default."""

@@ -74,9 +74,9 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdq_passes.verification.rules import verify
 
         from qdqtool.io.files.progress import pass_on
-        from qdqtool.io.models.load import missing_weights
+        from qdqtool.io.models.load import missing_warnings, missing_weights
         from qdqtool.io.models.save import save
-        from qdqtool.io.models.working import missing_warnings, opened, provenance_of, refuse_errors, repair
+        from qdqtool.io.models.working import opened, provenance_of, refuse_errors, repair
         from qdqtool.npu.analyzing import (
             FOLD,
             INLINE,

@@ -12,8 +12,7 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.atomic import refuse_existing, write_whole
 from qdqtool.io.files.progress import pass_on
-from qdqtool.io.models.load import load, missing_weights
-from qdqtool.io.models.working import missing_warnings
+from qdqtool.io.models.load import load, missing_warnings, missing_weights
 from qdqtool.page.report_data import Advice, Edit, PageModel
 from qdqtool.page.report_page import report_page
 from qdqtool.record.record import Record, TensorRecord, merged
