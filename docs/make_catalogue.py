@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from qdq_passes.npu.traps.table import ALWAYS, OF_TARGETS
+from qdq_passes.npu.traps.table import ALWAYS, rules_of_targets
 
 from qdqtool.cli.main import run
 from qdqtool.foreign.options import KNOWN, OPTIONS, table
@@ -58,7 +58,7 @@ def _traps() -> list[str]:
     """The rules of `check`, and when each runs."""
     lines = ["## Traps", "", "Rules of `qdqtool check`; `--target` adds those that the target's file lists.", ""]
     lines += ["| rule | level | runs | what it finds |", "|---|---|---|---|"]
-    rules = [(type(rule), "always") for rule in ALWAYS] + [(rule, "`--target`") for rule in OF_TARGETS.values()]
+    rules = [(type(rule), "always") for rule in ALWAYS] + [(rule, "`--target`") for rule in rules_of_targets().values()]
     return lines + [f"| `{r.name()}` | {r.level} | {when} | {_cell(r.summary())} |" for r, when in rules] + [""]
 
 

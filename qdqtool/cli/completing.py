@@ -5,25 +5,42 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
-from qdq_passes.core.registry import PASSES, FolderRegistry
-from qdq_passes.core.toml_registry import TomlRegistry
+from qdq_passes.core.registry import PASSES
 from qdq_passes.errors import QdqError
 
 from qdqtool.options import Field
-from qdqtool.presets import PRESETS
 
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _presets() -> list[str]:
+    from qdqtool.presets import PRESETS
+
+    return PRESETS.names()
+
+
+def _targets() -> list[str]:
+    from qdqtool.targets import TARGETS
+
+    return TARGETS.names()
+
+
+def _methods() -> list[str]:
+    from qdqtool.calibrate import METHODS
+
+    return METHODS.names()
+
 
 #: What there is lists of → its names.
 NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "presets": PRESETS.names,
-    "targets": TomlRegistry("targets", "qdqtool.targets").names,
-    "methods": FolderRegistry("methods", ("qdqtool.calibrate.methods",)).names,
-    "passes": PASSES.names,
-}
+    "presets": _presets, "targets": _targets, "methods": _methods, "passes": PASSES.names,
+}  # fmt: skip
 #: How selectors begin, beside names of nodes; behind ``op:`` and ``role:`` there is more to complete.
 BEGINNINGS = (
     "op:",
@@ -59,20 +76,26 @@ def completer(each: Field) -> Completer | None:
     return None
 
 
+def _item(text: str, type: str = "plain") -> CompletionItem:
+    from click.shell_completion import CompletionItem
+
+    return CompletionItem(text, type)
+
+
 def _starting(names: Iterable[str], begun: str, front: str = "") -> list[CompletionItem]:
-    return [CompletionItem(front + name) for name in names if name.startswith(begun)]
+    return [_item(front + name) for name in names if name.startswith(begun)]
 
 
 def _files(form: str, begun: str) -> list[CompletionItem]:
     """Leave it to the shell, which knows files."""
     takes = {"FILE", "MODEL", "D"} & set(form.strip("[]").split("|"))
-    return [CompletionItem(begun, type="file" if takes else "dir")] if takes or "DIR" in form else []
+    return [_item(begun, "file" if takes else "dir")] if takes or "DIR" in form else []
 
 
 def _passes(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The last pass of a pipeline, or the file that holds one."""
     if begun.startswith("@"):
-        return [CompletionItem(begun, type="file")]
+        return [_item(begun, "file")]
     done, comma, last = begun.rpartition(",")
     return _starting(NAMES["passes"](), last, done + comma)
 

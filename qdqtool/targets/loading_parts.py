@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.npu.traps.rule import TrapRule
-from qdq_passes.npu.traps.table import ALWAYS, OF_TARGETS
+from qdq_passes.npu.traps.table import ALWAYS, rules_of_targets
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.refine.look.shifts import ShiftLimits
 
@@ -176,7 +176,7 @@ def traps_of(root: TomlTable, base: tuple[TrapRule, ...]) -> tuple[TrapRule, ...
         word = TomlTable(data, where, ())
         if word.text("rule") in EVERYWHERE:
             raise word.error(f"{data['rule']!r} is looked for whatever the target", hint="leave it out")
-        rule = OF_TARGETS[word.choice("rule", tuple(OF_TARGETS))]
+        rule = rules_of_targets()[word.choice("rule", tuple(rules_of_targets()))]
         found.append(_trap(rule, data, where))
         if found.count(found[-1]) > 1:
             raise word.error(f"{rule.name()!r} is listed twice")

@@ -14,6 +14,7 @@ from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from qdq_passes.core.findings import Finding
 
     from qdqtool.io.feeds.feeds import FeedSpec
     from qdqtool.io.files.progress import StageProgress
@@ -86,9 +87,8 @@ class Check(Linted, Verb[Checked]):
     def run(self) -> Checked:
         """The findings."""
         from qdqtool.io.models.load import load
-        from qdqtool.targets.loading import load_target
 
-        chip = load_target(self.target) if self.target is not None else None
+        chip = None if self.target is None else _target(self.target)
         path, graph = os.fspath(self.model), None
         if os.path.isdir(path):
             findings = _folder(path, chip, runtime=self.runtime, progress=self.progress)
@@ -125,15 +125,31 @@ class Check(Linted, Verb[Checked]):
         return [finding.to_json() for finding in found]
 
 
+def _target(name_or_path: Path) -> Target:
+    from qdqtool.targets.loading import load_target
+
+    return load_target(name_or_path)
+
+
 def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool) -> list[dict[str, Any]]:
     """All findings of one model."""
-    from qdqtool.npu.analyzing import silent_findings
-
-    silent = [finding.to_json() for finding in silent_findings(graph, chip)]
+    silent = [finding.to_json() for finding in _silent(graph, chip)]
     found = [*_verifier(graph), *_checker(path, graph), *silent, *_programs(graph, chip)]
     if chip is not None and not any(f["level"] in _ERRORS for f in found):
         found += _placement(graph, chip)
     return [*found, *_runtime(graph)] if runtime else found
+
+
+def _silent(graph: ir.Model, chip: Target | None) -> list[Finding]:
+    """What goes wrong silently: on every backend, which needs nothing that judges by a target, or also on ``chip``."""
+    if chip is None:
+        from qdq_passes.npu.traps.rule import find_traps
+        from qdq_passes.npu.traps.table import ALWAYS
+
+        return find_traps(graph, ALWAYS)
+    from qdqtool.npu.analyzing import silent_findings
+
+    return silent_findings(graph, chip)
 
 
 def _placement(graph: ir.Model, chip: Target) -> list[dict[str, Any]]:

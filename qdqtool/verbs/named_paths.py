@@ -11,8 +11,6 @@ from typing import Any
 
 from qdq_passes.errors import ModelError, UsageError
 
-from qdqtool.io.files.atomic import refuse_existing, refuse_inputs, refuse_name
-from qdqtool.io.files.folders import refuse_inside
 from qdqtool.io.files.read import holds, refuse_special
 from qdqtool.options import Use, options_of
 
@@ -68,6 +66,15 @@ def refuse_clashes(paths: Iterable[NamedPath], *, overwrite: bool) -> None:
     for file in read:
         refuse_special(file)
     written = [each for each in every if each.use != "read"]
+    if written:
+        _refuse_written(written, read, overwrite=overwrite)
+
+
+def _refuse_written(written: Sequence[NamedPath], read: Sequence[str], *, overwrite: bool) -> None:
+    """As `refuse_clashes`, of paths that are ``written`` while the files ``read`` are read."""
+    from qdqtool.io.files.atomic import refuse_existing, refuse_inputs, refuse_name
+    from qdqtool.io.files.folders import refuse_inside
+
     for each in written:
         is_folder = each.use in ("folder", "into")
         refuse_name(each.path, is_folder=is_folder)

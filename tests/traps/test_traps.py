@@ -20,7 +20,7 @@ import onnxruntime as ort
 import pytest
 from qdq_passes.core.findings import Finding
 from qdq_passes.npu.traps.rule import TrapRule, find_traps
-from qdq_passes.npu.traps.table import ALWAYS, OF_TARGETS
+from qdq_passes.npu.traps.table import ALWAYS, rules_of_targets
 from qdq_passes.verification.rules import RULES, verify
 
 from qdqtool.io.models.load import load, model_of
@@ -29,7 +29,7 @@ from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
 from tests.cases.small_models import model
 
 FOLDER = Path(__file__).parent
-IDS = {rule.name(): rule for rule in ALWAYS} | dict.fromkeys(OF_TARGETS)
+IDS = {rule.name(): rule for rule in ALWAYS} | dict.fromkeys(rules_of_targets())
 TARGET = """
 description = "a chip with one trap"
 version = "1"
@@ -109,9 +109,9 @@ def test_every_rule_has_cases() -> None:
 
 
 def test_ids_are_not_those_of_the_verifier() -> None:
-    assert len(IDS) == len(ALWAYS) + len(OF_TARGETS)
+    assert len(IDS) == len(ALWAYS) + len(rules_of_targets())
     assert not set(IDS) & set(RULES)
-    for rule in [*(type(rule) for rule in ALWAYS), *OF_TARGETS.values()]:
+    for rule in [*(type(rule) for rule in ALWAYS), *rules_of_targets().values()]:
         assert rule.summary().endswith((".", ":")), rule.name()
 
 

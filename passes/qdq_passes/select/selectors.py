@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -26,9 +27,11 @@ from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.graph.nesting import ancestors, layer_of, scope_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import FLOAT_TYPES, Reach, all_nodes, all_values, is_constant, is_standard, reach
-from qdq_passes.roles.roles import ROLES, Roles
 from qdq_passes.select.globs import matcher
 from qdq_passes.select.regex import searcher
+
+if TYPE_CHECKING:
+    from qdq_passes.roles.roles import Roles
 
 
 @dataclass(frozen=True)
@@ -192,9 +195,16 @@ def _parse_atom(body: str, text: str) -> _Atom:
             searcher(argument)
         except UsageError as error:
             raise UsageError(f"{error.message} in selector {text!r}", hint=error.hint) from None
-    if kind == "role" and argument not in ROLES:
-        raise UsageError(f"unknown role {argument!r} in selector {text!r}", hint="roles: " + ", ".join(ROLES))
+    if kind == "role" and argument not in (roles := _roles()):
+        raise UsageError(f"unknown role {argument!r} in selector {text!r}", hint="roles: " + ", ".join(roles))
     return _Atom(kind, argument)
+
+
+def _roles() -> dict[str, str]:
+    """Role → its description."""
+    from qdq_passes.roles.roles import ROLES
+
+    return ROLES
 
 
 @dataclass
@@ -218,6 +228,8 @@ class _Query:
 
     @cached_property
     def roles(self) -> Roles:
+        from qdq_passes.roles.roles import Roles
+
         return Roles(self.model)
 
     def evaluate(self, terms: list[_Term]) -> _Hit:
@@ -308,8 +320,8 @@ class _Query:
     def nearest(self, text: str) -> str:
         """A hint with the names nearest to what was asked for; for a role what was looked for."""
         for role in re.findall(r"\brole:(\w+)", text):
-            if role in ROLES and not self.roles.nodes(role):
-                return f"no node has the role {role}: {ROLES[role]}"
+            if role in (roles := _roles()) and not self.roles.nodes(role):
+                return f"no node has the role {role}: {roles[role]}"
         kind, colon, argument = re.sub(r"^(?:!|in:|io:|after:|before:|path:|between:)+", "", text).partition(":")
         names: Iterable[str]
         if not colon or kind not in _KINDS:

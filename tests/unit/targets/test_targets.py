@@ -18,11 +18,12 @@ from qdq_passes.errors import ModelError, QdqError, SetupError, UsageError
 from qdq_passes.npu.traps.groups import ActivationWithoutPair, SiluInt16
 from qdq_passes.npu.traps.memory import PaddedTiles
 from qdq_passes.npu.traps.operators import UnreliableOperator
-from qdq_passes.npu.traps.table import OF_TARGETS
+from qdq_passes.npu.traps.table import rules_of_targets
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
 from qdq_passes.refine.look.shifts import ShiftLimits
 
-from qdqtool.targets.loading import TARGETS, load_target, target_names
+from qdqtool.targets import TARGETS
+from qdqtool.targets.loading import load_target
 from qdqtool.targets.rules import OpRule, Scheme
 from qdqtool.targets.target import Target
 from qdqtool.targets.toml_values import ELEMENT_TYPES, STORAGE_TYPES
@@ -74,7 +75,6 @@ def acme(tmp_path: Path) -> Target:
 def test_shipped_targets_are_valid_and_name_real_operators(name: str) -> None:
     target = load_target(name)
     assert target.name == name
-    assert target_names()[name] == target.description
     assert len(target.sha256) == 64
     jsonschema.validate(tomllib.loads(TARGETS.path(name).read_text("utf-8")), SCHEMA)
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
@@ -125,7 +125,7 @@ def test_traps(tmp_path: Path) -> None:
     assert traps[4] == ActivationWithoutPair(producers=("Conv", "Gemm"), activations=("Relu",))
     assert traps[5] == PaddedTiles((8, 128))
     needy = ("unreliable-operator", "float-operator", "padded-tiles", "cache-sizes")
-    bare = [name for name in OF_TARGETS if name not in needy]
+    bare = [name for name in rules_of_targets() if name not in needy]
     text = ACME.replace('version = "1"', f'version = "1"\ntraps = {json.dumps(bare)}')
     jsonschema.validate(tomllib.loads(text), SCHEMA)
     assert [trap.name() for trap in load_target(write(tmp_path, text)).traps] == bare
@@ -178,11 +178,11 @@ def test_a_dropped_file_is_listed_and_loaded(tmp_path: Path, monkeypatch: pytest
     write(tmp_path / "targets", "broken", "_draft.toml")
     write(tmp_path / "targets", "broken", ".#acme_npu.toml")
     registry.add_path(tmp_path)
-    assert target_names()["acme_npu"] == "Acme"
+    assert load_target("acme_npu").description == "Acme"
     assert load_target("acme_npu").name == "acme_npu"
     monkeypatch.setattr(registry, "_added", [])
     monkeypatch.setenv("QDQTOOL_PATH", str(tmp_path))
-    assert list(target_names()) == sorted(["acme_npu", *SHIPPED])
+    assert TARGETS.names() == sorted(["acme_npu", *SHIPPED])
     write(tmp_path / "targets", ACME, "generic_int8.toml")
     with refusal(UsageError):
         load_target("generic_int8")
@@ -349,7 +349,7 @@ def test_schema_and_loader_know_the_same_words(acme: Target) -> None:
     jsonschema.validate(tomllib.loads(ACME), SCHEMA)
     assert SCHEMA["$defs"]["storage_type"]["enum"] == list(STORAGE_TYPES)
     assert SCHEMA["$defs"]["elements"]["items"]["anyOf"][1]["enum"] == list(ELEMENT_TYPES[len(STORAGE_TYPES) :])
-    assert sorted(SCHEMA["$defs"]["trap_id"]["enum"]) == sorted(OF_TARGETS)
+    assert sorted(SCHEMA["$defs"]["trap_id"]["enum"]) == sorted(rules_of_targets())
     assert [parse_dtype(name).name.lower() for name in STORAGE_TYPES] == list(STORAGE_TYPES)
     assert set(SCHEMA["$defs"]["scheme"]["properties"]) == set(vars(acme.rules[0].schemes[0]))
     assert set(SCHEMA["properties"]["shifts"]["properties"]) == {

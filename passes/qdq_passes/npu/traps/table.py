@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from qdq_passes.npu.traps import groups, memory, operators, pairs, scales
+from collections.abc import Mapping
+from functools import cache
+
+from qdq_passes.npu.traps import pairs, scales
 from qdq_passes.npu.traps.rule import TrapRule
 
 #: What is a trap on every backend of integers.
@@ -20,10 +23,13 @@ ALWAYS: tuple[TrapRule, ...] = (
     pairs.SplitPair(),
 )
 
-#: What a target may list, by id.
-OF_TARGETS: dict[str, type[TrapRule]] = {
-    rule.name(): rule
-    for rule in (
+
+@cache
+def rules_of_targets() -> Mapping[str, type[TrapRule]]:
+    """The rules that a target may list, by id."""
+    from qdq_passes.npu.traps import groups, memory, operators
+
+    rules: tuple[type[TrapRule], ...] = (
         operators.SoftmaxSymmetricOutput,
         groups.ClipAfterPair,
         groups.SiluInt16,
@@ -45,4 +51,4 @@ OF_TARGETS: dict[str, type[TrapRule]] = {
         memory.CachePerLayer,
         operators.HalfAngles,
     )
-}
+    return {rule.name(): rule for rule in rules}
