@@ -8,6 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class _Former:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, self) if name in self.now else None
+        return importlib.machinery.ModuleSpec(name, cast("Loader", self)) if name in self.now else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return ModuleType(spec.name)

@@ -14,7 +14,7 @@ import numpy as np
 from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdq_passes.numerics.arrays import Array
 
-from qdqtool.calibrate.observer import METHODS
+from qdqtool.calibrate import METHODS
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed

@@ -10,18 +10,16 @@ from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
-from qdq_passes.core.registry import FolderRegistry
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.histogram import Histogram
 
+from qdqtool.calibrate import METHODS
 from qdqtool.calibrate.method_options import Option, checked, keywords
 
 #: JSON-ready statistics of an observer; floats survive exactly.
 State = Mapping[str, Any]
-
-METHODS = FolderRegistry("methods", ("qdqtool.calibrate.methods",))
 
 
 @dataclass(frozen=True)

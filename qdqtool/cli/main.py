@@ -63,6 +63,13 @@ def in_one_line(command: click.Command) -> str:
     return command.short_help or (command.help or "").partition("\n")[0]
 
 
+def summary_of_command(entry: Entry) -> str:
+    """What the command of ``entry`` does: the first line of its file, or of a row of a table the stored summary."""
+    from qdqtool.cli.tables.summaries import summary_of
+
+    return entry.first_doc_line() or summary_of("commands", entry, lambda: in_one_line(entry.load()))
+
+
 class CommandFolder(click.Group):
     """A group whose commands are those of a registry, whose modules are imported when they are used, and those added to it."""
 
@@ -70,7 +77,7 @@ class CommandFolder(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands; their one-line help is the first line of their file, so that none is imported."""
-        rows = {name: entry.first_doc_line() or in_one_line(entry.load()) for name, entry in self._entries().items()}
+        rows = {name: summary_of_command(entry) for name, entry in self._entries().items()}
         rows |= {name: in_one_line(made) for name, made in self.commands.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted(rows.items()))

@@ -47,9 +47,14 @@ class Out:
         """The file that it writes."""
         return () if self.json_out is None else (NamedPath("--json-out", self.json_out, "file"),)
 
+    @property
+    def writes_json(self) -> bool:
+        """Whether the result is written as JSON, to stdout or to a file."""
+        return self.as_json or self.json_out is not None
+
     def result(self, payload: Any, render: Callable[[], None]) -> None:
         """The result: ``payload`` as JSON where asked for, else ``render()`` prints tables."""
-        if self.as_json or self.json_out is not None:
+        if self.writes_json:
             text = _json(payload)
             if self.json_out is not None:
                 from qdqtool.io.files.atomic import write_whole

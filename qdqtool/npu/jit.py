@@ -36,7 +36,8 @@ from qdqtool.npu.compile import LOWER, header_of, is_operator, nothing_runs, rea
 from qdqtool.npu.payload import Header, refuse_stale
 from qdqtool.npu.programs import payload_of, program_of
 from qdqtool.runtime.provider import read_graph
-from qdqtool.targets.loading import TARGETS, load_target
+from qdqtool.targets import TARGETS
+from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 
 #: Entry of a session's configuration: "1" where nothing may run on onnxruntime's CPU provider.

@@ -25,7 +25,8 @@ from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.select.globs import literal
 from qdq_passes.select.selectors import ALL, NONE, Selector
 
-from qdqtool.calibrate.observer import METHODS, Option, checked_options, observers, option_names
+from qdqtool.calibrate import METHODS
+from qdqtool.calibrate.observer import Option, checked_options, observers, option_names
 from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated

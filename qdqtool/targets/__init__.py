@@ -63,3 +63,10 @@ limits, the demands of its operator's rule, the cases of all operators, the rule
 decides.
 
 Every number and limit carries a comment with its source and how sure it is: measured, documented or assumed."""
+
+from __future__ import annotations
+
+from qdq_passes.core.toml_registry import TomlRegistry
+
+#: Where targets are looked up by name.
+TARGETS = TomlRegistry("targets", "qdqtool.targets")

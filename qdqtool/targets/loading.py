@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from qdq_passes.core.toml_registry import LONGEST_FAMILY, SUFFIX, TomlFile, TomlRegistry
+from qdq_passes.core.toml_registry import LONGEST_FAMILY, SUFFIX, TomlFile
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.npu.units.verdict import Boundary, Policy
 
+from qdqtool.targets import TARGETS
 from qdqtool.targets.legalization import legalization_of
 from qdqtool.targets.loading_parts import (
     arithmetic_of,
@@ -27,8 +28,6 @@ from qdqtool.targets.rules import OpRule
 from qdqtool.targets.target import Arrange, Target
 from qdqtool.targets.toml_values import integer, optional_text, some_tables
 
-TARGETS = TomlRegistry("targets", "qdqtool.targets")
-
 ROOT_KEYS = (
     "name", "description", "version", "extends", "family", "architecture", "sdk", "policy", "boundary", "minimum_group", "traps",
     "arithmetic", "limits", "engine", "memory", "cost", "shifts", "quantize", "case", "op", "arrange",
@@ -36,16 +35,6 @@ ROOT_KEYS = (
 
 #: What a target is laid over that extends none.
 _NOTHING = Target(name="", description="", version="", rules=(), sha256="")
-
-
-def target_names() -> dict[str, str]:
-    """Name → description of every target there is, sorted by name.
-
-    Raises:
-        UsageError: a name is defined twice.
-        ModelError: one of the files is broken.
-    """
-    return {name: load_target(name).description for name in TARGETS.names()}
 
 
 def load_target(name_or_path: str | os.PathLike[str]) -> Target:

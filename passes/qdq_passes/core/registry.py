@@ -170,8 +170,10 @@ def own_entries(registry: FolderRegistry) -> tuple[Entry, ...]:
 @cache
 def _modules(package: str, table: str | None) -> tuple[tuple[str, str | None, tuple[str, ...] | None], ...]:
     """(name, path of its source, `_rows`) of the modules of one of our own packages, which do not change while we run."""
-    found = []
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+    from importlib.util import find_spec
+
+    found, spec = [], find_spec(package)
+    for module in pkgutil.iter_modules(None if spec is None else spec.submodule_search_locations):
         if not module.ispkg:
             folder = getattr(module.module_finder, "path", None)
             source = os.path.join(folder, f"{module.name}.py") if folder else None

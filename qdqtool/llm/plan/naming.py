@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qdq_passes.core.registry import PASSES
-from qdq_passes.core.toml_registry import TomlRegistry
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.decoder.look.cache_tensors import CacheWidths
 from qdq_passes.errors import UsageError
@@ -23,11 +22,11 @@ from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.folders import path_inside
 from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import Manifest
+from qdqtool.llm.plan import NAMINGS
 from qdqtool.llm.plan.genai import genai_config, refuse_for_genai
 from qdqtool.llm.plan.specializations import Specialization, cloud_ai_form, flat_form
 from qdqtool.llm.plan.splitting import SplitPlan, StaticGraph
 
-NAMINGS = TomlRegistry("namings", "qdqtool.llm.plan.namings")
 _ROLES = ("ids", "positions", "logits", "past", "present")
 
 

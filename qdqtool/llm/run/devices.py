@@ -10,18 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol, cast, get_args
 
-from qdq_passes.core.registry import FolderRegistry
 from qdq_passes.decoder.look.record import Phase
 from qdq_passes.errors import UsageError
 from qdq_passes.npu.units.verdict import CPU, PlacedUnit
 
 from qdqtool.llm.folder.manifest import StaticModel
 from qdqtool.llm.plan.schedules import Policy
+from qdqtool.llm.run import DEVICES
 from qdqtool.llm.run.run_times import RunTimes
 from qdqtool.runtime.session import Session
 
-#: ``device_npusim.py`` makes the device ``npusim``: its ``device`` is called with `DeviceOptions`, and gives a `Device`.
-DEVICES = FolderRegistry("devices", ("qdqtool.verbs.devices",), prefix="device_", attribute="device")
 #: Device without a name.
 PLAIN = "cpu"
 

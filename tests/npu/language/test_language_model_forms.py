@@ -15,7 +15,8 @@ from qdq_passes.npu.units.verdict import CPU
 
 import qdqtool
 from qdqtool.llm import Session
-from qdqtool.targets.loading import TARGETS, load_target
+from qdqtool.targets import TARGETS
+from qdqtool.targets.loading import load_target
 from tests.cases.tiny_decoder import VOCABULARY, dynamic, words
 from tests.dial import some
 

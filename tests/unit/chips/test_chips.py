@@ -11,7 +11,7 @@ from qdq_passes.errors import ModelError, UsageError
 from qdqtool.chips.loading import chip_names, find_chip, load_chip
 from qdqtool.cost.chip_file import chip_text
 from qdqtool.cost.choosing import check_forms
-from qdqtool.targets.loading import target_names
+from qdqtool.targets import TARGETS
 from tests.bench.chip_fit import PAGE, is_other
 
 ACME = """name = "K2"
@@ -31,7 +31,7 @@ date = "2026-01"
 @pytest.mark.parametrize("name", chip_names())
 def test_a_shipped_chip_is_whole(name: str) -> None:
     chip = load_chip(name)
-    assert chip.target in target_names()
+    assert chip.target in TARGETS.names()
     assert chip.hardware
     assert all(
         one.source and re.fullmatch(r"\d{4}-\d{2}", one.date) and one.value > 0 for one in chip.hardware.values()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.cli.tables import summaries
 from tests.cases import page as runner
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +46,11 @@ def test_catalogue_is_up_to_date() -> None:
     )  # fmt: skip
     stored = (REFERENCE / "catalogue.md").read_text(encoding="utf-8")
     assert made.stdout == stored, "run python docs/make_catalogue.py"
+
+
+def test_the_summaries_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_summaries.py"))["table"]()
+    assert made == Path(summaries.FILE).read_text(encoding="utf-8"), "run python docs/make_summaries.py"
 
 
 def test_the_options_are_up_to_date() -> None:

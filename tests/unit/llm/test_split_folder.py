@@ -23,7 +23,8 @@ from qdqtool.llm import Session
 from qdqtool.llm.folder import folders
 from qdqtool.llm.folder.decoder_config import decoder_config_of
 from qdqtool.llm.folder.manifest import read_manifest, verify_folder
-from qdqtool.llm.plan.naming import NAMINGS, load_naming
+from qdqtool.llm.plan import NAMINGS
+from qdqtool.llm.plan.naming import load_naming
 from qdqtool.llm.plan.specializations import Specialization
 from qdqtool.llm.plan.splitting import refuse_unknown_inputs
 from qdqtool.llm.run.verifying import verify_split

@@ -13,7 +13,8 @@ from qdq_passes.legalize.split_operators import FORMS
 from qdq_passes.numerics.encoding import Encoding, parse_dtype
 
 import qdqtool
-from qdqtool.presets.loading import PRESETS, load_preset
+from qdqtool.presets import PRESETS
+from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes
