@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -147,11 +146,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     On a terminal that is wide enough it is drawn by rich; a narrower one wraps whole lines, so that names stay in one piece.
     """
     made = TextTable(columns, rows)
-    if _is_terminal(sys.stdout) and sum(made.widths) + 3 * len(columns) <= shutil.get_terminal_size().columns:
+    if _is_terminal(sys.stdout) and sum(made.widths) + 3 * len(columns) <= _columns():
         _rich_table(made)
         return
     for line in made.lines:
         say(line)
+
+
+def _columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def listed(columns: Sequence[str], rows: Sequence[Sequence[object]], most: int | None = None) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import os
 
 from qdq_passes.errors import ModelError
@@ -64,6 +62,8 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
     Raises:
         ModelError: the file cannot be read.
     """
+    import hashlib
+
     digest = hashlib.sha256()
     refuse_special(path)
     try:
@@ -97,5 +97,7 @@ def _nearest(path: str, what: str) -> str:
     if what == "a folder":
         close = [n for n in names if n.endswith((".onnx", ".onnxtxt"))][:3]
         return f"it holds {', '.join(close)}" if close else ""
+    import difflib
+
     close = difflib.get_close_matches(name, names, n=3)
     return f"did you mean {', '.join(close)}?" if close else ""
