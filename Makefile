@@ -41,7 +41,7 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m tests.extra site
 
-$(STAMP): pyproject.toml $(shell find qdqtool/npu/ep -type f)
+$(STAMP): pyproject.toml $(shell find qdqtool/npu/ep -type f) $(wildcard passes/qdq_passes/numerics/counting/*.cc)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=24"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,lint]"

@@ -11,6 +11,7 @@ from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.counting import is_finite
 from qdq_passes.numerics.histogram import Histogram
 
 from qdqtool.calibrate.observer import Observer, Option, extremes, observers
@@ -143,8 +144,9 @@ class Observers:
             raise UsageError(f"tensor {name!r} is {values.dtype}, not float", hint="only float tensors are calibrated")
         if values.dtype.kind == "V":  # bfloat16 and the like: arithmetic of numpy is for its own types
             values = values.astype(np.float32)
-        low, high = extremes(values)
-        if not (np.isfinite(low) and np.isfinite(high)):
+        counting = None if observer.sanitizes else observer.counting if beside is None else beside
+        low, high = extremes(values) if counting is None else counting.count(values)
+        if not is_finite(low, high):
             if not observer.sanitizes:
                 count = int(np.count_nonzero(~np.isfinite(values)))
                 raise NotFiniteError(
@@ -156,12 +158,13 @@ class Observers:
                 values = np.nan_to_num(values.astype(np.float32, copy=False))
             low, high = extremes(values)
         observer.sample = self.samples
-        try:
-            observer.observe(values, low, high)
-        except QdqError as error:
-            error.where = error.where or f"tensor {name!r}"
-            raise
-        if beside is not None:
+        if counting is None or counting is beside:
+            try:
+                observer.observe(values, low, high)
+            except QdqError as error:
+                error.where = error.where or f"tensor {name!r}"
+                raise
+        if beside is not None and counting is None:
             beside.add(values, low, high)
 
 

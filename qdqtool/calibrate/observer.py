@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import numpy as np
 import onnx_ir as ir
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.counting import extremes
 from qdq_passes.numerics.encoding import parse_dtype
 from qdq_passes.numerics.histogram import Histogram
 
@@ -94,6 +94,11 @@ class Observer(abc.ABC):
         """All values seen, where the method keeps them; it stands in `state` as ``"histogram"`` then."""
         return None
 
+    @property
+    def counting(self) -> Histogram | None:
+        """The histogram where to count a sample's values there is all that `observe` does; it finds their extremes meanwhile."""
+        return None
+
     def state(self) -> State:
         """What `restore` needs besides the range, for the ranges file; empty where the range says it all."""
         return {}
@@ -153,11 +158,6 @@ def method_class(method: str) -> type[Observer]:
     return cls
 
 
-def extremes(values: Array) -> tuple[float, float]:
-    """(smallest, largest) of a non-empty float tensor, never −0.0; NaN in it gives NaN in both."""
-    return float(np.min(values)) + 0.0, float(np.max(values)) + 0.0
-
-
 __all__ = [
     "METHODS", "Array", "Observer", "Option", "Range", "State", "checked_options", "counts", "extremes", "method_class",
     "observers", "option_names",
@@ -181,6 +181,11 @@ class HistogramObserver(Observer):
     def histogram(self) -> Histogram | None:
         """All values seen."""
         return self.seen
+
+    @property
+    def counting(self) -> Histogram | None:
+        """The histogram, unless a method observes in its own way."""
+        return self.seen if type(self).observe is HistogramObserver.observe else None
 
     def state(self) -> State:
         """The histogram."""

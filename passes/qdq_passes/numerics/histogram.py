@@ -32,6 +32,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics import counting
 from qdq_passes.numerics.count_text import counts_of, text_of
 from qdq_passes.numerics.encoding import Encoding, is_integer_type, range_from_zero
 
@@ -176,14 +177,47 @@ class Histogram:
         index = np.arange(self.first, self.first + self.counts.size, dtype=np.float64)
         return (index + 0.5) * 2.0**self.exponent
 
+    def count(self, values: npt.NDArray[Any]) -> tuple[float, float]:
+        """Count ``values`` (float of any shape, not empty) where all are finite, else none; return the smallest and the largest,
+        NaN in both where one is NaN."""
+        flat = values.reshape(-1)
+        if not counting.takes(flat, self.exponent):
+            low, high = counting.extremes(flat)
+            if counting.is_finite(low, high):
+                self.add(flat, low, high)
+            return low, high
+        found = self._counted(flat)
+        if found.is_finite and not found.is_counted:
+            self._widen(found.low, found.high)
+            found = self._counted(flat)
+        return (found.low, found.high) if found.is_counted else counting.extremes(flat)
+
     def add(self, values: npt.NDArray[Any], low: float, high: float) -> None:
-        """Count ``values`` (float of any shape, all finite), whose smallest and largest are ``low`` and ``high``."""
+        """Count ``values`` (float of any shape, all finite), whose smallest and largest are ``low`` and ``high``.
+
+        Raises:
+            ValueError: they lie elsewhere.
+        """
         if not values.size:
             return
-        self._pieces = None
         self._widen(low, high)
-        wide = self._type_for(values.dtype)
         flat = values.reshape(-1)
+        if not counting.takes(flat, self.exponent):
+            self._add(flat, low)
+        elif not self._counted(flat).is_counted:
+            raise ValueError(f"not all values lie within [{low}, {high}]")
+
+    def _counted(self, flat: npt.NDArray[Any]) -> counting.Counted:
+        """Count in C++ what `qdq_passes.numerics.counting` takes; the histogram is as before where the result is not counted."""
+        self._pieces = None
+        found = counting.count(flat, self.low, self.high, self.exponent, self.first, self.counts)
+        self.zeros += found.zeros if found.is_counted else 0
+        return found
+
+    def _add(self, flat: npt.NDArray[Any], low: float) -> None:
+        """Count the values of ``flat``, the smallest of which is ``low``, in numpy."""
+        self._pieces = None
+        wide = self._type_for(flat.dtype)
         factor = wide.type(2.0**-self.exponent)
         underflows = self.exponent > 0 and low < 0
         scaled, short, index, is_zero = _buffers(wide, min(flat.size, CHUNK))

@@ -88,6 +88,11 @@ class Pow2Minmse(Observer):
         """All values seen; None for the reference's histogram, whose bins are its own."""
         return self.seen if isinstance(self.seen, Histogram) else None
 
+    @property
+    def counting(self) -> Histogram | None:
+        """The histogram, unless it is the reference's or a method observes in its own way."""
+        return self.histogram() if type(self).observe is Pow2Minmse.observe else None
+
     def state(self) -> State:
         """The histogram."""
         key = "histogram" if isinstance(self.seen, Histogram) else "reference"
