@@ -1,12 +1,13 @@
-"""How much of the tests that are products runs: a part, drawn by a seed that advances with the commit, or the whole (``--whole``).
+"""How much of the tests that are products runs: a part, drawn by the seed of the day (UTC), or the whole (``--whole``).
 
 A test that is a product (every pass × every odd model, operators × arithmetics × widths) says so by a mark::
 
     @pytest.mark.product(cover=("name", ("operator", "dtype")), extra=3)
 
 In the part there stays of it, per function, an item for every value of each parameter that ``cover`` names (a tuple of names: for
-every combination of their values), ``extra`` further ones, those with the mark ``always``, and those of ``pinned.txt``, which failed
-once. What stays is drawn by the seed. Loops and samples inside of a test are drawn by `some`, and hypothesis asked for `examples`.
+every combination of their values), ``extra`` further ones, those with the mark ``always``, those of ``pinned.txt``, which failed
+once, and those that failed on this machine in the last seven days (`tests.recent_failures`). The seed draws the rest, and seeds
+hypothesis. Loops and samples inside of a test are drawn by `some`, and hypothesis asked for `examples`.
 An item that the command line names, as ``file.py::test[case]``, is never left out."""
 
 from __future__ import annotations
@@ -14,21 +15,19 @@ from __future__ import annotations
 import os
 import random
 import re
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from tests.recent_failures import pin_name, recently_failed, today
+
 T = TypeVar("T")
 
-ROOT = Path(__file__).parents[1]
 PINNED = Path(__file__).with_name("pinned.txt")
-#: The seed where there is no git.
-FALLBACK = 1
 #: In the part hypothesis makes one in so many examples, and not less than FEWEST.
 THINNED, FEWEST = 4, 10
 
@@ -44,7 +43,7 @@ class Dial:
     """
 
     whole = False
-    seed = FALLBACK
+    seed = 1
 
 
 def some(values: Sequence[T] | int, count: int = 1) -> list[T]:
@@ -70,23 +69,23 @@ def examples(count: int) -> int:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("dial", "how much of the tests that are products runs")
     group.addoption("--whole", action="store_true", help="run all of every test that is a product")
-    group.addoption("--dial-seed", type=int, metavar="N", help="draw the part by N in place of the commit")
+    group.addoption("--dial-seed", type=int, metavar="N", help="draw the part by N in place of the UTC date")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """The workers of pytest-xdist get the option that is set here."""
+    """Fix the seed once, in the controller, so that a run past midnight stays on one seed."""
     if config.option.dial_seed is None:
-        config.option.dial_seed = commit_seed()
+        config.option.dial_seed = getattr(config, "workerinput", {}).get("dial_seed", today())
+    if getattr(config.option, "hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(config.option.dial_seed)
     Dial.whole, Dial.seed = config.option.whole, config.option.dial_seed
 
 
-def commit_seed() -> int:
-    """A number of the commit that is checked out."""
-    try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    except OSError:
-        return FALLBACK
-    return int(done.stdout[:7], 16) if done.returncode == 0 else FALLBACK
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the seed to a worker of pytest-xdist."""
+    node.workerinput["dial_seed"] = Dial.seed
 
 
 def pytest_report_header() -> str:
@@ -105,7 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("product") is not None:
             groups[item.nodeid.partition("[")[0]].append(item)
     named = tuple(arg.replace("\\", "/") for arg in config.args if "::" in arg)
-    pins = pinned()
+    pins = pinned() | recently_failed(config)
     kept = {item for group in groups.values() for item in drawn(group, pins, named)}
     out = [item for group in groups.values() for item in group if item not in kept]
     left = set(out)
@@ -167,7 +166,7 @@ def _order(item: pytest.Item, covers: set[tuple[object, ...]]) -> tuple[float, f
 
 
 def _is_sure(item: pytest.Item, pins: frozenset[str], named: tuple[str, ...]) -> bool:
-    if item.get_closest_marker("always") is not None or pin_of(item) in pins:
+    if item.get_closest_marker("always") is not None or pin_name(item.nodeid) in pins:
         return True
     return item.nodeid.startswith(named) if named else False
 
@@ -188,11 +187,6 @@ def _plain(value: object) -> object:
         return value
     line = value.__code__.co_firstlineno if isinstance(value, FunctionType) else ""
     return re.sub(r" at 0x[0-9a-f]+", f" {line}", repr(value))
-
-
-def pin_of(item: pytest.Item) -> str:
-    """How ``pinned.txt`` names an item: by the stem of its file, so that it may move."""
-    return f"{item.path.stem}::{item.nodeid.partition('::')[2]}"
 
 
 def pinned() -> frozenset[str]:

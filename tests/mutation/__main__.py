@@ -26,8 +26,8 @@ from queue import SimpleQueue
 
 from qdqtool.npu.library import NAME, library_path
 from qdqtool.npu.library import VARIABLE as LIBRARY
+from tests import recent_failures
 from tests.architecture.places import ROOT
-from tests.dial import commit_seed
 from tests.mutation import only, reach
 from tests.mutation.mutants import Mutant, draw
 
@@ -41,10 +41,11 @@ COPIED = ("docs", "passes", "qdqtool", "sample_models", "tests", "build", ".git"
 Map = dict[str, list[str]]
 
 
-def make_map(workers: str) -> Map:
-    """Run the part; test → functions that it calls."""
+def make_map(workers: str, seed: int) -> Map:
+    """Run the part that ``seed`` draws; test → functions that it calls."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["-q", "-m", "not extra", "-n", workers, "--dist", "worksteal", "-p", reach.__name__]
+        options += ["--dial-seed", str(seed)]
         env = {**os.environ, reach.VARIABLE: folder}
         subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, env=env, stdout=sys.stderr, check=True)
         rows = [json.loads(row) for file in Path(folder).glob("*.jsonl") for row in file.read_text().splitlines()]
@@ -145,6 +146,7 @@ class Scratch:
         (self.root / "only.txt").write_text("\n".join(tests) + "\n", encoding="utf-8")
         files = sorted(set(map(file_of, tests)))
         options = ("-q", "-x", "--no-header", "-m", "not extra", "-p", only.__name__, *options)
+        options = ("-p", f"no:{recent_failures.__name__}", *options)  # a mutant's failures are no recent failures
         command = [sys.executable, "-m", "pytest", *options, *files]
         env = {**self.env, only.VARIABLE: str(self.root / "only.txt")}
         try:
@@ -190,34 +192,37 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--languages", choices=("python", "cpp", "both"), default="both")
+    parser.add_argument(
+        "--dial-seed", type=int, default=recent_failures.today(), help="draws the part; that of the map"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants tried at a time")
     parser.add_argument("--limit", type=float, default=1800, help="seconds of one run of pytest")
     asked = parser.parse_args()
     if not asked.map.exists():
-        asked.map.write_text(json.dumps(make_map(str(asked.jobs))), encoding="utf-8")
+        asked.map.write_text(json.dumps(make_map(str(asked.jobs), asked.dial_seed)), encoding="utf-8")
     reached: Map = json.loads(asked.map.read_text(encoding="utf-8"))
     mutants = draw(ROOT, product(asked.languages), asked.count, asked.seed)
     with tempfile.TemporaryDirectory() as folder:
         copies: SimpleQueue[Scratch] = SimpleQueue()
         for number in range(asked.jobs):
             copies.put(Scratch(Path(folder) / str(number), asked.limit))
-        part = judged(mutants, reached, copies, asked.jobs, whole=False)
+        part = judged(mutants, reached, copies, asked.jobs, asked.dial_seed, whole=False)
         left = [mutant for mutant, verdict in part.items() if verdict == "survived"]
-        whole = judged(left, reached, copies, asked.jobs, whole=True)
+        whole = judged(left, reached, copies, asked.jobs, asked.dial_seed, whole=True)
     killed, more = (list(found.values()).count("killed") for found in (part, whole))
     print(f"of {killed + more} that the whole kills the part kills {killed}: {killed / max(killed + more, 1):.0%}")
     return 0
 
 
 def judged(
-    mutants: Sequence[Mutant], reached: Map, copies: SimpleQueue[Scratch], jobs: int, *, whole: bool
+    mutants: Sequence[Mutant], reached: Map, copies: SimpleQueue[Scratch], jobs: int, seed: int, *, whole: bool
 ) -> dict[Mutant, str]:
     """Try ``mutants``, ``jobs`` at a time, each in a copy of its own; print a line for each and the counts."""
 
     def one(mutant: Mutant) -> str:
         copy, start = copies.get(), time.monotonic()
         try:
-            verdict, detail = judge(mutant, copy, reached, commit_seed(), whole=whole)
+            verdict, detail = judge(mutant, copy, reached, seed, whole=whole)
         finally:
             copies.put(copy)
         said = mutant.describe((ROOT / mutant.file).read_bytes())
