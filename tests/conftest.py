@@ -4,7 +4,7 @@ import gc
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.recent_failures", "tests.dial")  # the dial imports the other
+pytest_plugins = ("tests.recent_failures", "tests.dial", "tests.skip_reasons")  # the dial imports the other
 
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
