@@ -19,11 +19,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from tests.recent_failures import pin_name, recently_failed, today
+from tests.recent_failures import SAMPLED, pin_name, recently_failed, today
 
 T = TypeVar("T")
 
@@ -40,18 +40,28 @@ class Dial:
     Attributes:
         whole: everything runs.
         seed: draws the part.
+        pins: items that are always in the part, by their names.
+        named: beginnings of node ids on the command line.
+        sampled: node ids of tests that `some` drew for.
     """
 
     whole = False
     seed = 1
+    pins: frozenset[str] = frozenset()
+    named: tuple[str, ...] = ()
+    sampled: ClassVar[set[str]] = set()
 
 
 def some(values: Sequence[T] | int, count: int = 1) -> list[T]:
-    """``count`` of ``values`` (a number: of so many from 0), drawn for the test that asks; all of them in the whole."""
+    """``count`` of ``values`` (a number: of so many from 0), drawn for the test that asks; all of them in the whole, and for a test
+    that is pinned or named."""
     every: list[T] = list(range(values)) if isinstance(values, int) else list(values)  # type: ignore[arg-type]
-    if Dial.whole or count >= len(every):
+    if count >= len(every):
         return every
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    Dial.sampled.add(test)
+    if Dial.whole or pin_name(test) in Dial.pins or _is_named(test):
+        return every
     kept = set(random.Random(f"{Dial.seed} {test}").sample(range(len(every)), count))
     return [value for at, value in enumerate(every) if at in kept]
 
@@ -72,14 +82,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--dial-seed", type=int, metavar="N", help="draw the part by N in place of the UTC date")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Fix the seed once, in the controller, so that a run past midnight stays on one seed."""
+    """Fix the seed once, in the controller, so that a run past midnight stays on one seed. Comes before hypothesis reads its seed."""
     if config.option.dial_seed is None:
         config.option.dial_seed = getattr(config, "workerinput", {}).get("dial_seed", today())
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(config.option.dial_seed)
     Dial.whole, Dial.seed = config.option.whole, config.option.dial_seed
+    Dial.pins = pinned() | recently_failed(config)
+    Dial.named = tuple(arg.replace("\\", "/") for arg in config.args if "::" in arg)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,9 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("product") is not None:
             groups[item.nodeid.partition("[")[0]].append(item)
-    named = tuple(arg.replace("\\", "/") for arg in config.args if "::" in arg)
-    pins = pinned() | recently_failed(config)
-    kept = {item for group in groups.values() for item in drawn(group, pins, named)}
+    kept = {item for group in groups.values() for item in drawn(group)}
     out = [item for group in groups.values() for item in group if item not in kept]
     left = set(out)
     config.stash[_COUNTS] = (len(items) - len(out), len(items))
@@ -135,14 +144,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"part: {kept:,} of {total:,} items, --dial-seed {Dial.seed}; --whole for all")
 
 
-def drawn(group: Sequence[pytest.Item], pins: frozenset[str], named: tuple[str, ...] = ()) -> list[pytest.Item]:
+def drawn(group: Sequence[pytest.Item]) -> list[pytest.Item]:
     """The items of one test that stay in the part."""
     mark = group[0].get_closest_marker("product")
     assert mark is not None
     unknown = set(mark.kwargs) - {"cover", "extra"}
     if mark.args or unknown:
         raise pytest.UsageError(f"{group[0].nodeid}: product(cover=(...), extra=0), not {[*mark.args, *unknown]}")
-    sure = [item for item in group if _is_sure(item, pins, named)]
+    sure = [item for item in group if _is_sure(item)]
     wanted = {item: set(_covers(item, mark.kwargs.get("cover", ()))) for item in group}
     shuffled = sorted(set(group) - set(sure), key=lambda item: _order(item, wanted[item]))
     covered = {value for item in sure for value in wanted[item]}
@@ -165,10 +174,22 @@ def _order(item: pytest.Item, covers: set[tuple[object, ...]]) -> tuple[float, f
     return first.random(), second.random()
 
 
-def _is_sure(item: pytest.Item, pins: frozenset[str], named: tuple[str, ...]) -> bool:
-    if item.get_closest_marker("always") is not None or pin_name(item.nodeid) in pins:
-        return True
-    return item.nodeid.startswith(named) if named else False
+def _is_sure(item: pytest.Item) -> bool:
+    is_always = item.get_closest_marker("always") is not None
+    return is_always or pin_name(item.nodeid) in Dial.pins or _is_named(item.nodeid)
+
+
+def _is_named(nodeid: str) -> bool:
+    return nodeid.startswith(Dial.named) if Dial.named else False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Say of a test that it took a part of its values, which `tests.recent_failures` reads."""
+    report = yield
+    if item.nodeid in Dial.sampled:
+        report.user_properties.append((SAMPLED, True))  # type: ignore[attr-defined]
+    return report
 
 
 def _covers(item: pytest.Item, cover: Iterable[str | tuple[str, ...]]) -> Iterator[tuple[object, ...]]:

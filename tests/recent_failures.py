@@ -1,4 +1,4 @@
-"""Product items that failed in the last seven days, which every part contains (see `tests.dial`).
+"""Product items and tests with samples that failed in the last seven days: every part contains all of them (see `tests.dial`).
 
 The controller of a run alone reads and writes ``build/dial_failures.json``. It hands the names to the workers of pytest-xdist, so
 that all collect the same items."""
@@ -18,6 +18,8 @@ import pytest
 FILE = Path(__file__).parents[1] / "build" / "dial_failures.json"
 #: Number of days a failure stays in the part, the day of the failure included.
 DAYS = 7
+#: User property of a test that took a part of its values (`tests.dial.some`).
+SAMPLED = "sampled"
 
 _PINNED = pytest.StashKey[frozenset[str]]()
 
@@ -99,7 +101,7 @@ class _Recorder:
         self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and "product" in report.keywords:
+        if report.failed and ("product" in report.keywords or (SAMPLED, True) in report.user_properties):
             self._failed.add(pin_name(report.nodeid))
 
     @pytest.hookimpl(tryfirst=True)

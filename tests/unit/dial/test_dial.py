@@ -47,44 +47,49 @@ def names(items: list[Any]) -> list[str]:
 def _part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial.Dial, "whole", False)
     monkeypatch.setattr(dial.Dial, "seed", 7)
+    monkeypatch.setattr(dial.Dial, "pins", frozenset())
+    monkeypatch.setattr(dial.Dial, "named", ())
+    monkeypatch.setattr(dial.Dial, "sampled", set())
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_value_is_covered(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial.Dial, "seed", seed)
-    kept = dial.drawn(product(cover=("a", "b")), frozenset())
+    kept = dial.drawn(product(cover=("a", "b")))
     assert {item.params["a"] for item in kept} == set("uvwxyz")
     assert {item.params["b"] for item in kept} == set(range(5))
     assert 6 <= len(kept) <= 9
-    assert len(dial.drawn(product(cover=(("a", "b"),)), frozenset())) == 30
-    assert len(dial.drawn(product(extra=4), frozenset())) == 4
+    assert len(dial.drawn(product(cover=(("a", "b"),)))) == 30
+    assert len(dial.drawn(product(extra=4))) == 4
 
 
 def test_a_seed_draws_the_same_and_another_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, again = (names(dial.drawn(product(extra=8), frozenset())) for _ in range(2))
+    first, again = (names(dial.drawn(product(extra=8))) for _ in range(2))
     assert first == again
     assert dial.some(100, 5) == dial.some(100, 5)
     monkeypatch.setattr(dial.Dial, "seed", 8)
-    assert names(dial.drawn(product(extra=8), frozenset())) != first
+    assert names(dial.drawn(product(extra=8))) != first
 
 
 def test_tests_that_cover_the_same_draw_the_same() -> None:
     first, second = product(cover=("a",)), product(cover=("a",))
     for item in second:
         item.nodeid = item.nodeid.replace("::test", "::test_other")
-    assert names(dial.drawn(first, frozenset())) == names(dial.drawn(second, frozenset()))
+    assert names(dial.drawn(first)) == names(dial.drawn(second))
 
 
-def test_what_is_pinned_marked_or_named_stays() -> None:
-    kept = dial.drawn(product(always="u-1"), frozenset({"test_a::test[v-2]"}), ("test_a.py::test[w-3]",))
+def test_what_is_pinned_marked_or_named_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dial.Dial, "pins", frozenset({"test_a::test[v-2]"}))
+    monkeypatch.setattr(dial.Dial, "named", ("test_a.py::test[w-3]",))
+    kept = dial.drawn(product(always="u-1"))
     assert names(kept) == ["u-1", "v-2", "w-3"]
 
 
 def test_what_a_mark_cannot_say() -> None:
     with pytest.raises(pytest.UsageError, match="covers c, which is no parameter"):
-        dial.drawn(product(cover=("c",)), frozenset())
+        dial.drawn(product(cover=("c",)))
     with pytest.raises(pytest.UsageError, match="not \\['often'\\]"):
-        dial.drawn(product(often=3), frozenset())
+        dial.drawn(product(often=3))
 
 
 def test_loops_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +99,16 @@ def test_loops_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial.Dial, "whole", True)
     assert dial.some(3) == [0, 1, 2]
     assert (dial.examples(200), dial.sized(9, 3)) == (200, 9)
+
+
+@pytest.mark.parametrize("name", ["pins", "named"])
+def test_a_test_that_is_pinned_or_named_takes_all_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodeid = "tests/test_a.py::test[x y]"
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{nodeid} (call)")
+    assert len(dial.some("abc")) == 1
+    assert nodeid in dial.Dial.sampled
+    monkeypatch.setattr(dial.Dial, name, {"pins": frozenset({"test_a::test[x y]"}), "named": (nodeid,)}[name])
+    assert dial.some("abc") == ["a", "b", "c"]
 
 
 def test_pins_name_tests_with_a_reason() -> None:

@@ -15,14 +15,18 @@ from tests.architecture.places import ROOT
 from tests.recent_failures import DAYS, pin_name, read_failures, summary, write_failures
 
 DAY = datetime.date(2026, 3, 1).toordinal()
-#: Fifty items, of which the part takes two; 17 fails where the environment says so.
+#: Fifty items, of which the part takes two, and a test that takes two of forty samples; one fails where the environment says so.
 PRODUCT = """
 import os, pytest
+from tests.dial import some
 
 @pytest.mark.product(extra=2)
 @pytest.mark.parametrize("n", range(50))
 def test_one(n):
     assert n != int(os.environ["BROKEN"])
+
+def test_samples():
+    assert int(os.environ["BROKEN"]) not in some(range(50, 90), 2)
 """
 CONFTEST = """
 from pathlib import Path
@@ -93,15 +97,22 @@ def project(tmp_path: Path) -> Path:
 
 def test_a_failed_item_is_in_every_part_for_a_week(project: Path) -> None:
     """Workers of pytest-xdist get the pins and the seed of the controller."""
-    assert "1 failed, 49 passed" in run(project, "--whole", "-n", "2", broken=17)
+    assert "1 failed, 50 passed" in run(project, "--whole", "-n", "2", broken=17)
     text = run(project, "-n", "2", broken=-1, day=DAY + 1)
-    assert "3 passed" in text
+    assert "4 passed" in text
     assert "  test_products::test_one[17]  # failed on 2026-03-01" in text
-    assert f"part: 3 of 50 items, --dial-seed {DAY + 1}" in text
-    assert "3 passed" in run(project, broken=-1, day=DAY + DAYS - 1)
+    assert f"part: 4 of 51 items, --dial-seed {DAY + 1}" in text
+    assert "4 passed" in run(project, broken=-1, day=DAY + DAYS - 1)
     text = run(project, broken=-1, day=DAY + DAYS)
-    assert "2 passed" in text
+    assert "3 passed" in text
     assert "pinned" not in text
+
+
+def test_a_failed_test_takes_all_of_its_samples_for_a_week(project: Path) -> None:
+    assert "1 failed" in run(project, "--whole", "-k", "samples", broken=60)
+    assert "1 failed" in run(project, "-k", "samples", broken=60, day=DAY + 1)
+    assert "1 passed" in run(project, "-k", "samples", broken=60, day=DAY + 1 + DAYS)
+    assert "failed" in run(project, "test_products.py::test_samples", broken=60, day=DAY + 20)
 
 
 def test_the_seed_is_the_day_in_utc() -> None:
