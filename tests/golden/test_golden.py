@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import onnx
 import onnx_ir as ir
@@ -18,22 +18,24 @@ from qdq_passes.pipeline.pipeline import parse_pipeline, run_pipeline
 
 from qdqtool.io.models.load import model_of
 from qdqtool.io.models.save import serialize
+from tests.dial import some
 from tests.golden.golden import FOLDER, Golden, cases, filecheck
 from tests.golden.numerics import differences, outputs_of
 
 CASES = cases()
+#: Cases whose numbers need the newest onnxruntime.
+NEWEST = [case for case in CASES if case.directives("NEWEST") and not case.has("FAILS")]
 #: Passes that report again what they were told, without changing anything.
 REPORT_AGAIN = {"annotate-encodings", "extract-subgraph"}
 
-each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 
-
-@functools.cache
+@functools.lru_cache(maxsize=1)  # the checks of one case follow each other
 def parsed(case: Golden) -> ir.Model:
+    """The model of the case. It is not to be changed; a clone would want sorted nodes."""
     return case.model()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def result(case: Golden) -> tuple[ir.Model, str]:
     """The model after the pipeline, and its changes as text. Neither is to be changed."""
     model = case.model()
@@ -41,8 +43,8 @@ def result(case: Golden) -> tuple[ir.Model, str]:
     return model, "\n".join(str(change) for change in report.changes) + "\n"
 
 
-@each_case
-def test_case(case: Golden) -> None:
+def expected(case: Golden) -> None:
+    """The result or the error matches the lines of the file."""
     problems = ""
     if case.has("FAILS"):
         with pytest.raises(QdqError) as caught:
@@ -62,13 +64,7 @@ def test_case(case: Golden) -> None:
     assert case.has("CHECK") or case.has("CHANGES") or case.directives("UNCHANGED"), "the case checks nothing"
 
 
-def ran() -> list[Golden]:
-    return [case for case in CASES if not case.has("FAILS")]
-
-
-@pytest.mark.product(extra=350)
-@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
-def test_result_survives_the_file(case: Golden) -> None:
+def survives_the_file(case: Golden) -> None:
     """Serialized with its annotations and read back, the result is the same; onnx.checker accepts it if it did before."""
     model = result(case)[0].clone()
     write_metadata(model)
@@ -87,16 +83,7 @@ def is_clean(proto: onnx.ModelProto) -> bool:
     return True
 
 
-def marked(case: Golden) -> Any:
-    """The case as a parameter; with the mark for those whose numbers need the newest onnxruntime."""
-    reasons = case.directives("NEWEST")
-    assert all(reason.startswith("because ") for reason in reasons), case.name
-    return pytest.param(case, id=case.name, marks=[pytest.mark.newest] if reasons else [])
-
-
-@pytest.mark.product(extra=350)
-@pytest.mark.parametrize("case", [marked(case) for case in ran()])
-def test_numerics(case: Golden) -> None:
+def keeps_numerics(case: Golden) -> None:
     """onnxruntime computes what the passes promise; a model it ran before it still runs."""
     reasons = case.directives("NUMERICS")
     if reasons:
@@ -107,15 +94,13 @@ def test_numerics(case: Golden) -> None:
     assert not differences(before, after, [pass_.keeps for pass_ in parse_pipeline(case.pipeline).passes])
 
 
-@pytest.mark.product(extra=350)
-@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
-def test_second_run_changes_nothing(case: Golden) -> None:
+def second_run_changes_nothing(case: Golden) -> None:
+    """The pipeline changes nothing in its own result."""
     reasons = case.directives("TWICE")
     if reasons:
         assert "because" in reasons[0]
         return
-    model = case.model()
-    case.run(model)
+    model = result(case)[0].clone()
     before = dump(model)
     report = run_pipeline(model, parse_pipeline(case.pipeline), inputs=case.inputs())
     assert dump(model) == before
@@ -123,27 +108,7 @@ def test_second_run_changes_nothing(case: Golden) -> None:
         assert case.path.parent.name in REPORT_AGAIN, [str(c) for c in report.passes[-1].changes]
 
 
-def test_every_pass_has_cases() -> None:
-    folders = {folder.name: [g.path.stem for g in CASES if g.path.parent == folder] for folder in FOLDER.iterdir()}
-    for name in PASSES.names():
-        stems = folders.get(name, [])
-        assert stems, f"tests/golden/{name}/ has no case"
-        kinds = {stem.partition("_")[0] for stem in stems}
-        assert "acts" in kinds, f"tests/golden/{name}/ has no case where it acts, only {stems}"
-        assert kinds & {"declines", "complains"}, f"tests/golden/{name}/ has no case where it declines or complains"
-        assert kinds <= {"acts", "declines", "complains", "border"}, f"unknown kind of case in {stems}"
-
-
-def test_no_case_is_left_over() -> None:
-    names = PASSES.names()
-    for case in CASES:
-        assert case.path.parent.name in names, f"{case.name}: there is no such pass"
-        assert case.path.parent.name in case.pipeline, f"{case.name} does not run its pass"
-
-
-@pytest.mark.product(extra=350)
-@pytest.mark.parametrize("case", ran(), ids=[case.name for case in ran()])
-def test_scopes_survive(case: Golden) -> None:
+def keeps_scopes(case: Golden) -> None:
     """Nodes that stay keep their scope, nodes that are new have one; annotations of values that stay are still there."""
     model = case.model()
     scopes = {}
@@ -160,3 +125,56 @@ def test_scopes_survive(case: Golden) -> None:
     if case.path.parent.name not in ("annotate-encodings", "insert-qdq"):
         for value in model.graph.outputs:
             assert DEMAND.get(value) is not None, f"the annotation of {value.name} is lost"
+
+
+FURTHER = (survives_the_file, keeps_numerics, second_run_changes_nothing, keeps_scopes)
+
+
+def checks_of(case: Golden) -> list[Callable[[Golden], None]]:
+    """Return the checks of a case: what the file expects, and, if it has a result, in the part one of `FURTHER`, else all."""
+    if case.has("FAILS"):
+        return [expected]
+    needs_newest = bool(case.directives("NEWEST"))
+    return [expected, *some([check for check in FURTHER if not (needs_newest and check is keeps_numerics)], 1)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_case(case: Golden) -> None:
+    """All checks run, and each that fails is named with its reason."""
+    failures = []
+    for check in checks_of(case):
+        try:
+            check(case)
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  (raised below, together with the others)
+            error.add_note(f"{case.path.relative_to(FOLDER)}: check {check.__name__} failed")
+            failures.append(error)
+    if failures:
+        raise BaseExceptionGroup(f"{len(failures)} checks of {case.name} failed", failures)
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize("case", NEWEST, ids=[case.name for case in NEWEST])
+def test_numerics_of_the_newest(case: Golden) -> None:
+    """Numbers that need the newest onnxruntime, with a reason."""
+    assert all(reason.startswith("because ") for reason in case.directives("NEWEST"))
+    keeps_numerics(case)
+
+
+def test_every_pass_has_cases() -> None:
+    folders: dict[str, list[str]] = {}
+    for case in CASES:
+        folders.setdefault(case.path.parent.name, []).append(case.path.stem)
+    for name in PASSES.names():
+        stems = folders.get(name, [])
+        assert stems, f"tests/golden/{name}/ has no case"
+        kinds = {stem.partition("_")[0] for stem in stems}
+        assert "acts" in kinds, f"tests/golden/{name}/ has no case where it acts, only {stems}"
+        assert kinds & {"declines", "complains"}, f"tests/golden/{name}/ has no case where it declines or complains"
+        assert kinds <= {"acts", "declines", "complains", "border"}, f"unknown kind of case in {stems}"
+
+
+def test_no_case_is_left_over() -> None:
+    names = PASSES.names()
+    for case in CASES:
+        assert case.path.parent.name in names, f"{case.name}: there is no such pass"
+        assert case.path.parent.name in case.pipeline, f"{case.name} does not run its pass"
