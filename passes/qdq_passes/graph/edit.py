@@ -17,7 +17,16 @@ from qdq_passes.core.base import Change
 from qdq_passes.errors import ModelError, UnsupportedError, VerifyError
 from qdq_passes.graph.annotate import ORIGIN, Origin, annotation_kinds
 from qdq_passes.graph.nesting import INHERITED_KEYS
-from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, is_constant, is_standard, label, readers
+from qdq_passes.graph.uses import (
+    all_graphs,
+    all_nodes,
+    all_values,
+    is_constant,
+    is_standard,
+    label,
+    readers,
+    with_bodies,
+)
 
 RUN_SORT = "run the pass sort first"
 
@@ -27,7 +36,7 @@ class Namer:
 
     def __init__(self, model: ir.Model) -> None:
         self._is_old = (model.ir_version or 4) < 4
-        self._main_graphs = set(model.graphs())
+        self._main_graphs = set(with_bodies(model.graph))
         self._function_bodies = [function.graph for function in model.functions.values()]
         self._used = {node.name for node in all_nodes(model)} | {value.name for value in all_values(model)}
 

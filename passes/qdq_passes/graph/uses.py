@@ -46,11 +46,8 @@ _CONSTANT_TYPES = {
     "value_string": np.object_, "value_strings": np.object_,
 }  # fmt: skip
 
-
 #: Operators whose further inputs say along which axes, or into which shape: those are no part of what is computed.
-_STEERED = frozenset(
-    {"Expand", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Reshape", "Squeeze", "Unsqueeze"}
-)
+_STEERED = ("Expand", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Reshape", "Squeeze", "Unsqueeze")
 
 
 def graph_likes(model: ir.Model) -> list[GraphLike]:
@@ -77,15 +74,18 @@ def _gather(graph: GraphLike, found: list[ir.Node]) -> None:
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:
     """Every graph that may hold initializers: the main graph and all bodies of control flow, those in functions too."""
-    return [*model.graphs(), *(graph for function in model.functions.values() for graph in function.subgraphs())]
+    return [graph for graph in all_graph_likes(model) if isinstance(graph, ir.Graph)]
 
 
 def all_graph_likes(model: ir.Model) -> list[GraphLike]:
     """Every graph, body of control flow and local function, each without what stands in its bodies."""
-    found: list[GraphLike] = list(model.graphs())
-    for function in model.functions.values():
-        found += [function, *function.subgraphs()]
-    return found
+    return [found for graph_like in graph_likes(model) for found in with_bodies(graph_like)]
+
+
+def with_bodies(graph: GraphLike) -> list[GraphLike]:
+    """``graph`` and every body in it, each before those in it; faster than onnx_ir's ``subgraphs``."""
+    bodies = (body for node in graph if node.attributes for body in bodies_of(node))
+    return [graph, *(found for body in bodies for found in with_bodies(body))]
 
 
 def all_values(model: ir.Model) -> list[ir.Value]:

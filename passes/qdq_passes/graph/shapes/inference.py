@@ -18,7 +18,7 @@ from qdq_passes.graph.evaluate.walk import Scope, walk
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
 from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
-from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of
+from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of, with_bodies
 from qdq_passes.numerics.missing import is_missing
 
 
@@ -30,11 +30,11 @@ def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
     Raises:
         ModelError: onnx refuses the graph altogether, or its nodes are out of order.
     """
-    if all(_is_told(value) for graph in model.graphs() for value in _by_name(graph).values()):
+    if all(_is_told(value) for graph in with_bodies(model.graph) for value in _by_name(graph).values()):
         return
     _infer_symbolic(model)
     found = _inferred_proto(model, data_propagation=data_propagation)
-    graphs = list(model.graphs())
+    graphs = with_bodies(model.graph)
     if len(graphs) == 1:  # without bodies what onnx says of the values is enough, and takes half as long to read
         infos = (*found.graph.input, *found.graph.value_info, *found.graph.output)
         known = [{info.name: ir.serde.deserialize_value_info_proto(info, None) for info in infos}]
@@ -167,10 +167,6 @@ def _numbers(shape: ir.Shape | None, axes: list[int] | slice) -> list[int] | Non
     return sizes if len(sizes) == len(chosen) else None
 
 
-def _scopes_of(function: ir.Function) -> list[GraphLike]:
-    return [function, *function.subgraphs()]
-
-
 def _infer_functions(model: ir.Model) -> None:
     """Type the values of local functions by what they are called with, where all calls agree."""
     protos = [ir.to_proto(function) for function in model.functions.values()]
@@ -201,7 +197,7 @@ def _infer_function(function: ir.Function, protos: list[onnx.FunctionProto]) -> 
             inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False))
     except FAILURES:
         return
-    for mine, theirs in zip(_scopes_of(function), inferred.graphs(), strict=True):
+    for mine, theirs in zip(with_bodies(function), inferred.graphs(), strict=True):
         known = _by_name(theirs)
         for name, value in _by_name(mine).items():
             if value.type is None and name in known:
