@@ -18,7 +18,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_models"
 LAYERS, HIDDEN, HEADS, INNER, VOCABULARY = 3, 64, 4, 128, 300
 
 
-def random_decoder(path: Path, kind: Kind) -> Path:
+def random_decoder(path: Path, kind: Kind, layers: int = LAYERS) -> Path:
     """Write a decoder of ``kind`` to ``path``, its weights beside it."""
     script = _script()
     script.Decoder = {"grouped": script.Decoder, "normed": _normed(script), "plain": _plain(script)}[kind]
@@ -26,7 +26,7 @@ def random_decoder(path: Path, kind: Kind) -> Path:
     script.write(
         path,
         script.Shape(
-            layers=LAYERS, hidden=HIDDEN, heads=HEADS, kv_heads=kv_heads, intermediate=INNER, vocabulary=VOCABULARY
+            layers=layers, hidden=HIDDEN, heads=HEADS, kv_heads=kv_heads, intermediate=INNER, vocabulary=VOCABULARY
         ),
     )
     return path

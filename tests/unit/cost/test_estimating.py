@@ -34,6 +34,8 @@ from qdqtool.io.models.load import load
 from qdqtool.verbs.estimate import precision_of
 from qdqtool.verbs.generate import Generate
 from qdqtool.verbs.work.chip_times import decoder_times
+from tests.cases.random_decoders import HEADS, HIDDEN, INNER, VOCABULARY, random_decoder
+from tests.dial import sized
 from tests.golden_messages.refusal import refusal
 
 NETWORK = Graph(
@@ -50,6 +52,7 @@ LLAMA = read_shape("Llama3.2-1B")
 ROOT = Path(__file__).parents[3] / "sample_models"
 SAMPLE = ROOT / "tiny_llama.onnx"
 TINY = "layers=4,hidden=128,heads=4,kv_heads=2,ffn=384,vocab=1024"
+SMALL = f"layers=2,hidden={HIDDEN},heads={HEADS},kv_heads={HEADS // 2},ffn={INNER},vocab={VOCABULARY}"
 
 
 def _ms(chip: Chip, stack: str, call: Call, shape: str = "Llama3.2-1B") -> float:
@@ -83,7 +86,7 @@ def test_more_tokens_context_and_layers_never_take_less(chip: str, stack: str, t
     assert _ms(at, stack, call, deeper) >= _ms(at, stack, call, fewer)
 
 
-@settings(max_examples=10)
+@settings(max_examples=sized(10, 3))
 @given(factor=st.floats(1.01, 8))
 def test_less_bandwidth_or_tops_never_help(factor: float) -> None:
     chip = load_chip("snapdragon_x2_elite")
@@ -183,21 +186,23 @@ def test_graphs_of_rows_come_from_a_folder(tmp_path: Path) -> None:
 
 
 @functools.cache
-def split_llama() -> Path:
-    """The bundled decoder without a config.json, split, also in parts."""
+def split_small() -> Path:
+    """`SMALL` without a config.json: its graph, split, also in parts."""
     home = Path(tempfile.mkdtemp())
+    graph = random_decoder(home / "small.onnx", "grouped", layers=2)
     for name, more in (("whole", {}), ("parts", {"parts": 2})):
-        qdqtool.split(SAMPLE, home / name, prefill=[16], context=[64], **more)
+        qdqtool.split(graph, home / name, prefill=[16], context=[64], **more)
     return home
 
 
 @pytest.mark.parametrize("form", ["graph", "whole", "parts", "one"])
 @pytest.mark.parametrize(("chip", "stack"), [*STACKS, ("8 Elite", "qnn_context_binary"), ("8 Elite", "")])
 def test_a_decoder_is_answered_as_its_shape(chip: str, stack: str, form: str) -> None:
-    folder = split_llama()
-    subject = {"graph": SAMPLE, "one": folder / "whole" / "decode_b1_s1_c64.onnx"}.get(form, folder / form)
+    folder = split_small()
+    files = {"graph": "small.onnx", "one": "whole/decode_b1_s1_c64.onnx"}
+    subject = folder / files.get(form, form)
     asked = {"chip": chip, "stack": stack, "prompt": (20, 200), "context": (1024,), "chunk": 128}
-    told, shape = estimate(str(subject), **asked)["estimates"], estimate(TINY, **asked)["estimates"]
+    told, shape = estimate(str(subject), **asked)["estimates"], estimate(SMALL, **asked)["estimates"]
     figures = ("what", "precision", "ms", "low", "high")
     assert [[one[key] for key in figures] for one in told] == [[one[key] for key in figures] for one in shape]
 
@@ -207,7 +212,9 @@ def _told(subject: Path | str, stack: str = "genie", chip: str = "8 Elite", **mo
 
 
 def test_a_split_folder_is_answered_by_its_own_lengths(tmp_path: Path) -> None:
-    qdqtool.split(SAMPLE, tmp_path / "own", prefill=[8, 32], context=[64, 100], batch=[2])
+    """The longest of each: of chunks 32 tokens, of contexts 100."""
+    graph = random_decoder(tmp_path / "small.onnx", "grouped", layers=1)
+    qdqtool.split(graph, tmp_path / "own", prefill=[8, 32], context=[64, 100], batch=[2])
     for stack in ("genie", "llm.npu"):
         assert _told(tmp_path / "own", stack) == [
             "prefill of 100 tokens, 4 chunks of 32", "one token at 100 tokens of context",
@@ -236,7 +243,7 @@ def test_chunks_are_those_of_a_plan(chunk: int) -> None:
 
 def test_a_graph_of_a_split_folder_is_the_folder() -> None:
     """A part of a decoder is none: it has some of the layers, or no head."""
-    folder = split_llama() / "parts"
+    folder = split_small() / "parts"
     files = sorted(folder.glob("*.onnx"))
     assert len(files) == 4
     for stack in ("genie", ""):
@@ -249,7 +256,7 @@ def test_options_without_what_they_are_of() -> None:
         estimate(TINY, chip="8 Elite", stack="genie", precision="nonsense")
     with refusal(UsageError):
         decoder_times(
-            split_llama() / "whole", Generate(split_llama() / "whole", prompt="a", stack="genie"), ("decode",)
+            split_small() / "whole", Generate(split_small() / "whole", prompt="a", stack="genie"), ("decode",)
         )
 
 
@@ -276,7 +283,7 @@ def test_a_decoder_on_a_chip_that_nobody_measured() -> None:
 
 
 def test_no_weight_of_a_decoder_is_read(tmp_path: Path) -> None:
-    shutil.copytree(split_llama() / "parts", tmp_path / "parts")
+    shutil.copytree(split_small() / "parts", tmp_path / "parts")
     for data in (tmp_path / "parts").glob("*.data"):
         data.unlink()
     assert estimate(str(tmp_path / "parts"), chip="8 Elite", stack="genie")["estimates"]
@@ -285,7 +292,7 @@ def test_no_weight_of_a_decoder_is_read(tmp_path: Path) -> None:
 def test_a_quantized_decoder_tells_its_precision(tmp_path: Path) -> None:
     packed = ROOT / "int4_weights.onnx"
     assert precision_of(load(packed)) == "w4"
-    qdqtool.quantize(split_llama() / "parts", tmp_path / "q", preset="w4-g32", lm_head="int8")
+    qdqtool.quantize(split_small() / "parts", tmp_path / "q", preset="w4-g32", lm_head="int8")
     assert estimate(str(tmp_path / "q"), chip="8 Elite", stack="genie")["estimates"][0]["precision"] == "w4"
 
 
