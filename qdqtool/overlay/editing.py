@@ -91,6 +91,7 @@ class Edited:
 @dataclass(frozen=True, kw_only=True)
 class _State:
     path: str
+    sha256: str
     passes: tuple[Pass, ...]
     inputs: NamedInputs
     script: str | None
@@ -129,7 +130,7 @@ class Editor:
         self._folder, self._warn, self._count = folder, warn, 0
         self._digest = sha256_of_file(model)
         refuse_inputs(self._script, [model, floats])
-        self._states = [_State(path=model, passes=(), inputs={}, script=None)]
+        self._states = [_State(path=model, sha256=self._digest, passes=(), inputs={}, script=None)]
         self.edits: list[Edited] = []
         refuse_unwritable(self._script)
         if has_script(self._script):
@@ -217,7 +218,7 @@ class Editor:
         if not new:
             raise UsageError("that changes nothing", hint="pick a node or a pair that is not recorded yet")
         append_script(
-            self._script, (), source_sha256=self._digest, result_sha256=sha256_of_file(before.path), inputs={},
+            self._script, (), source_sha256=self._digest, result_sha256=before.sha256, inputs={},
             options={option: new},
         )  # fmt: skip
         options = {**before.options, option: (*known, *new)}
@@ -244,8 +245,7 @@ class Editor:
             files["float"] = self._floats()
         bound = {name: bind(name, file, self.model) for name, file in files.items()}  # as `opt` does
         state = self._ran((*before.passes, *passes), {**before.inputs, **bound}, len(passes))
-        result = sha256_of_file(state.path)
-        append_script(self._script, passes, source_sha256=self._digest, result_sha256=result, inputs=bound)
+        append_script(self._script, passes, source_sha256=self._digest, result_sha256=state.sha256, inputs=bound)
         self._states.append(replace(state, script=read_text(self._script), options=before.options))
         done = Edited(command=shown, changes=self._changes)
         self.edits.append(done)
@@ -290,12 +290,12 @@ class Editor:
             raise UsageError(problem, where=self._script, hint="give --record another file")
         if not script.passes:
             text = read_text(self._script)
-            self._states = [_State(path=self.model, passes=(), inputs={}, script=text, options=script.options)]
+            self._states = [replace(self._states[0], script=text, options=script.options)]
             return
         needed = Pipeline(script.passes).needs()
         inputs = named_inputs(self._warn, self.model, script, {"float": self.floats}, needed)
         state = self._ran(script.passes, inputs, len(script.passes))
-        if sha256_of_file(state.path) != script.result_sha256:
+        if state.sha256 != script.result_sha256:
             pass_on([f"{self._script} gives another model than when it was recorded"], self._warn)
         self._states = [replace(state, script=read_text(self._script), options=script.options)]
 
@@ -310,7 +310,7 @@ class Editor:
         os.makedirs(folder)
         path = os.path.join(folder, os.path.basename(self._named("edited")))  # as `replay`: a data file has its name
         verb = Opt(self.model, path, text="", warn=self._warn)
-        saved = run_and_save(verb, Pipeline(tuple(passes)), inputs=inputs)
+        saved = run_and_save(verb, Pipeline(tuple(passes)), inputs=inputs, hashed=True)
         parts = saved.report.passes[-new:]
         self._changes = tuple(change for part in parts for change in part.changes if not change.is_skip)
         if not any(part.modified for part in parts):
@@ -326,7 +326,9 @@ class Editor:
             ]
             raise UsageError("that changes nothing", hint="; ".join(ways))
         has_data = len(saved.files) > 1
-        return _State(path=path, passes=tuple(passes), inputs=inputs, script=None, has_data=has_data)
+        return _State(
+            path=path, sha256=saved.sha256, passes=tuple(passes), inputs=inputs, script=None, has_data=has_data
+        )  # fmt: skip
 
     def _floats(self) -> str:
         if self.floats is None:

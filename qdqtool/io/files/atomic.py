@@ -6,6 +6,7 @@ reads. It is locked as long as its writer lives; the next run that writes into t
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -221,3 +222,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = 
     """
     with whole_file(path, overwrite=overwrite) as file:
         file.write(data)
+
+
+def write_hashed(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = True) -> str:
+    """Write ``data`` to ``path`` as `write_whole`, and return the hex SHA-256 of it; the file is not read again for that."""
+    write_whole(path, data, overwrite=overwrite)
+    return hashlib.sha256(data).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 from qdq_passes.errors import ModelError
@@ -30,15 +30,42 @@ class DataFile:
         self.made: str | None = None
         self._digest = hashlib.sha256()
         self._size = 0
+        #: Length and `hash` of what `add_once` added → where.
+        self._contents: dict[tuple[int, int], list[int]] = {}
         self._hidden = HiddenFile(folder, f"{stem}.data")
 
     def add(self, tensor: ir.TensorProtocol) -> tuple[int, int]:
         """Append ``tensor``; its (offset, length) in bytes."""
+        return self._append(tensor, chunks_of(tensor))
+
+    def add_once(self, tensor: ir.TensorProtocol) -> tuple[int, int]:
+        """The (offset, length) of ``tensor``, which is appended unless this added equal bytes before.
+
+        Bytes that may be equal are compared with the file: their SHA-256 is that of the file alone.
+        """
+        data = tensor.tobytes()
+        offsets = self._contents.setdefault((len(data), hash(data)), [])
+        for offset in offsets:
+            if self._has(data, offset):
+                return offset, len(data)
+        offset, length = self._append(tensor, [data])
+        offsets.append(offset)
+        return offset, length
+
+    def _has(self, data: bytes, offset: int) -> bool:
+        """Whether ``data`` stands at ``offset`` already."""
+        self._hidden.file.flush()
+        with open(self._hidden.path, "rb") as file:
+            file.seek(offset)
+            pieces = (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+            return all(file.read(len(piece)) == piece for piece in pieces)
+
+    def _append(self, tensor: ir.TensorProtocol, chunks: Iterable[bytes | memoryview]) -> tuple[int, int]:
         length = nbytes_of(tensor)
         alignment = PAGE if length >= PAGE else SMALL_ALIGNMENT
         self._write(bytes(-self._size % alignment))
         offset = self._size
-        for chunk in chunks_of(tensor):
+        for chunk in chunks:
             self._write(chunk)
         if self._size - offset != length:
             raise ModelError(
@@ -51,12 +78,17 @@ class DataFile:
         self._hidden.file.write(data)
         self._size += len(data)
 
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of the bytes written so far."""
+        return self._digest.hexdigest()
+
     def finish(self) -> str:
         """Put the file in its place, or use the one of the same name and content; its name.
 
         A file of that name with other content is never overwritten: more of the digest goes into the name then.
         """
-        digest = self._digest.hexdigest()
+        digest = self.sha256
         self._hidden.sync()
         for digits in (8, 16, 64):
             name = f"{self.stem}.{digest[:digits]}.data"

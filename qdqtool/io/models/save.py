@@ -20,6 +20,7 @@ from qdq_passes.graph import annotate
 from qdq_passes.qdq.edit.streamed import StreamedTensor
 
 from qdqtool.io.files.atomic import folder_for, refuse_existing, write_whole, writing
+from qdqtool.io.files.read import Digest
 from qdqtool.io.models.data_file import DataFile, check_file, chunks_of, nbytes_of
 from qdqtool.io.models.load import (
     ANNOTATED,
@@ -199,6 +200,7 @@ def save(
     provenance: Provenance | None = None,
     annotations: bool | None = None,
     copy_data: bool = False,
+    digest: Digest | None = None,
 ) -> tuple[str, ...]:
     """Write ``model`` to ``path``; the model in memory stays as it is.
 
@@ -216,6 +218,7 @@ def save(
         provenance: entry to append to the model's history, whose producer we are then.
         annotations: write the annotations of values and nodes into the file; None: when the model was loaded with some.
         copy_data: copy what lies in files of the folder too, so that the model hangs on no other's data file.
+        digest: the bytes of the model's file are added to it, such as ``hashlib.sha256()``.
 
     Returns:
         The paths written: the model, and the new data file if there is one.
@@ -238,7 +241,10 @@ def save(
                 proto = serialize(model)
             if provenance is not None:
                 sign(proto, provenance)
-            write_whole(target, _encode(proto, target), overwrite=overwrite)
+            content = _encode(proto, target)
+            if digest is not None:
+                digest.update(content)
+            write_whole(target, content, overwrite=overwrite)
         except BaseException:
             if data is not None:
                 data.abandon()

@@ -36,7 +36,7 @@ def save_shared(
     threshold: int = THRESHOLD,
     overwrite: bool = True,
     provenance: Mapping[str, Provenance] | None = None,
-) -> tuple[str, ...]:
+) -> dict[str, str]:
     """Write ``models`` to ``folder``, their weights to one data file there; the models in memory stay as they are.
 
     Tensors that are the same place of the same file, or of equal content, are stored once, from a page on where they are that
@@ -51,7 +51,8 @@ def save_shared(
         provenance: file name → entry to append to the history of that model, whose producer we are then.
 
     Returns:
-        The paths of the data file, where there is one, and of the models.
+        Path of each file written → its hex SHA-256, computed while it was written: the data file, where there is one, then the
+        models.
 
     Raises:
         ModelError: external data of a model is gone, or a model cannot be written.
@@ -67,9 +68,12 @@ def save_shared(
         for model in models.values():
             refuse_own_data(model, path)
     first = next(iter(paths.values()), os.path.join(target, STEM))
+    digests: dict[str, str] = {}
     with folder_for(first), writing(first):
         hidden: dict[str, HiddenFile] = {}
         moved, data, file = _write_data(models, target, threshold)
+        if data is not None:
+            digests[os.path.join(target, file)] = data.sha256
         try:
             for name, model in models.items():
                 hidden[name] = HiddenFile(target, name)
@@ -77,7 +81,9 @@ def save_shared(
                     proto = serialize(model)
                 if name in entries:
                     sign(proto, entries[name])
-                hidden[name].file.write(to_bytes(proto))
+                content = to_bytes(proto)
+                digests[paths[name]] = hashlib.sha256(content).hexdigest()
+                hidden[name].file.write(content)
                 hidden[name].sync()
             for name, written in hidden.items():
                 written.keep_as(paths[name])
@@ -87,7 +93,7 @@ def save_shared(
             if data is not None:
                 data.abandon()
             raise
-    return (*([os.path.join(target, file)] if file else []), *paths.values())
+    return digests
 
 
 def _write_data(
@@ -103,10 +109,11 @@ def _write_data(
             for slot in slots(model):
                 tensor = slot.tensor
                 if not slot.attribute and tensor.dtype != ir.DataType.STRING and nbytes_of(tensor) >= threshold:
-                    key = _key(tensor)
+                    key = identity_of(tensor)
                     large.append((name, slot, key))
                     if key not in extents:
-                        extents[key] = data.add(tensor)
+                        in_file = isinstance(tensor, ir.ExternalTensor)
+                        extents[key] = data.add(tensor) if in_file else data.add_once(tensor)
                 elif isinstance(tensor, ir.ExternalTensor):  # what it refers to lies in another folder
                     moved[name][slot] = inside(tensor)
         if not extents:
@@ -119,10 +126,3 @@ def _write_data(
     for name, slot, key in large:
         moved[name][slot] = reference_to(slot.tensor, folder, file, *extents[key])
     return moved, data, file
-
-
-def _key(tensor: ir.TensorProtocol) -> object:
-    """Equal for tensors that are the same bytes: the place in a file, else the content."""
-    if isinstance(tensor, ir.ExternalTensor):
-        return identity_of(tensor)
-    return hashlib.sha256(tensor.tobytes()).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +15,6 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import new_errors, verify
 
 from qdqtool.io.files.progress import Warn
-from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.load import load
 from qdqtool.io.models.provenance import Provenance
 
@@ -39,7 +39,8 @@ def opened(model: ModelOrPath, *, weights: bool = True) -> tuple[ir.Model, str]:
     ``weights`` it may lack files of external data, as `load` does."""
     if isinstance(model, ir.Model):
         return copy_model(model), ""
-    return load(model, weights=weights), sha256_of_file(model)
+    digest = hashlib.sha256()
+    return load(model, weights=weights, digest=digest), digest.hexdigest()
 
 
 def repairs_of(model: ir.Model) -> list[str]:

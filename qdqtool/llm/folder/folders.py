@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qdqtool.io.files.artifacts import canonical_json
-from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.atomic import write_hashed
 from qdqtool.io.files.folders import files_left, remove_inside
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.provenance import PRODUCER, own_version
@@ -192,10 +192,12 @@ def _written(
     for model in models.values():
         model.producer_name, model.producer_version = PRODUCER, own_version()
     saved = save_shared(models, folder)
-    made += [os.path.basename(path) for path in saved]
+    known = {os.path.basename(path): digest for path, digest in saved.items()}
+    made += known
     made += [SPECIALIZATIONS, MANIFEST, *profile.files, *(os.path.basename(path) for path in beside.files)]
     for path in beside.files:
-        write_whole(os.path.join(folder, os.path.basename(path)), read_bytes(path))
+        name = os.path.basename(path)
+        known[name] = write_hashed(os.path.join(folder, name), read_bytes(path))
     manifest = Manifest(
         layout=cut[0][0].decoder.layout,
         source_sha256=source,
@@ -206,10 +208,10 @@ def _written(
         pad_token_id=beside.pad_token_id,
     )
     text = canonical_json([listed(model) for model in static], indent=1) + "\n"
-    write_whole(os.path.join(folder, SPECIALIZATIONS), text.encode())
+    known[SPECIALIZATIONS] = write_hashed(os.path.join(folder, SPECIALIZATIONS), text.encode())
     extra = profile.write(folder, manifest, tuple(graph for graph, _ in cut), beside)
     weights = tuple(os.path.basename(path) for path in saved if path.endswith(".data"))
-    written = write_manifest(folder, manifest, more=[*weights, SPECIALIZATIONS, *extra])
+    written = write_manifest(folder, manifest, more=[*weights, SPECIALIZATIONS, *extra], known=known | extra)
     remove_inside(folder, old - set(written.files) - {MANIFEST}, where=os.path.join(folder, MANIFEST))
     return tuple(graphs), (*written.files, MANIFEST), weights
 

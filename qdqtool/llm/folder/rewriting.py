@@ -11,7 +11,7 @@ from qdq_passes.decoder.look.record import DECODER, CacheTensor, Decoder, MaskIn
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.artifacts import canonical_json
-from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.atomic import write_hashed
 from qdqtool.io.files.folders import path_inside, remove_inside
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.external import extent_of
@@ -72,16 +72,17 @@ def write_graphs(
     made = [*graphs, SPECIALIZATIONS, MANIFEST, *rest]
     try:
         saved = save_shared(models, target, provenance=provenance or {})
-        data = [os.path.basename(path) for path in saved if path.endswith(".data")]
+        known = {os.path.relpath(path, target): digest for path, digest in saved.items()}
+        data = [name for name in known if name.endswith(".data")]
         made += data
         for name in rest:
             path = path_inside(target, name, where=os.path.join(target, MANIFEST))
-            write_whole(path, read_bytes(os.path.join(os.fspath(folder), name)))
+            known[name] = write_hashed(path, read_bytes(os.path.join(os.fspath(folder), name)))
         text = canonical_json([listed(model) for model in static], indent=1) + "\n"
-        write_whole(os.path.join(target, SPECIALIZATIONS), text.encode())
+        known[SPECIALIZATIONS] = write_hashed(os.path.join(target, SPECIALIZATIONS), text.encode())
         new = replace(manifest, models=static, quantization=dict(quantization or {}))
         more = [*data, SPECIALIZATIONS, *(name for name in rest if name not in manifest.tokenizer)]
-        written = write_manifest(target, new, more=more)
+        written = write_manifest(target, new, more=more, known=known)
     except BaseException:
         if not old:
             clear_folder(target, made)

@@ -18,7 +18,7 @@ from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.io.files.artifacts import canonical_json
-from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.atomic import write_hashed
 from qdqtool.io.files.folders import path_inside
 from qdqtool.llm.folder.decoder_config import DecoderConfig
 from qdqtool.llm.folder.manifest import Manifest
@@ -123,12 +123,13 @@ class Naming:
 
     def write(
         self, folder: str, manifest: Manifest, graphs: tuple[StaticGraph, ...], beside: DecoderConfig
-    ) -> list[str]:
-        """Write what this profile has beside the graphs; names of the files."""
+    ) -> dict[str, str]:
+        """Write what this profile has beside the graphs; name of each file → its SHA-256."""
+        digests: dict[str, str] = {}
         for name in self.files:
             text = canonical_json(_WRITERS[name](manifest, graphs, beside), indent=1) + "\n"
-            write_whole(path_inside(folder, name, where=folder), text.encode())
-        return list(self.files)
+            digests[name] = write_hashed(path_inside(folder, name, where=folder), text.encode())
+        return digests
 
 
 def _shapes(manifest: Manifest) -> list[Specialization]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +21,6 @@ from qdq_passes.verification.rules import verify
 from qdqtool.io.files.atomic import refuse_inputs, refuse_output
 from qdqtool.io.files.edit_script import NamedInputs, append_script, refuse_append
 from qdqtool.io.files.progress import StageProgress, Warn, pass_on
-from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.hooks import Reproducer
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
@@ -42,12 +42,14 @@ class Saved:
         output: the model.
         files: everything written: the model, and its new data file if there is one.
         source: the model it was made of.
+        sha256: hex SHA-256 of the written model's file; empty unless it is recorded.
     """
 
     report: Report
     output: str
     files: tuple[str, ...]
     source: str
+    sha256: str = ""
 
 
 @dataclass
@@ -83,6 +85,7 @@ def run_and_save(
     verify_each: bool = True,
     reproducer: str | None = None,
     record: str | None = None,
+    hashed: bool = False,
 ) -> Saved:
     """Load the model, run ``pipeline``, verify, save; a pass that breaks leaves a reproducer.
 
@@ -97,6 +100,7 @@ def run_and_save(
         verify_each: verify after every pass, so that an error names the pass.
         reproducer: folder for the reproducer; ``<output>.reproducer`` by default.
         record: edit script that the passes are appended to.
+        hashed: compute the SHA-256 of the written model; `record` does so too.
 
     Raises:
         UsageError: the output exists, ``record`` cannot be written, or the input has errors and neither the pipeline nor
@@ -128,6 +132,7 @@ def run_and_save(
     hashes = {name: given.sha256 for name, given in read.items()}
     entry = None if asked.no_provenance or not report.modified else provenance_of(ran, digest, hashes)
     tick("saving", count, count)
+    result = hashlib.sha256() if hashed or record is not None else None
     written = save(
         model,
         output,
@@ -137,10 +142,12 @@ def run_and_save(
         threshold=THRESHOLD if threshold is None else threshold,
         annotations=annotations,
         copy_data=asked.copy_data,
+        digest=result,
     )
+    sha256 = "" if result is None else result.hexdigest()
     if record is not None:
-        append_script(record, steps.passes, source_sha256=digest, result_sha256=sha256_of_file(output), inputs=read)
-    return Saved(report, output, (output, *written[1:]), source)
+        append_script(record, steps.passes, source_sha256=digest, result_sha256=sha256, inputs=read)
+    return Saved(report, output, (output, *written[1:]), source, sha256)
 
 
 def with_repairs(model: str, steps: Sequence[Step], warn: Warn | None) -> Pipeline:
