@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class Units:
     Args:
         target: whatever its arithmetic.
         make: (seed, whether scales are powers of two, names of the case) → unit, the same one every time.
-        seeds: how many units of a case, of which the part makes two.
+        seeds: how many units of a case, of which the part makes one.
     """
 
     target: Target
@@ -94,16 +94,16 @@ class Units:
     seeds: int
 
     def on_provider(
-        self, arithmetic: str | tuple[Arithmetic, bool], *case: str, seeds: range | None = None, **options: str
+        self, arithmetic: str | tuple[Arithmetic, bool], *case: str, seeds: Iterable[int] | None = None, **options: str
     ) -> None:
         """Units of ``case`` on the provider; ``arithmetic`` is one of `ARITHMETICS`, or like those."""
         computing, only_pow2 = ARITHMETICS[arithmetic] if isinstance(arithmetic, str) else arithmetic
-        for seed in seeds or some(self.seeds, 2):
+        for seed in seeds or some(self.seeds):
             unit = self.make(seed, only_pow2 or seed % 2 == 0, *case)
             assert_provider_equals(unit, on_arithmetic(self.target, computing), f"seed {seed}", **options)
 
     def as_operators(self, *case: str) -> None:
         """Each unit of ``case`` as custom operators."""
         target = on_arithmetic(self.target, ARITHMETICS["half_up"][0])
-        for seed in some(self.seeds, 2):
+        for seed in some(self.seeds):
             assert_operators_equal(self.make(seed, seed % 2 == 0, *case), target, f"seed {seed}")

@@ -66,7 +66,7 @@ def test_every_operator_is_there() -> None:
 @pytest.mark.parametrize("case", NAMES, ids=lambda case: case[1] if isinstance(case, tuple) else None)
 def test_it_is_computed_as_the_reference_says(case: tuple[str, str], precision: Precision) -> None:
     """On pairs and floats, and on tensors of 16 bits."""
-    for seed in some(SEEDS, 2):
+    for seed in some(SEEDS):
         arithmetic = list(ARITHMETICS.values())[seed % len(ARITHMETICS)]
         arithmetic = dataclasses.replace(arithmetic, float_precision=precision)
         builder = FloatBuilder(np.random.default_rng([zlib.crc32(case[1].encode()), seed]), pow2=False)

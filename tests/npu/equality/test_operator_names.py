@@ -165,7 +165,7 @@ def _lowered() -> Iterator[list[ir.Node]]:
         yield _ours(lower(model, any_float).model.graph)
     arithmetic = ARITHMETICS["half_even"][0]
     for name, width_case in units_widths.CASES.items():
-        model, _ = units_widths.model(width_case, 1, pow2=True)
+        model, _ = units_widths.model(width_case, 1, pow2=True, quarters=[0])
         target = any_norm if name in FAMILIES["norms"] else any_width
         yield _ours(lower(model, dataclasses.replace(target, arithmetic=arithmetic)).model.graph)
 

@@ -12,6 +12,7 @@ import qdqtool.npu
 from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from qdqtool.targets.loading import load_target
+from tests.dial import some
 from tests.npu.equality.equality import (
     ARITHMETICS,
     INSTRUCTION_SETS,
@@ -57,7 +58,7 @@ def test_a_product_is_computed_as_the_reference_says(case: str, name: str) -> No
 @pytest.mark.parametrize("isa", INSTRUCTION_SETS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_instruction_set_computes_the_same_product(case: str, isa: str) -> None:
-    UNITS.on_provider("half_even", case, seeds=range(SEEDS, SEEDS + 8), isa=isa)
+    UNITS.on_provider("half_even", case, seeds=some(range(SEEDS, SEEDS + 8), 2), isa=isa)
 
 
 @pytest.mark.parametrize("case", CASES)

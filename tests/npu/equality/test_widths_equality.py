@@ -13,8 +13,9 @@ from qdq_passes.numerics.arithmetic import WideFunctions
 
 import qdqtool.npu
 from qdqtool.targets.loading import load_target
+from tests.dial import some
 from tests.npu.equality.equality import ARITHMETICS, assert_provider_equals, on_arithmetic
-from tests.npu.equality.units_widths import CASES, model
+from tests.npu.equality.units_widths import CASES, QUARTERS, model
 
 #: What takes everything: parameters of normalizations are weights of 16 bits and more.
 ANY, ANY_NORM = (load_target(Path(__file__).with_name("targets") / f"any_{what}.toml") for what in ("width", "norm"))
@@ -42,6 +43,6 @@ def test_every_operator_is_there() -> None:
 def test_every_width_is_computed_as_the_reference_says(case: str, name: str) -> None:
     arithmetic, only_pow2 = ARITHMETICS[name]
     arithmetic = dataclasses.replace(arithmetic, wide_functions=FUNCTIONS_OF[name], segments=64)
-    made, feed = model(CASES[case], zlib.crc32(case.encode()), pow2=only_pow2)
+    made, feed = model(CASES[case], zlib.crc32(case.encode()), pow2=only_pow2, quarters=some(QUARTERS))
     target = ANY_NORM if case in FAMILIES["norms"] else ANY
     assert_provider_equals((made, feed), on_arithmetic(target, arithmetic))
