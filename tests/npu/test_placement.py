@@ -77,7 +77,7 @@ def _agree(path: Path, target: str, *, optimize: bool) -> int:
     return sum(said.values())
 
 
-@pytest.mark.product(cover=("name", ("preset", "target")))
+@pytest.mark.product(cover=("name", "preset", "target"))
 @NEWEST
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("preset", ["xint8", "a8w8"])
@@ -101,6 +101,7 @@ def test_a_network_that_the_target_takes_is_on_the_npu(quantized: dict[tuple[str
     assert _agree(quantized["digits", "xint8"], "vitis_xint8", optimize=False) == 19
 
 
+@pytest.mark.product(extra=1)
 @NEWEST
 @pytest.mark.parametrize("name", ["digits", "detector", "mobilenet_block"])
 def test_it_holds_after_onnxruntime_has_optimized(name: str, quantized: dict[tuple[str, str], Path]) -> None:

@@ -45,7 +45,7 @@ def left(found: Analysis, node: str) -> bool:
     return any(each.name == node and each.is_compute and not each.is_npu for each in found.nodes)
 
 
-@pytest.mark.product(cover=("target",), extra=4)
+@pytest.mark.product(cover=("target",))
 @pytest.mark.parametrize(("name", "target"), [(n, t) for n in exports.names() for t in ("qnn_htp", "vitis_xint8")])
 def test_every_remedy_works(name: str, target: str, tmp_path: Path) -> None:
     model, data = exports.write(name, tmp_path, 2)

@@ -49,7 +49,7 @@ def in_a_fresh_process(seed: str, folders: list[str]) -> list[str]:
 
 
 def test_another_process_makes_the_same() -> None:
-    folders = some(FOLDERS, 8)
+    folders = some(FOLDERS, 4)
     first, second = in_a_fresh_process("1", folders), in_a_fresh_process("2", folders)
     assert len(first) > 2 * len(folders)
     here = digests(folders)

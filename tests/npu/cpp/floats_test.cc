@@ -299,11 +299,11 @@ void quantize(Random& random) {
 }  // namespace
 }  // namespace test
 
-int main() {
+int main(int count, char** arguments) {
   using namespace test;
   Random random(21);
   exponentials(random);
-  for (int i = 0; i < 120; ++i) {
+  for (int i = 0, end = rounds(120, count, arguments); i < end; ++i) {
     two_operands(random);
     one_operand(random);
     matmul(random);

@@ -154,6 +154,12 @@ inline std::vector<Isa> all_isas() {
   return found;
 }
 
+// Random cases of each kind: `whole`, or a fraction of it where the command line gives a divisor.
+inline int rounds(int whole, int count, char** arguments) {
+  const int divisor = count > 1 ? std::atoi(arguments[1]) : 1;
+  return std::max(1, whole / std::max(1, divisor));
+}
+
 inline int failures = 0;
 
 inline void fail(const std::string& what) {

@@ -610,7 +610,7 @@ int main(int count, char** arguments) {
     return 0;
   }
   Random random(20);
-  for (int i = 0; i < 600; ++i) {
+  for (int i = 0, end = rounds(600, count, arguments); i < end; ++i) {
     two_operands(random);
     max_pool(random);
     average_pool(random);

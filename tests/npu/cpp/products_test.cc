@@ -368,8 +368,8 @@ void test_errors() {
 }  // namespace
 }  // namespace test
 
-int main(int argc, char** argv) {
-  const int cases = argc > 1 ? std::atoi(argv[1]) : 400;
+int main(int count, char** arguments) {
+  const int cases = test::rounds(400, count, arguments);
   test::Random random(20);
   for (int i = 0; i < 4 * cases; ++i) test::test_requantizer(random, i);
   for (int i = 0; i < cases; ++i) test::test_conv(random, false, i);

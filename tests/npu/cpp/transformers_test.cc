@@ -267,10 +267,10 @@ void division(Random& random) {
 }  // namespace
 }  // namespace test
 
-int main() {
+int main(int count, char** arguments) {
   using namespace test;
   Random random(8);
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0, end = rounds(150, count, arguments); i < end; ++i) {
     blocked_matmul(random);
     norm(random);
     rotary(random);

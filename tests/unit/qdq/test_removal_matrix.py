@@ -203,6 +203,12 @@ def taken_back(
     return qdqtool.load(path), qdqtool.load(folder / "float.onnx")
 
 
+#: Of each family of writers one, and all that leaves Relus out.
+FAMILIES = (
+    "xint8, qdq", "xint8-compat, dq", "vint8, qdq", "8a8w, dq", "qnn-a8w8, dq", "16a4w, dq", "16a16w-qat, qdq", "w4-g32, dq",
+    "onnxruntime QDQ", "onnxruntime QOperator", "onnxruntime dynamic",
+)  # fmt: skip
+
 #: What 8 and 4 bits must leave of a weight, in dB: a scale that is twice the least one, of a tensor with few large values.
 LEAST, LEAST_OF_4_BITS = 20.0, 12.0
 #: Not bit for bit, in dB: QLinear operators keep no name of a Relu. One comes back also where calibration saw nothing below −s/2, as
@@ -233,20 +239,15 @@ def check(writer: str, model: onnx.ModelProto, data: Mapping[str, Array], folder
             assert not changed
 
 
-@pytest.mark.product(cover=("writer",), extra=0)
+@pytest.mark.product(cover=("name", "family"), extra=6)
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("writer", WRITERS)
-def test_only_the_rounding_of_weights_is_lost(name: str, writer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("writer", "family"), [pytest.param(name, name if name in FAMILIES else "others", id=name) for name in WRITERS]
+)
+def test_only_the_rounding_of_weights_is_lost(name: str, writer: str, family: str, tmp_path: Path) -> None:
     random, (value,) = np.random.default_rng(7), net(name).graph.input
     shape = [d.dim_value for d in value.type.tensor_type.shape.dim][1:]
     check(writer, net(name), {"x": random.normal(0, 1, (6, *shape)).astype(np.float32)}, tmp_path)
-
-
-#: Of each family one, and all that leaves Relus out.
-OF_EXPORTS = (
-    "xint8, qdq", "xint8-compat, dq", "vint8, qdq", "8a8w, dq", "qnn-a8w8, dq", "16a4w, dq", "16a16w-qat, qdq", "w4-g32, dq",
-    "onnxruntime QDQ", "onnxruntime QOperator", "onnxruntime dynamic",
-)  # fmt: skip
 
 
 #: onnxruntime 1.23 transposes the weights of Gemm, and keeps their names.
@@ -259,13 +260,13 @@ EXCEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.product(cover=(), extra=2)
+@pytest.mark.product(cover=(), extra=1)
 @pytest.mark.parametrize(
     ("name", "writer"),
     [
         pytest.param(name, writer, marks=SINCE.get(writer, ()))
         for name in exports.names()
-        for writer in OF_EXPORTS
+        for writer in FAMILIES
         if (name, writer) not in EXCEPT
     ],
 )
