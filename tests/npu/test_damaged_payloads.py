@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from tests.dial import sized
 from tests.npu.small_programs import HEADER, MIXED, context_model, payload, python, refusal, succeeds
 
 START = """
@@ -37,9 +38,15 @@ def counts(code: str) -> tuple[int, int]:
 
 
 def test_cut_anywhere() -> None:
-    whole = len(payload())
-    ran, refused = counts("for size in range(len(whole)): attempt(whole[:size])\nattempt(whole)")
-    assert (ran, refused) == (1, whole)
+    """At every byte, or in the part at some, always around the ends of the header and of the program."""
+    code = f"""
+sizes = {{*range(0, len(whole), {sized(1, 5)}), *range(8), *range(program - 9, program + 9), len(whole) - 1}}
+for size in sizes: attempt(whole[:size])
+print(len(sizes))
+attempt(whole)
+"""
+    sizes, ran, refused = map(int, succeeds(python(START + code + END)).split())
+    assert (ran, refused) == (1, sizes)
 
 
 def test_longer_than_it_says() -> None:
@@ -47,22 +54,24 @@ def test_longer_than_it_says() -> None:
 
 
 def test_a_flipped_bit_is_found() -> None:
-    code = """
+    count = sized(400, 100)
+    code = f"""
 rng = random.Random(1)
-for _ in range(400):
+for _ in range({count}):
     data = bytearray(whole)
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     attempt(bytes(data))
 """
-    assert counts(code) == (0, 400)
+    assert counts(code) == (0, count)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_flipped_programs_with_a_good_checksum(seed: int) -> None:
     """Some still run, as something else; none reads or writes where it must not."""
+    count = sized(1200, 300)
     code = f"""
 rng = random.Random({seed})
-for _ in range(1200):
+for _ in range({count}):
     data = bytearray(whole[:-4])
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(program, len(data))
@@ -70,16 +79,17 @@ for _ in range(1200):
     attempt(bytes(data) + struct.pack("<I", zlib.crc32(data)))
 """
     ran, refused = counts(code)
-    assert ran + refused == 1200
-    assert refused > 600
+    assert ran + refused == count
+    assert refused > count / 2
 
 
 def test_spliced_programs_with_a_good_checksum() -> None:
     """Pieces left out, doubled or swapped; lengths follow."""
-    code = """
+    count = sized(800, 200)
+    code = f"""
 rng = random.Random(3)
 body = whole[program:-4]
-for _ in range(800):
+for _ in range({count}):
     i, j = sorted(rng.randrange(len(body) + 1) for _ in range(2))
     piece = rng.choice([b"", body[i:j] * 2, body[i:j][::-1], bytes(rng.randrange(256) for _ in range(8))])
     made = body[:i] + piece + body[j:]
@@ -87,7 +97,7 @@ for _ in range(800):
     attempt(data + struct.pack("<I", zlib.crc32(data)))
 """
     ran, refused = counts(code)
-    assert ran + refused == 800
+    assert ran + refused == count
 
 
 def test_sizes_beyond_all_memory() -> None:

@@ -19,6 +19,7 @@ from qdqtool.npu.compile import compile as compile_model
 from qdqtool.runtime import provider
 from tests.cases.lowering import TakesAll
 from tests.cases.qdq_units import SHIFT, Unit, pow2
+from tests.dial import some
 
 ARITHMETICS = (
     Arithmetic(),
@@ -169,7 +170,7 @@ def _registered() -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_is_computed_as_the_reference_says(name: str) -> None:
-    for seed, arithmetic in enumerate(ARITHMETICS):
+    for seed, arithmetic in some([*enumerate(ARITHMETICS)], 2):
         unit = Unit(np.random.default_rng([seed, *name.encode()]))
         unit.store(FORMS[name](unit), pow2(unit.random))
         know_sizes(unit)

@@ -49,7 +49,7 @@ def test_outputs_stay_bit_for_bit(edit: str) -> None:
     """In onnxruntime with optimization disabled; and a second run finds nothing to do."""
     acted: Counter[bool] = Counter()
 
-    graphs = sized(60, 30)
+    graphs = sized(60, 15)
 
     @settings(DETERMINISTIC, max_examples=graphs)
     @given(qdq_texts(), st.booleans())

@@ -24,7 +24,7 @@ from tests.dial import sized
 from tests.golden.numerics import outputs_of
 from tests.properties.graphs import DETERMINISTIC, parse, texts
 
-FEW = settings(DETERMINISTIC, max_examples=sized(40, 20))
+FEW = settings(DETERMINISTIC, max_examples=sized(40, 12))
 INSERTED = "give-names,annotate-encodings{encodings=@ranges scales=%s},insert-qdq{weights=dq}"
 
 

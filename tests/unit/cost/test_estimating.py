@@ -35,7 +35,7 @@ from qdqtool.verbs.estimate import precision_of
 from qdqtool.verbs.generate import Generate
 from qdqtool.verbs.work.chip_times import decoder_times
 from tests.cases.random_decoders import HEADS, HIDDEN, INNER, VOCABULARY, random_decoder
-from tests.dial import sized
+from tests.dial import examples, sized
 from tests.golden_messages.refusal import refusal
 
 NETWORK = Graph(
@@ -72,7 +72,7 @@ STACKS = [("8 Elite", "genie"), ("krackan_xdna2", "FastFlowLM"), ("8 Gen 3", "ll
 
 
 @pytest.mark.parametrize(("chip", "stack"), STACKS)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(tokens=st.integers(1, 4096), more=st.integers(1, 4096))
 def test_more_tokens_context_and_layers_never_take_less(chip: str, stack: str, tokens: int, more: int) -> None:
     at = load_chip(chip)

@@ -182,7 +182,7 @@ def test_a_folder_is_tuned_once(tmp_path: Path) -> None:
     api.split(SAMPLES / "tiny_llama.onnx", tmp_path / "float", prefill=[16], context=[32])
     text = SAMPLES / "text" / "train.txt"
     done = api.quantize(
-        tmp_path / "float", tmp_path / "out", preset="w4-g32", data=text, samples=8, tune_weights=60, lm_head="int8"
+        tmp_path / "float", tmp_path / "out", preset="w4-g32", data=text, samples=8, tune_weights=20, lm_head="int8"
     )
     weights = [
         {n: v.const_value.tobytes() for n, v in each.model.graph.initializers.items() if v.const_value and "quantized" in n}

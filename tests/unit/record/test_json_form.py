@@ -25,6 +25,7 @@ from qdqtool.record.record import (
     merged,
 )
 from tests.cases.records import large_record
+from tests.dial import examples
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads(files("qdqtool.record").joinpath("schema.json").read_text("utf-8"))
@@ -65,6 +66,7 @@ RECORDS = st.builds(
 )  # fmt: skip
 
 
+@settings(max_examples=examples(100))
 @given(RECORDS)
 def test_what_is_written_is_read_again(record: Record) -> None:
     data = json.loads(json.dumps(record.to_json(), allow_nan=False))
@@ -72,7 +74,7 @@ def test_what_is_written_is_read_again(record: Record) -> None:
     jsonschema.validate(data, SCHEMA)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(RECORDS, max_size=3))
 def test_prices_add_up_to_the_noise_they_are_of(records: list[Record]) -> None:
     """Never those of one record beside the noise of another."""
