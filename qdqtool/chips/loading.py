@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -75,8 +76,8 @@ def _at(file: str, path: str) -> Chip:
 def _names() -> dict[str, str]:
     """Key of a name, alias or board → file; what stands before the profiles tells it, and they are most of the text."""
     found: dict[str, str] = {}
-    for file in chip_names():
-        head = _head(file)
+    for file, entry in CHIPS.entries().items():
+        head = _head(file, entry.load())
         for name in (file, head.get("name"), *_texts(head, "aliases"), *_texts(head, "boards")):
             other = found.setdefault(_key(str(name)), file)
             if other != file:
@@ -84,8 +85,9 @@ def _names() -> dict[str, str]:
     return found
 
 
-def _head(file: str) -> Mapping[str, Any]:
-    path = CHIPS.path(file)
+@functools.cache
+def _head(file: str, path: Traversable) -> Mapping[str, Any]:
+    """Return the tables of a chip file that come before its profiles. Each file is read once."""
     try:
         return toml_of(path.read_text(encoding="utf-8").partition("\n[[profile]]")[0])
     except (OSError, ValueError):

@@ -16,7 +16,7 @@ from tests.fuzz.minimise import FOUND, keep, minimised
 from tests.fuzz.worker import MEMORY, Job, Worker, run_all
 
 #: Inputs of the attack in every run: a few seconds. The seed is fixed, so that a run says something of a change.
-INPUTS = 150
+INPUTS = 60
 
 
 def test_every_command_is_attacked() -> None:
@@ -68,7 +68,7 @@ def test_the_watch_sees_what_goes_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setenv("QDQTOOL_PATH", str(tmp_path))
     words = ("fine", "die", "raise", "memory", "escape", "change", "leave", "hang")
-    with Worker(tmp_path / "w", cpu=2, memory=MEMORY // 4) as worker:
+    with Worker(tmp_path / "w", cpu=1, memory=MEMORY // 4) as worker:
         found = [worker.check(Job(how, ["bad", how], {"input": b""})).signature for how in words]
     assert found == [
         ": bad", "dead process (exit -6): bad", "exit 70: ValueError in qdqtool/cli/main.py/_result", "memory: bad",

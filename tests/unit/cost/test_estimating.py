@@ -35,7 +35,7 @@ from qdqtool.verbs.estimate import precision_of
 from qdqtool.verbs.generate import Generate
 from qdqtool.verbs.work.chip_times import decoder_times
 from tests.cases.random_decoders import HEADS, HIDDEN, INNER, VOCABULARY, random_decoder
-from tests.dial import examples, sized
+from tests.dial import examples, sized, some
 from tests.golden_messages.refusal import refusal
 
 NETWORK = Graph(
@@ -195,6 +195,7 @@ def split_small() -> Path:
     return home
 
 
+@pytest.mark.product(cover=("form", ("chip", "stack")))
 @pytest.mark.parametrize("form", ["graph", "whole", "parts", "one"])
 @pytest.mark.parametrize(("chip", "stack"), [*STACKS, ("8 Elite", "qnn_context_binary"), ("8 Elite", "")])
 def test_a_decoder_is_answered_as_its_shape(chip: str, stack: str, form: str) -> None:
@@ -246,7 +247,7 @@ def test_a_graph_of_a_split_folder_is_the_folder() -> None:
     folder = split_small() / "parts"
     files = sorted(folder.glob("*.onnx"))
     assert len(files) == 4
-    for stack in ("genie", ""):
+    for stack in some(["genie", ""]):
         whole = estimate(str(folder), chip="8 Elite", stack=stack)["estimates"]
         assert all(estimate(str(file), chip="8 Elite", stack=stack)["estimates"] == whole for file in files)
 
