@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from qdq_passes.clean.bind_batch import BOUND, BindBatch
 from qdq_passes.clean.fold_constants import FoldConstants
 from qdq_passes.pipeline.pipeline import PassReport, Pipeline
 
-from qdqtool.targets.legalization import Legalization
+if TYPE_CHECKING:
+    from qdqtool.targets.legalization import Legalization
 
 
 def bound(prepare: Pipeline, target: Legalization) -> Pipeline:

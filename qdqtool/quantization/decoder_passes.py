@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import onnx_ir as ir
 from qdq_passes.core.base import Named, Pass
-from qdq_passes.decoder.annotate_kv_cache import AnnotateKvCache
-from qdq_passes.decoder.bound_attention_mask import BoundAttentionMask
-from qdq_passes.decoder.look.cache_tensors import CacheValues, cache_values
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.uses import label
-from qdq_passes.legalize.finite_masks import FiniteMasks
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
@@ -26,6 +22,11 @@ from qdqtool.presets.recovery import Clips
 from qdqtool.quantization.eight_bit_weights import LM_HEAD
 from qdqtool.quantization.options import PlanOptions
 
+if TYPE_CHECKING:
+    from qdq_passes.decoder.bound_attention_mask import BoundAttentionMask
+
+#: Names of passes: a plan without them does not import them.
+_BOUND, _CACHE = "bound-attention-mask", "annotate-kv-cache"
 #: What the pipelines call the ranges.
 _RANGES = Named("ranges")
 
@@ -35,11 +36,11 @@ def with_decoder_passes(materialise: Pipeline, options: PlanOptions) -> Pipeline
     found: list[Pass] = []
     for step in materialise.passes:
         if isinstance(step, AnnotateEncodings) and step.encodings is not None and options.bound_masks:
-            found.append(make_pass("bound-attention-mask", {"ranges": _RANGES, **_width(step)}))
+            found.append(make_pass(_BOUND, {"ranges": _RANGES, **_width(step)}))
         found.append(step)
         if isinstance(step, AnnotateEncodings) and options.kv_cache != "float":
             said = {"dtype": options.kv_cache, "scales": step.scales, "domain": step.domain}
-            found.append(make_pass("annotate-kv-cache", {"ranges": _RANGES, **said}))
+            found.append(make_pass(_CACHE, {"ranges": _RANGES, **said}))
     if options.kv_cache != "float":
         found.append(make_pass("scatter-integers", {}))
         if not options.integer_io:
@@ -60,7 +61,7 @@ def with_finite_masks(
 ) -> Pipeline:
     """``prepare`` with the passes that leave nothing infinite of masks, where ``materialise`` bounds them, or where a target that
     computes the operators ``taken`` has no test for NaN."""
-    is_bounding = any(isinstance(step, BoundAttentionMask) for step in materialise.passes)
+    is_bounding = any(step.name() == _BOUND for step in materialise.passes)
     is_guarded = bool(taken) and "IsNaN" not in taken and options.bound_masks
     if not is_bounding and not is_guarded:
         return prepare
@@ -69,6 +70,8 @@ def with_finite_masks(
 
 def has_infinite_masks(model: ir.Model) -> bool:
     """Whether `with_finite_masks` would change masks of ``model``."""
+    from qdq_passes.legalize.finite_masks import FiniteMasks
+
     return any(change.kind == "edit" for change in FiniteMasks().run(copy_model(model)))
 
 
@@ -96,8 +99,10 @@ def cache_names(model: ir.Model, materialise: Pipeline) -> list[str]:
     Raises:
         UsageError: an operator keeps the cache itself, or there is none.
     """
-    if not any(isinstance(step, AnnotateKvCache) for step in materialise.passes):
+    if not any(step.name() == _CACHE for step in materialise.passes):
         return []
+    from qdq_passes.decoder.look.cache_tensors import CacheValues, cache_values
+
     found = cache_values(model)
     kept = [each for each in found if isinstance(each, tuple)]
     if kept:
@@ -112,13 +117,15 @@ def cache_names(model: ir.Model, materialise: Pipeline) -> list[str]:
 
 def masks(model: ir.Model, ranges: Mapping[str, Range]) -> set[str]:
     """The names of masks of attentions, and of the scores behind them, that `bound-attention-mask` gives other ranges."""
+    from qdq_passes.decoder.bound_attention_mask import BoundAttentionMask
+
     return {value.name or "" for value in BoundAttentionMask(ranges=ranges).bounded(model)}
 
 
 def unbounded(model: ir.Model, materialise: Pipeline, ranges: Mapping[str, Range], names: Iterable[str]) -> list[str]:
     """Those of ``names`` that no `bound-attention-mask` gives another range."""
-    step = next((p for p in materialise.passes if isinstance(p, BoundAttentionMask)), None)
+    step = next((p for p in materialise.passes if p.name() == _BOUND), None)
     if step is None:
         return list(names)
-    bounded = {value.name for value in replace(step, ranges=ranges).bounded(model)}
+    bounded = {value.name for value in replace(cast("BoundAttentionMask", step), ranges=ranges).bounded(model)}
     return [name for name in names if name not in bounded]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 from qdq_passes.clean.inline_functions import InlineFunctions
@@ -42,7 +42,9 @@ from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
 from qdqtool.quantization.recovery import recovering, with_rounding
 from qdqtool.runtime.session import RUNTIME
-from qdqtool.targets.legalization import Legalization
+
+if TYPE_CHECKING:
+    from qdqtool.targets.legalization import Legalization
 
 #: Named input that holds the ranges of the activations; and those of `observe`, which makes it: samples, and names of tensors.
 RANGES, DATA, TENSORS = "ranges", "data", "tensors"

@@ -39,7 +39,6 @@ from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.reports import TensorReport, constants_of, grouped, tensor_reports
 from qdqtool.record.moves import EncodingWatch
 from qdqtool.runtime.session import RUNTIME, compute
-from qdqtool.targets.remedies import REPLACED
 
 #: Family of the passes that make of operators what a target computes.
 _OF_TARGETS = "legalize"
@@ -356,6 +355,8 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
     else:
         found = sorted({node.op_type for node in main_nodes(model)})
         bodies = "; bodies of If and Loop stay float" if any(has_body(node) for node in main_nodes(model)) else ""
+        from qdqtool.targets.remedies import REPLACED
+
         ways = sorted({REPLACED[op] for op in map(op_type_of, main_nodes(model)) if op in REPLACED})
         others = f"; put others in their place: `qdqtool opt -p {','.join(ways)}`" if ways else ""
         hint = (

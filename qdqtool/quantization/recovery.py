@@ -16,43 +16,35 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import onnx_ir as ir
 from qdq_passes.core.base import Change, Named, Pass
-from qdq_passes.decoder.integer_io import IntegerIo
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
-from qdq_passes.encode.narrow_weights import NarrowWeights
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline
 from qdq_passes.qdq.fold_weight_qdq import FoldWeightQdq
 from qdq_passes.qdq.insert_qdq import InsertQdq
-from qdq_passes.recover.correct_bias import CorrectBias
-from qdq_passes.recover.equalize_layers import EqualizeLayers
-from qdq_passes.recover.learn_rounding import LearnRounding, learned_of
-from qdq_passes.recover.look.channel_flow import CUTS_OFF
-from qdq_passes.recover.look.learning import LayerSamples
-from qdq_passes.recover.rotate_decoder import RotateDecoder
-from qdq_passes.recover.round_weights import RoundWeights
-from qdq_passes.recover.search_scales import SearchScales
-from qdq_passes.recover.smooth_activations import SmoothActivations
-from qdq_passes.recover.tune_weights import TuneWeights
 
-from qdqtool.calibrate.layer_sums import Wanted, moment_bytes, share_statistics
 from qdqtool.calibrate.statistics import Statistics, known_of_both
-from qdqtool.io.feeds.array_store import scratch_file
 from qdqtool.io.files.progress import StageProgress, Warn, stage
 from qdqtool.presets.recovery import Recovery
-from qdqtool.quantization import learning
-from qdqtool.quantization.learning import LayersAt
-from qdqtool.quantization.tuning import tuner
-from qdqtool.quantization.tuning.tuner import Tuner
-from qdqtool.workers.cluster import InProcess, Workers
+
+if TYPE_CHECKING:
+    from qdq_passes.recover.look.learning import LayerSamples
+    from qdq_passes.recover.tune_weights import TuneWeights
+
+    from qdqtool.calibrate.layer_sums import Wanted
+    from qdqtool.quantization.learning import LayersAt
+    from qdqtool.quantization.tuning.tuner import Tuner
+    from qdqtool.workers.cluster import Workers
 
 #: Named input that holds what was seen of the layers' inputs.
 STATISTICS = "statistics"
+#: Names of passes: a plan without them imports neither them nor what they learn from.
+_LEARN, _TUNE, _ENDS = "learn-rounding", "tune-weights", "integer-io"
 #: Moments of more bytes than these lie in a file while the weights are rounded.
 IN_MEMORY = 1 << 29
 
@@ -61,10 +53,18 @@ Feeds = Iterable[Mapping[str, Any]]
 
 def recovering(recovery: Recovery) -> Pipeline:
     """The passes between preparation and calibration."""
-    passes: list[Pass] = [RotateDecoder()] if recovery.rotate else []
+    passes: list[Pass] = []
+    if recovery.rotate:
+        from qdq_passes.recover.rotate_decoder import RotateDecoder
+
+        passes.append(RotateDecoder())
     if recovery.equalize:
+        from qdq_passes.recover.equalize_layers import EqualizeLayers
+
         passes.append(EqualizeLayers(clip=recovery.equalize))
     if recovery.smooths:
+        from qdq_passes.recover.smooth_activations import SmoothActivations
+
         assert recovery.smooth is not None
         passes.append(SmoothActivations(statistics=Named(STATISTICS), alpha=float(recovery.smooth)))
     return Pipeline(tuple(passes))
@@ -79,11 +79,13 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
     stored = any(isinstance(p, InsertQdq) and p.weights == "dq" for p in materialise.passes)
     passes = [p for p in materialise.passes if not isinstance(p, FoldWeightQdq)]
     centred = bool(recovery.correct_bias) and not recovery.learn_rounding
-    narrow = any((isinstance(p, InsertQdq) and p.narrow) or isinstance(p, NarrowWeights) for p in passes)
+    narrow = any((isinstance(p, InsertQdq) and p.narrow) or p.name() == "narrow-weights" for p in passes)
     moved = rounds or bool(recovery.search_scales or recovery.tune_weights)
     if moved:
         passes = [replace(p, weights="qdq") if isinstance(p, InsertQdq) else p for p in passes]
     if recovery.search_scales:
+        from qdq_passes.recover.search_scales import SearchScales
+
         behind = next(place for place, p in enumerate(passes, 1) if isinstance(p, InsertQdq))
         searching = SearchScales(
             statistics=Named(STATISTICS),
@@ -93,17 +95,25 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
         )
         passes.insert(behind, searching)
     if recovery.learn_rounding:
+        from qdq_passes.recover.learn_rounding import LearnRounding
+
         learning = LearnRounding(statistics=Named(STATISTICS), narrow=narrow, made=_made(materialise))
-        places = (place for place, p in enumerate(passes) if isinstance(p, IntegerIo))  # behind it samples do not fit
+        places = (place for place, p in enumerate(passes) if p.name() == _ENDS)  # behind it samples do not fit
         passes.insert(next(places, len(passes)), learning)
     elif recovery.round_weights:
+        from qdq_passes.recover.round_weights import RoundWeights
+
         passes.append(RoundWeights(statistics=Named(STATISTICS), centred=centred, narrow=narrow))
     if recovery.correct_bias and not recovery.learn_rounding:
+        from qdq_passes.recover.correct_bias import CorrectBias
+
         passes.append(CorrectBias(statistics=Named(STATISTICS), made=_made(materialise)))
     if recovery.tune_weights:
-        ends = [p for p in passes if isinstance(p, IntegerIo)]
+        from qdq_passes.recover.tune_weights import TuneWeights
+
+        ends = [p for p in passes if p.name() == _ENDS]
         tuning = TuneWeights(statistics=Named(STATISTICS), steps=int(recovery.tune_weights), narrow=narrow)
-        passes = [*(p for p in passes if not isinstance(p, IntegerIo)), tuning, *ends]
+        passes = [*(p for p in passes if p.name() != _ENDS), tuning, *ends]
     if folds or (stored and moved):
         passes.append(FoldWeightQdq())
     return Pipeline(tuple(passes))
@@ -111,30 +121,42 @@ def with_rounding(materialise: Pipeline, recovery: Recovery) -> Pipeline:
 
 def learns(pipeline: Pipeline) -> bool:
     """Whether rounding is learned, or weights are tuned."""
-    return any(isinstance(p, LearnRounding | TuneWeights) for p in pipeline.passes)
+    return _has(pipeline, _LEARN, _TUNE)
+
+
+def _has(pipeline: Pipeline, *names: str) -> bool:
+    return any(p.name() in names for p in pipeline.passes)
 
 
 def samples_learned_from(pipeline: Pipeline) -> int:
     """How many samples its passes learn from at most."""
-    kinds = ((LearnRounding, learning.SAMPLES), (TuneWeights, tuner.SAMPLES))
-    return max((most for kind, most in kinds if any(isinstance(p, kind) for p in pipeline.passes)), default=0)
+    if not learns(pipeline):
+        return 0
+    from qdqtool.quantization import learning
+    from qdqtool.quantization.tuning import tuner
+
+    return max(most for name, most in ((_LEARN, learning.SAMPLES), (_TUNE, tuner.SAMPLES)) if _has(pipeline, name))
 
 
 def learning_runs(pipeline: Pipeline, samples: int) -> int:
     """Model runs that its passes learn by from ``samples``: both models once, layer by layer; tuning a few samples a step,
     there and back, which takes as long as three runs."""
-    layers = any(isinstance(p, LearnRounding) for p in pipeline.passes)
-    steps = sum(p.steps for p in pipeline.passes if isinstance(p, TuneWeights))
-    return 2 * min(samples, learning.SAMPLES) * layers + 3 * min(samples, tuner.BATCH) * steps
+    if not learns(pipeline):
+        return 0
+    from qdqtool.quantization import learning
+    from qdqtool.quantization.tuning import tuner
+
+    steps = sum(cast("TuneWeights", p).steps for p in pipeline.passes if p.name() == _TUNE)
+    return 2 * min(samples, learning.SAMPLES) * _has(pipeline, _LEARN) + 3 * min(samples, tuner.BATCH) * steps
 
 
 def wanted_behind(materialise: Pipeline) -> list[Wanted]:
     """What the passes of ``materialise`` read of the layers' inputs, but for what `LearnRounding` and `TuneWeights` ask for
     by themselves."""
-    readers = [p for p in materialise.passes if STATISTICS in Pipeline((p,)).needs()]
-    if any(isinstance(p, RoundWeights | SearchScales) for p in readers):
+    readers = [p.name() for p in materialise.passes if STATISTICS in Pipeline((p,)).needs()]
+    if "round-weights" in readers or "search-scales" in readers:
         return ["means", "moments"]
-    return ["means"] if any(not isinstance(p, LearnRounding | TuneWeights) for p in readers) else []
+    return ["means"] if any(name not in (_LEARN, _TUNE) for name in readers) else []
 
 
 def _made(materialise: Pipeline) -> Literal["float", "int32", "int8", "none"]:
@@ -212,6 +234,9 @@ class Recovering:
             None if self.progress is None else stage(self.progress, text)
             for text in ("learning rounding", "tuning weights")
         ]
+        from qdqtool.quantization.learning import LayersAt
+        from qdqtool.quantization.tuning.tuner import Tuner
+
         reference = copy_model(model)
         self._layers = LayersAt(model, reference, feeds, progress=told[0])
         self._tuner = Tuner(model, reference, feeds, progress=told[1], warn=self.warn)
@@ -257,7 +282,9 @@ class Recovering:
         for each, report in zip(recover.passes, done, strict=True):
             if report.modified or self.warn is None:
                 continue
-            is_cut = isinstance(each, EqualizeLayers) and any(c.because.endswith(CUTS_OFF) for c in report.changes)
+            from qdq_passes.recover.look.channel_flow import CUTS_OFF
+
+            is_cut = each.name() == "equalize-layers" and any(c.because.endswith(CUTS_OFF) for c in report.changes)
             hint = "between its layers stand Clips: --equalize bounds takes those along" if is_cut else "-v says why"
             self.warn(f"{each.name()} changed nothing; {hint}")
 
@@ -273,7 +300,7 @@ class Recovering:
 
     def is_learned(self, pipeline: Pipeline) -> bool:
         """Whether the statistics that are given say what the passes of ``pipeline`` would learn; what was tuned has scales."""
-        tunes = any(isinstance(p, TuneWeights) for p in pipeline.passes)
+        tunes = _has(pipeline, _TUNE)
         known = [] if self.given is None else [each for each in self.given.layers.values() if each.integers is not None]
         return bool(known) and tunes == any(each.scales is not None for each in known)
 
@@ -281,10 +308,11 @@ class Recovering:
         """Let `LearnRounding` read samples, and `TuneWeights` what is tuned; what stands before and between reads sums."""
         if self._read is None or self._layers is None or self._tuner is None:
             return
-        if isinstance(pass_, LearnRounding):
+        if pass_.name() == _LEARN:
             self._read.source = self._layers
-        elif isinstance(pass_, TuneWeights):
-            self._tuner.steps, self._tuner.narrow = pass_.steps, pass_.narrow
+        elif pass_.name() == _TUNE:
+            tuning = cast("TuneWeights", pass_)
+            self._tuner.steps, self._tuner.narrow = tuning.steps, tuning.narrow
             self._read.source = self._tuner
         else:
             self._read.source = {} if self.statistics is None else self.statistics.layers
@@ -294,17 +322,19 @@ class Recovering:
 
     def after(self, pass_: Pass, model: ir.Model, changes: Sequence[Change]) -> None:
         """Take what `LearnRounding` and `TuneWeights` found into the statistics, so that a replay needs no data."""
-        if self._layers is None or self._tuner is None or not isinstance(pass_, LearnRounding | TuneWeights):
+        if self._layers is None or self._tuner is None or pass_.name() not in (_LEARN, _TUNE):
             return
-        if isinstance(pass_, TuneWeights) and not self._tuner.samples:
+        tunes = pass_.name() == _TUNE
+        if tunes and not self._tuner.samples:
             return
+        from qdq_passes.recover.learn_rounding import learned_of
+
         seen, known = (
-            self._layers if isinstance(pass_, LearnRounding) else self._tuner,
+            self._tuner if tunes else self._layers,
             {} if self.statistics is None else self.statistics.layers,
         )
         layers = dict(known.items()) | {
-            name: known_of_both(known.get(name), one)
-            for name, one in learned_of(model, scales=isinstance(pass_, TuneWeights)).items()
+            name: known_of_both(known.get(name), one) for name, one in learned_of(model, scales=tunes).items()
         }
         self.statistics = Statistics.of(
             layers, samples=seen.samples, model_sha256=seen.model_sha256, data_sha256=seen.data_sha256
@@ -322,6 +352,10 @@ class Recovering:
             raise UsageError(
                 "no data to collect statistics on", hint="give --data, or --statistics from --save-statistics"
             )
+        from qdqtool.calibrate.layer_sums import moment_bytes, share_statistics
+        from qdqtool.io.feeds.array_store import scratch_file
+        from qdqtool.workers.cluster import InProcess
+
         file = None
         if "moments" in wanted and moment_bytes(model) > IN_MEMORY:
             self._scratch = scratch_file(".npz")

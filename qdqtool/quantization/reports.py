@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,11 +18,11 @@ from qdq_passes.numerics.encoding import Encoding, nested
 from qdq_passes.numerics.mapped import is_large_file
 from qdq_passes.numerics.price import Fit, fit_of, fit_of_histogram
 from qdq_passes.qdq.look.pairs import Kind, Pair, qdq_pairs
-from qdq_passes.refine.look.shifts import violations
 
 from qdqtool.calibrate.observer import Range
-from qdqtool.targets.remedies import of_shift
-from qdqtool.targets.target import Target
+
+if TYPE_CHECKING:
+    from qdqtool.targets.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +137,10 @@ def target_refusals(model: ir.Model, target: Target) -> tuple[tuple[str, str], .
             reason = target.allows(op_type_of(node), activation=activation, weight=weight, bias=bias)
             if reason is not None:
                 found[name, reason] = None
+    from qdq_passes.refine.look.shifts import violations
+
+    from qdqtool.targets.remedies import of_shift
+
     for violation in violations(model, target.shifts) if target.shifts is not None else ():
         mend = of_shift(violation.node, target.name)
         found[label(violation.node), f"{violation.because}; {mend}"] = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -28,11 +28,13 @@ from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.plan import RANGES, Plan, plan
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.runtime.session import open_session
-from qdqtool.search.goal.standing import Standing
-from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.precision_cost import Cost, Prices, cost_of
-from qdqtool.targets.legalization import Legalization
 from qdqtool.workers.shared_model import SharedModel
+
+if TYPE_CHECKING:
+    from qdqtool.search.goal.standing import Standing
+    from qdqtool.search.metrics import Metric
+    from qdqtool.targets.legalization import Legalization
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -170,6 +172,8 @@ class Measured:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measured:
         """Read the form that `to_json` writes."""
+        from qdqtool.search.goal.standing import Standing
+
         figure, standing, placing = data["figure"], data.get("standing"), data.get("placing")
         return cls(
             figure=None if figure is None else float(figure), cost=Cost.from_json(data), reason=str(data["reason"]),
@@ -218,6 +222,8 @@ class Baseline:
     @cached_property
     def opened_metric(self) -> Metric:
         """The metric."""
+        from qdqtool.search.metrics import open_metric
+
         return open_metric(self.metric)
 
     def build(self, point: Point) -> ir.Model:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qdqtool.presets.preset import Preset
     from qdqtool.quantization.plan import Plan
     from qdqtool.search.variants import Scheme
+    from qdqtool.targets.target import Target
 
 #: What is quantized to where neither a preset is said nor a target that names one, and what that is for.
 DEFAULT_PRESET = "xint8"
@@ -76,9 +77,17 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
 
     def wanted_preset(self) -> str | Preset:
         """What is said, else what the target names; empty where neither is."""
+        if self.preset:
+            return self.preset
+        chip = self._chip()
+        return chip.legalization.preset if chip else ""
+
+    def _chip(self) -> Target | None:
+        if not self.target:
+            return None
         from qdqtool.targets.loading import load_target
 
-        return self.preset or (load_target(self.target).legalization.preset if self.target else "")
+        return load_target(self.target)
 
     def loaded_preset(self) -> Preset:
         """The preset, as its file says it."""
@@ -94,9 +103,8 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
 
         from qdqtool.io.files.progress import pass_on
         from qdqtool.search.variants import Scheme
-        from qdqtool.targets.loading import load_target
 
-        chip = load_target(self.target) if self.target else None
+        chip = self._chip()
         if not self.wanted_preset():
             why = f"{chip.name} names no preset" if chip else "neither --target nor --preset says for what"
             pass_on([ASSUMED.format(why)], self.warn)

@@ -73,14 +73,17 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
             QdqError: bad model, data or options; see each class's exit code.
         """
         from qdqtool.verbs.work.quantizing import quantized, replayed
-        from qdqtool.verbs.work.quantizing_decoders import quantized_folder
         from qdqtool.verbs.work.texts import is_folder
 
         if self.picks is not None:
             return self.picked().run()
         if self.recipe is not None:
             return replayed(self, self.recipe)
-        return quantized_folder(self) if is_folder(self.model) else quantized(self)
+        if not is_folder(self.model):
+            return quantized(self)
+        from qdqtool.verbs.work.quantizing_decoders import quantized_folder
+
+        return quantized_folder(self)
 
     def begun(self) -> Self:
         """These options with what follows from each other, and from what there is to quantize."""

@@ -26,7 +26,6 @@ from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
 from qdqtool.lints.find import concat_warnings
-from qdqtool.npu.shares import Placed
 from qdqtool.options import changed, options_of
 from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
@@ -35,15 +34,14 @@ from qdqtool.quantization.plan import RANGES, Plan
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
-from qdqtool.record.record import Record, merged
-from qdqtool.search.recipe import Recipe
-from qdqtool.targets.loading import load_target
-from qdqtool.verbs.work.fitting import fitted, too_little
-from qdqtool.verbs.work.records import comparison_record, quantization_record
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
 if TYPE_CHECKING:
+    from qdqtool.npu.shares import Placed
+    from qdqtool.record.record import Record
+    from qdqtool.search.recipe import Recipe
+    from qdqtool.targets.target import Target
     from qdqtool.verbs.quantize import Quantize
     from qdqtool.verbs.work.goals.seeking import Sought
 
@@ -80,6 +78,9 @@ class Quantized:
     @property
     def record(self) -> Record:
         """What is known of its tensors and nodes."""
+        from qdqtool.record.record import merged
+        from qdqtool.verbs.work.records import comparison_record, quantization_record
+
         known = [quantization_record(self.quantization)]
         return merged(known if self.comparison is None else [*known, comparison_record(self.comparison, self.model)])
 
@@ -135,7 +136,7 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
     reference = None
     if feeds is not None and compares:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
-    chip = None if asked.target is None else load_target(asked.target)
+    chip = None if asked.target is None else _loaded(asked.target)
     untouched = copy_model(work)
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
@@ -149,17 +150,28 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
         )  # fmt: skip
     placed = None
     if chip is not None:
+        from qdqtool.verbs.work.fitting import fitted
+
         done, placed = fitted(done, untouched, chip, hooks=asked.hooks, warn=asked.warn)
         work = done.model
     pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
     unfit = None if chip is None else target_refusals(work, chip)
     pass_on(grouped(unfit or ()), asked.warn)
-    pass_on(too_little(placed), asked.warn)
+    if placed is not None:
+        from qdqtool.verbs.work.fitting import too_little
+
+        pass_on(too_little(placed), asked.warn)
     return Quantized(
         model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
         source_sha256=source, target_refusals=unfit, placed=placed,
     )  # fmt: skip
+
+
+def _loaded(target: str | os.PathLike[str]) -> Target:
+    from qdqtool.targets.loading import load_target
+
+    return load_target(target)
 
 
 def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
@@ -243,11 +255,17 @@ def laid_under(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quan
         UsageError: something is said that contradicts the recipe.
         ModelError: the file is no recipe.
     """
-    made = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    made = _read(recipe)
     defaults = {each.name: each.default for each in options_of(type(asked))}
     found = replace(asked, **made.options_beside(changed(asked), defaults), recipe=None)
     is_same = isinstance(asked.preset, Preset) and asked.preset.sha256 == made.preset_sha256
     return replace(found, preset=asked.preset) if is_same else found
+
+
+def _read(recipe: Recipe | str | os.PathLike[str]) -> Recipe:
+    from qdqtool.search.recipe import Recipe
+
+    return recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
 
 
 def replayed(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quantized:
@@ -257,7 +275,7 @@ def replayed(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quanti
         UsageError: something is said that contradicts the recipe.
         ModelError: the file is no recipe.
     """
-    made = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    made = _read(recipe)
     again = laid_under(asked, made)
     used = again.preset if isinstance(again.preset, Preset) else load_preset(again.preset or made.preset)
     differences = []

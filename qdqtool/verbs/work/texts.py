@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from qdqtool.io.feeds.feeds import TEXT_SUFFIXES, FeedSpec
 from qdqtool.io.models.working import ModelOrPath
-from qdqtool.llm.run.decoder_feeds import TextFeeds
 
 
 def is_text(data: FeedSpec | None) -> bool:
@@ -45,6 +44,8 @@ def with_texts(
     """
     if not is_text(data):
         return data
+    from qdqtool.llm.run.decoder_feeds import TextFeeds
+
     assert isinstance(data, str | os.PathLike)
     beside = "." if isinstance(source, ir.Model) else os.path.dirname(os.fspath(source)) or "."
     return TextFeeds(model, data, beside if tokenizer is None else tokenizer, samples=samples)
