@@ -5,9 +5,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Stamps: the package alone, which is enough for the demo, and with it the test and lint extras.
+PACKAGE := $(VENV)/.package
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml $(shell find qdqtool/npu/ep -type f) $(wildcard passes/qdq_passes/numerics/counting/*.cc)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # What starts a process reads modules that were compiled before.
 export PYTHONDONTWRITEBYTECODE :=
@@ -16,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 install: $(STAMP)
 
-demo: $(STAMP)
+demo: $(PACKAGE)
 	@mkdir -p .demo
 	$(BIN)/qdqtool demo -o .demo/digits_int8.onnx --overwrite
 
@@ -39,10 +41,17 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m tests.extra site
 
+# A package that is there already is not built twice: its build folder stays.
 $(STAMP): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "pip>=24"
 	$(PIP) -e ".[test,lint]"
+	touch $(PACKAGE) $@
+
+$(PACKAGE): $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "pip>=24"
+	$(PIP) -e .
 	touch $@
 
 clean:
