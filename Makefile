@@ -1,5 +1,5 @@
 # make demo: the main job on the bundled sample.   make check: style, types and layers.   make test: the part of the tests.
-# Every change must pass `make check` and `make test`.
+# Every change must pass `make check` and `make test`.   make test-changed: the tests that changed files reach.
 # make docs: the site, into build/site.
 # make test-all: all of the tests, and what needs more than Python, make, git and a C++ compiler (docs/testing.md).
 PYTHON ?= python3
@@ -10,11 +10,13 @@ PACKAGE := $(VENV)/.package
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml $(shell find qdqtool/npu/ep -type f) $(wildcard passes/qdq_passes/numerics/counting/*.cc)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# The commit that `make test-changed` compares with.
+BASE ?= origin/main
 
 # What starts a process reads modules that were compiled before.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all check bench docs clean
+.PHONY: install demo test test-changed test-all check bench docs clean
 
 install: $(STAMP)
 
@@ -24,6 +26,9 @@ demo: $(PACKAGE)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not extra" -n auto --dist worksteal
+
+test-changed: $(STAMP)
+	$(BIN)/python -m tests.changed --base $(BASE) -- -q -m "not extra" -n auto --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff check .

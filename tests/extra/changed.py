@@ -16,8 +16,16 @@ def changed_files() -> list[str] | None:
     base, head = _git("merge-base", LANDED, "HEAD"), _git("rev-parse", "HEAD")
     if base is None or head is None or base == head:
         return None
-    committed, present = _git("diff", "--name-only", base[0]), _git("ls-files", "--others", "--exclude-standard")
-    return None if committed is None or present is None else [*committed, *present]
+    return changed_since(base[0])
+
+
+def changed_since(commit: str) -> list[str] | None:
+    """Return the files that differ from where this branch left ``commit``, or are not committed; None if git does not know it."""
+    base = _git("merge-base", commit, "HEAD")
+    if base is None:
+        return None
+    tracked, present = _git("diff", "--name-only", base[0]), _git("ls-files", "--others", "--exclude-standard")
+    return None if tracked is None or present is None else [*tracked, *present]
 
 
 def is_touched(sources: Iterable[str], changed: list[str] | None) -> bool:
