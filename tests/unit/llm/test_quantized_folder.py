@@ -26,14 +26,18 @@ from qdqtool.quantization.shared_tensors import share_names
 from qdqtool.record.record import Record
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder
-from tests.cases.cli_helpers import SAMPLES, cli
+from tests.cases.cli_helpers import cli
+from tests.cases.random_decoders import random_decoder
 from tests.cases.small_models import model
 from tests.cases.tiny_decoder import VOCABULARY, Form, folder, teacher_forced, words
 from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
 SHAPES = [(1, 8, 16), (1, 1, 16), (1, 4, 40), (1, 8, 40), (1, 1, 40)]
+#: For two contexts, both graphs of each.
+FOUR = [shape for shape in SHAPES if shape[1] != 4]
 TWO = SHAPES[-2:]
+ONE = TWO[-1:]
 #: In place, by ScatterElements, the mask an input.
 FLOAT = Form()
 FORMS = {
@@ -91,7 +95,7 @@ def test_the_report_has_a_record_of_each_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("cache", ["int8", "uint8"])
 def test_graphs_share_encodings_and_an_integer_cache(form: Form, cache: str, tmp_path: Path) -> None:
-    given, out, done = quantized(tmp_path, form, SHAPES, kv_cache=cache)
+    given, out, done = quantized(tmp_path, form, FOUR, kv_cache=cache)
     assert verify_folder(out) == []
     manifest = read_manifest(out)
     assert [m.name for m in manifest.models] == [m.name for m in read_manifest(given).models]
@@ -135,7 +139,7 @@ def test_rows_of_the_cache_stay_as_they_were_written(tmp_path: Path) -> None:
 
 def test_masks_hide_by_a_bound(tmp_path: Path) -> None:
     """Scores span a few units; a grid down to -1e9 has no step for them, one down to the bound has."""
-    given, out, _ = quantized(tmp_path, Form(window=3))
+    given, out, _ = quantized(tmp_path, Form(window=3), ONE)
     found = {mask.name: mask.hidden for mask in read_manifest(out).models[0].decoder.masks}
     assert set(found.values()) == {-64.0}
     unbounded = api.quantize(
@@ -199,7 +203,7 @@ def test_every_graph_of_every_batch_is_seen(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
-    given = source(tmp_path / "float")
+    given = source(tmp_path / "float", shapes=ONE)
     text, out = tmp_path / "text.txt", tmp_path / "out"
     for options in (
         {},
@@ -215,7 +219,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = source(tmp_path / "float")
+    given = source(tmp_path / "float", shapes=ONE)
 
     def fail(*_: Any, **__: Any) -> None:
         raise ModelError("the disk burns")
@@ -227,7 +231,7 @@ def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_overwriting(tmp_path: Path) -> None:
-    given, out, _ = quantized(tmp_path, samples=3)
+    given, out, _ = quantized(tmp_path, shapes=ONE, samples=3)
     first = {path.name for path in out.iterdir()}
     with refusal(UsageError):
         api.quantize(given, out, preset="a8w8", data=tmp_path / "text.txt", samples=3)
@@ -257,7 +261,7 @@ def test_only_weights_need_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("head", "pairs"), [("float", []), ("int8", [VOCABULARY]), ("preset", [1])])
 def test_the_last_projection(head: str, pairs: list[int], tmp_path: Path) -> None:
-    _, _, done = quantized(tmp_path, lm_head=head, samples=3, preset="a8w8")
+    _, _, done = quantized(tmp_path, shapes=ONE, lm_head=head, samples=3, preset="a8w8")
     for each in done.graphs.values():
         scales = [len(p.encoding.scale) for p in qdq_pairs(each.model) if p.tensor == "head" and p.encoding]
         assert scales == pairs
@@ -302,11 +306,12 @@ def test_recovery_is_shared(tmp_path: Path) -> None:
 
 def test_a_printed_pipeline_replays(tmp_path: Path) -> None:
     """`opt -p` with the pipeline and the ranges makes the graph that is in the folder."""
-    api.split(SAMPLES / "tiny_llama.onnx", tmp_path / "float", prefill=[8], context=[16])
-    text, ranges = SAMPLES / "text" / "train.txt", tmp_path / "r.json"
-    out = tmp_path / "out"
+    api.split(
+        random_decoder(tmp_path / "model.onnx", "grouped", layers=1), tmp_path / "float", prefill=[8], context=[16]
+    )
+    out, ranges = tmp_path / "out", tmp_path / "r.json"
     done = cli(
-        "quantize", tmp_path / "float", "--preset", "a8w8", "--data", text, "--samples", "2", "--kv-cache", "uint8",
+        "quantize", tmp_path / "float", "--preset", "a8w8", "--data", "random:2", "--kv-cache", "uint8",
         "-o", out, "--save-ranges", ranges, "--json",
     ).json  # fmt: skip
     assert done["ranges_sha256"] == read_manifest(out).quantization["ranges_sha256"]
