@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +21,7 @@ from qdqtool.runtime.session import open_session
 from qdqtool.search.recipe import Recipe
 from tests.cases import search_metrics
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
-from tests.dial import sized
+from tests.cases.small_nets import small_net
 from tests.golden_messages.refusal import refusal, told
 
 DETECTOR, SCENES, JUDGED = (str(SAMPLES / n) for n in ("detector.onnx", "detector_calib.npz", "detector_test.npz"))
@@ -31,6 +33,19 @@ def search(folder: Path, *more: str, name: str = "m", model: str = DIGITS, data:
         "mixed-precision", model, "--data", data, "-o", folder / f"{name}.onnx", "--recipe", folder / f"{name}.toml", "--json", *more
     ).json  # fmt: skip
     return found
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a search wrote: m.onnx, m.toml, its journal ``j``, and what it told as m.json."""
+    folder = tmp_path_factory.mktemp("searched")
+    found = search(folder, *SEARCH, "--resume", str(folder / "j"))
+    (folder / "m.json").write_text(json.dumps(found, allow_nan=False), encoding="utf-8")
+    return folder
+
+
+#: What `searched` was asked.
+SEARCH = ("--min-sqnr", "33", "--types", "float", "--exclude", "/pool", "--preset", "xint8", "--samples", "64")
 
 
 def test_digits_within_a_bound_and_replayed(tmp_path: Path) -> None:
@@ -85,11 +100,10 @@ def test_a_bound_that_holds_already_raises_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
 
 
-def test_jobs_change_nothing(tmp_path: Path) -> None:
-    for jobs in ("1", "2"):
-        search(tmp_path, "--min-sqnr", "33", "--types", sized("int16,float", "float"), "--jobs", jobs, name=jobs)
-    for suffix in ("onnx", "toml"):
-        assert (tmp_path / f"1.{suffix}").read_bytes() == (tmp_path / f"2.{suffix}").read_bytes()
+def test_jobs_change_nothing(searched: Path, tmp_path: Path) -> None:
+    search(tmp_path, *SEARCH, "--jobs", "2")
+    for name in ("m.onnx", "m.toml"):
+        assert (tmp_path / name).read_bytes() == (searched / name).read_bytes()
 
 
 @pytest.mark.extra
@@ -145,10 +159,23 @@ def test_a_bound_that_cannot_be_met(tmp_path: Path) -> None:
     done = cli("mixed-precision", DETECTOR, "--data", SCENES, "--eval-data", JUDGED, "--eval-samples", "8",
                "--metric", MAP, "--min-metric", "1.5", code=1)  # fmt: skip
     assert "failed: the bound cannot be met: the float model itself has" in done.out
-    done = cli("mixed-precision", DIGITS, "--data", CALIB, "--min-sqnr", "120", "--types", "float", code=1)
+    net, samples = small_net("quoted", tmp_path)
+    done = cli("mixed-precision", net, "--data", samples, "--min-sqnr", "160", "--types", "float", code=1)
     assert "every node in floats, which is no quantization" in done.out
 
 
+def test_what_is_smoothed_is_raised_and_replayed(tmp_path: Path) -> None:
+    net, data = small_net("attention", tmp_path)
+    found = search(tmp_path, "--min-sqnr", "22", "--smooth", "0.5", "--types", "float", model=str(net), data=str(data))
+    chosen: Any = found["chosen"]
+    assert chosen["figure"] >= 22
+    assert chosen["raised"]
+    assert "smooth = 0.5" in (tmp_path / "m.toml").read_text()
+    cli("quantize", net, "--recipe", tmp_path / "m.toml", "--data", data, "-o", tmp_path / "r.onnx")
+    assert (tmp_path / "r.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+
+
+@pytest.mark.extra
 def test_outliers_in_a_vision_transformer_are_smoothed_and_raised(tmp_path: Path) -> None:
     model = qdqtool.load(SAMPLES / "vit_block.onnx")
     run_pipeline(model, "inject-outliers")
@@ -171,33 +198,21 @@ def test_outliers_in_a_vision_transformer_are_smoothed_and_raised(tmp_path: Path
     assert (tmp_path / "r.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
 
 
-def test_an_interrupted_search_goes_on(tmp_path: Path) -> None:
-    words = [
-        "mixed-precision",
-        DIGITS,
-        "--data",
-        CALIB,
-        "--min-sqnr",
-        "33",
-        "--types",
-        "float",
-        "--resume",
-        tmp_path / "j",
-    ]
-    first = cli(*words, "--json").json
-    lines = (tmp_path / "j").read_text().splitlines(keepends=True)
+def test_an_interrupted_search_goes_on(searched: Path, tmp_path: Path) -> None:
+    lines = (searched / "j").read_text().splitlines(keepends=True)
     (tmp_path / "j").write_text("".join(lines[: len(lines) // 2]))
-    again = cli(*words, "--json").json
-    assert again == first
+    again = search(tmp_path, *SEARCH, "--resume", str(tmp_path / "j"))
+    first = json.loads((searched / "m.json").read_text(encoding="utf-8"))
+    paths = ("output", "recipe")
+    assert {key: told for key, told in again.items() if key not in paths} == {
+        key: told for key, told in first.items() if key not in paths
+    }
     assert (tmp_path / "j").read_text().splitlines() == [line.rstrip("\n") for line in lines]
 
 
-def test_recipe_is_read_back_and_contradictions_are_refused(tmp_path: Path) -> None:
-    search(
-        tmp_path, "--min-sqnr", "33", "--types", "float", "--exclude", "/pool", "--preset", "xint8", "--samples", "64"
-    )
-    text = (tmp_path / "m.toml").read_text()
-    recipe = Recipe.read(tmp_path / "m.toml")
+def test_recipe_is_read_back_and_contradictions_are_refused(searched: Path, tmp_path: Path) -> None:
+    text = (searched / "m.toml").read_text()
+    recipe = Recipe.read(searched / "m.toml")
     assert recipe.to_toml() == text
     assert recipe.options == {"exclude": ("/pool",), "samples": 64}
     assert recipe.preset == "xint8"
@@ -206,7 +221,7 @@ def test_recipe_is_read_back_and_contradictions_are_refused(tmp_path: Path) -> N
         "quantize",
         DIGITS,
         "--recipe",
-        tmp_path / "m.toml",
+        searched / "m.toml",
         "--data",
         CALIB,
         "-o",
@@ -214,7 +229,7 @@ def test_recipe_is_read_back_and_contradictions_are_refused(tmp_path: Path) -> N
         "--overwrite",
     ]
     cli(*words, "--exclude", "/pool", "--samples", "64", "--preset", "xint8")
-    assert (tmp_path / "q.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+    assert (tmp_path / "q.onnx").read_bytes() == (searched / "m.onnx").read_bytes()
     for more in (
         ["--preset", "a8w8"],
         ["--exclude", "/concat"],
@@ -224,12 +239,12 @@ def test_recipe_is_read_back_and_contradictions_are_refused(tmp_path: Path) -> N
         told(cli(*words, *more, code=2).error)
     error = cli(*words, "--float", "/concat", code=2).error
     assert "--float contradicts the recipe" in error, "it goes on with the nodes that were found"
-    pipeline = cli("quantize", DIGITS, "--recipe", tmp_path / "m.toml", "--print-pipeline").out
+    pipeline = cli("quantize", DIGITS, "--recipe", searched / "m.toml", "--print-pipeline").out
     assert "set-precision{" in pipeline
 
 
-def test_recipe_of_something_else(tmp_path: Path) -> None:
-    search(tmp_path, "--min-sqnr", "33", "--types", "float")
+def test_recipe_of_something_else(searched: Path, tmp_path: Path) -> None:
+    shutil.copy(searched / "m.toml", tmp_path)
     words = ["quantize", DIGITS, "--recipe", tmp_path / "m.toml", "-o", tmp_path / "q.onnx", "--overwrite", "--data"]
     with_other_data = cli(*words, "random:2").err
     assert "warning: the ranges are not those of the recipe" in with_other_data
@@ -253,10 +268,10 @@ def test_one_bound_and_known_types() -> None:
     told(cli(*words, "--min-sqnr", "30", "--types", "int4", code=2).error)
 
 
-def test_json_has_no_nan_and_names_every_point(tmp_path: Path) -> None:
-    found = search(tmp_path, "--min-sqnr", "33", "--types", "float")
-    assert json.dumps(found, allow_nan=False)
-    for point in found["pareto"]:  # type: ignore[attr-defined]
+def test_json_has_no_nan_and_names_every_point(searched: Path) -> None:
+    found = json.loads((searched / "m.json").read_text(encoding="utf-8"))
+    assert len(found["pareto"]) > 1
+    for point in found["pareto"]:
         assert {"figure", "cost", "macs", "boundary_crossings", "crossing_bytes", "share_8_bit", "raised"} <= set(point)
 
 
@@ -278,6 +293,7 @@ def collapsing_vit() -> tuple[ir.Model, list[dict[str, np.ndarray]]]:
     return vit, samples
 
 
+@pytest.mark.extra
 def test_a_vision_transformer_below_0_db_is_repaired_in_8_bit() -> None:
     vit, samples = collapsing_vit()
     assert qdqtool.quantize(vit, data=samples, preset="xint8").comparison.min_sqnr < 0

@@ -28,7 +28,7 @@ def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hard = run_pipeline(load(SAMPLES / "tiny_llama.onnx"), "inject-outliers").model
     save(hard, folder / "hard.onnx")
     api.split(
-        folder / "hard.onnx", folder / "float", prefill=(128,), decode=(1,), context=(WINDOW,), all_logits=True,
+        folder / "hard.onnx", folder / "float", prefill=(128,), decode=(), context=(WINDOW,), all_logits=True,
         tokenizer=SAMPLES / "tokenizer.json",
     )  # fmt: skip
     return folder

@@ -14,6 +14,7 @@ import qdqtool
 from qdqtool import api
 from tests.cases import search_metrics
 from tests.cases.cli_helpers import CALIB, DEMO, DIGITS, SAMPLES, cli, process
+from tests.cases.small_nets import small_net
 from tests.golden_messages.refusal import refusal, told
 
 METRIC = f"{search_metrics.__file__}:"
@@ -80,8 +81,9 @@ def test_a_row_is_what_moves_together() -> None:
 
 
 def test_jobs_change_nothing(tmp_path: Path) -> None:
+    net, data = small_net("unet", tmp_path)
     for jobs in ("1", "2"):
-        cli("sensitivity", DIGITS, "--data", CALIB, "--mode", "only", "--jobs", jobs, "-o", tmp_path / f"{jobs}.json")
+        cli("sensitivity", net, "--data", data, "--jobs", jobs, "-o", tmp_path / f"{jobs}.json")
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
 
 
@@ -132,34 +134,37 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_resume_refuses_what_is_of_something_else(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    words = ["sensitivity", DIGITS, "--data", CALIB, "--select", "op:Gemm", "--mode", "only", "--resume", journal]
+    journal, (net, data) = tmp_path / "journal", small_net("gated", tmp_path)
+    words = ["sensitivity", net, "--data", data, "--select", "op:Gemm", "--mode", "only", "--resume", journal]
     cli(*words)
     assert journal.exists(), "a file that the user named stays"
     cli(*words)
     for more in (
         ["--preset", "a8w8"],
-        ["--exclude", "/pool"],
+        ["--exclude", "pool"],
         ["--samples", "3"],
         ["--eval-samples", "3"],
         ["--metric", "cosine"],
     ):
         told(cli(*words, *more, code=2).error)
-    other = cli("sensitivity", SAMPLES / "mobilenet_block.onnx", "--data", "random:2", "--resume", journal, code=2)
+    (tmp_path / "other").mkdir()
+    another, its = small_net("quoted", tmp_path / "other")
+    other = cli("sensitivity", another, "--data", its, "--resume", journal, code=2)
     told(other.error)
     journal.write_text("no journal\n")
     told(cli(*words, code=2).error)
 
 
-def test_what_cannot_be() -> None:
-    words = ["sensitivity", DIGITS, "--data", CALIB]
+def test_what_cannot_be(tmp_path: Path) -> None:
+    net, data = small_net("gated", tmp_path)
+    words = ["sensitivity", net, "--data", data]
     told(cli(*words, "--metric", "top5", code=2).error)
     told(cli(*words, "--metric", f"{METRIC}nothing", code=2).error)
     told(cli(*words, "--metric", f"{METRIC}failing", code=2).error)
     told(cli(*words, "--metric", "accuracy", code=2).error)
     told(cli(*words, "--select", "nowhere", code=2).error)
-    told(cli(*words, "--select", "/pool", "--exclude", "/pool", code=2).error)
-    told(cli("sensitivity", DIGITS, code=2).error)
+    told(cli(*words, "--select", "pool", "--exclude", "pool", code=2).error)
+    told(cli("sensitivity", net, code=2).error)
     with refusal(QdqError):
         api.sensitivity(DIGITS, CALIB, flavour="sweet")
 
