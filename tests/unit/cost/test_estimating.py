@@ -86,7 +86,7 @@ def test_more_tokens_context_and_layers_never_take_less(chip: str, stack: str, t
     assert _ms(at, stack, call, deeper) >= _ms(at, stack, call, fewer)
 
 
-@settings(max_examples=sized(10, 3))
+@settings(max_examples=sized(10, 4))
 @given(factor=st.floats(1.01, 8))
 def test_less_bandwidth_or_tops_never_help(factor: float) -> None:
     chip = load_chip("snapdragon_x2_elite")

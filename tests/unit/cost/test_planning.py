@@ -198,10 +198,11 @@ PLACEMENTS = [
     ("snapdragon_8_gen_3", "llm.npu", "linear", ("--arrange", "linear")),
     ("snapdragon_8_elite", "qnn_context_binary", "whole", ()),
 ]
-#: In every run: placements beside the first, a decoder in parts.
+#: One of these in every run: placements beside the first, a decoder in parts.
 FEW = {("plain", "prefill", 1.0), ("normed", "linear", 0.75)}
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize(
     ("kind", "place", "share"),
     [
