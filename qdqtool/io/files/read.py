@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 from qdq_passes.errors import ModelError
 
 #: Bytes that are read at a time of files that may be large.
 PIECE = 1 << 20
-
-
-class Digest(Protocol):
-    """A hash under way, such as ``hashlib.sha256()``: bytes are added to it while they are read or written."""
-
-    def update(self, data: bytes, /) -> object:
-        """Add ``data``."""
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:

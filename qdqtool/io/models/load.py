@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
 from qdq_passes.numerics.missing import MissingTensor
 
-from qdqtool.io.files.read import Digest, holds
+from qdqtool.io.files.read import holds
 from qdqtool.io.models.parse import check_model, read_model
 from qdqtool.io.models.tidy import contradiction_in, tidy
 
@@ -174,13 +174,15 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def load(path: str | os.PathLike[str], *, weights: bool = True, digest: Digest | None = None) -> ir.Model:
+def load(
+    path: str | os.PathLike[str], *, weights: bool = True, hasher: Callable[[bytes], object] | None = None
+) -> ir.Model:
     """Load the model in the file at ``path``: ``.onnx``, or text as ``.onnxtxt``, ``.json``, ``.textproto``.
 
     Nodes without a name get one in memory (``Conv_12``, from their operator and place); saving leaves them nameless again.
     Where the model came from is kept in ``model.meta["qdqtool.source"]``. Without ``weights`` files of external data may be
     missing: of what lies there only types and shapes are known (`missing_weights`); where data may lie is checked all the same.
-    The bytes of the file are added to ``digest``, such as ``hashlib.sha256()``; those of external data are not.
+    ``hasher``, such as ``hashlib.sha256().update``, is called with the bytes of the file, not with those of external data.
 
     Raises:
         ModelError: there is no such file, or it is broken: cut off, a value defined twice, a missing tensor, a cycle,
@@ -190,7 +192,7 @@ def load(path: str | os.PathLike[str], *, weights: bool = True, digest: Digest |
     where = os.path.abspath(os.fspath(path))
     try:
         with uncollected():
-            return _model_of(read_model(path, digest), os.path.dirname(where), where, is_shared=False, weights=weights)
+            return _model_of(read_model(path, hasher), os.path.dirname(where), where, is_shared=False, weights=weights)
     except QdqError as error:
         given = os.fspath(path)
         error.where = given if error.where in (None, given) else f"{given}: {_short(error.where)}"

@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import onnx
 from qdq_passes.core import budget
 from qdq_passes.errors import ModelError, UnsupportedError
 
-from qdqtool.io.files.read import Digest, read_bytes
+from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.operands import check_operands
 from qdqtool.io.models.proto_tensors import DAMAGED, TensorRules
 from qdqtool.io.models.signatures import Signatures, function_signature
@@ -43,8 +43,8 @@ SPARSE = (A.SPARSE_TENSOR, A.SPARSE_TENSORS)
 UNHELD = {"map_type": "maps (a classifier's ZipMap: export with zipmap=False)", "opaque_type": "opaque values"}
 
 
-def read_model(path: str | os.PathLike[str], digest: Digest | None = None) -> onnx.ModelProto:
-    """Parse the file at ``path``, and add its bytes to ``digest``; external data is not read.
+def read_model(path: str | os.PathLike[str], hasher: Callable[[bytes], object] | None = None) -> onnx.ModelProto:
+    """Parse the file at ``path``, and hand its bytes to ``hasher``; external data is not read.
 
     Raises:
         ModelError: no such file, or no ONNX model in it.
@@ -53,8 +53,8 @@ def read_model(path: str | os.PathLike[str], digest: Digest | None = None) -> on
     extension = os.path.splitext(where)[1].lower()
     form = onnx.serialization.registry.get_format_from_file_extension(extension) or "protobuf"
     data = read_bytes(path)
-    if digest is not None:
-        digest.update(data)
+    if hasher is not None:
+        hasher(data)
     budget.brought(model=len(data))
     if form == "protobuf":
         return _parse_binary(data, where)

@@ -7,7 +7,7 @@ and sorts metadata; that is undone, and nodes that were named at load are namele
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +20,6 @@ from qdq_passes.graph import annotate
 from qdq_passes.qdq.edit.streamed import StreamedTensor
 
 from qdqtool.io.files.atomic import folder_for, refuse_existing, write_whole, writing
-from qdqtool.io.files.read import Digest
 from qdqtool.io.models.data_file import DataFile, check_file, chunks_of, nbytes_of
 from qdqtool.io.models.load import (
     ANNOTATED,
@@ -200,7 +199,7 @@ def save(
     provenance: Provenance | None = None,
     annotations: bool | None = None,
     copy_data: bool = False,
-    digest: Digest | None = None,
+    hasher: Callable[[bytes], object] | None = None,
 ) -> tuple[str, ...]:
     """Write ``model`` to ``path``; the model in memory stays as it is.
 
@@ -218,7 +217,7 @@ def save(
         provenance: entry to append to the model's history, whose producer we are then.
         annotations: write the annotations of values and nodes into the file; None: when the model was loaded with some.
         copy_data: copy what lies in files of the folder too, so that the model hangs on no other's data file.
-        digest: the bytes of the model's file are added to it, such as ``hashlib.sha256()``.
+        hasher: called with the bytes of the model's file, such as ``hashlib.sha256().update``.
 
     Returns:
         The paths written: the model, and the new data file if there is one.
@@ -242,8 +241,8 @@ def save(
             if provenance is not None:
                 sign(proto, provenance)
             content = _encode(proto, target)
-            if digest is not None:
-                digest.update(content)
+            if hasher is not None:
+                hasher(content)
             write_whole(target, content, overwrite=overwrite)
         except BaseException:
             if data is not None:

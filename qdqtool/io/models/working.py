@@ -40,7 +40,7 @@ def opened(model: ModelOrPath, *, weights: bool = True) -> tuple[ir.Model, str]:
     if isinstance(model, ir.Model):
         return copy_model(model), ""
     digest = hashlib.sha256()
-    return load(model, weights=weights, digest=digest), digest.hexdigest()
+    return load(model, weights=weights, hasher=digest.update), digest.hexdigest()
 
 
 def repairs_of(model: ir.Model) -> list[str]:

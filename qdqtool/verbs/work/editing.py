@@ -142,7 +142,7 @@ def run_and_save(
         threshold=THRESHOLD if threshold is None else threshold,
         annotations=annotations,
         copy_data=asked.copy_data,
-        digest=result,
+        hasher=None if result is None else result.update,
     )
     sha256 = "" if result is None else result.hexdigest()
     if record is not None:
