@@ -16,7 +16,7 @@ BASE ?= origin/main
 # What starts a process reads modules that were compiled before.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-changed test-all check bench docs clean
+.PHONY: install demo test test-changed test-all check bench bench-quick docs clean
 
 install: $(STAMP)
 
@@ -41,6 +41,10 @@ test-all: $(STAMP) check
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
+
+# Start-up and quantization beside onnxruntime's own: three minutes.
+bench-quick: $(STAMP)
+	$(BIN)/python -m tests.bench --quick
 
 # The site, into build/site: mkdocs has an environment of its own.
 docs: $(STAMP)

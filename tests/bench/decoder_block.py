@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from qdq_passes.errors import SetupError
 
 from qdqtool.npu.library import library_path
-from tests.bench.measure import PYTHON, QDQTOOL, Result, run
+from tests.bench.measure import PYTHON, QDQTOOL, Result, progress, run
 from tests.bench.npu import ROUNDS, measured
 
 SHAPE = (
@@ -42,6 +42,7 @@ def results() -> Iterator[Result]:
         yield Result("decoder block", 0.0, "", None, f"SKIPPED: {error.message}")
         return
     with tempfile.TemporaryDirectory() as folder:
+        progress("building and quantizing the block")
         run([PYTHON, "sample_models/qwen2_shape.py", f"{folder}/block.onnx", *SHAPE])
         run(
             [
@@ -60,6 +61,7 @@ def results() -> Iterator[Result]:
         data = ["--target", TARGET, "--data", TEXT, "--tokenizer", TOKENIZER, "--samples", "4"]
         run([QDQTOOL, "quantize", f"{folder}/split", "--preset", PRESET, *data, "-o", f"{folder}/int8", "-q"])
         for name, tokens in (("prefill_b1_s128_c512", "128 tokens"), ("decode_b1_s1_c512", "one token")):
+            progress(tokens)
             for threads in (1, 2):
                 found = measured("run", f"{folder}/int8/{name}.onnx", TARGET, str(threads))
                 detail = (

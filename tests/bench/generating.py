@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.measure import PYTHON, QDQTOOL, Result, run
+from tests.bench.measure import PYTHON, QDQTOOL, Result, progress, run
 
 MODEL = Path(__file__).parents[2] / "sample_models" / "tiny_llama.onnx"
 PROMPT, NEW, CONTEXT, ROUNDS = 32, 96, 128, 5
@@ -29,6 +29,7 @@ def results() -> Iterator[Result]:
     """The trained sample, split in both layouts."""
     for layout, bound in (("in-place", BOUND), ("slide", None)):
         with tempfile.TemporaryDirectory() as folder:
+            progress(f"split and generate, {layout}")
             made = f"{folder}/split"
             shapes = ("--prefill", str(PROMPT), "--decode", "1", "--context", str(CONTEXT))
             run([QDQTOOL, "split", str(MODEL), "-o", made, *shapes, "--layout", layout])

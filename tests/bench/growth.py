@@ -8,21 +8,21 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from tests.bench.measure import Result
+from tests.bench.measure import Result, progress
 from tests.cases.small_models import parsed
 
 SIZES = (5_000, 50_000)
 BOUND = 1.1
 
 
-def results() -> list[Result]:
+def results() -> Iterator[Result]:
     """The exponents."""
     from qdqtool import analyze, load, run_pipeline
     from qdqtool.io.feeds.stored_array import arrays_in
@@ -34,13 +34,18 @@ def results() -> list[Result]:
             "analyze, readers of one value": (_readers, lambda m: analyze(m, target="generic_int8")),
             ".npz, members": (_archive, arrays_in),
         }
-        return [_exponent(name, Path(folder), *case) for name, case in cases.items()]
+        for name, case in cases.items():
+            yield _exponent(name, Path(folder), *case)
 
 
 def _exponent(name: str, folder: Path, make: Callable[[Path, int], Path], run: Callable[[Path], object]) -> Result:
+    progress(f"{name}: files of {SIZES[0]:,} and {SIZES[1]:,}")
     files = [make(folder, size) for size in SIZES]
     run(files[0])
-    seconds = [min(_seconds(run, file) for _ in range(2)) for file in files]
+    seconds = []
+    for size, file in zip(SIZES, files, strict=True):
+        progress(f"{name}: {size:,}, twice")
+        seconds.append(min(_seconds(run, file) for _ in range(2)))
     exponent = math.log(seconds[1] / seconds[0]) / math.log(SIZES[1] / SIZES[0])
     detail = f"{seconds[0]:.2f} s of {SIZES[0]:,}, {seconds[1]:.2f} s of {SIZES[1]:,}"
     return Result(f"growth: {name}", exponent, "", BOUND, detail)

@@ -1,4 +1,4 @@
-"""Measuring whole processes: wall time, CPU time and peak RSS of a command, and the paired ratio of two."""
+"""Measure whole processes: wall time, CPU time and peak RSS of a command, and of several in turn."""
 
 from __future__ import annotations
 
@@ -81,11 +81,31 @@ def run(command: Sequence[str]) -> Run:
         return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, printed.read())
 
 
-def ratio(name: str, tested: Sequence[str], baseline: Sequence[str], *, bound: float, repeats: int = 15) -> Result:
-    """Ratio of wall times, ``tested`` ÷ ``baseline``: the median over runs made in turn, after one run of each to warm up."""
-    run(tested)
-    run(baseline)
-    pairs = [(run(tested).wall, run(baseline).wall) for _ in range(repeats)]
-    first, second = (statistics.median(times) for times in zip(*pairs, strict=True))
-    detail = f"{first * 1000:.0f} ms against {second * 1000:.0f} ms, medians of {repeats}"
-    return Result(name, first / second, "×", bound, detail)
+def progress(text: str) -> None:
+    """Print the measurement that starts now."""
+    print(f"  … {text}", flush=True)
+
+
+def in_turn(*commands: Sequence[str], rounds: int) -> list[Run]:
+    """Run ``commands`` in turn, after one run of each to warm up.
+
+    Returns:
+        Medians of each command; the output is that of its last run.
+    """
+    for command in commands:
+        run(command)
+    columns = zip(*([run(command) for command in commands] for _ in range(rounds)), strict=True)
+    return [median(column) for column in columns]
+
+
+def median(runs: Sequence[Run]) -> Run:
+    """Medians of wall time, CPU time and memory, each by itself."""
+    wall, cpu, peak = (
+        statistics.median(values) for values in zip(*((r.wall, r.cpu, r.peak_rss) for r in runs), strict=True)
+    )
+    return Run(wall, cpu, int(peak), runs[-1].output)
+
+
+def shown(measured: Run) -> str:
+    """All figures of ``measured``."""
+    return f"{measured.wall:.2f} s, {measured.cpu:.2f} CPU s, {measured.peak_rss / 2**20:.0f} MB"

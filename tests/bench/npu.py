@@ -20,7 +20,7 @@ from typing import Any
 from qdq_passes.errors import SetupError
 
 from qdqtool.npu.library import library_path
-from tests.bench.measure import PYTHON, QDQTOOL, Result, run
+from tests.bench.measure import PYTHON, QDQTOOL, Result, progress, run
 
 #: Form → target: two presets, and what onnxruntime's own quantizer writes. Of `xint8` (int8 biases) onnxruntime has no fused kernels,
 #: `a8w8` it runs on integers; uint8 activations are what it is fastest with.
@@ -34,21 +34,25 @@ CHAIN, VALUES = 200, 16
 SHORT_RUNS = 2000
 
 
-def results() -> list[Result]:
+def results() -> Iterator[Result]:
     """ResNet-18 on one thread and on two, opening it, and the cost of a node inside a partition and of a partition."""
     try:
         library_path()
     except SetupError as error:
-        return [Result("simulated NPU", 0.0, "", None, f"SKIPPED: {error.message}")]
+        yield Result("simulated NPU", 0.0, "", None, f"SKIPPED: {error.message}")
+        return
     with tempfile.TemporaryDirectory() as folder:
-        return [*_resnet18(folder), *_chains(folder)]
+        yield from _resnet18(folder)
+        yield from _chains(folder)
 
 
 def _resnet18(folder: str) -> Iterator[Result]:
+    progress("building ResNet-18")
     run([PYTHON, "-m", "tests.bench.models", "resnet18", folder])
     model, data = f"{folder}/resnet18.onnx", f"{folder}/calib.npz"
     for preset, target in FORMS.items():
         out = f"{folder}/{preset}.onnx"
+        progress(f"ResNet-18 {preset}")
         if preset == "uint8":
             run([PYTHON, "-m", "tests.bench.onnxruntime_quantizer", model, data, "16", "MinMax", out, "QUInt8"])
         else:
@@ -67,6 +71,7 @@ def _resnet18(folder: str) -> Iterator[Result]:
 
 
 def _chains(folder: str) -> Iterator[Result]:
+    progress("chains of additions")
     found = measured("tiny", folder)
     inside = (found["long"] - found["short"]) / (CHAIN - 1)
     detail = f"{CHAIN} additions of {VALUES} values {found['long']:.1f} µs, one {found['short']:.1f} µs"

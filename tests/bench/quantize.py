@@ -2,22 +2,25 @@
 
 All figures of one model come from the same rounds, in turn, as medians of CPU seconds (user + system of the process and its
 children) and of peak resident memory, on one thread. Processes inherit the peak of the process that starts them, so this one
-imports neither numpy nor onnx."""
+imports neither numpy nor onnx.
+
+Calibration reads every activation, as MinMax does; the bounds hold what else is done to a share of that and a constant."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from tests.bench.measure import PYTHON, QDQTOOL, Result, Run, run
+from tests.bench.measure import PYTHON, QDQTOOL, Result, Run, in_turn, median, progress, run, shown
 
 SAMPLES = 64
 ROUNDS = 3
+DIGITS_ROUNDS = 5
 MEGABYTE = 2**20
 #: What quantizing ResNet-18 may take: so many times the CPU seconds of as many optimized inferences, plus so many seconds.
 TIMES, FIXED = 1.8, 2.0
@@ -25,6 +28,8 @@ TIMES, FIXED = 1.8, 2.0
 RESNET18_MEMORY, METHOD_MEMORY = 400, 300
 #: CPU seconds that quantizing the digits CNN may take besides imports.
 DIGITS_EXTRA = 0.5
+#: CPU seconds over those of onnxruntime's MinMax: of the two networks; on any network at most a share more and a constant.
+OVER_MINMAX, SHARE, CONSTANT = 1.0, 1.15, 0.6
 MODELS = {"resnet18": "ResNet-18", "mobilenetv2": "MobileNetV2"}
 #: The method of the preset, which the other figures are of.
 PRESETS_OWN = "pow2-minmse"
@@ -75,50 +80,87 @@ class Job:
         return [PYTHON, "-m", "tests.bench.float_runs", str(self.model), str(self.data), str(SAMPLES)]
 
 
-def results() -> list[Result]:
+def results() -> Iterator[Result]:
     """The bounds of the digits CNN, ResNet-18 and MobileNetV2, and the figures of onnxruntime beside them (no bound)."""
+    return _results(is_quick=False)
+
+
+def quick() -> Iterator[Result]:
+    """The same networks, beside onnxruntime's MinMax alone."""
+    return _results(is_quick=True)
+
+
+def _results(*, is_quick: bool) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder, as_file(files("qdqtool") / "_demo") as demo:
         out = Path(folder) / "out.onnx"
-        found = _digits(Job("digits CNN", demo / "digits.onnx", demo / "calib.npz"), out)
+        yield from _digits(Job("digits CNN", demo / "digits.onnx", demo / "calib.npz"), out)
         for file, name in MODELS.items():
+            progress(f"building {name}")
             run([PYTHON, "-m", "tests.bench.models", file, folder])
-            found += _network(Job(name, Path(folder) / f"{file}.onnx", Path(folder) / "calib.npz"), out)
-        return found
+            job = Job(name, Path(folder) / f"{file}.onnx", Path(folder) / "calib.npz")
+            yield from _beside_minmax(job, out) if is_quick else _network(job, out)
 
 
-def _digits(job: Job, out: Path) -> list[Result]:
-    run(job.theirs(out))  # compiles what it imports
+def _digits(job: Job, out: Path) -> Iterator[Result]:
+    progress(f"{job.name}, {DIGITS_ROUNDS} rounds")
     listed = run([PYTHON, "-c", _MODULES, *job.ours(out)[1:]]).output.split("modules ", 1)[1].split()
-    rounds = [(run(job.ours(out)), run([PYTHON, "-c", _IMPORT, *listed]), run(job.theirs(out))) for _ in range(5)]
-    ours, imports, theirs = (_median(column) for column in zip(*rounds, strict=True))
-    detail = f"{_shown(ours)}; imports alone {imports.cpu:.2f} CPU s ({len(listed)} modules)"
-    return [
-        Result(f"xint8 of the {job.name} over its imports", ours.cpu - imports.cpu, "s", DIGITS_EXTRA, detail),
-        Result(f"onnxruntime MinMax of the {job.name}", theirs.cpu, "s", None, _shown(theirs)),
-    ]
+    ours, imports, theirs = in_turn(
+        job.ours(out), [PYTHON, "-c", _IMPORT, *listed], job.theirs(out), rounds=DIGITS_ROUNDS
+    )
+    detail = f"{shown(ours)}; imports alone {imports.cpu:.2f} CPU s ({len(listed)} modules)"
+    yield Result(f"xint8 of the {job.name} over its imports", ours.cpu - imports.cpu, "s", DIGITS_EXTRA, detail)
+    yield _over_share(job, ours, theirs)
+    yield Result(f"onnxruntime MinMax of the {job.name}", theirs.cpu, "s", None, shown(theirs))
 
 
-def _network(job: Job, out: Path) -> list[Result]:
+def _beside_minmax(job: Job, out: Path) -> Iterator[Result]:
+    """Both quantizers alone; the first round, which compiles what they import, was that of the digits."""
+    rounds = []
+    for number in range(ROUNDS):
+        progress(f"{job.name}, round {number + 1} of {ROUNDS}")
+        rounds.append((run(job.ours(out)), run(job.theirs(out))))
+    ours, theirs = (median(column) for column in zip(*rounds, strict=True))
+    yield _over_minmax(job, ours, theirs)
+    yield _over_share(job, ours, theirs)
+
+
+def _over_minmax(job: Job, ours: Run, theirs: Run) -> Result:
+    detail = f"{ours.cpu:.2f} CPU s against {theirs.cpu:.2f}"
+    return Result(f"xint8 of {job.name} / onnxruntime MinMax", ours.cpu / theirs.cpu, "×", OVER_MINMAX, detail)
+
+
+def _over_share(job: Job, ours: Run, theirs: Run) -> Result:
+    detail = f"{ours.cpu:.2f} CPU s against {theirs.cpu:.2f}"
+    name = f"xint8 of {job.name} over {SHARE} × onnxruntime MinMax"
+    return Result(name, ours.cpu - SHARE * theirs.cpu, "s", CONSTANT, detail)
+
+
+def _network(job: Job, out: Path) -> Iterator[Result]:
     is_first = job.name == MODELS["resnet18"]
     rounds, floors = [], []
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        progress(f"{job.name}, round {number + 1} of {ROUNDS}")
         ours, floats = run(job.ours(out)), run(job.floats())
         floors.append(float(floats.output))
         rounds.append((ours, floats, run(job.theirs(out))))
-    ours, floats, theirs = (_median(column) for column in zip(*rounds, strict=True))
+    ours, floats, theirs = (median(column) for column in zip(*rounds, strict=True))
     floor = statistics.median(floors)
-    detail = f"{_shown(ours)}; {SAMPLES} float inferences {floor:.2f} CPU s, {floats.peak_rss / MEGABYTE:.0f} MB"
+    detail = f"{shown(ours)}; {SAMPLES} float inferences {floor:.2f} CPU s, {floats.peak_rss / MEGABYTE:.0f} MB"
     room = floats.peak_rss / MEGABYTE + METHOD_MEMORY
     seconds, memory = (TIMES * floor + FIXED, min(room, RESNET18_MEMORY)) if is_first else (None, room)
-    found = [
-        Result(f"xint8 of {job.name}", ours.cpu, "s", seconds, detail),
-        Result(f"xint8 of {job.name}, memory", ours.peak_rss / MEGABYTE, "MB", memory, ""),
-        Result(f"onnxruntime MinMax of {job.name}", theirs.cpu, "s", None, _shown(theirs)),
-    ]
+    yield Result(f"xint8 of {job.name}", ours.cpu, "s", seconds, detail)
+    yield Result(f"xint8 of {job.name}, memory", ours.peak_rss / MEGABYTE, "MB", memory, "")
+    yield Result(f"onnxruntime MinMax of {job.name}", theirs.cpu, "s", None, shown(theirs))
+    yield _over_minmax(job, ours, theirs)
+    yield _over_share(job, ours, theirs)
     if is_first:
+        progress(f"{job.name}, onnxruntime Percentile")
         percentile = run(job.theirs(out, "Percentile"))
-        return [*found, Result(f"onnxruntime Percentile of {job.name}", percentile.cpu, "s", None, _shown(percentile))]
-    return found + [_method(job, out, method, room) for method in _methods()]
+        yield Result(f"onnxruntime Percentile of {job.name}", percentile.cpu, "s", None, shown(percentile))
+        return
+    for method in _methods():
+        progress(f"{job.name}, {method}")
+        yield _method(job, out, method, room)
 
 
 def _methods() -> list[str]:
@@ -130,13 +172,4 @@ def _methods() -> list[str]:
 def _method(job: Job, out: Path, method: str, room: float) -> Result:
     """The memory that one calibration method takes; measured once, as it hardly varies."""
     ours = run(job.ours(out, "--method", method))
-    return Result(f"{method} of {job.name}, memory", ours.peak_rss / MEGABYTE, "MB", room, _shown(ours))
-
-
-def _median(runs: Sequence[Run]) -> Run:
-    wall, cpu = statistics.median(r.wall for r in runs), statistics.median(r.cpu for r in runs)
-    return Run(wall, cpu, int(statistics.median(r.peak_rss for r in runs)))
-
-
-def _shown(measured: Run) -> str:
-    return f"{measured.wall:.2f} s, {measured.cpu:.2f} CPU s, {measured.peak_rss / MEGABYTE:.0f} MB"
+    return Result(f"{method} of {job.name}, memory", ours.peak_rss / MEGABYTE, "MB", room, shown(ours))

@@ -7,10 +7,10 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.bench.measure import PYTHON, Result, run
+from tests.bench.measure import PYTHON, Result, progress, run
 
 ROOT = Path(__file__).parents[2]
 SIDE, SAMPLES = 64, 64
@@ -43,16 +43,15 @@ per_axis = ["Conv", "Gemm"]
 """
 
 
-def results() -> list[Result]:
+def results() -> Iterator[Result]:
     """One process each, so that none has the memory of another."""
-    found = []
     for name in ("rounding", "learning", "equalizing", "smoothing"):
+        progress(name)
         lines = run([PYTHON, "-m", "tests.bench.recovering", name]).output.splitlines()
         for line in lines:
             if line.startswith("result|"):
                 _, what, value, unit, bound, detail = line.split("|")
-                found.append(Result(what, float(value), unit, float(bound), detail))
-    return found
+                yield Result(what, float(value), unit, float(bound), detail)
 
 
 def rounding() -> None:

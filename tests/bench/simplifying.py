@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench.measure import PYTHON, QDQTOOL, Result, run
+from tests.bench.measure import PYTHON, QDQTOOL, Result, progress, run
 
 ROOT = Path(__file__).parents[2]
 #: The environment of onnxslim and what it is made of.
@@ -17,14 +17,15 @@ SLIM = ROOT / "build" / "onnxslim" / "bin"
 REQUIREMENTS = ("onnxslim==0.1.98", "onnx", "onnxruntime")
 
 
-def results() -> list[Result]:
+def results() -> Iterator[Result]:
     """One line an export, and one for all of them together."""
     from tests.exports import exports
 
     _make_environment()
-    found, sums, seconds = [], [0, 0, 0], [0.0, 0.0]
+    sums, seconds = [0, 0, 0], [0.0, 0.0]
     with tempfile.TemporaryDirectory() as folder:
         for name in exports.names():
+            progress(name)
             model, _ = exports.write(name, Path(folder), 1)
             ours, theirs = Path(folder) / "ours.onnx", Path(folder) / "theirs.onnx"
             mine = run([QDQTOOL, "simplify", os.fspath(model), "-o", os.fspath(ours), "--overwrite", "-q"])
@@ -32,8 +33,8 @@ def results() -> list[Result]:
             nodes = [_nodes(path) for path in (model, ours, theirs)]
             sums = [a + b for a, b in zip(sums, nodes, strict=True)]
             seconds = [seconds[0] + mine.wall, seconds[1] + slim.wall]
-            found.append(_result(name, nodes, [mine.wall, slim.wall]))
-    return [*found, _result("all exports", sums, seconds)]
+            yield _result(name, nodes, [mine.wall, slim.wall])
+    yield _result("all exports", sums, seconds)
 
 
 def _result(name: str, nodes: list[int], seconds: list[float]) -> Result:
@@ -51,9 +52,6 @@ def _nodes(path: Path) -> int:
 def _make_environment() -> None:
     if (SLIM / "onnxslim").exists():
         return
+    progress(f"installing {REQUIREMENTS[0]}")
     subprocess.run([PYTHON, "-m", "venv", SLIM.parent], check=True)
     subprocess.run([SLIM / "pip", "install", "--quiet", *REQUIREMENTS], check=True)
-
-
-if __name__ == "__main__":
-    print(*results(), sep="\n", file=sys.stdout)

@@ -71,7 +71,8 @@ PARTS = {
     ),
     "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=10),
     "other interpreters": Part(run=interpreters.run, seconds=480),
-    "benches": Part(run=lambda _: benches.run(), seconds=600, is_timed=True),
+    "bench-quick": Part(run=lambda _: benches.quick(), seconds=180, is_timed=True),
+    "benches": Part(run=lambda _: benches.run(), seconds=1200, is_timed=True),
     "fuzz": Part(run=lambda _: fuzz.run(), seconds=900, is_timed=True),
     "every test": Part(run=lambda _: whole.run(), seconds=2400),
 }
