@@ -197,6 +197,7 @@ def test_more_bits_are_better() -> None:
     assert _sqnr(quantized("8a8w", "vit_block")) < figures[1] - 6
 
 
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize("preset", COMPAT)
 def test_the_observer_of_the_original_differs_in_ranges_alone(preset: str) -> None:
     """The moving average over single samples cuts off what few of them reach; what is quantized, and how, is the same."""
@@ -245,7 +246,7 @@ def test_what_is_made_for_qnn_is_computed_in_integers_there(preset: str, model: 
     assert rules <= {"unbound-batch", "matmul-int16-narrowed", "conv-silu-uint16"}, findings
 
 
-@pytest.mark.product(cover=("model",), extra=3)
+@pytest.mark.product(cover=("model",), extra=1)
 @pytest.mark.parametrize(
     ("preset", "model"),
     [*((preset, "digits") for preset in (*SCHEMES, "8a8w-qat", "8a8w-compat")), ("16a8w", "vit_block")],

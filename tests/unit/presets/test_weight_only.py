@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from tests.golden_messages.refusal import refusal, told
 WEIGHT_ONLY = ("w4-g32", "w4-g128", "vulkan-8w", "coreml-c4w")
 DYNAMIC = ("xnnpack-dynamic", "xnnpack-dynamic-qc4", "dynamic", "dynamic-per-token")
 LLAMA, VIT = str(SAMPLES / "tiny_llama.onnx"), str(SAMPLES / "vit_block.onnx")
-TEXT = SAMPLES / "text" / "held_out.txt"
+TEXT, TOKENIZER = SAMPLES / "text" / "held_out.txt", str(SAMPLES / "tokenizer.json")
 
 
 def stored(path: Path) -> dict[str, str]:
@@ -52,18 +53,22 @@ def test_no_data_is_needed_and_the_result_runs(name: str, tmp_path: Path) -> Non
     assert output.read_bytes() == again.read_bytes()
 
 
+@cache
+def float_perplexity(tokens: int) -> float:
+    """Perplexity of the float model over the first ``tokens`` of the text."""
+    return perplexity(LLAMA, str(TEXT), tokenizer=TOKENIZER, max_tokens=tokens).perplexity
+
+
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_activations_of_the_llama(name: str, tmp_path: Path) -> None:
     """Without outliers the loss is small: float 5.97 over these tokens, 6.52 with weights of 4 bits and one scale a channel."""
     api.quantize(LLAMA, tmp_path / "q.onnx", preset=name)
-    tokenizer = str(SAMPLES / "tokenizer.json")
-    values = [
-        perplexity(str(model), str(TEXT), tokenizer=tokenizer, max_tokens=1000).perplexity
-        for model in (LLAMA, tmp_path / "q.onnx")
-    ]
-    assert values[1] < (1.1 if name == "xnnpack-dynamic-qc4" else 1.05) * values[0]
+    found = perplexity(str(tmp_path / "q.onnx"), str(TEXT), tokenizer=TOKENIZER, max_tokens=1000).perplexity
+    assert found < (1.1 if name == "xnnpack-dynamic-qc4" else 1.05) * float_perplexity(1000)
 
 
+@pytest.mark.product(extra=3)
 @pytest.mark.parametrize("name", [*WEIGHT_ONLY, *DYNAMIC])
 def test_the_printed_pipeline_replays_without_ranges(name: str, tmp_path: Path) -> None:
     pipeline = tmp_path / "pipeline.txt"
@@ -121,9 +126,9 @@ def test_what_asks_for_activations_is_refused() -> None:
 
 def test_the_rest_of_the_tool_takes_the_result(tmp_path: Path) -> None:
     quantized = tmp_path / "q.onnx"
-    api.quantize(LLAMA, quantized, preset="w4-g32")
+    api.quantize(VIT, quantized, preset="w4-g32")
     cli("inspect", str(quantized))
-    assert len(cli("qdq", "list", str(quantized), "--json").json["pairs"]) == 29
+    assert len(cli("qdq", "list", str(quantized), "--json").json["pairs"]) == len(stored(quantized)) > 10
     cli("simplify", str(quantized), "-o", str(tmp_path / "s.onnx"))
     assert stored(tmp_path / "s.onnx") == stored(quantized)
     cli("qdq", "remove", str(quantized), "--all", "-o", str(tmp_path / "f.onnx"))
@@ -135,18 +140,13 @@ def test_the_rest_of_the_tool_takes_the_result(tmp_path: Path) -> None:
         assert np.array_equal(weights[pair.tensor], dequantize(pair.stored.const_value.numpy(), pair.encoding))
 
 
-def test_perplexity_of_four_bits(tmp_path: Path) -> None:
-    """Measured on the whole text: float 8.24, w4-g32 8.75 (6 % more), vulkan-8w 8.24; these are its first 2000 tokens."""
-    found = {}
-    for name in (None, "w4-g32", "vulkan-8w"):
-        model = LLAMA
-        if name is not None:
-            api.quantize(LLAMA, tmp_path / "q.onnx", preset=name, overwrite=True)
-            model = str(tmp_path / "q.onnx")
-        tokenizer = str(SAMPLES / "tokenizer.json")
-        found[name] = perplexity(model, str(TEXT), tokenizer=tokenizer, max_tokens=2000).perplexity
-    assert found["w4-g32"] < 1.1 * found[None]
-    assert found["vulkan-8w"] < 1.005 * found[None]
+@pytest.mark.product(extra=1)
+@pytest.mark.parametrize(("name", "most"), [("w4-g32", 1.1), ("vulkan-8w", 1.005)])
+def test_perplexity_of_stored_weights(name: str, most: float, tmp_path: Path) -> None:
+    """Measured on the whole text: float 8.24, w4-g32 8.75 (6 % more), vulkan-8w 8.24; these are its first 1000 tokens."""
+    api.quantize(LLAMA, tmp_path / "q.onnx", preset=name)
+    found = perplexity(str(tmp_path / "q.onnx"), str(TEXT), tokenizer=TOKENIZER, max_tokens=1000).perplexity
+    assert found < most * float_perplexity(1000)
 
 
 def half_model(path: Path) -> None:

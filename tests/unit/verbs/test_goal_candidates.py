@@ -23,6 +23,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
 from qdqtool.verbs.work.goals import graphs
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.dial import some
 
 TEST = Path(DIGITS).with_name("test.npz")
 FEW: dict[str, Any] = {"data": CALIB, "samples": 8, "eval_data": TEST}
@@ -55,7 +56,7 @@ def sought(**said: Any) -> dict[str, Any]:
 @pytest.mark.product(extra=1)
 @pytest.mark.parametrize(
     ("names", "in_file"),
-    [(("correct_bias", "cut_ranges", "learn_rounding"), False), (("round_weights", "search_scales"), True)],
+    [(("correct_bias", "cut_ranges"), False), (("learn_rounding",), False), (("round_weights", "search_scales"), True)],
 )
 def test_what_is_judged_is_what_quantize_makes(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], in_file: bool
@@ -71,7 +72,7 @@ def test_what_is_judged_is_what_quantize_makes(
     found = quantize_to_goal(DIGITS, None, **said, eval_samples=4, goal="sqnr >= 99", budget=14).sought
     assert found is not None
     assert set(names) <= {name for one in found.trials for name in one.candidate.options}
-    for one in found.trials:
+    for one in some(found.trials, 4):
         assert one.measured.placing is not None, one.measured.reason
         made = qdqtool.quantize(DIGITS, None, **said, **one.candidate.options)
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
@@ -106,7 +107,7 @@ def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.Monkey
         ("--method percentile --method-option percentile=99.9", 4 / 12),
         ("--method mse", 4 / 12),
     ]
-    for one in found.trials[1:]:
+    for one in some(found.trials[1:]):
         assert one.measured.placing is not None
         made = qdqtool.quantize(DIGITS, None, **said, **one.candidate.options)
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
