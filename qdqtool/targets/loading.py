@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 from pathlib import Path
@@ -44,14 +45,15 @@ def load_target(name_or_path: str | os.PathLike[str]) -> Target:
         UsageError: there is no such name or file.
         ModelError: the file is broken; the message names file, table and key.
     """
-    return _target(TARGETS.read(name_or_path), ())
+    return _target(_family(TARGETS.read(name_or_path), ()))
 
 
-def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
+@functools.lru_cache(maxsize=64)
+def _target(family: tuple[TomlFile, ...]) -> Target:
+    """Return the target of the first file, laid over the one of the others. It is made once for the same contents."""
+    file, *above = family
     root = file.root(*ROOT_KEYS)
-    if "name" in root.data and root.text("name") != file.name:
-        raise root.error(f"'name' is {root.text('name')!r}, but the file is {file.name}.toml", hint="leave it out")
-    base = _base(root, file, above) if "extends" in root.data else _NOTHING
+    base = _target(tuple(above)) if above else _NOTHING
     sha256 = file.sha256 if base is _NOTHING else hashlib.sha256(f"{file.sha256}{base.sha256}".encode()).hexdigest()
     policy = cast(Policy, root.choice("policy", get_args(Policy))) if "policy" in root.data else base.policy
     limits = limits_of(root, base.limits)
@@ -85,17 +87,22 @@ def _target(file: TomlFile, above: tuple[str, ...]) -> Target:
     )
 
 
-def _base(root: TomlTable, file: TomlFile, above: tuple[str, ...]) -> Target:
-    """The target that ``file`` extends: by name, or a path from its own folder."""
+def _family(file: TomlFile, below: tuple[str, ...]) -> tuple[TomlFile, ...]:
+    """Return ``file`` and those it extends, in order: each by name, or by a path from the folder of the one that names it."""
+    root = file.root(*ROOT_KEYS)
+    if "name" in root.data and root.text("name") != file.name:
+        raise root.error(f"'name' is {root.text('name')!r}, but the file is {file.name}.toml", hint="leave it out")
+    if "extends" not in root.data:
+        return (file,)
     name = root.text("extends")
     wanted: Any = Path(file.origin).parent / name if name.endswith(SUFFIX) else name
     base = TARGETS.read(wanted)
-    family = (*above, os.path.realpath(file.origin))
+    family = (*below, os.path.realpath(file.origin))
     if os.path.realpath(base.origin) in family:
         raise root.error(f"{name!r} extends this target already", hint="a family has one root")
     if len(family) >= LONGEST_FAMILY:
         raise root.error(f"{LONGEST_FAMILY} targets extend one another", hint="let it extend one nearer to the root")
-    return _target(base, family)
+    return (file, *_family(base, family))
 
 
 def _rules(root: TomlTable, file: TomlFile, base: Target) -> tuple[OpRule, ...]:

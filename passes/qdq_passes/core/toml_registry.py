@@ -5,6 +5,7 @@ entry-point group ``qdqtool.<kind>``, whose objects are paths of TOML files. A n
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -25,9 +26,9 @@ SUFFIX = ".toml"
 LONGEST_FAMILY = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TomlFile:
-    """A TOML file that was read.
+    """A TOML file that was read. The same content at the same place is the same object.
 
     Args:
         name: the file's name without ``.toml``.
@@ -39,7 +40,7 @@ class TomlFile:
     origin: str
     data: Mapping[str, object]
 
-    @property
+    @functools.cached_property
     def sha256(self) -> str:
         """Hex digest of the content; comments, blanks and the order of keys do not count."""
         return hashlib.sha256(json.dumps(self.data, sort_keys=True, default=str).encode()).hexdigest()
@@ -155,11 +156,16 @@ def _read(path: Traversable) -> TomlFile:
     if isinstance(path, Path) and path.exists() and not path.is_file():  # opening a named pipe waits for somebody
         raise ModelError("is no regular file", where=where, hint="give the name of a file")
     try:
-        data = toml_of(path.read_bytes().decode("utf-8-sig"))
+        return _parsed(_stem(path.name), where, path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ModelError(f"cannot be read ({error.strerror})", where=where, hint="check its permissions") from error
     except UnicodeDecodeError as error:
         raise ModelError(f"is not UTF-8 text (byte {error.start})", where=where, hint="save it as UTF-8") from error
     except ValueError as error:
         raise ModelError(f"is not TOML: {error}", where=where) from error
-    return TomlFile(name=_stem(path.name), origin=where, data=data)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(name: str, origin: str, text: str) -> TomlFile:
+    """Parse ``text`` once: commands ask for their preset and target many times."""
+    return TomlFile(name=name, origin=origin, data=toml_of(text))
