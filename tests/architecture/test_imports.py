@@ -1,16 +1,19 @@
-"""What is imported when: `--help` answers in a blink, and sympy waits until someone computes with symbols."""
+"""What is imported when: a command imports what it uses, and sympy waits until someone computes with symbols."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from qdq_passes.core.registry import PASSES
 
 from tests.architecture.places import ROOT
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
 
 HEAVY = (
     "numpy",
@@ -43,6 +46,58 @@ def test_help_is_light(arguments: list[str]) -> None:
     loaded = modules_after(f"from qdqtool.cli.main import run; assert run({arguments!r}) == 0")
     assert sorted(loaded & set(HEAVY)) == []
     assert "click" in loaded
+
+
+#: Libraries and parts of ours that only some commands need.
+RARE = {"onnx.reference", "onnx_graphsurgeon", "onnxscript", "rich", "sympy.core"}
+TARGETS = {"qdqtool.targets.target", "qdq_passes.npu.program.operators", "qdq_passes.npu.partitions.partitions"}
+DECODERS = {"qdqtool.llm.run.session", "qdqtool.llm.folder.manifest"}
+RECOVERY = {
+    "qdqtool.quantization.learning", "qdqtool.quantization.tuning.tuner", "qdqtool.runtime.gradients.graph",
+    "qdq_passes.recover.equalize_layers", "qdq_passes.recover.rotate_decoder",
+}  # fmt: skip
+NEVER: dict[str, set[str]] = {
+    "--version": set(HEAVY) - {"importlib.metadata"},
+    "inspect MODEL": RARE | TARGETS | DECODERS | {"onnxruntime", "qdq_passes.pipeline.pipeline"},
+    "match MODEL op:Conv": RARE | TARGETS | DECODERS | {"onnxruntime"},
+    "qdq list QUANTIZED": RARE | TARGETS | DECODERS | {"onnxruntime", "qdq_passes.roles.roles"},
+    "check MODEL": RARE | TARGETS | DECODERS | {"qdqtool.npu.analyzing"},
+    "analyze QUANTIZED --target vitis_xint8": RARE | DECODERS | {"onnxruntime"},
+    "quantize MODEL --preset xint8 --data DATA -o OUTPUT": RARE | TARGETS | DECODERS | RECOVERY,
+}
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("imports") / "quantized.onnx"
+    cli("quantize", DIGITS, "--preset", "xint8", "--data", CALIB, "--samples", "4", "-o", path)
+    return str(path)
+
+
+@pytest.mark.parametrize("command", NEVER)
+def test_a_command_imports_no_more_than_it_uses(command: str, quantized: str, tmp_path: Path) -> None:
+    places = {"MODEL": str(DIGITS), "QUANTIZED": quantized, "DATA": str(CALIB), "OUTPUT": str(tmp_path / "q.onnx")}
+    arguments = [places.get(word, word) for word in command.split()]
+    loaded = modules_after(f"from qdqtool.cli.main import run; assert run({arguments!r}) == 0")
+    assert sorted(loaded & NEVER[command]) == []
+
+
+@pytest.mark.parametrize("kind", ["passes", "presets", "targets", "methods", "namings", "devices", "commands"])
+def test_a_list_imports_nothing_that_it_lists(kind: str) -> None:
+    loaded = modules_after(f"from qdqtool.cli.main import run; assert run(['list', {kind!r}]) == 0")
+    assert sorted(loaded & set(HEAVY)) == []
+
+
+@pytest.mark.parametrize("name", ["presets", "targets", "methods", "passes"])
+def test_names_are_completed_without_importing_what_they_name(name: str) -> None:
+    loaded = modules_after(f"from qdqtool.cli.completing import NAMES; assert len(list(NAMES[{name!r}]())) > 3")
+    assert sorted(loaded & set(HEAVY)) == []
+
+
+def test_every_name_is_real() -> None:
+    """A module that was renamed would be imported by nobody, under its old name."""
+    ours = {name for names in NEVER.values() for name in names if name.startswith("qdq")}
+    assert [name for name in sorted(ours) if importlib.util.find_spec(name) is None] == []
 
 
 def test_naming_a_pass_imports_only_that_pass() -> None:

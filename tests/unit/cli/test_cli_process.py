@@ -9,7 +9,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from urllib.error import HTTPError
@@ -168,28 +167,6 @@ def test_a_table_that_is_too_wide_keeps_names_whole(tmp_path: Path) -> None:
     assert "─" not in narrow
     for shown in (wide, narrow):
         assert "/block1/conv1/bn_output_0_weight" in shown
-
-
-IMPORTS = """
-import sys
-from qdqtool.cli.main import run
-code = run(sys.argv[1:])
-loaded = [name for name in ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "sympy.core", "onnxscript") if name in sys.modules]
-print(*loaded, file=sys.stderr)
-"""
-
-
-def loaded_by(*arguments: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, *arguments], capture_output=True, text=True, env=environment(), check=True
-    )
-    return set(done.stderr.split())
-
-
-def test_help_is_light_and_inspect_is_lean() -> None:
-    assert loaded_by("--help") == set()
-    assert loaded_by("inspect", DIGITS) & {"onnxruntime", "rich", "sympy.core", "onnxscript"} == set()
-    assert loaded_by("match", DIGITS, "op:Conv") & {"onnxruntime", "rich", "sympy.core"} == set()
 
 
 def fetch(url: str | Request) -> bytes:

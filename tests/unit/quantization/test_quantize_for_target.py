@@ -16,7 +16,8 @@ import qdqtool
 from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.plan import plan
 from qdqtool.runtime.session import open_session
-from qdqtool.targets.loading import load_target, target_names
+from qdqtool.targets import TARGETS
+from qdqtool.targets.loading import load_target
 from qdqtool.verbs.planned import Planned
 from tests.cases.small_models import parsed
 from tests.golden_messages.refusal import refusal
@@ -156,7 +157,7 @@ def preset_of(*words: str) -> tuple[str, list[str]]:
     return Planned(**options, warn=told.append).plan().preset.name, told
 
 
-@pytest.mark.parametrize("target", list(target_names()))
+@pytest.mark.parametrize("target", TARGETS.names())
 def test_a_target_that_comes_along_names_its_preset(target: str) -> None:
     chosen, told = preset_of("target", target)
     assert chosen == load_target(target).legalization.preset
