@@ -121,7 +121,7 @@ def _here(
     for number, feed in enumerate(feeds):
         if number < done:
             continue
-        fetched = taps.run(feed)
+        fetched = taps.lend(feed)
         observers.add(feed, fetched)
         if watch is not None:
             watch(number, {name: fetched[name] for name in outputs})
@@ -217,7 +217,7 @@ def observe(job: Job, shard: Shard) -> tuple[Part, list[str]]:
     if opened.slices is not None:
         feeds = opened.slices.take(shard.first, shard.count)
     for feed in feeds:
-        observers.add(feed, opened.taps.run(feed))
+        observers.add(feed, opened.taps.lend(feed))
     return observers.part(), [] if opened.slices is None else list(opened.slices.warnings)
 
 

@@ -103,17 +103,32 @@ class Session:
             ModelError: a node fails; ``where`` names it.
         """
         names = list(self.output_names if outputs is None else outputs)
-        feed = self._checked(feed, names)
-        raw = any(_is_raw(self.input_dtypes[n]) for n in feed) or any(_is_raw(self.output_dtypes[n]) for n in names)
+        found = self._values(feed, names, self._run)
+        # An input that is an output comes back as the feed's own memory, or (up to 1.23) as memory already freed: copy the feed.
+        return {n: np.array(feed[n]) if n in feed else v for n, v in found.items()}
+
+    def lend(self, feed: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Any]:
+        """As `run`, without a copy: arrays to be read where onnxruntime computed them; each keeps its memory while it lives."""
+        found = self._values(feed, list(outputs), lambda names, feed: self._run_raw(feed, names, _lent))
+        return {n: np.array(feed[n]) if n in feed else v for n, v in found.items()}
+
+    def _values(
+        self, feed: Mapping[str, Array], names: list[str], run: Callable[[list[str], dict[str, Array]], list[Any]]
+    ) -> dict[str, Any]:
+        """What ``run`` makes of the checked feed, by name.
+
+        Raises:
+            UsageError: the feed does not fit.
+            ModelError: a node fails.
+        """
+        checked = self._checked(feed, names)
         try:
-            values = self._run_raw(feed, names) if raw else self._handle.run(names, feed)
+            return dict(zip(names, run(names, checked), strict=True))
         except Exception as error:
             refused = failure(str(error))
             if isinstance(refused, MemoryRefusal) and self._grown():  # the data are larger than when it was made
-                return self.run(feed, outputs)
+                return self._values(feed, names, run)
             raise refused from error
-        # An input that is an output comes back as the feed's own memory, or (up to 1.23) as memory already freed: copy the feed.
-        return {n: np.array(feed[n]) if n in feed else v for n, v in zip(names, values, strict=True)}
 
     def _grown(self) -> bool:
         """Whether more memory is allowed by now; if so, the session is made once more."""
@@ -154,10 +169,17 @@ class Session:
             )
         return array
 
-    def _run_raw(self, feed: Mapping[str, Array], names: list[str]) -> list[Any]:
-        """A run through OrtValues, for types that onnxruntime's numpy interface does not know."""
+    def _run(self, names: list[str], feed: dict[str, Array]) -> list[Any]:
+        raw = any(_is_raw(self.input_dtypes[n]) for n in feed) or any(_is_raw(self.output_dtypes[n]) for n in names)
+        values: list[Any] = self._run_raw(feed, names, _from_ort_value) if raw else self._handle.run(names, feed)
+        return values
+
+    def _run_raw(
+        self, feed: Mapping[str, Array], names: list[str], read: Callable[[Any, np.dtype[Any] | None], Any]
+    ) -> list[Any]:
+        """A run through OrtValues, for types that onnxruntime's numpy interface does not know, and where nothing is copied."""
         values = self._handle.run_with_ort_values(names, {n: _to_ort_value(a) for n, a in feed.items()})
-        return [_from_ort_value(v, self.output_dtypes[n]) for n, v in zip(names, values, strict=True)]
+        return [read(v, self.output_dtypes[n]) for n, v in zip(names, values, strict=True)]
 
 
 def open_session(
@@ -283,6 +305,24 @@ def _from_ort_value(value: Any, dtype: np.dtype[Any] | None) -> Any:
     size = math.prod(shape) * dtype.itemsize
     data = ctypes.string_at(value.data_ptr(), size) if size else b""
     return np.frombuffer(bytearray(data), dtype).reshape(shape)
+
+
+class _Lent:
+    """Memory of onnxruntime as numpy takes it, which keeps this object."""
+
+    __slots__ = ("__array_interface__", "_value")
+
+    def __init__(self, value: Any, dtype: np.dtype[Any]) -> None:
+        self._value = value
+        data = (value.data_ptr(), True)
+        self.__array_interface__ = {"version": 3, "shape": tuple(value.shape()), "typestr": dtype.str, "data": data}
+
+
+def _lent(value: Any, dtype: np.dtype[Any] | None) -> Any:
+    """The array in the memory of ``value``, read only; of types that numpy does not know, and without elements, a copy."""
+    if dtype is None or dtype.kind not in "fiub" or not math.prod(value.shape()):
+        return _from_ort_value(value, dtype)
+    return np.asarray(_Lent(value, dtype))
 
 
 def _refuse_names(kind: str, unknown: Sequence[str], known: Sequence[str]) -> None:

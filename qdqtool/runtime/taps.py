@@ -49,7 +49,13 @@ class Taps:
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors for one feed, in the order they were asked for."""
-        fetched = self.session.run(feed, self._fetched) if self._fetched else {}
+        return self._all(feed, self.session.run(feed, self._fetched) if self._fetched else {})
+
+    def lend(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """As `run`, read only and not copied: to be looked at, and let go before the next feed."""
+        return self._all(feed, self.session.lend(feed, self._fetched) if self._fetched else {})
+
+    def _all(self, feed: Mapping[str, Array], fetched: Mapping[str, Array]) -> dict[str, Array]:
         return {
             name: fetched[name] if name in fetched else feed[name] if name in feed else self._default(name)
             for name in self.names

@@ -31,13 +31,13 @@ class Runs:
     """Counts the samples that the model was run on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, run = 0, Taps.run
+        self.count, run = 0, Taps.lend
 
         def counting(taps: Taps, feed: Any) -> Any:
             self.count += 1
             return run(taps, feed)
 
-        monkeypatch.setattr(Taps, "run", counting)
+        monkeypatch.setattr(Taps, "lend", counting)
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_the_memory_of_a_sample_is_given_back(monkeypatch: pytest.MonkeyPatch) -
     import weakref
 
     held: list[weakref.ref[Array]] = []
-    run = Taps.run
+    run = Taps.lend
 
     def watched(taps: Taps, feed: Any) -> Any:
         assert not any(reference() is not None for reference in held)
@@ -220,7 +220,7 @@ def test_the_memory_of_a_sample_is_given_back(monkeypatch: pytest.MonkeyPatch) -
         held[:] = [weakref.ref(array) for array in found.values()]
         return found
 
-    monkeypatch.setattr(Taps, "run", watched)
+    monkeypatch.setattr(Taps, "lend", watched)
     for method, options in [*METHODS, *REFERENCE]:
         held.clear()
         collect(model(CHAIN), DATA[:3], method, options=options, statistics=True)

@@ -37,6 +37,35 @@ def test_a_session_says_what_it_takes_and_gives() -> None:
     assert list(session.run({"x": X}, ["b"])) == ["b"]
 
 
+def test_what_is_lent_equals_what_is_given_and_is_not_copied() -> None:
+    taps = Taps(model(CHAIN), ["x", "a", "b", "y"])
+    lent, given = taps.lend({"x": X}), taps.run({"x": X})
+    assert {name: array.tolist() for name, array in lent.items()} == {name: a.tolist() for name, a in given.items()}
+    assert lent["x"] is X
+    assert not any(lent[name].flags.writeable or lent[name].flags.owndata for name in "aby")
+
+
+def test_what_is_lent_stays_while_it_is_held() -> None:
+    """Neither the next run nor the end of the session takes its memory."""
+    taps = Taps(model(CHAIN), ["b"])
+    held = [taps.lend({"x": np.full((1000, 3), i, np.float32)})["b"] for i in range(20)]
+    taps.session.close()
+    assert [(array.min(), array.max()) for array in held] == [(-i, -i) for i in range(20)]
+
+
+def test_an_input_that_is_an_output_and_an_empty_value_are_lent_as_copies() -> None:
+    session = open_session(model("g (float[N,3] x) => (float[N,3] x) { y = Relu(x) }"), extra_outputs=["y"])
+    x = np.zeros((0, 3), np.float32)
+    lent = session.lend({"x": x}, ["x", "y"])
+    assert lent["x"] is not x
+    assert (lent["x"].shape, lent["y"].shape, lent["y"].dtype) == ((0, 3), (0, 3), np.float32)
+
+
+def test_a_feed_that_does_not_fit_is_refused_where_values_are_lent() -> None:
+    with refusal(UsageError):
+        Taps(model(CHAIN), ["b"]).lend({"x": X.astype(np.float64)})
+
+
 def test_the_model_is_left_as_it_is() -> None:
     chain = model(CHAIN)
     before = ir.to_proto(chain).SerializeToString()

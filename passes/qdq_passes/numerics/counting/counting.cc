@@ -22,7 +22,7 @@
 namespace {
 
 // Values that are looked at, then counted, while they are in the first-level cache.
-constexpr int64_t kBlock = 4096;
+constexpr int64_t kBlock = 2048;
 constexpr int kLanes = 32;
 // Equal values in a row must not wait for each other's count to be stored: neighbors go to different tables. The padding keeps a bin of
 // two tables out of one cache set.
@@ -91,27 +91,34 @@ QDQ_INLINE void count(const int32_t* bins, int64_t n, int64_t* counts) {
   for (int64_t i = 0; i < n; ++i) ++counts[bins[i]];
 }
 
-QDQ_INLINE void count_in_tables(const int32_t* bins, int64_t n) {
+// Meanwhile as many values come from `next`, if it is not null, into the cache.
+template <class T>
+QDQ_INLINE void count_in_tables(const int32_t* bins, int64_t n, uint32_t* in, const T* next) {
   int64_t i = 0;
-  for (; i + kTables <= n; i += kTables) {
-    for (int k = 0; k < kTables; ++k) ++tables[k * kStride + bins[i + k]];
+  for (; i + 2 * kTables <= n; i += 2 * kTables) {
+#if defined(__GNUC__) || defined(__clang__)
+    if (next) __builtin_prefetch(next + i);
+#endif
+    for (int k = 0; k < kTables; ++k) ++in[k * kStride + bins[i + k]];
+    for (int k = 0; k < kTables; ++k) ++in[k * kStride + bins[i + kTables + k]];
   }
-  for (; i < n; ++i) ++tables[bins[i]];
+  for (; i < n; ++i) ++in[bins[i]];
 }
 
 // Add the tables to `counts` where that is not null, and clear them.
-QDQ_INLINE void empty_tables(int64_t size, int64_t* counts) {
+QDQ_INLINE void empty_tables(uint32_t* in, int64_t size, int64_t* counts) {
   for (int64_t i = 0; i < size && counts; ++i) {
-    counts[i] += int64_t{tables[i]} + tables[kStride + i] + tables[2 * kStride + i] + tables[3 * kStride + i];
+    counts[i] += int64_t{in[i]} + in[kStride + i] + in[2 * kStride + i] + in[3 * kStride + i];
   }
   for (int k = 0; k < kTables; ++k) {
-    for (int64_t i = 0; i < size; ++i) tables[k * kStride + i] = 0;
+    for (int64_t i = 0; i < size; ++i) in[k * kStride + i] = 0;
   }
 }
 
 template <class T>
 QDQ_INLINE Status add(const T* x, int64_t n, const Bins& bins, double* found) {
   int32_t at[kBlock];
+  uint32_t* const own = tables;  // found once: a variable of the thread is not for loops
   Seen<T> seen;
   const T factor = static_cast<T>(std::ldexp(1.0, -bins.exponent));
   const bool has_tables = n >= kTablesFrom * bins.size;
@@ -126,14 +133,14 @@ QDQ_INLINE Status add(const T* x, int64_t n, const Bins& bins, double* found) {
       continue;
     }
     zeros += place(x + start, block, factor, static_cast<int32_t>(bins.first), at);
-    count_in_tables(at, block);
+    count_in_tables(at, block, own, start + 2 * kBlock <= n ? x + start + kBlock : static_cast<const T*>(nullptr));
   }
   if (!seen.is_finite) {
     status = kNotFinite;
   } else if (seen.low < bins.low || seen.high > bins.high) {
     status = kBeyond;
   }
-  if (has_tables) empty_tables(bins.size, status == kCounted ? bins.counts : nullptr);
+  if (has_tables) empty_tables(own, bins.size, status == kCounted ? bins.counts : nullptr);
   for (int64_t start = 0; start < n && status == kCounted && !has_tables; start += kBlock) {
     const int64_t block = n - start < kBlock ? n - start : kBlock;
     zeros += place(x + start, block, factor, static_cast<int32_t>(bins.first), at);
