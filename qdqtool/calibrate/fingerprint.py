@@ -5,9 +5,20 @@ Ranges carry it, so that ranges of another model are noticed."""
 from __future__ import annotations
 
 import hashlib
+import sys
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+
+
+def _data(tensor: ir.TensorProtocol) -> bytes | memoryview:
+    """The bytes of ``tensor`` as a file holds them; of an array in memory without a copy."""
+    if isinstance(tensor, ir.StringTensor):
+        return b"\0".join(tensor.string_data())
+    if type(tensor) is ir.Tensor and tensor.dtype.bitwidth >= 8 and sys.byteorder == "little":
+        return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
+    return tensor.tobytes()
 
 
 def model_sha256(model: ir.Model) -> str:
@@ -19,7 +30,7 @@ def model_sha256(model: ir.Model) -> str:
 
     def add_tensor(tensor: ir.TensorProtocol) -> None:
         add(tensor.dtype.name, list(tensor.shape.numpy()))
-        digest.update(b"\0".join(tensor.string_data()) if isinstance(tensor, ir.StringTensor) else tensor.tobytes())
+        digest.update(_data(tensor))
 
     def add_attribute(name: str, value: Any) -> None:
         add(name)

@@ -111,7 +111,7 @@ def linears(walk: Walk) -> list[Linear]:
 def scale(walk: Walk) -> Iterator[Problem]:
     """Scales are positive and finite: a negative one mirrors the tensor, zero divides by zero."""
     for linear in linears(walk):
-        if isinstance(linear.scale.const_value, StreamedTensor):
+        if type(linear.scale.const_value) is StreamedTensor:
             continue  # computed when they are written, and positive
         scales = linear.scales
         if scales is None or (scales.size == 1 and 0 < float(scales.item()) < np.inf):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,11 @@ from qdq_passes.core.budget import uncollected
 from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
+from qdq_passes.graph.uses import bodies_in
 from qdq_passes.numerics.missing import MissingTensor
 
-from qdqtool.io.files.read import holds
 from qdqtool.io.models.parse import check_model, read_model
+from qdqtool.io.models.references import may_refer
 from qdqtool.io.models.tidy import contradiction_in, tidy
 
 #: (place of the node in the main graph, name of the attribute, its bytes).
@@ -67,10 +68,11 @@ class Slot:
     @property
     def tensor(self) -> ir.TensorProtocol:
         """The tensor there."""
-        if isinstance(self.holder, ir.Node):
-            return self.holder.attributes[self.attribute].as_tensor()
-        assert self.holder.const_value is not None
-        return self.holder.const_value
+        if not self.attribute:  # asked often: of the nodes of onnx_ir, which are protocols, isinstance is slow
+            tensor = cast(ir.Value, self.holder).const_value
+            assert tensor is not None
+            return tensor
+        return cast(ir.Node, self.holder).attributes[self.attribute].as_tensor()
 
     def put(self, tensor: ir.TensorProtocol) -> None:
         """Put ``tensor`` there."""
@@ -84,7 +86,7 @@ class Slot:
 def holders(model: ir.Model) -> list[ir.Graph | ir.Function]:
     """Everything that holds nodes: the main graph, the local functions, and every body inside of them."""
     parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    return [*parts, *(body for part in parts for body in part.subgraphs())]
+    return [*parts, *(body for part in parts for body in bodies_in(part))]
 
 
 def slots(model: ir.Model) -> list[Slot]:
@@ -363,7 +365,7 @@ def _name_nodes(model: ir.Model) -> None:
 
 def data_files(path: str) -> dict[str, str]:
     """The data files that a model refers to, beside it, in the order of its tensors; each with its real path."""
-    if not os.path.isfile(path) or not holds(path, b"location"):  # the key of every reference: no need to parse
+    if not os.path.isfile(path) or not may_refer(path):
         return {}
     tensors = [slot.tensor for slot in slots(load(path)) if isinstance(slot.tensor, ir.ExternalTensor)]
     folder = os.path.dirname(path)

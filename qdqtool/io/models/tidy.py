@@ -99,6 +99,12 @@ def _differ(declared: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) ->
     )
 
 
+def _is_large(tensor: onnx.TensorProto) -> bool:
+    """Whether shape inference does without the data: to ask for the size copies them, which is not needed of raw ones."""
+    elements = math.prod(tensor.dims)
+    return (tensor.HasField("raw_data") and elements > 8 * SHOWN_BYTES) or bool(tensor.ByteSize() > SHOWN_BYTES)
+
+
 def _light(model: onnx.ModelProto) -> onnx.ModelProto:
     graph = model.graph
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
@@ -106,7 +112,7 @@ def _light(model: onnx.ModelProto) -> onnx.ModelProto:
     light.graph.input.extend(graph.input)
     known = {info.name for info in graph.input}
     for tensor in graph.initializer:
-        if tensor.ByteSize() <= SHOWN_BYTES and tensor.data_location != T.EXTERNAL:
+        if not _is_large(tensor) and tensor.data_location != T.EXTERNAL:
             light.graph.initializer.append(tensor)
         elif tensor.name not in known:
             light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))

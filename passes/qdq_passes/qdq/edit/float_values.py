@@ -123,4 +123,4 @@ def _data(value: ir.Value) -> npt.NDArray[Any] | None:
 
 
 def _digest(array: npt.NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()

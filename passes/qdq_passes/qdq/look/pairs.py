@@ -235,7 +235,7 @@ def _of_many(node: ir.Node) -> Encoding | None:
     scale, zero_point = held
     if scale is None or zero_point is None or scale.shape != zero_point.shape:
         return None
-    if scale.size < MANY and not isinstance(scale, ir.LazyTensor):
+    if scale.size < MANY and not issubclass(type(scale), ir.LazyTensor):
         return None
     return Encoding(
         dtype=zero_point.dtype,
