@@ -18,12 +18,13 @@ from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
 from qdq_passes.graph.uses import all_values, has_body, label, main_nodes, op_type_of
 from qdq_passes.numerics.override import parse_overrides
-from qdq_passes.pipeline.hooks import VerifyEach
+from qdq_passes.pipeline.hooks import asked_checks, refuse_new
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
 from qdq_passes.precision.convert_boundaries import ConvertBoundaries
 from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
 from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdq_passes.select.selectors import NONE, Selector, select, select_nodes
+from qdq_passes.verification.rules import Finding, verify
 
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
@@ -125,6 +126,7 @@ def quantize_model(
     hooks: Iterable[Hook] = (),
     recovering: Recovering | None = None,
     warn: Warn | None = None,
+    known: Sequence[Finding] | None = None,
 ) -> Quantization:
     """Quantize ``model`` in place.
 
@@ -134,17 +136,20 @@ def quantize_model(
         feeds: calibration samples, read once; not needed where the calibrator has ranges.
         calibrator: what runs the model on them, or the ranges that were found before; it stays as it is.
         allow_empty: selectors that match nothing are warned about and left out of the plan.
-        hooks: pipeline hooks; verification after each pass is always on.
+        hooks: pipeline hooks.
         recovering: statistics of the layers' inputs, or what to do with those that are collected.
         warn: told what is likely a mistake.
+        known: errors that the model came with, of a caller who verifies the result too; None: both is done here, once.
 
     Raises:
         UsageError: neither feeds nor ranges; nothing to quantize; a selector that matches nothing; a tensor without a range.
         ModelError: a tensor holds NaN or Inf; the message says how to leave it float.
+        VerifyError: a pass made an error that was not there.
     """
     start = time.perf_counter()
     watch = EncodingWatch()
-    hooks = (*hooks, watch, VerifyEach())
+    before = verify(model, minimum="error") if known is None else known
+    hooks = (*hooks, watch, *asked_checks(before))
     plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
     calibrator, recovering = replace(calibrator or Calibrator()), recovering or Recovering()
     recovered = recovering.recover(
@@ -168,6 +173,8 @@ def quantize_model(
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
     materialised = plan.materialise.run(model, inputs=inputs, hooks=(*hooks, recovering))
     passes = (*prepared.passes, *recovered, *observed.passes, *materialised.passes)
+    if known is None:
+        refuse_new(model, before, "the passes of the plan")
     return Quantization(
         model=model,
         plan=plan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,12 @@ import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Pass, is_modified
 from qdq_passes.core.findings import broken_by
-from qdq_passes.pipeline.pipeline import StopPipeline
+from qdq_passes.pipeline.pipeline import Hook, StopPipeline
 from qdq_passes.pipeline.text import format_pass
 from qdq_passes.verification.rules import Finding, new_errors, verify
+
+#: Environment variable that has `asked_checks` verify after each pass.
+VERIFY_EACH = "QDQTOOL_VERIFY_EACH"
 
 
 class QuietHook:
@@ -42,8 +46,24 @@ class VerifyEach(QuietHook):
         """Raise `VerifyError` for the first new error; a pass that changed nothing is not looked at."""
         if not is_modified(list(changes)):
             return
-        for finding in new_errors(self.known or [], verify(model, minimum="error")):
-            raise broken_by(finding, self.known or [], model, f"pass {format_pass(pass_)}")
+        refuse_new(model, self.known or [], f"pass {format_pass(pass_)}")
+
+
+def asked_checks(known: Sequence[Finding]) -> tuple[Hook, ...]:
+    """`VerifyEach` where the environment asks for it by `VERIFY_EACH`, as tests do, so that an error names its pass; else none.
+
+    The caller verifies the result.
+
+    Args:
+        known: errors that the model came with.
+    """
+    return (VerifyEach(list(known)),) if os.environ.get(VERIFY_EACH) else ()
+
+
+def refuse_new(model: ir.Model, known: Sequence[Finding], by: str) -> None:
+    """Raise `VerifyError` for the first error of ``model`` that is not ``known``; ``by`` says what made it."""
+    for finding in new_errors(known, verify(model, minimum="error")):
+        raise broken_by(finding, known, model, by)
 
 
 @dataclass

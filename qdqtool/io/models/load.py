@@ -22,7 +22,7 @@ from qdq_passes.core.budget import uncollected
 from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
-from qdq_passes.graph.uses import bodies_in
+from qdq_passes.graph.uses import with_bodies
 from qdq_passes.numerics.missing import MissingTensor
 
 from qdqtool.io.models.parse import check_model, read_model
@@ -86,7 +86,7 @@ class Slot:
 def holders(model: ir.Model) -> list[ir.Graph | ir.Function]:
     """Everything that holds nodes: the main graph, the local functions, and every body inside of them."""
     parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    return [*parts, *(body for part in parts for body in bodies_in(part))]
+    return [*parts, *(body for part in parts for body in with_bodies(part)[1:])]
 
 
 def slots(model: ir.Model) -> list[Slot]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Hook
+from qdq_passes.verification.rules import Finding
 
 from qdqtool.io.files.progress import Warn
 from qdqtool.npu.analyzing import placed_on
@@ -61,7 +62,13 @@ def fit(done: M, chip: Target, again: Callable[[Plan], M]) -> tuple[M, Placed]:
 
 
 def fitted(
-    done: Quantization, untouched: ir.Model, chip: Target, *, hooks: Iterable[Hook] = (), warn: Warn | None = None
+    done: Quantization,
+    untouched: ir.Model,
+    chip: Target,
+    *,
+    hooks: Iterable[Hook] = (),
+    warn: Warn | None = None,
+    known: Sequence[Finding] | None = None,
 ) -> tuple[Quantization, Placed]:
     """As `fit`, of a whole quantization, made again by the same ranges.
 
@@ -71,6 +78,7 @@ def fitted(
         chip: the target.
         hooks: pipeline hooks.
         warn: told which nodes stay float for it.
+        known: as of `quantize_model`.
     """
     told: list[tuple[Quantization, list[str]]] = []
 
@@ -78,7 +86,7 @@ def fitted(
         texts: list[str] = []
         made = quantize_model(
             copy_model(untouched), plan, calibrator=Calibrator(done.ranges), hooks=hooks, allow_empty=True, warn=texts.append,
-            recovering=Recovering(given=done.statistics),
+            recovering=Recovering(given=done.statistics), known=known,
         )  # fmt: skip
         told.append((made, texts))
         return made

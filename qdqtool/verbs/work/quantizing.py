@@ -146,13 +146,13 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
         )  # fmt: skip
         done = quantize_model(
             work, job, feeds=feeds if is_shared else passing, calibrator=calibrator, allow_empty=asked.allow_empty,
-            hooks=asked.hooks, warn=asked.warn, recovering=recovering,
+            hooks=asked.hooks, warn=asked.warn, recovering=recovering, known=known,
         )  # fmt: skip
     placed = None
     if chip is not None:
         from qdqtool.verbs.work.fitting import fitted
 
-        done, placed = fitted(done, untouched, chip, hooks=asked.hooks, warn=asked.warn)
+        done, placed = fitted(done, untouched, chip, hooks=asked.hooks, warn=asked.warn, known=known)
         work = done.model
     pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
