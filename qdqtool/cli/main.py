@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 from collections.abc import Callable, Iterable
@@ -15,6 +16,9 @@ from qdq_passes.errors import QdqError, UsageError
 from qdqtool import interrupts
 from qdqtool.cli.help import write_page
 from qdqtool.cli.render import tell
+
+#: When Python looks for cycles among objects: a graph in memory has many, and hardly any go before the command ends.
+COLLECT = (50_000, 20, 20)
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal has no letter for is written as an escape
             stream.reconfigure(errors="backslashreplace")
+    gc.set_threshold(*COLLECT)
     try:
         interrupts.begin()
         code = run(sys.argv[1:] if arguments is None else arguments)
