@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tests.cases.cli_helpers import command_line, environment
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page, Route
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 #: Headless as root, and without the background services that look for the network.
@@ -25,8 +25,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 #: Where screenshots are kept, if they are to be kept: the pictures of the docs are made with ``docs/images``.
 KEPT = "QDQTOOL_SCREENSHOTS"
-#: Milliseconds Netron may take to draw.
-PATIENCE = 30_000
+#: Milliseconds that a page may take to show what a test waits for: a guard against a page that hangs, on a busy machine too.
+PATIENCE = 240_000
+NO_BROWSER = f"no Chromium is installed ({', '.join(BROWSERS)})"
 
 
 def browser_path() -> str | None:
@@ -62,17 +63,43 @@ def started() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS, timeout=PATIENCE)
         try:
             yield browser
         finally:
             browser.close()
 
 
+def patient(context: BrowserContext) -> BrowserContext:
+    """Let all that waits in ``context`` wait for `PATIENCE`."""
+    context.set_default_timeout(PATIENCE)
+    return context
+
+
+def count_script_blocks(page: Page) -> Callable[[], int]:
+    """Count the blocks of JavaScript that run from now on; the function that is returned reads the counter.
+
+    A count is the same on every machine, unlike a time."""
+    session = page.context.new_cdp_session(page)
+    session.send("Profiler.enable")
+    session.send("Profiler.startPreciseCoverage", {"callCount": True, "detailed": True})
+
+    def read() -> int:
+        scripts = session.send("Profiler.takePreciseCoverage")["result"]
+        return sum(block["count"] for script in scripts for called in script["functions"] for block in called["ranges"])
+
+    return read
+
+
+def count_elements(page: Page) -> int:
+    """Return the number of elements in ``page``."""
+    return int(page.evaluate("document.querySelectorAll('*').length"))
+
+
 @contextmanager
 def opened(browser: Browser, url: str) -> Iterator[NetronPage]:
     """The page at ``url``, drawn. Nothing outside of ``url`` is asked for."""
-    context = browser.new_context(viewport={"width": 1280, "height": 960})
+    context = patient(browser.new_context(viewport={"width": 1280, "height": 960}))
     try:
         # consent to its telemetry, for which Netron asks before it opens the model
         context.add_cookies([{"name": "consent", "value": "1", "url": url}])
@@ -80,7 +107,7 @@ def opened(browser: Browser, url: str) -> Iterator[NetronPage]:
         context.route(f"{url}/", _without_date)
         page = context.new_page()
         page.goto(f"{url}/")
-        page.wait_for_selector("#canvas text", timeout=PATIENCE, state="attached")
+        page.wait_for_selector("#canvas text", state="attached")
         yield NetronPage(page)
     finally:
         context.close()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
-from tests.browser.netron_page import NetronPage, browser_path, opened, screenshots, served, started
+from tests.browser.netron_page import NO_BROWSER, NetronPage, browser_path, opened, screenshots, served, started
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(browser_path() is None, reason="no Chromium is installed")
+pytestmark = pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER)
 
 #: A weight per axis, blocked 4-bit weights, an int32 bias, activations of uint8, a graph input and a graph output.
 EVERY_KIND = """
