@@ -7,7 +7,8 @@ A test that is a product (every pass × every odd model, operators × arithmetic
 In the part there stays of it, per function, an item for every value of each parameter that ``cover`` names (a tuple of names: for
 every combination of their values), ``extra`` further ones, those with the mark ``always``, those of ``pinned.txt``, which failed
 once, and those that failed on this machine in the last seven days (`tests.recent_failures`). The seed draws the rest, and seeds
-hypothesis. Loops and samples inside of a test are drawn by `some`, and hypothesis asked for `examples`.
+hypothesis. With ``product(days=3)`` the tests of a file
+take turns: each is in the part one day in three. Loops and samples inside of a test are drawn by `some`, and hypothesis asked for `examples`.
 An item that the command line names, as ``file.py::test[case]``, is never left out."""
 
 from __future__ import annotations
@@ -112,8 +113,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     groups: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("product") is not None:
-            groups[item.nodeid.partition("[")[0]].append(item)
+        if (mark := item.get_closest_marker("product")) is not None:
+            groups[item.nodeid.partition("::" if "days" in mark.kwargs else "[")[0]].append(item)
     kept = {item for group in groups.values() for item in drawn(group)}
     out = [item for group in groups.values() for item in group if item not in kept]
     left = set(out)
@@ -145,13 +146,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def drawn(group: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The items of one test that stay in the part."""
+    """The items of one test, or with ``days`` of one file, that stay in the part."""
     mark = group[0].get_closest_marker("product")
     assert mark is not None
-    unknown = set(mark.kwargs) - {"cover", "extra"}
+    allowed = {"days"} if "days" in mark.kwargs else {"cover", "extra"}
+    unknown = set(mark.kwargs) - allowed
     if mark.args or unknown:
-        raise pytest.UsageError(f"{group[0].nodeid}: product(cover=(...), extra=0), not {[*mark.args, *unknown]}")
+        raise pytest.UsageError(
+            f"{group[0].nodeid}: product(cover=(...), extra=0) or product(days=N), not {[*mark.args, *unknown]}"
+        )
     sure = [item for item in group if _is_sure(item)]
+    if "days" in mark.kwargs:
+        turns = sorted(group, key=lambda item: (random.Random(item.nodeid).random(), item.nodeid))
+        today = [item for at, item in enumerate(turns) if (at + Dial.seed) % mark.kwargs["days"] == 0]
+        return list(dict.fromkeys([*sure, *today]))
     wanted = {item: set(_covers(item, mark.kwargs.get("cover", ()))) for item in group}
     shuffled = sorted(set(group) - set(sure), key=lambda item: _order(item, wanted[item]))
     covered = {value for item in sure for value in wanted[item]}

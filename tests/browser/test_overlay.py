@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER)
+pytestmark = [pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER), pytest.mark.product(days=3)]
 
 POOL = "/head/pool_output_0"
 #: Blocks of script that draw a graph of 5,000 operators at most; a third more than what they take.
@@ -160,7 +160,6 @@ TASKS: list[Callable[[Page], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.product(extra=4)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_what_is_clicked_replays_to_the_same_bytes(
     browser: Browser, int8: Path, tmp_path: Path, task: Callable[[Page], None]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER)
+pytestmark = [pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER), pytest.mark.product(days=3)]
 
 #: A weight per axis, blocked 4-bit weights, an int32 bias, activations of uint8, a graph input and a graph output.
 EVERY_KIND = """

@@ -71,6 +71,17 @@ def test_a_seed_draws_the_same_and_another_something_else(monkeypatch: pytest.Mo
     assert names(dial.drawn(product(extra=8))) != first
 
 
+def test_tests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    days = []
+    for seed in range(70, 77):
+        monkeypatch.setattr(dial.Dial, "seed", seed)
+        days.append(names(dial.drawn(product(days=4, always="u-1"))))
+    assert [len(set(day) - {"u-1"}) for day in days] == pytest.approx([7.5] * 7, abs=1)
+    assert sorted({name for day in days[:4] for name in day}) == names(product())
+    assert days[0] == days[4]
+    assert all("u-1" in day for day in days)
+
+
 def test_tests_that_cover_the_same_draw_the_same() -> None:
     first, second = product(cover=("a",)), product(cover=("a",))
     for item in second:
@@ -88,6 +99,8 @@ def test_what_is_pinned_marked_or_named_stays(monkeypatch: pytest.MonkeyPatch) -
 def test_what_a_mark_cannot_say() -> None:
     with pytest.raises(pytest.UsageError, match="covers c, which is no parameter"):
         dial.drawn(product(cover=("c",)))
+    with pytest.raises(pytest.UsageError, match="not \\['extra'\\]"):
+        dial.drawn(product(days=3, extra=1))
     with pytest.raises(pytest.UsageError, match="not \\['often'\\]"):
         dial.drawn(product(often=3))
 
