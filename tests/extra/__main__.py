@@ -24,6 +24,7 @@ from tests.extra import (
     old_onnxruntime,
     site,
     torch_pages,
+    units,
     wheel,
     whole,
 )  # fmt: skip
@@ -70,10 +71,16 @@ PARTS = {
         run=lambda _: torch_pages.run(), seconds=240, sources=("docs/from_torch", "README.md", "tests/extra/")
     ),
     "newest onnxruntime": Part(run=new_onnxruntime.run, seconds=10),
+    "Dask": Part(
+        run=lambda _: units.run_dask(),
+        seconds=60,
+        sources=("qdqtool/workers/", "qdqtool/calibrate/", "tests/unit/workers/", "tests/cases/", "pyproject.toml"),
+    ),
     "other interpreters": Part(run=interpreters.run, seconds=480),
     "bench-quick": Part(run=lambda _: benches.quick(), seconds=180, is_timed=True),
     "benches": Part(run=lambda _: benches.run(), seconds=1200, is_timed=True),
     "fuzz": Part(run=lambda _: fuzz.run(), seconds=900, is_timed=True),
+    "searches": Part(run=lambda _: units.run_searches(), seconds=1200),
     "every test": Part(run=lambda _: whole.run(), seconds=2400),
 }
 

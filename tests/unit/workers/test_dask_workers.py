@@ -26,6 +26,9 @@ from tests.cases.cli_helpers import CALIB, DIGITS, cli, environment
 from tests.golden_messages.refusal import refusal, told
 from tests.unit.workers.test_local_workers import small
 
+#: Tests that start processes of a cluster, which take 20 CPU seconds; the others are in every run.
+on_a_cluster = pytest.mark.extra
+
 
 @contextmanager
 def started(count: int, threads: int = 1) -> Iterator[str]:
@@ -40,7 +43,7 @@ def started(count: int, threads: int = 1) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.stdin.close()
-            process.wait(timeout=30)
+            process.wait(timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,7 @@ def cluster(address: str) -> Iterator[Workers]:
         yield workers
 
 
+@on_a_cluster
 def test_results_come_in_order(cluster: Workers) -> None:
     told: list[tuple[int, int | None]] = []
     assert cluster.count == 2
@@ -64,6 +68,7 @@ def test_results_come_in_order(cluster: Workers) -> None:
     assert len(set(cluster.map(does.who, None, iter(range(8))))) == 2
 
 
+@on_a_cluster
 def test_the_first_error_in_order_arrives_whole(cluster: Workers) -> None:
     results = cluster.map(does.complain, None, range(10))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
@@ -73,6 +78,7 @@ def test_the_first_error_in_order_arrives_whole(cluster: Workers) -> None:
     assert list(cluster.map(does.square, 2, [3])) == [18]
 
 
+@on_a_cluster
 def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Workers, tmp_path: Path) -> None:
     told: list[int] = []
     found = list(cluster.map(does.kill_once, str(tmp_path), range(12), progress=lambda done, _: told.append(done)))
@@ -81,12 +87,14 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Workers, tmp_p
     assert (tmp_path / "killed").exists()
 
 
+@on_a_cluster
 def test_a_task_that_kills_is_named(cluster: Workers) -> None:
     with refusal(SetupError):
         list(cluster.map(does.kill_always, None, range(6)))
     assert list(cluster.map(does.square, 1, [4])) == [16]
 
 
+@on_a_cluster
 def test_a_context_goes_to_each_worker_once(cluster: Workers, tmp_path: Path) -> None:
     rows = list(cluster.map(does.count, does.Counting(str(tmp_path)), range(10)))
     for pid in {pid for pid, _, _ in rows}:
@@ -95,6 +103,7 @@ def test_a_context_goes_to_each_worker_once(cluster: Workers, tmp_path: Path) ->
         assert len({session for _, _, session in mine}) == 1
 
 
+@on_a_cluster
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_model_is_shared(seen: bool, cluster: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not seen:
@@ -110,11 +119,13 @@ def test_a_model_is_shared(seen: bool, cluster: Workers, tmp_path: Path, monkeyp
     assert (path == str(tmp_path / "m.onnx")) == seen
 
 
+@on_a_cluster
 @pytest.mark.parametrize("method", METHODS.names())
 def test_calibration_is_the_same_byte_for_byte(method: str, cluster: Workers) -> None:
     assert calibrated(method, cluster) == calibrated(method)
 
 
+@on_a_cluster
 def test_data_that_workers_do_not_see_are_sent(cluster: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DaskWorkers, "sees", lambda workers, path: False)
     assert calibrated("mse", cluster) == calibrated("mse")
@@ -126,6 +137,7 @@ def calibrated(method: str, workers: Workers | None = None) -> str:
     return json.dumps(collect(model, feeds, method, workers=workers).to_json())
 
 
+@on_a_cluster
 def test_the_command(address: str, tmp_path: Path) -> None:
     (tmp_path / "scheduler.json").write_text(json.dumps({"address": address}))
     (tmp_path / "none.json").write_text("{}")
@@ -150,12 +162,14 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+@on_a_cluster
 def test_a_cluster_without_workers() -> None:
-    told = pytest.raises(SetupError, match="the cluster has no worker, 0 s on; start some with `dask worker")
-    with started(0) as address, told, open_cluster(address, patience=0.4):
+    told = pytest.raises(SetupError, match="the cluster has no worker, 10 s on; start some with `dask worker")
+    with started(0) as address, told, open_cluster(address, patience=10):
         pass
 
 
+@on_a_cluster
 def test_workers_of_several_threads() -> None:
     told: list[str] = []
     with started(1, 2) as address, open_cluster(address, warn=told.append) as workers:
@@ -164,6 +178,7 @@ def test_workers_of_several_threads() -> None:
     assert told == ["workers have 2 threads and use one; start them with --nthreads 1 --nworkers 2"]
 
 
+@on_a_cluster
 def test_other_versions_are_refused_and_other_cpus_warned_of(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_version", lambda package: "1.0")
     told = pytest.raises(
