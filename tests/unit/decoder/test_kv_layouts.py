@@ -121,6 +121,7 @@ def in_place(static: dict[int, ir.Model], lengths: list[int]) -> Array:
 BOUND = 2.0**-17
 
 
+@pytest.mark.product(cover=("operator", "order"))
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_in_place(order: str, operator: str) -> None:
@@ -242,6 +243,7 @@ def test_a_cache_in_place_does_not_slide() -> None:
         run_pipeline(static, "emit-new-kv")
 
 
+@pytest.mark.product(cover=("operator", "order", "length"))
 @pytest.mark.parametrize("length", [4, 1])
 @pytest.mark.parametrize("order", [order for order in ORDERS if order != "sbhd"])
 @pytest.mark.parametrize("operator", OPERATORS)

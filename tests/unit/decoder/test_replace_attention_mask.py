@@ -101,6 +101,7 @@ FORMS: dict[str, tuple[str, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.product(cover=("name", "options"), extra=4)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("options", ["", "{form=graph}", "{form=graph layout=slide}"])
 def test_forms(name: str, options: str) -> None:

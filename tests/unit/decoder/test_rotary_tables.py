@@ -48,6 +48,7 @@ def feed_of(model: ir.Model, seed: int) -> dict[str, Any]:
     return feed
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("source", DECODERS)
 def test_split_decoders_compute_the_same_bits(source: str) -> None:
     plain, tabulated = (
@@ -67,6 +68,7 @@ def test_split_decoders_compute_the_same_bits(source: str) -> None:
     assert len(contents) == 1, "prefill and decode have the same tables under the same names"
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("source", ["index", "last-slot"])
 def test_positions_of_one_number_a_row(source: str) -> None:
     graphs = split_model(load(DECODERS["dynamo"]), SplitPlan(specializations=SHAPES)).graphs

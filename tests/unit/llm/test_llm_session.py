@@ -57,6 +57,7 @@ def test_prefill_and_decode_give_the_logits_of_the_whole_text(form: Form, tmp_pa
         run_through(session, form, first)
 
 
+@pytest.mark.product(cover=("form", "chunks"))
 @both
 @pytest.mark.parametrize("chunks", [[8, 8], [8, 4], [4, 4, 4], [1] * 11, [4, 8], [1, 8, 4]])
 def test_any_chunks_give_the_same(form: Form, chunks: list[int], tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ def test_a_graph_as_long_as_the_context(form: Form, tmp_path: Path) -> None:
     agree(session.prefill(IDS[5:7]), IDS[:7], form)
 
 
+@pytest.mark.product(cover=("form", "turns"))
 @both
 @pytest.mark.parametrize("turns", [(3, 3, 3), (9, 2, 11), (8, 8, 8), (1, 1, 17), (16, 7, 1, 9)])
 def test_turns_go_on_behind_the_cache(form: Form, turns: tuple[int, ...], tmp_path: Path) -> None:
@@ -122,6 +124,7 @@ def test_a_run_after_reset_gives_the_same_bits(form: Form, tmp_path: Path) -> No
     np.testing.assert_array_equal(np.array(first), np.array(second))
 
 
+@pytest.mark.product(cover=("form", "lengths"), extra=1)
 @pytest.mark.parametrize("lengths", [(5, 5, 5), (1, 9, 4), (17, 3, 8), (12, 1, 12)])
 @pytest.mark.parametrize(
     "form",

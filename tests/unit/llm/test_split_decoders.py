@@ -131,6 +131,7 @@ def worst(model: ir.Model, folder: Path, layout: str, rows: int, **options: Any)
     return found / scale
 
 
+@pytest.mark.product(cover=("name", "layout"))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["range", "outer product", "a table of four dimensions cut"])
 def test_rows_of_different_lengths(name: str, layout: str, tmp_path: Path) -> None:
@@ -246,6 +247,7 @@ def _window_counts(name: str, layout: str, decompose: bool) -> bool:
     return name.startswith("Group") and (decompose or layout == "slide")
 
 
+@pytest.mark.product(cover=("name", "layout", "decompose"), extra=2)
 @pytest.mark.parametrize(
     ("name", "layout", "decompose"),
     [

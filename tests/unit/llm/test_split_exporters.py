@@ -52,6 +52,7 @@ def giving_the_last(how: str, behind: bool) -> ir.Model:
     return made
 
 
+@pytest.mark.product(cover=("how", "behind", "rows", "layout"), extra=2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("behind", [False, True])
@@ -202,6 +203,7 @@ APART = {
 }
 
 
+@pytest.mark.product(cover=("name", "layout", "mask"), extra=2)
 @pytest.mark.parametrize("mask", ["input", "graph"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", APART)
@@ -213,6 +215,7 @@ def test_scores_of_any_layout(name: str, layout: str, mask: str, tmp_path: Path)
     assert worst(decoder(CAUSAL + text + back, more=MORE), tmp_path, layout, 2, mask=mask) <= CLOSE
 
 
+@pytest.mark.product(cover=("order", "rows"))
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("order", ["[2, 0, 1, 3]", "[0, 2, 1, 3]"])
 def test_scatter_nd_along_any_axis(order: str, rows: int, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.product(cover=("name", "grid"), extra=4)
 @pytest.mark.parametrize(("name", "grid"), EVERY)
 def test_every_layer_on_every_grid(name: str, grid: str) -> None:
     """No row has a larger error than with rounding to the nearest, the weights lie on the grid, folding stores just those."""
