@@ -31,6 +31,7 @@ from qdqtool.runtime.session import open_session
 from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import cli
 from tests.cases.small_models import model
+from tests.cases.small_nets import small_net
 from tests.golden_messages.refusal import refusal
 from tests.unit.recover.test_layer_statistics import LAYERS, layer_model
 from tests.unit.recover.test_round_weights import grid_of
@@ -169,20 +170,21 @@ def test_it_learns_the_same_again(tmp_path: Path) -> None:
     ranges, statistics = tmp_path / "r.json", tmp_path / "s.npz"
     options: dict[str, Any] = {"preset": "xint8", "learn_rounding": True, "no_provenance": True}
     stages: list[str] = []
+    net, data = small_net("gated", tmp_path)
     first = qdqtool.quantize(
-        DIGITS, tmp_path / "1.onnx", data=DATA, samples=16, save_statistics=statistics,
+        net, tmp_path / "1.onnx", data=data, save_statistics=statistics,
         progress=lambda stage, done, total: stages.append(stage), **options,
     )  # fmt: skip
     first.quantization.ranges.write(ranges)
     assert stages.count("learning rounding") == len(weighted_layers(first.model))
-    again = qdqtool.quantize(DIGITS, data=DATA, samples=16, **options)
+    again = qdqtool.quantize(net, data=data, **options)
     assert serialize(again.model).SerializeToString() == serialize(first.model).SerializeToString()
-    qdqtool.quantize(DIGITS, tmp_path / "2.onnx", ranges=ranges, statistics=statistics, **options)
+    qdqtool.quantize(net, tmp_path / "2.onnx", ranges=ranges, statistics=statistics, **options)
     assert (tmp_path / "2.onnx").read_bytes() == (tmp_path / "1.onnx").read_bytes()
     text = tmp_path / "pipeline.txt"
     text.write_text(str(first.quantization.plan.pipeline), encoding="utf-8")
     bound = ["--ranges", str(ranges), "--statistics", str(statistics), "--no-provenance"]
-    cli("opt", DIGITS, "-p", f"@{text}", *bound, "-o", str(tmp_path / "3.onnx"))
+    cli("opt", net, "-p", f"@{text}", *bound, "-o", str(tmp_path / "3.onnx"))
     assert (tmp_path / "3.onnx").read_bytes() == (tmp_path / "1.onnx").read_bytes()
     assert first.quantization.statistics is not None
     assert Statistics.read(statistics).sha256 == first.quantization.statistics.sha256

@@ -25,6 +25,7 @@ from qdqtool.quantization import recovery
 from qdqtool.runtime.session import RUNTIME, compute, open_session
 from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import cli
+from tests.cases.small_nets import small_net
 from tests.golden_messages.refusal import refusal
 
 ROOT = Path(__file__).parents[3]
@@ -87,12 +88,13 @@ def test_the_pipeline_replays(tmp_path: Path, weights: str) -> None:
     assert (tmp_path / "third.onnx").read_bytes() == out.read_bytes()
 
 
-def test_a_large_moment_lies_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_moment_lies_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result is the same, and nothing is left behind."""
-    options: dict[str, Any] = {"preset": "a8w8", "data": DATA, "samples": 8, "round_weights": True}
-    before = qdqtool.quantize(DIGITS, **options)
+    net, data = small_net("gated", tmp_path)
+    options: dict[str, Any] = {"preset": "a8w8", "data": data, "samples": 8, "round_weights": True}
+    before = qdqtool.quantize(net, **options)
     monkeypatch.setattr(recovery, "IN_MEMORY", 1)
-    after = qdqtool.quantize(DIGITS, **options)
+    after = qdqtool.quantize(net, **options)
     assert serialize(before.model).SerializeToString() == serialize(after.model).SerializeToString()
     assert before.quantization.statistics is not None
     assert after.quantization.statistics is not None

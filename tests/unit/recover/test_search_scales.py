@@ -23,8 +23,8 @@ import qdqtool
 from qdqtool.calibrate.layer_sums import collect_statistics
 from qdqtool.verbs.planned import Planned
 from tests.cases.cli_helpers import SAMPLES
+from tests.cases.small_nets import small_net
 from tests.unit.recover.test_layer_statistics import LAYERS, layer_model
-from tests.unit.recover.test_recovery import DATA, DIGITS
 from tests.unit.recover.test_round_weights import EVERY, grid_of
 
 Array = npt.NDArray[Any]
@@ -151,11 +151,10 @@ def test_quantize_searches() -> None:
 def test_it_stands_beside_learned_rounding(tmp_path: Path) -> None:
     """Scales are searched on sums, integers learned on samples; statistics have both, so that a replay needs no data."""
     options: dict[str, Any] = {"preset": "a8w8", "search_scales": True, "learn_rounding": True, "no_provenance": True}
-    first = qdqtool.quantize(
-        DIGITS, tmp_path / "first.onnx", data=DATA, samples=16, save_statistics=tmp_path / "s.npz", **options
-    )
+    net, data = small_net("gated", tmp_path)
+    first = qdqtool.quantize(net, tmp_path / "first.onnx", data=data, save_statistics=tmp_path / "s.npz", **options)
     assert "search-scales{statistics=@statistics rounding=compensated" in str(first.quantization.plan.materialise)
     ranges = tmp_path / "r.json"
     first.quantization.ranges.write(ranges)
-    qdqtool.quantize(DIGITS, tmp_path / "second.onnx", ranges=ranges, statistics=tmp_path / "s.npz", **options)
+    qdqtool.quantize(net, tmp_path / "second.onnx", ranges=ranges, statistics=tmp_path / "s.npz", **options)
     assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
