@@ -18,15 +18,15 @@ SAMPLES = Path(__file__).parents[2] / "sample_models"
 LAYERS, HIDDEN, HEADS, INNER, VOCABULARY = 3, 64, 4, 128, 300
 
 
-def random_decoder(path: Path, kind: Kind, layers: int = LAYERS) -> Path:
+def random_decoder(path: Path, kind: Kind, *, layers: int = LAYERS, heads: int = HEADS) -> Path:
     """Write a decoder of ``kind`` to ``path``, its weights beside it."""
     script = _script()
     script.Decoder = {"grouped": script.Decoder, "normed": _normed(script), "plain": _plain(script)}[kind]
-    kv_heads = HEADS if kind == "plain" else HEADS // 2
+    kv_heads = heads if kind == "plain" else heads // 2
     script.write(
         path,
         script.Shape(
-            layers=layers, hidden=HIDDEN, heads=HEADS, kv_heads=kv_heads, intermediate=INNER, vocabulary=VOCABULARY
+            layers=layers, hidden=HIDDEN, heads=heads, kv_heads=kv_heads, intermediate=INNER, vocabulary=VOCABULARY
         ),
     )
     return path

@@ -18,7 +18,7 @@ from qdqtool.llm import Session
 from qdqtool.targets import TARGETS
 from qdqtool.targets.loading import load_target
 from tests.cases.tiny_decoder import VOCABULARY, dynamic, words
-from tests.dial import some
+from tests.dial import sized, some
 
 LOGITS = npt.NDArray[np.float32]
 IDS = np.random.default_rng(2).integers(2, VOCABULARY, (2, 24)).tolist()
@@ -81,7 +81,7 @@ def home() -> Path:
 @cache
 def quantized(options: tuple[tuple[str, Any], ...], preset: str, kv_cache: Any) -> Path:
     path = Path(mkdtemp())
-    sizes = {"prefill": (4, 8), "context": (40,)}
+    sizes = {"prefill": sized((4, 8), (8,)), "context": (40,)}
     qdqtool.split(home() / "model.onnx", path / "float", **{**sizes, **dict(options)})
     qdqtool.quantize(
         path / "float", path / "out", preset=preset, data=str(home() / "text.txt"), samples=3, kv_cache=kv_cache

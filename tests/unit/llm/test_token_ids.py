@@ -18,7 +18,7 @@ from qdqtool.llm.run.calibration import Texts, Windows
 from qdqtool.verbs.work.token_ids import texts_of
 from tests.cases.tiny_decoder import VOCABULARY
 from tests.golden_messages.refusal import refusal
-from tests.unit.llm.test_quantized_folder import TWO, quantized, source
+from tests.unit.llm.test_quantized_folder import ONE, TWO, quantized, source
 
 #: Three texts of eight tokens.
 IDS = np.arange(2, 26).reshape(3, 8)
@@ -47,7 +47,7 @@ def test_what_is_no_ids(arrays: dict[str, Any], given: Path) -> None:
 
 def test_ids_stand_for_a_text(tmp_path: Path) -> None:
     """A file of the ids of the text gives the same folder; names, masks and single arrays are read; no tokenizer is needed."""
-    given, out, _ = quantized(tmp_path, samples=8)
+    given, out, _ = quantized(tmp_path, shapes=ONE, samples=8)
     ids = np.array(Tokenizer(given).encode((tmp_path / "text.txt").read_text()))
     np.savez(tmp_path / "one.npz", input_ids=ids)
     api.quantize(given, tmp_path / "one", preset="a16w8", data=tmp_path / "one.npz", samples=8)

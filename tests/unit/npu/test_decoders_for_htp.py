@@ -14,6 +14,7 @@ from qdqtool.io.models.load import load
 from qdqtool.npu.analyzing import silent_findings
 from qdqtool.runtime.session import open_session
 from qdqtool.targets.loading import load_target
+from tests.cases.random_decoders import random_decoder
 from tests.golden.golden import Golden
 
 ROOT = Path(__file__).parents[3]
@@ -23,8 +24,9 @@ HTP = load_target("qnn_htp")
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("split")
-    qdqtool.split(ROOT / "sample_models/tiny_llama.onnx", folder, prefill=(8,), context=(32,), overwrite=True)
-    return folder
+    decoder = random_decoder(folder / "decoder.onnx", "grouped", layers=1)
+    qdqtool.split(decoder, folder / "float", prefill=(8,), context=(32,))
+    return folder / "float"
 
 
 @pytest.mark.product(extra=1)
@@ -33,9 +35,8 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_every_operator_is_computed_on_integers(preset: str, kv_cache: str, split: Path, tmp_path: Path) -> None:
     done = qdqtool.quantize(
-        split, tmp_path / "out", preset=preset, target="qnn_htp", kv_cache=kv_cache,
-        data=str(ROOT / "sample_models/text/train.txt"), samples=2,
-    )  # fmt: skip
+        split, tmp_path / "out", preset=preset, target="qnn_htp", kv_cache=kv_cache, data="random:2"
+    )
     assert not done.target_refusals
     files = sorted((tmp_path / "out").glob("*.onnx"))
     assert len(files) == 2
