@@ -69,6 +69,7 @@ def feed(decoder: Decoder, shapes: dict[str, tuple[int, ...]]) -> dict[str, Arra
     return found | {t.past: random.normal(size=shapes[t.past]).astype(np.float32) for t in decoder.cache}
 
 
+@pytest.mark.product(cover=("batch", "pipeline"))
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("pipeline", PASSES)
 def test_each_pass_alone_keeps_the_outputs(pipeline: str, batch: int) -> None:
@@ -149,6 +150,7 @@ def rows(folder: Path, batch: int) -> Array:
     return np.stack(found)
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_session_runs_the_ane_profile(batch: int, tmp_path: Path) -> None:
     said: list[str] = []

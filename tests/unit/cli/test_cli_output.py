@@ -260,9 +260,13 @@ def test_quiet_prints_nothing(tmp_path: Path) -> None:
 
 def test_json_is_one_document_in_every_command(tmp_path: Path) -> None:
     """Also to a file; with -q and --json-out the file alone."""
-    for index, command in enumerate(every_command(tmp_path, DIGITS)):
+    commands = [*every_command(tmp_path, DIGITS)]
+    to_files = some(len(commands), 4)
+    for index, command in enumerate(commands):
         report = tmp_path / "reports" / f"{index}.json"
         document = cli(*command, "--json", "-q").json
+        if index not in to_files:
+            continue
         overwrite = [] if command[0] not in ("demo", "opt") and "-o" not in command else ["--overwrite"]
         assert cli(*command, *overwrite, "--json-out", report, "-q").out == ""
         assert strict_json(report.read_text()).keys() == document.keys()

@@ -86,6 +86,7 @@ def test_an_interrupt_at_any_moment(body: str, tmp_path: Path) -> None:
     assert found.stderr.strip() in ("interrupted; nothing was written", "interrupted", "")
 
 
+@pytest.mark.product(extra=3)
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -154,7 +155,9 @@ def test_tables_and_progress_on_a_terminal(tmp_path: Path) -> None:
     shown = on_a_terminal("quantize", DIGITS, "--data", slow, "-o", tmp_path / "q.onnx")
     assert re.search(r"calibrating .*\d/\?", shown)
     assert "wrote" in shown
-    quiet = on_a_terminal("quantize", DIGITS, "--data", CALIB, "-o", tmp_path / "p.onnx", "-q", "--preset", "xint8")
+    quiet = on_a_terminal(
+        "quantize", DIGITS, "--data", CALIB, "-o", tmp_path / "p.onnx", "-q", "--preset", "xint8", "--samples", "2"
+    )
     assert quiet == ""
     document = on_a_terminal("inspect", DIGITS, "--json")
     assert json.loads(document)["parameters"] == 38242

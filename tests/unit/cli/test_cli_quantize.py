@@ -67,7 +67,7 @@ VARIANTS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.product(extra=6)
+@pytest.mark.product(extra=3)
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_the_printed_pipeline_replayed_gives_the_same_bytes(options: list[str], tmp_path: Path) -> None:
     """With the ranges that quantize used, and with those that calibrate makes of the raw model."""

@@ -18,4 +18,4 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Prepared]:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 on this system")
 @pytest.mark.parametrize("kind", ["kill", "interrupt"])
 def test_nothing_is_lost(kind: Kind, cases: list[Prepared]) -> None:
-    assert run(sized(12, 4), 0, kind, cases) == []
+    assert run(sized(12, 2), 0, kind, cases) == []

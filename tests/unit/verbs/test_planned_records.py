@@ -15,6 +15,7 @@ from qdqtool.record.record import NodeRecord, Record, Whole, merged
 from qdqtool.verbs.plan import Plan
 from qdqtool.verbs.work.records import graph_record
 from tests.cases.cli_helpers import SAMPLES, cli
+from tests.cases.random_decoders import random_decoder
 
 LLAMA = SAMPLES / "tiny_llama.onnx"
 
@@ -37,7 +38,19 @@ def placed(model: Path, *on_cpu: int) -> Record:
 def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Chunks of 32 tokens, a context of 64, weights and activations quantized."""
     folder = tmp_path_factory.mktemp("planned")
-    cli("split", LLAMA, "-o", folder / "split", "--prefill", "32", "--decode", "1", "--context", "64", "-q")
+    cli(
+        "split",
+        random_decoder(folder / "small.onnx", "grouped"),
+        "-o",
+        folder / "split",
+        "--prefill",
+        "32",
+        "--decode",
+        "1",
+        "--context",
+        "64",
+        "-q",
+    )
     cli("quantize", folder / "split", "-o", folder / "int", "--preset", "16a8w", "--data", "random:1", "-q")
     return folder / "int"
 
