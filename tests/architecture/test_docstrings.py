@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from types import CodeType
 
-from tests.architecture.places import ROOT, python_files, short, tree_of
+from tests.architecture.places import ROOT, python_files, short
 
 #: `name`, `module.name`; code in double backticks may be of others.
 NAME = re.compile(r"(?<!`)`([A-Za-z_]\w*(?:\.\w+)*)`(?!`)")
@@ -25,11 +25,22 @@ def files() -> list[Path]:
 def words_of(file: Path) -> frozenset[str]:
     """Words of the code in ``file``: names, and what stands in its texts, but for what holds backticks itself, as docstrings do."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(file)):
-        texts = (getattr(node, part, None) for part in ("name", "id", "attr", "arg", "asname", "module", "value"))
-        for text in texts:
-            if isinstance(text, str) and "`" not in text:
-                found.update(re.findall(r"\w+", text))
+    todo: list[object] = [compile(file.read_text(encoding="utf-8"), str(file), "exec", dont_inherit=True)]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, CodeType):
+            todo += (
+                *each.co_names,
+                *each.co_varnames,
+                *each.co_cellvars,
+                *each.co_freevars,
+                each.co_name,
+                *each.co_consts,
+            )
+        elif isinstance(each, tuple | frozenset):
+            todo += each
+        elif isinstance(each, str) and "`" not in each:
+            found.update(re.findall(r"\w+", each))
     return frozenset(found)
 
 

@@ -123,6 +123,7 @@ EACH = [(name, format_name) for name, (_, formats) in MODELS.items() for format_
 NOT = [(name, format_name) for name, (_, can) in MODELS.items() for format_name in FORMATS if format_name not in can]
 
 
+@pytest.mark.product(cover=("name", "format_name"), extra=len(EACH) // 4)
 @pytest.mark.parametrize(("name", "format_name"), EACH)
 def test_the_same_model_comes_back(name: str, format_name: str) -> None:
     before = model(MODELS[name][0])
@@ -158,6 +159,7 @@ def other_tools_model(case: str) -> ir.Model:
     return loaded
 
 
+@pytest.mark.product(cover=("case", "format_name"), extra=6)
 @pytest.mark.parametrize("format_name", FORMATS)
 @pytest.mark.parametrize("case", marked([case for case in CASES if case not in (DYNAMIC, "qoperator")]))
 def test_files_of_other_tools(case: str, format_name: str) -> None:

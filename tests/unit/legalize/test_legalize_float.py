@@ -15,6 +15,7 @@ from qdq_passes.pipeline.hooks import VerifyEach
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from tests.cases.small_models import checked, model, run
+from tests.dial import some
 
 Array = npt.NDArray[Any]
 
@@ -87,7 +88,8 @@ def test_explicit_pads_are_those_that_were_meant() -> None:
     """onnxruntime computes the same, to the last bit, with what auto_pad stood for written down; what it refuses to compute it
     computes then, in the size that ONNX gives."""
     made = 0
-    for op, auto, size, kernel, stride, dilation, ceil in LAYERS:
+    layers = some(LAYERS, 120)
+    for op, auto, size, kernel, stride, dilation, ceil in layers:
         given: dict[str, Any] = {"auto_pad": auto, "strides": stride}
         given |= {"dilations": dilation} if dilation > 1 else {}
         given |= {"ceil_mode": ceil} if ceil else {}
@@ -117,16 +119,18 @@ def test_explicit_pads_are_those_that_were_meant() -> None:
                 assert run(graph, feed)["y"].shape == (1, 1, -(-size // stride), -(-size // stride)), text
             continue
         assert np.array_equal(before, run(graph, feed)["y"]), text
-    assert made > 350
+    assert made > 0.4 * len(layers)
 
 
 @pytest.mark.newest  # up to 1.23 dilated ones with an output padding hold memory that was never written
 def test_explicit_pads_of_transposed_convolutions() -> None:
     """Every auto_pad and output_shape, with output padding and dilations."""
     made = 0
-    for auto, size, kernel, stride, dilation, more, less in itertools.product(
+    forms = itertools.product(
         ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), (3, 4), (2, 3), (1, 2, 3), (1, 2), (0, 1), (None, 0, 1)
-    ):
+    )
+    drawn = some([*forms], 140)
+    for auto, size, kernel, stride, dilation, more, less in drawn:
         if more >= max(stride, dilation) or (less is not None and auto.startswith("SAME") and size == 4):
             continue
         given: dict[str, Any] = {"auto_pad": auto, "strides": stride, "dilations": dilation, "output_padding": more}
@@ -149,7 +153,7 @@ def test_explicit_pads_of_transposed_convolutions() -> None:
             continue  # onnxruntime refuses an output padding that the stride alone does not allow
         assert np.array_equal(before, run(graph, feed)["y"]), text
         made += 1
-    assert made > 150
+    assert made > 0.1 * len(drawn)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 13, 15, 17, 21, 23])
