@@ -53,8 +53,8 @@ def listen() -> None:
 
 
 def begin() -> None:
-    """From here on an interrupt unwinds."""
-    State.running = True
+    """From here on an interrupt unwinds; of a command that ended before in this process nothing is left."""
+    State.running, State.heard = True, 0
 
 
 def end(code: int) -> NoReturn:

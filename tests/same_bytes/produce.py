@@ -100,6 +100,12 @@ def written() -> dict[str, str]:
     return {path.relative_to("out").as_posix(): digest(path) for path in files}
 
 
+def _forget_the_end() -> None:
+    """Let the next command of this process end as the first did: in some commits it ended the process, with nothing written."""
+    if interrupts := sys.modules.get("qdqtool.interrupts"):
+        interrupts.State.heard = 0
+
+
 @dataclass(frozen=True)
 class Bench:
     """Where cases run: a folder of its own, which is the current one, with the inputs under ``in``."""
@@ -113,6 +119,7 @@ class Bench:
         out, err, code = io.StringIO(), io.StringIO(), "0"
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
+                _forget_the_end()
                 self.main(list(command))
             except SystemExit as error:
                 code = str(error.code or 0)

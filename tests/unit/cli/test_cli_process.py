@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from urllib.error import HTTPError
@@ -84,6 +85,21 @@ def test_an_interrupt_at_any_moment(body: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert found.returncode == 130
     assert found.stderr.strip() in ("interrupted; nothing was written", "interrupted", "")
+
+
+def test_several_commands_in_one_process() -> None:
+    """The end of one is not the end of the process: whoever calls `main` goes on."""
+    code = (
+        "from qdqtool.cli.main import main\n"
+        "for arguments in (['--version'], ['list', 'foo'], ['--version']):\n"
+        "    try:\n"
+        "        main(arguments)\n"
+        "    except SystemExit as error:\n"
+        "        print('exit', error.code)\n"
+    )
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, env=environment(), timeout=60, check=True)
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 0", "exit 2", "exit 0"]
 
 
 @pytest.mark.product(extra=3)
