@@ -10,8 +10,9 @@ import functools
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,15 +29,18 @@ MOST = 1 << 31
 FLOAT32_EXPONENT = 126
 #: Results of the library.
 _COUNTED, _NOT_FINITE = 0, 2
+#: Types that the library takes, by numpy's character for each.
+_TYPES = {"f": "float32", "d": "float64"}
+#: What a call finds: the smallest and the largest value, and the number of zeros.
+_Found = ctypes.c_double * 3
 #: Newest instruction set to use: 0 none of AVX, 1 AVX2, 2 AVX-512.
 newest = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(NamedTuple):
     """The result of one count.
 
-    Args:
+    Attributes:
         low: smallest value.
         high: largest value.
         zeros: number of values that are 0; counts of nothing where ``is_counted`` is off.
@@ -56,9 +60,8 @@ def extremes(values: Values) -> tuple[float, float]:
     flat = values.reshape(-1)
     library = _library() if _is_taken(flat) else None
     if library is not None:
-        found = (ctypes.c_double * 2)()
-        run = getattr(library, f"qdq_extremes_{flat.dtype.name}")
-        if run(flat.ctypes.data, flat.size, newest, found) == _COUNTED:
+        found = _Found()
+        if library.extremes[flat.dtype.char](flat.ctypes.data, flat.size, newest, found) == _COUNTED:
             return found[0] + 0.0, found[1] + 0.0
     return float(np.min(values)) + 0.0, float(np.max(values)) + 0.0
 
@@ -83,9 +86,8 @@ def count(flat: Values, low: float, high: float, exponent: int, first: int, coun
     """
     library = _library()
     assert library is not None, "asked without `takes`"
-    found = (ctypes.c_double * 3)()
-    run = getattr(library, f"qdq_count_{flat.dtype.name}")
-    result = run(
+    found = _Found()
+    result = library.count[flat.dtype.char](
         flat.ctypes.data, flat.size, low, high, exponent, first, counts.size, counts.ctypes.data, newest, found
     )  # fmt: skip
     return Counted(found[0] + 0.0, found[1] + 0.0, int(found[2]), result == _COUNTED, result != _NOT_FINITE)
@@ -97,12 +99,20 @@ def is_finite(low: float, high: float) -> bool:
 
 
 def _is_taken(flat: Values) -> bool:
-    is_known = flat.dtype == np.float32 or flat.dtype == np.float64
-    return is_known and flat.dtype.isnative and 0 < flat.size < MOST and flat.flags.c_contiguous and flat.flags.aligned
+    dtype, flags = flat.dtype, flat.flags
+    return dtype.char in _TYPES and dtype.isnative and 0 < flat.size < MOST and flags.c_contiguous and flags.aligned
+
+
+@dataclass(frozen=True)
+class _Library:
+    """The functions of the library, by the character of the type that they take."""
+
+    count: dict[str, Callable[..., int]]
+    extremes: dict[str, Callable[..., int]]
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
+def _library() -> _Library | None:
     """The library; None where it was not built.
 
     Raises:
@@ -119,10 +129,12 @@ def _library() -> ctypes.CDLL | None:
             f"cannot be loaded: {error}", where=where, hint="install qdqtool again, or delete it"
         ) from error
     pointer, real = ctypes.c_void_p, ctypes.c_double
-    for name in ("float32", "float64"):
-        run, look = getattr(library, f"qdq_count_{name}"), getattr(library, f"qdq_extremes_{name}")
+    found = _Library({}, {})
+    for char, name in _TYPES.items():
+        found.count[char] = run = getattr(library, f"qdq_count_{name}")
+        found.extremes[char] = look = getattr(library, f"qdq_extremes_{name}")
         run.argtypes = [
             pointer, ctypes.c_int64, real, real, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, pointer, ctypes.c_int, pointer
         ]  # fmt: skip
         look.argtypes = [pointer, ctypes.c_int64, ctypes.c_int, pointer]
-    return library
+    return found
