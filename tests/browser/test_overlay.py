@@ -18,16 +18,7 @@ import pytest
 from qdq_passes.select.selectors import Selector, select
 
 from qdqtool.io.models.load import load
-from tests.browser.netron_page import (
-    NO_BROWSER,
-    browser_path,
-    count_elements,
-    count_script_blocks,
-    patient,
-    screenshots,
-    served,
-    started,
-)
+from tests.browser.netron_page import NO_BROWSER, browser_path, patient, screenshots, served, started
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.overlays import clamped, deep
 
@@ -38,8 +29,6 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER), pytest.mark.product(days=3)]
 
 POOL = "/head/pool_output_0"
-#: Blocks of script that draw a graph of 5,000 operators at most; a third more than what they take.
-BLOCKS = 1_250_000
 
 
 @pytest.fixture(scope="module")
@@ -388,25 +377,3 @@ def test_a_node_of_any_name_is_excluded_by_it(browser: Browser, tmp_path: Path, 
     flag, selector = shlex.split(printed)
     assert flag == "--exclude"
     assert [node.name for node in select(load(str(path)), Selector.of(selector)).nodes] == [name]
-
-
-def test_5000_operators_open_with_bounded_work(browser: Browser, tmp_path: Path) -> None:
-    """With their pairs 15,000 nodes, in one request. The end can be reached, and every operator that is in sight is drawn."""
-    with served(deep(tmp_path / "deep.onnx", 5000), "--overlay", "type") as url:
-        context = patient(browser.new_context(viewport={"width": 1280, "height": 900}))
-        page, requests = context.new_page(), []
-        page.on("request", lambda request: requests.append(request.url))
-        count = count_script_blocks(page)
-        page.goto(url)
-        page.locator(".one").first.wait_for()
-        page.locator(".pane canvas[height]").wait_for()
-        assert count() < BLOCKS
-        assert len(requests) == 1
-        assert count_elements(page) < 2000
-        page.locator("svg[role=listbox]").focus()
-        page.keyboard.press("End")
-        last = page.locator("#m0-n5001")
-        last.wait_for()
-        assert last.get_attribute("data-node") == "y"
-        assert page.locator(".one").count() < 1000
-        context.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +12,7 @@ import pytest
 
 from qdqtool.page.report_page import report_page
 from qdqtool.verbs.work.reporting import Reported
-from tests.browser.netron_page import (
-    NO_BROWSER,
-    browser_path,
-    count_elements,
-    count_script_blocks,
-    patient,
-    screenshots,
-    started,
-)
+from tests.browser.netron_page import NO_BROWSER, browser_path, patient, screenshots, started
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.records import WICKED, large_record, page_model
 from tests.dial import some
@@ -226,27 +217,6 @@ def test_a_thousand_nodes_open_and_scroll(browser: Browser, large: Path) -> None
         assert page.evaluate("document.activeElement.getAttribute('href')") == page.locator("#tensors a").nth(
             1
         ).get_attribute("href")
-
-
-def test_the_work_of_a_page_is_linear(browser: Browser, tmp_path: Path) -> None:
-    """A node and its tensors add 40 elements and 800 blocks of script at most, however many there are."""
-    elements, blocks = [], []
-    for nodes in (100, 400, 700):
-        path = tmp_path / f"{nodes}.html"
-        path.write_text(
-            report_page([page_model(large_record(nodes=nodes, tensors=nodes * 3 // 2), "large.onnx")]), "utf-8"
-        )
-        context = patient(browser.new_context(viewport={"width": 1280, "height": 900}, offline=True))
-        page = context.new_page()
-        count = count_script_blocks(page)
-        page.goto(path.as_uri())
-        blocks.append(count())
-        elements.append(count_elements(page))
-        context.close()
-    for counts, most in ((elements, 40), (blocks, 800)):
-        first, second = ((b - a) / 300 for a, b in itertools.pairwise(counts))
-        assert 1 < first < most
-        assert second == pytest.approx(first, rel=0.1)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -24,5 +24,5 @@ first choice for anything that a pass does. Where a test needs Python, one of th
 | encodings files, there and back | `encodings_helpers` |
 
 What a model is asked: `small_models.operators`, `names_of` (a role), `checked`, `run`. Programs and modules that other processes import:
-`cluster_of_two`, `page`, `search_metrics`, `worker_functions`; `suggested` follows what `analyze` suggests. Random graphs stand in
+`cluster_of_two`, `page`, `search_metrics`, `worker_functions`; `waiting` waits for them; `suggested` follows what `analyze` suggests. Random graphs stand in
 `tests/properties`, units of the NPU's operators in `tests/npu/equality`."""

@@ -21,6 +21,7 @@ import onnx
 from qdqtool.cli.main import COMMANDS, run
 from qdqtool.runtime.session import open_session
 from tests.cases.small_models import parsed
+from tests.cases.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "qdqtool" / "_demo"
@@ -74,7 +75,7 @@ def cli(*arguments: str | Path, code: int | None = 0) -> Result:
 def process(*arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run ``qdqtool`` as a process of its own; ``more`` are variables of its environment."""
     return subprocess.run(
-        command_line(*arguments), capture_output=True, text=True, check=False, timeout=60, env=environment(**more)
+        command_line(*arguments), capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment(**more)
     )
 
 

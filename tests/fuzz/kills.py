@@ -19,14 +19,14 @@ from typing import Literal
 
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, command_line, environment
 from tests.cases.tiny_decoder import dynamic
+from tests.cases.waiting import PATIENCE
 
 Kind = Literal["kill", "interrupt"]
 
 #: How our hidden files and folders are called.
 HIDDEN = re.compile(r"\..+\.qdqtool-[0-9a-f]{6}-[0-9a-f]{12}\.(tmp|old)")
-#: Seconds after the first hidden file from which a moment is drawn, for which a command may go on once it is interrupted, and that a
-#: process takes to begin.
-WRITING, PATIENCE, BEGINNING = 0.05, 20.0, 1.0
+#: Seconds after the first hidden file from which a moment is drawn, and that a process takes to begin.
+WRITING, BEGINNING = 0.05, 1.0
 #: Numbers that no two runs of `deploy` share.
 _SECONDS = re.compile(rb'"(seconds|wall_s)": ?(\{[^}]*\}|[^,}]*)')
 

@@ -24,9 +24,10 @@ from qdqtool.io.feeds.feeds import input_specs, open_feeds
 from qdqtool.io.models.load import load
 from qdqtool.workers.cluster import InProcess, Workers, open_workers
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, command_line, environment, write
+from tests.cases.waiting import PATIENCE, wait_for
 from tests.dial import sized
 from tests.golden_messages.refusal import refusal
-from tests.unit.workers.test_local_workers import hear_interrupts, wait_for
+from tests.unit.workers.test_local_workers import hear_interrupts
 
 Array = npt.NDArray[Any]
 LOG = "g (float[1,3] x) => (float[1,3] y) { l = Log(x)  n = Neg(l)  y = Exp(n) }"
@@ -272,7 +273,7 @@ def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
     ) as process:
         wait_for(lambda: (tmp_path / "read").exists() and int((tmp_path / "read").read_text() or 0) > 20)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err.endswith("interrupted; nothing was written\n")
     assert not (tmp_path / "r.json").exists()

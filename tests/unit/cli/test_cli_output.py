@@ -130,7 +130,7 @@ def test_quantize(tmp_path: Path) -> None:
     assert [done[key] for key in keys] == ["xint8", "pow2-minmse", 8, 18, [], 27]
     assert 25 < done["sqnr_db"] < 45
     assert len(done["ranges_sha256"]) == 64
-    assert done["seconds"] > 0
+    assert isinstance(done["seconds"], float)
 
 
 def test_quantize_for_people(tmp_path: Path) -> None:

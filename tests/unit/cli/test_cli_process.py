@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -31,6 +30,7 @@ from tests.cases.cli_helpers import (
     outputs,
     process,
 )
+from tests.cases.waiting import PATIENCE
 
 SLOW = """
 import sys, time
@@ -64,7 +64,7 @@ def test_interrupted(tmp_path: Path) -> None:
     assert running.stdout is not None
     assert running.stdout.readline() == "fed\n"
     running.send_signal(signal.SIGINT)
-    _, error = running.communicate(timeout=30)
+    _, error = running.communicate(timeout=PATIENCE)
     assert (running.returncode, error.strip()) == (130, "interrupted; nothing was written")
     assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["slow.py"]
 
@@ -80,7 +80,7 @@ def test_an_interrupt_at_any_moment(body: str, tmp_path: Path) -> None:
     head = '"""A command."""\nimport atexit, click, signal, time\nhear = lambda: signal.raise_signal(signal.SIGINT)\n'
     (tmp_path / "commands" / "cmd_hear.py").write_text(f"{head}@click.command()\ndef command():\n    {body}\n")
     found = subprocess.run(
-        command_line("--path", tmp_path, "hear"), env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        command_line("--path", tmp_path, "hear"), env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False,
         preexec_fn=hear_interrupts,
     )  # fmt: skip
     assert found.returncode == 130
@@ -120,7 +120,7 @@ def test_a_reader_that_goes_away(arguments: list[str], code: int) -> None:
     running = subprocess.Popen(command_line(*arguments), stdout=writing, stderr=subprocess.PIPE, env=environment())
     os.close(reading)
     os.close(writing)
-    _, error = running.communicate(timeout=30)
+    _, error = running.communicate(timeout=PATIENCE)
     assert (running.returncode, error) == (code, b"")
 
 
@@ -152,7 +152,7 @@ def on_a_terminal(*arguments: str | Path, columns: int = 200) -> str:
     )  # fmt: skip
     os.close(slave)
     shown = b""
-    while select.select([master], [], [], 30)[0]:
+    while select.select([master], [], [], PATIENCE)[0]:
         try:
             chunk = os.read(master, 65536)
         except OSError:
@@ -161,7 +161,7 @@ def on_a_terminal(*arguments: str | Path, columns: int = 200) -> str:
             break
         shown += chunk
     os.close(master)
-    assert running.wait(30) == 0
+    assert running.wait(PATIENCE) == 0
     return shown.decode()
 
 
@@ -189,7 +189,7 @@ def test_a_table_that_is_too_wide_keeps_names_whole(tmp_path: Path) -> None:
 
 
 def fetch(url: str | Request) -> bytes:
-    with build_opener(ProxyHandler({})).open(url, timeout=10) as answer:
+    with build_opener(ProxyHandler({})).open(url, timeout=PATIENCE) as answer:
         body: bytes = answer.read()
         return body
 
@@ -214,7 +214,7 @@ def test_view_serves_the_annotated_model(tmp_path: Path) -> None:
         assert {a.tensor_name for a in model.graph.quantization_annotation} >= {"input", "input_QuantizeLinear_Output"}
     finally:
         running.send_signal(signal.SIGINT)
-        _, error = running.communicate(timeout=30)
+        _, error = running.communicate(timeout=PATIENCE)
     assert (running.returncode, error) == (0, "")
     assert not list(tmp_path.glob("qdqtool-view-*"))
 
@@ -230,7 +230,7 @@ def test_view_cleans_up_when_it_is_terminated(tmp_path: Path) -> None:
     data = SAMPLES / "external_data.onnx.data"
     assert fetch(f"{url}/data/{data.name}") == data.read_bytes()
     running.terminate()
-    running.communicate(timeout=30)
+    running.communicate(timeout=PATIENCE)
     assert not list(tmp_path.glob("qdqtool-view-*"))
 
 
@@ -244,9 +244,7 @@ def test_view_once(tmp_path: Path) -> None:
 def test_the_demo(tmp_path: Path) -> None:
     """The accuracy that it claims, measured here again; within a point of the float model."""
     output = tmp_path / "new" / "digits_int8.onnx"
-    start = time.perf_counter()
     done = process("demo", "-o", output, "--json")
-    print(f"demo: {time.perf_counter() - start:.1f} s")
     claimed = json.loads(done.stdout)["accuracy"]
     with np.load(DEMO / "test.npz") as data:
         images, labels = data["input"], data["labels"]

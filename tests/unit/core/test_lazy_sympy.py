@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from tests.architecture.places import ROOT
+from tests.cases.waiting import PATIENCE
 
 #: Eight threads start together and each asks a symbolic dimension for what only sympy knows.
 EIGHT = """
@@ -58,7 +59,7 @@ def run(code: str) -> str:
     """What ``code`` prints in a fresh interpreter; a warning there is an error."""
     prelude = f"import sys; sys.path[:0] = {[str(ROOT / 'passes'), str(ROOT)]!r}\n"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", prelude + code], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "error", "-c", prelude + code], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

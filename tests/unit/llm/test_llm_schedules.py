@@ -13,6 +13,7 @@ from qdqtool.llm.plan.schedules import Schedule, StagePlan, Task, scheduled, tas
 from qdqtool.llm.run.run_times import RunTime, shared_out
 from qdqtool.llm.run.timeline import Timeline, trace
 from qdqtool.llm.run.workers import execute
+from tests.cases.waiting import PATIENCE
 
 #: One layer: a projection on the NPU, attention on the CPU, a projection on the NPU; the cache belongs to attention.
 NPU_US, CPU_US = 4.0, 3.0
@@ -146,7 +147,7 @@ def test_workers_run_each_task_once_after_what_it_waits_for(seed: int) -> None:
 
 def test_engines_work_at_the_same_time() -> None:
     """Each of two tasks goes on only when the other runs."""
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=PATIENCE)
     plans = [stage("a", "CPU", 1.0, "", "u"), stage("b", "NPU", 1.0, "", "v")]
 
     def run(number: int) -> None:

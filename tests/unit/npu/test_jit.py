@@ -26,6 +26,7 @@ from qdqtool.npu.jit import JitCompiler
 from qdqtool.npu.payload import read_payload
 from qdqtool.targets.loading import load_target
 from tests.cases.small_models import model, operators
+from tests.cases.waiting import PATIENCE
 from tests.golden_messages.refusal import refusal
 
 OPTIONS = {"target": "generic_int8"}
@@ -159,7 +160,7 @@ def test_threads_remember_their_own_graph() -> None:
     def create(scale: float) -> None:
         whole = two(scale)
         groups = compiler.partition(whole.SerializeToString(), OPTIONS)
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=PATIENCE)
         made = program(compiler.lower(part(whole, groups[0]), OPTIONS))
         shift = next(v for name, v in made.graph.initializers.items() if name.endswith("_shift"))
         assert shift.const_value is not None

@@ -22,6 +22,7 @@ from qdqtool.overlay.models import Overlay
 from qdqtool.overlay.serving import LARGEST, Server
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.overlays import deep
+from tests.cases.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def server(overlay: Overlay, tmp_path: Path) -> Iterator[Server]:
 
 
 def ask(server: Server, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
-    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE)
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     answer = connection.getresponse()
     text = answer.read().decode()
@@ -100,7 +101,7 @@ def test_what_is_asked_wrongly_is_told(server: Server, path: str, body: Any, sta
 
 
 def test_no_json_and_too_much(server: Server) -> None:
-    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection = HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE)
     connection.request("POST", "/edit", "{", {"X-Key": key_of(server)})
     assert "is no JSON" in connection.getresponse().read().decode()
     connection.request("POST", "/edit", headers={"X-Key": "k", "Content-Length": str(LARGEST + 1)})
@@ -142,7 +143,7 @@ def test_the_end_waits_for_the_edit_that_runs(
     monkeypatch.setattr(overlay, "undo", undo)
     edit = Thread(target=lambda: server.answer("/undo", key, b"{}"))
     edit.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     server.stop()
     assert ended.is_set()
     edit.join()

@@ -93,13 +93,13 @@ def test_the_status_and_the_text_that_count(tmp_path: Path) -> None:
         (): "exit status 3: Aua", (3,): "exit status 3: Aua", (4,): None
     }  # fmt: skip
     for codes, wanted in fails.items():
-        assert CommandCheck(command=shout, timeout=60, codes=codes)(Candidate(model=model)) == wanted
-    assert CommandCheck(command=shout, timeout=60, text="A.a")(Candidate(model=model)) == "exit status 3: Aua"
-    assert CommandCheck(command=shout, timeout=60, text="Oh")(Candidate(model=model)) is None
+        assert CommandCheck(command=shout, timeout=300, codes=codes)(Candidate(model=model)) == wanted
+    assert CommandCheck(command=shout, timeout=300, text="A.a")(Candidate(model=model)) == "exit status 3: Aua"
+    assert CommandCheck(command=shout, timeout=300, text="Oh")(Candidate(model=model)) is None
     with pytest.raises(TimeoutError):
         CommandCheck(command="sleep 60", timeout=0.05)(Candidate(model=model))
     named = f"{shlex.quote(sys.executable)} -c \"import os; raise SystemExit(os.environ['QDQTOOL_FEEDS'] == 'f.npz')\""
-    assert CommandCheck(command=named, timeout=60)(Candidate(model=model, feeds="f.npz")) == "exit status 1"
+    assert CommandCheck(command=named, timeout=300)(Candidate(model=model, feeds="f.npz")) == "exit status 1"
 
 
 def test_a_scale_that_was_moved(int8: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from qdqtool.workers.dask_workers import DaskWorkers, open_cluster
 from qdqtool.workers.machine import Machine, refuse_others
 from tests.cases import worker_functions as does
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, environment
+from tests.cases.waiting import PATIENCE
 from tests.golden_messages.refusal import refusal, told
 from tests.unit.workers.test_local_workers import small
 
@@ -43,7 +44,7 @@ def started(count: int, threads: int = 1) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.stdin.close()
-            process.wait(timeout=300)
+            process.wait(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
