@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.pipeline.text import parse_passes
 
 from qdqtool.workers.shared_model import SharedModel
+from tests.cases.waiting import wait_for
 
 
 def square(factor: int, number: int) -> int:
@@ -26,6 +28,13 @@ def square(factor: int, number: int) -> int:
 def who(context: object, task: object) -> int:
     """The process, after long enough for another to take the next task."""
     time.sleep(0.1)
+    return os.getpid()
+
+
+def meet(folder: str, task: object) -> int:
+    """The process, when another one has a task too."""
+    (Path(folder) / str(os.getpid())).write_text("")
+    wait_for(lambda: len(list(Path(folder).iterdir())) > 1)
     return os.getpid()
 
 
@@ -86,7 +95,7 @@ def kill_always(context: object, number: int) -> int:
 
 def note_and_sleep(folder: str, number: int) -> None:
     (Path(folder) / f"{os.getpid()}.pid").write_text("")
-    time.sleep(60)
+    time.sleep(3600)
 
 
 @dataclass
@@ -99,7 +108,7 @@ class Counting:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         if self.folder:
-            (Path(self.folder) / f"{os.getpid()}-{time.monotonic_ns()}").write_text("")
+            (Path(self.folder) / f"{os.getpid()}-{uuid.uuid4()}").write_text("")
 
     @functools.cached_property
     def session(self) -> object:
@@ -107,6 +116,8 @@ class Counting:
 
 
 def count(context: Counting, number: int) -> tuple[int, int, int]:
+    if context.folder:
+        wait_for(lambda: len(list(Path(context.folder).iterdir())) > 1)  # another has come to its first task too
     time.sleep(0.02)
     context.done += 1
     return os.getpid(), context.done, id(context.session)

@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,21 +23,28 @@ from qdqtool.workers.shared_model import SharedModel
 from qdqtool.workers.worker_tasks import KEPT, ContextCache, Packed
 from tests.cases import worker_functions as does
 from tests.cases.cli_helpers import environment, write
+from tests.cases.waiting import PATIENCE, wait_for
 from tests.golden_messages.refusal import refusal
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Workers]:
+    """Two workers that all tests share; killed ones are replaced."""
     with open_workers(2) as workers:
         yield workers
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_results_come_in_order(jobs: int) -> None:
+@pytest.fixture(params=[1, 2])
+def workers(request: pytest.FixtureRequest, two: Workers) -> Iterator[Workers]:
+    """This process alone, and the two workers."""
+    with open_workers(1) as one:
+        yield {1: one, 2: two}[request.param]
+
+
+def test_results_come_in_order(workers: Workers, request: pytest.FixtureRequest) -> None:
     told: list[tuple[int, int | None]] = []
-    with open_workers(jobs) as workers:
-        assert workers.count == jobs
-        found = list(workers.map(does.square, 3, range(20), progress=lambda done, total: told.append((done, total))))
+    assert workers.count == request.node.callspec.params["workers"]
+    found = list(workers.map(does.square, 3, range(20), progress=lambda done, total: told.append((done, total))))
     assert found == [3 * n * n for n in range(20)]
     assert told == [(n, 20) for n in range(1, 21)]
 
@@ -61,19 +67,17 @@ def test_tasks_are_read_as_they_are_needed(two: Workers) -> None:
     assert list(two.map(does.square, 1, [])) == []
 
 
-def test_work_is_spread(two: Workers) -> None:
-    assert len(set(two.map(does.who, None, range(6)))) == 2
+def test_work_is_spread(two: Workers, tmp_path: Path) -> None:
+    assert len(set(two.map(does.meet, str(tmp_path), range(2)))) == 2
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_the_first_error_in_order_arrives_whole(jobs: int) -> None:
-    with open_workers(jobs) as workers:
-        results = workers.map(does.complain, None, range(10))
-        assert [next(results) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(ModelError) as caught:
-            next(results)
+def test_the_first_error_in_order_arrives_whole(workers: Workers) -> None:
+    results = workers.map(does.complain, None, range(10))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ModelError) as caught:
+        next(results)
     assert (caught.value.message, caught.value.where, caught.value.hint) == ("is broken", "node 'n'", "mend it")
-    if jobs == 2:
+    if workers.count == 2:
         assert "worker_functions.py" in str(caught.value.__cause__)
 
 
@@ -102,44 +106,40 @@ def test_what_a_task_prints_is_no_answer(two: Workers, capfd: pytest.CaptureFixt
     assert err == "" or "noise" in err  # the workers' own, of when they were started
 
 
-def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(two: Workers, tmp_path: Path) -> None:
     told: list[int] = []
-    with open_workers(2) as workers:
-        found = list(workers.map(does.kill_once, str(tmp_path), range(12), progress=lambda done, _: told.append(done)))
-        assert found == list(range(12))
-        assert told == list(range(1, 13))
-        assert int((tmp_path / "killed").read_text()) not in set(workers.map(does.who, None, range(6)))
+    found = list(two.map(does.kill_once, str(tmp_path), range(12), progress=lambda done, _: told.append(done)))
+    assert found == list(range(12))
+    assert told == list(range(1, 13))
+    assert int((tmp_path / "killed").read_text()) not in set(two.map(does.who, None, range(6)))
 
 
-def test_a_task_that_kills_is_named() -> None:
-    with open_workers(2) as workers:
-        with refusal(SetupError):
-            list(workers.map(does.kill_always, None, range(6)))
-        assert list(workers.map(does.square, 1, [4])) == [16]
+def test_a_task_that_kills_is_named(two: Workers) -> None:
+    with refusal(SetupError):
+        list(two.map(does.kill_always, None, range(6)))
+    assert list(two.map(does.square, 1, [4])) == [16]
 
 
-def test_a_worker_killed_while_idle_is_replaced() -> None:
-    with open_workers(2) as workers:
-        for pid in set(workers.map(does.who, None, range(4))):
-            os.kill(pid, signal.SIGKILL)
-        assert list(workers.map(does.square, 1, range(8))) == [n * n for n in range(8)]
+def test_a_worker_killed_while_idle_is_replaced(two: Workers) -> None:
+    for pid in set(two.map(does.who, None, range(4))):
+        os.kill(pid, signal.SIGKILL)
+    assert list(two.map(does.square, 1, range(8))) == [n * n for n in range(8)]
 
 
-def test_a_context_goes_to_each_worker_once(tmp_path: Path) -> None:
+def test_a_context_goes_to_each_worker_once(two: Workers, tmp_path: Path) -> None:
     context = does.Counting(str(tmp_path))
-    with open_workers(2) as workers:
-        rows = list(workers.map(does.count, context, range(10)))
-        rows += workers.map(does.count, context, range(10))
-        pids = {pid for pid, _, _ in rows}
-        assert len(list(tmp_path.iterdir())) == len(pids) == 2
-        for pid in pids:
-            mine = [row for row in rows if row[0] == pid]
-            assert [done for _, done, _ in mine] == list(range(1, len(mine) + 1))
-            assert len({session for _, _, session in mine}) == 1
-        for number in range(KEPT):
-            list(workers.map(does.square, number, range(8)))
-        again = list(workers.map(does.count, context, range(10)))
-        assert {done for _, done, _ in again if done == 1} == {1}  # was let go of, and came anew
+    rows = list(two.map(does.count, context, range(10)))
+    rows += two.map(does.count, context, range(10))
+    pids = {pid for pid, _, _ in rows}
+    assert len(list(tmp_path.iterdir())) == len(pids) == 2
+    for pid in pids:
+        mine = [row for row in rows if row[0] == pid]
+        assert [done for _, done, _ in mine] == list(range(1, len(mine) + 1))
+        assert len({session for _, _, session in mine}) == 1
+    for number in range(KEPT):
+        list(two.map(does.square, number, range(8)))
+    again = list(two.map(does.count, context, range(10)))
+    assert {done for _, done, _ in again if done == 1} == {1}  # was let go of, and came anew
     assert context.done == 0
 
 
@@ -231,7 +231,7 @@ def test_workers_end_with_their_caller(by: signal.Signals, tmp_path: Path) -> No
     )  # fmt: skip
     wait_for(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
     caller.send_signal(by)
-    _, err = caller.communicate(timeout=60)
+    _, err = caller.communicate(timeout=PATIENCE)
     assert ("KeyboardInterrupt" in err) == (by == signal.SIGINT)
     wait_for(lambda: not any(alive(int(file.stem)) for file in tmp_path.glob("*.pid")))
 
@@ -243,7 +243,7 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
         "with open_workers(2) as workers:\n    print(list(workers.map(does.square, 1, range(4))))\n"
     )
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment(), capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, str(script)], env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert (done.stdout, done.stderr) == ("[0, 1, 4, 9]\n", "")
 
@@ -258,13 +258,6 @@ def test_jobs_are_a_number() -> None:
 def hear_interrupts() -> None:
     """A shell that started these tests in the background has its children ignore interrupts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def wait_for(happened: Any, seconds: float = 90) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 def alive(pid: int) -> bool:
