@@ -26,7 +26,7 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -84,6 +84,7 @@ class Metric:
         digest: (output, feed) of one sample → what counts of it; None where the figure is of all samples at once.
         gathered: digests of samples → the figure.
         are_answers: digests are `Answer`, and the figure is the share of right ones.
+        agreed: how the outputs agree with those of the float model, one each → the figure; None where it is of more than that.
     """
 
     name: str
@@ -94,6 +95,16 @@ class Metric:
     digest: Callable[[Arrays, Arrays], Any] | None = None
     gathered: Callable[[Sequence[Any]], float] | None = None
     are_answers: bool = False
+    agreed: Callable[[Sequence[Agreement]], float | None] | None = None
+
+    @classmethod
+    def of_agreements(cls, name: str, unit: str, agreed: Callable[[Sequence[Agreement]], float | None]) -> Metric:
+        """A metric of the difference from the float model alone."""
+
+        def call(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
+            return agreed(_together(_sums_of(outputs, references)))
+
+        return cls(name=name, unit=unit, needs_labels=False, function=call, agreed=agreed)
 
     @classmethod
     def of_digests(
@@ -119,29 +130,30 @@ class Metric:
         Raises:
             UsageError: the metric fails, or gives no finite number.
         """
+        return self._figure(lambda: self.function(outputs, feeds, references))
+
+    def _figure(self, function: Callable[[], float | None]) -> float | None:
         with self._told():
-            figure = self.function(outputs, feeds, references)
+            figure = function()
         return self._checked(figure)
 
     def figures(
         self, outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]
     ) -> Callable[[Sequence[int]], float | None]:
-        """The figure of the samples of some numbers, which may be there several times: digests are made once, and now.
+        """The figure of the samples of some numbers, which may be there several times: digests and sums are made once, and now.
 
         Raises:
             UsageError: the metric fails; so does what is returned, and where it gives no finite number.
         """
-        gathered = self.gathered
+        gathered, agreed = self.gathered, self.agreed
+        if agreed is not None:
+            with self._told():
+                sums = _sums_of(outputs, references)
+            return lambda at: self._figure(lambda: agreed(_together(sums[i] for i in at)))
         if gathered is None:
             return lambda at: self.measure(*([part[i] for i in at] for part in (outputs, feeds, references)))
         found = [self.digested(output, feed) for output, feed in zip(outputs, feeds, strict=True)]
-
-        def figure(at: Sequence[int]) -> float | None:
-            with self._told():
-                one = gathered([found[i] for i in at])
-            return self._checked(one)
-
-        return figure
+        return lambda at: self._figure(lambda: gathered([found[i] for i in at]))
 
     def digested(self, output: Arrays, feed: Arrays) -> Any:
         """What counts of a sample.
@@ -221,21 +233,31 @@ def _parameters(function: Callable[..., Any]) -> int:
     return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
 
 
-def _agreements(outputs: Sequence[Arrays], references: Sequence[Arrays]) -> list[Agreement]:
-    """Per output its agreement with the float model over all samples."""
-    totals: dict[str, Accumulator] = {}
+def _sums_of(outputs: Sequence[Arrays], references: Sequence[Arrays]) -> list[dict[str, Accumulator]]:
+    """What each sample adds to how its outputs agree with the float model."""
+    found: list[dict[str, Accumulator]] = []
     for tested, reference in zip(outputs, references, strict=True):
-        for name, x in reference.items():
-            totals.setdefault(name, Accumulator()).add(x, tested[name])
+        found.append({name: Accumulator() for name in reference})
+        for name, sums in found[-1].items():
+            sums.add(reference[name], tested[name])
+    return found
+
+
+def _together(samples: Iterable[Mapping[str, Accumulator]]) -> list[Agreement]:
+    """Of each output over all of ``samples``, added up in their order."""
+    totals: dict[str, Accumulator] = {}
+    for sample in samples:
+        for name, sums in sample.items():
+            totals.setdefault(name, Accumulator()).merge(sums)
     return [total.result() for total in totals.values()]
 
 
-def _sqnr(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
-    return worst([found.sqnr_db for found in _agreements(outputs, references)])
+def _worst_sqnr(found: Sequence[Agreement]) -> float | None:
+    return worst([each.sqnr_db for each in found])
 
 
-def _cosine(outputs: Sequence[Arrays], feeds: Sequence[Arrays], references: Sequence[Arrays]) -> float | None:
-    return min(found.cosine for found in _agreements(outputs, references))
+def _least_cosine(found: Sequence[Agreement]) -> float:
+    return min(each.cosine for each in found)
 
 
 def _share(found: Sequence[Answer]) -> float:
@@ -293,8 +315,8 @@ def _surprises(output: Arrays, feed: Arrays) -> Iterator[npt.NDArray[np.float64]
 
 
 BUILT_IN = {
-    "sqnr": Metric(name="sqnr", unit="dB", needs_labels=False, function=_sqnr),
-    "cosine": Metric(name="cosine", unit="", needs_labels=False, function=_cosine),
+    "sqnr": Metric.of_agreements("sqnr", "dB", _worst_sqnr),
+    "cosine": Metric.of_agreements("cosine", "", _least_cosine),
     "accuracy": Metric.of_digests("accuracy", _answer, _share, are_answers=True),
     "map": Metric.of_digests("map", scenes, mean_average_precision),
     "map50": Metric.of_digests("map50", scenes, functools.partial(mean_average_precision, overlaps=1)),

@@ -146,6 +146,14 @@ class Accumulator:
         with np.errstate(over="ignore", invalid="ignore"):
             self._sums += sums
 
+    def merge(self, other: Accumulator) -> None:
+        """Take in the samples of ``other``, which has the same axis and scale: as adding them one by one, if it has one."""
+        if self._sums.shape[1] == 0:
+            self._sums = np.zeros_like(other._sums)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._sums += other._sums
+        self._max_abs, self._lsb = max(self._max_abs, other._max_abs), max(self._lsb, other._lsb)
+
     def _add_part(self, x: Array, y: Array, scale: Array | None) -> Sums:
         """The sums of some columns, and their largest differences; ``scale`` where elements have scales of their own."""
         equal, sums = _equal(x, y), np.zeros((len(_ROWS), len(x)))

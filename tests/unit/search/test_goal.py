@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from qdq_passes.errors import UsageError
+from qdq_passes.numerics.agreement import Accumulator
 
 from qdqtool.search.goal.chance import early_of, standing
 from qdqtool.search.goal.goal import Goal
@@ -184,3 +185,23 @@ def test_digests_of_the_float_model_are_made_once() -> None:
         found = standing(Goal.of("accuracy >= 0.9 * float"), metric, outputs, feeds, outputs, floating=floating)
         assert found.verdict == "met"
     assert len(made) == 300
+
+
+@pytest.mark.parametrize("name", ["sqnr", "cosine"])
+def test_sums_of_samples_give_the_figure_of_them_together(name: str) -> None:
+    """To the last bit, also of samples that are there twice, infinite values and outputs of several samples at once."""
+    random, metric = np.random.default_rng(0), open_metric(name)
+    references = [{"a": random.normal(0, 9, (k % 3 + 1, 4)), "b": random.normal(0, 1, 5)} for k in range(20)]
+    outputs = [{n: (a + random.normal(0, 0.1, a.shape)).astype(np.float32) for n, a in r.items()} for r in references]
+    outputs[3]["a"][0] = references[3]["a"][0] = -np.inf
+    feeds: list[dict[str, Any]] = [{}] * 20
+    figures = metric.figures(outputs, feeds, references)
+    for at in (list(range(20)), *random.integers(0, 20, (50, 20)).tolist()):
+        chosen = [[part[i] for i in at] for part in (outputs, references)]
+        totals = {"a": Accumulator(), "b": Accumulator()}
+        for output, reference in zip(*chosen, strict=True):
+            for each, total in totals.items():
+                total.add(reference[each], output[each])
+        found = [total.result() for total in totals.values()]
+        wanted = min(each.sqnr_db or 0 for each in found) if name == "sqnr" else min(each.cosine for each in found)
+        assert figures(at) == metric.measure(chosen[0], feeds, chosen[1]) == wanted

@@ -83,7 +83,7 @@ def run(command: str) -> str:
     return words[words.index("--output") + 1]
 
 
-@pytest.mark.product(extra=2)
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_prices_sum_to_what_compare_measures_and_edits_win_what_is_printed(
     tmp_path: Path, name: str, preset: str
