@@ -54,7 +54,7 @@ class Checkout:
                 [self.python, SCRIPT, unit, "--root", self.root, "--output", output, *options],
                 cwd=work, env=environment | {"PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False,
             )  # fmt: skip
-            if done.returncode:
+            if done.returncode or not output.exists():
                 raise RuntimeError(f"{unit} of {self.root}: exit {done.returncode}\n{done.stderr[-2000:]}")
             results = Results(**json.loads(output.read_text(encoding="utf-8")))
             results.unit_of = dict.fromkeys(results.cases, unit)

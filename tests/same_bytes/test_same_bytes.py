@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import onnx.parser
 import pytest
 
 from tests.same_bytes.compare import Difference, Expected, expected, first_difference, report
-from tests.same_bytes.produce import Record, chosen, digest, units
+from tests.same_bytes.produce import HERE, Record, chosen, digest, units
 
 MODEL = (
     '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) <float[1] w = {%s}> { [n] y = Mul (x, w) }'
@@ -58,6 +60,18 @@ def test_where_files_begin_to_differ(tmp_path: Path) -> None:
     assert told["onnx"].startswith("initializer w: ")
     assert told["json"] == "$.list.1.key: 1 → 2"
     assert told["data"] == "byte 4 of 5 and 5"
+
+
+def test_commands_of_one_process() -> None:
+    """The end of a command ends no process: the next one runs."""
+    text = """
+from qdqtool.cli.main import main
+from tests.same_bytes.produce import HERE, Bench
+bench = Bench(HERE, None, main)
+print([bench.run("--version")[0], bench.run("--no-such-option")[0], bench.run("--version")[0]])
+"""
+    done = subprocess.run([sys.executable, "-c", text], cwd=HERE, capture_output=True, text=True, check=True)
+    assert done.stdout == "['0', '2', '0']\n"
 
 
 def test_times_are_no_result(tmp_path: Path) -> None:
