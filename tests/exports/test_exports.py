@@ -21,7 +21,7 @@ WHOLE = {"vitis_xint8": 0.95, "qnn_htp": 0.95}
 MOST_LOST = 1.0
 
 
-@pytest.mark.product(extra=2)
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", names())
 def test_an_export_goes_to_the_npu(name: str, target: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def _simulated(model: ir.Model, target: str) -> int:
     return int(found["placement"]["npu_nodes"])
 
 
-@pytest.mark.product(cover=("name", "target"), extra=3)
+@pytest.mark.product(cover=("name", "target"))
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_quantized_for_a_target(name: str, target: str, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_is_quantized_for_a_target(name: str, target: str, tmp_path: Path) 
     assert (on_npu == 0) == ((name, target) in NOTHING)
 
 
-@pytest.mark.product(cover=("name", "target"), extra=2)
+@pytest.mark.product(cover=("name", "target"))
 @pytest.mark.parametrize("target", FLOATS)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_left_float(name: str, target: str) -> None:

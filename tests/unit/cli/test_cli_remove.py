@@ -12,6 +12,7 @@ from tests.cases.cli_helpers import cli, write
 from tests.cases.integer_models import feed_of
 from tests.cases.quantized_files import quantized_dynamic, quantized_static
 from tests.cases.small_models import run
+from tests.dial import some
 
 HEADER = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "local": 1]>'
 
@@ -29,7 +30,7 @@ def test_every_listed_tensor_can_be_selected_and_removed(make: object, tmp_path:
     names = rows(source)
     assert len(names) > 5
     feed = feed_of(model)
-    for name in dict.fromkeys(names):
+    for name in some([*dict.fromkeys(names)], 5):
         select = ("--select", f"tensor:{name}")
         assert set(rows(source, *select)) == {name}
         done = cli("qdq", "remove", source, *select, "-o", removed, "--overwrite")

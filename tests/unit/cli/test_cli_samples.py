@@ -23,6 +23,7 @@ QUANTIZED = {
 }
 
 
+@pytest.mark.product(extra=3)
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized(name: str, tmp_path: Path) -> None:
     data, least = QUANTIZED[name]
