@@ -23,6 +23,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
 from qdqtool.verbs.work.goals import graphs
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.cases.small_models import parsed
 from tests.dial import some
 
 TEST = Path(DIGITS).with_name("test.npz")
@@ -40,6 +41,20 @@ def one_class(outputs, feeds):
 """
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions and a Gemm: for what is the same of any network."""
+    random = np.random.default_rng(0)
+    shapes = {"v": (4, 1, 3, 3), "w": (8, 4, 3, 3), "a": (4,), "b": (8,), "g": (8, 5), "c": (5,)}
+    text = """<ir_version: 9, opset_import: ["" : 17]> g (float[1,1,8,8] input) => (float[1,5] logits) {
+      [first] h = Conv<pads = [1,1,1,1]>(input, v, a) [relu] i = Relu(h) [second] j = Conv(i, w, b) [act] k = Relu(j)
+      [pool] l = GlobalAveragePool(k) [flat] m = Flatten(l) [fc] logits = Gemm(m, g, c) }"""
+    weights = {name: random.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    path = tmp_path_factory.mktemp("small") / "small.onnx"
+    onnx.save(parsed(text, weights), path)
+    return path
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     path = tmp_path / "own.py"
@@ -53,13 +68,13 @@ def sought(**said: Any) -> dict[str, Any]:
     return done.sought.to_json()
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize(
     ("names", "in_file"),
     [(("correct_bias", "cut_ranges"), False), (("learn_rounding",), False), (("round_weights", "search_scales"), True)],
 )
 def test_what_is_judged_is_what_quantize_makes(
-    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], in_file: bool
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], in_file: bool, small: Path
 ) -> None:
     """Beside an option that has statistics of its own; statistics in memory and in a file. Of nodes and presets none is tried here."""
     for name in ("raises", "others", "last"):
@@ -68,39 +83,41 @@ def test_what_is_judged_is_what_quantize_makes(
     monkeypatch.setattr(graphs.GraphSubject, "record", lambda *_: None)
     if in_file:
         monkeypatch.setattr(recovery, "IN_MEMORY", 0)
-    said: dict[str, Any] = {"data": CALIB, "samples": 8, "target": "qnn_htp", "smooth": 0.5}
-    found = quantize_to_goal(DIGITS, None, **said, eval_samples=4, goal="sqnr >= 99", budget=14).sought
+    said: dict[str, Any] = {"data": "random:8", "target": "qnn_htp", "smooth": 0.5}
+    found = quantize_to_goal(small, None, **said, eval_samples=4, goal="sqnr >= 99", budget=14).sought
     assert found is not None
     assert set(names) <= {name for one in found.trials for name in one.candidate.options}
     for one in some(found.trials, 4):
         assert one.measured.placing is not None, one.measured.reason
-        made = qdqtool.quantize(DIGITS, None, **said, **one.candidate.options)
+        made = qdqtool.quantize(small, None, **said, **one.candidate.options)
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
 
 
-def test_statistics_that_a_candidate_before_has_among_its_own_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_that_a_candidate_before_has_among_its_own_cost_nothing(
+    monkeypatch: pytest.MonkeyPatch, small: Path
+) -> None:
     """Moments of what layers read have the means that biases are corrected by: 8 runs of 12 once."""
     mends = [Candidate.of("a cause", {name: True}) for name in ("search_scales", "correct_bias")]
     for name in ("raises", "others", "last"):
         monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
     found = quantize_to_goal(
-        DIGITS, None, **FEW, target="generic_int8", goal="sqnr >= 99", eval_samples=4, budget=15
+        small, None, data="random:8", target="generic_int8", goal="sqnr >= 99", eval_samples=4, budget=15
     ).sought
     assert found is not None
     units = {trial.candidate.text: trial.units for trial in found.trials}
     assert (units["--search-scales"], units["--correct-bias"]) == (12 / 12, 4 / 12)
 
 
-def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.MonkeyPatch, small: Path) -> None:
     """8 runs of 12 for the first of them, whose histograms serve the others: what these give is what `quantize` makes."""
     shares: list[dict[str, Any]] = [{"method": "percentile", "method_options": {"percentile": p}} for p in (99.0, 99.9)]
     mends = [Candidate.of("a cause", options) for options in (*shares, {"method": "mse"})]
     for name in ("raises", "others", "last"):
         monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
-    said: dict[str, Any] = {"data": CALIB, "samples": 8, "target": "generic_int8"}
-    found = quantize_to_goal(DIGITS, None, **said, eval_samples=4, goal="sqnr >= 99", budget=8).sought
+    said: dict[str, Any] = {"data": "random:8", "target": "generic_int8"}
+    found = quantize_to_goal(small, None, **said, eval_samples=4, goal="sqnr >= 99", budget=8).sought
     assert found is not None
     assert [(trial.candidate.text, trial.units) for trial in found.trials[1:]] == [
         ("--method percentile --method-option percentile=99.0", 12 / 12),
@@ -109,7 +126,7 @@ def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.Monkey
     ]
     for one in some(found.trials[1:]):
         assert one.measured.placing is not None
-        made = qdqtool.quantize(DIGITS, None, **said, **one.candidate.options)
+        made = qdqtool.quantize(small, None, **said, **one.candidate.options)
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
 
 
