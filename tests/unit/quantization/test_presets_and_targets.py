@@ -3,6 +3,7 @@ some, between layers."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -106,10 +107,11 @@ def are_made_for_each_other(preset: Preset, target: Target) -> bool:
 
 
 PAIRS = [
-    (preset, target.name)
-    for target in map(load_target, TARGETS.names())
-    for preset in PRESETS.names()
-    if are_made_for_each_other(load_preset(preset), target)
+    (name, target.name)
+    for target, (name, preset) in itertools.product(
+        map(load_target, TARGETS.names()), [(name, load_preset(name)) for name in PRESETS.names()]
+    )
+    if are_made_for_each_other(preset, target)
 ]
 
 
