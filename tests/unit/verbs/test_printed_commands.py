@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -33,12 +34,23 @@ EDIT = re.compile(r"^([+-]\d+\.\d\d) +(qdqtool .*)$", re.MULTILINE)
 COUNT, MORE = ("--samples", "2"), ("--samples", "16")
 
 
+@cache
+def quantized_digits(preset: str) -> Path:
+    """A folder with the digits network, int8.onnx and ranges.json: made once, and copied by who needs it."""
+    folder = Path(mkdtemp())
+    with quantized(folder, "digits", preset, anew=True):
+        return folder
+
+
 @contextmanager
-def quantized(folder: Path, name: str, preset: str) -> Iterator[tuple[str, str, str]]:
+def quantized(folder: Path, name: str, preset: str, *, anew: bool = False) -> Iterator[tuple[str, str, str]]:
     """In ``folder``: (float model, data, quantized model), named as a person there would; ranges lie in ``ranges.json``."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    if name == "digits" and not anew:
+        shutil.copytree(quantized_digits(preset), folder, dirs_exist_ok=True)
+        with chdir(folder):
+            yield f"./{Path(DIGITS).name}", CALIB, "int8.onnx"
+        return
+    with chdir(folder):
         if name == "digits":
             source, data = shutil.copy(DIGITS, "."), CALIB
         elif (SAMPLES / f"{name}.onnx").exists():
@@ -60,8 +72,6 @@ def quantized(folder: Path, name: str, preset: str) -> Iterator[tuple[str, str, 
             "-q",
         )
         yield source, data, "int8.onnx"
-    finally:
-        os.chdir(before)
 
 
 def noise(source: str, made: str, data: str) -> float:
