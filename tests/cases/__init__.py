@@ -14,7 +14,7 @@ first choice for anything that a pass does. Where a test needs Python, one of th
 | one QLinear operator; a MatMulNBits with packed weights | `integer_models.Operator`, `packed` |
 | what onnxruntime's quantizers write, of the demo's net or of one with every operator they know | `quantized_files` |
 | a decoder of one layer with masks and positions as exporters spell them | `small_decoders.decoder` |
-| a decoder of three layers as exporters trace it, with random weights: shared KV heads or not, two matrices or three, norms of heads | `random_decoders.random_decoder` |
+| a decoder of one layer or more as exporters trace it, with random weights: shared KV heads or not, two matrices or three, norms of heads | `random_decoders.random_decoder` |
 | the folder that `split` writes, the dynamic decoder it comes from, the same in numpy, tokenizers | `tiny_decoder` |
 | a model lowered for a target that takes all that can be computed | `lowering.lowered` |
 | files that must be refused, weights of a page | `io_helpers` |

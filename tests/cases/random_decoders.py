@@ -15,10 +15,10 @@ import numpy as np
 #: same with norms of queries and keys. ``plain``: a KV head for each head, two matrices and a GELU, a head of its own.
 Kind = Literal["grouped", "normed", "plain"]
 SAMPLES = Path(__file__).parents[2] / "sample_models"
-LAYERS, HIDDEN, HEADS, INNER, VOCABULARY = 3, 64, 4, 128, 300
+HIDDEN, HEADS, INNER, VOCABULARY = 64, 4, 128, 300
 
 
-def random_decoder(path: Path, kind: Kind, *, layers: int = LAYERS, heads: int = HEADS) -> Path:
+def random_decoder(path: Path, kind: Kind, *, layers: int, heads: int = HEADS) -> Path:
     """Write a decoder of ``kind`` to ``path``, its weights beside it."""
     script = _script()
     script.Decoder = {"grouped": script.Decoder, "normed": _normed(script), "plain": _plain(script)}[kind]
