@@ -93,7 +93,7 @@ def quick() -> Iterator[Result]:
 def _results(*, is_quick: bool) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder, as_file(files("qdqtool") / "_demo") as demo:
         out = Path(folder) / "out.onnx"
-        yield from _digits(Job("digits CNN", demo / "digits.onnx", demo / "calib.npz"), out)
+        yield from _digits(Job("the digits CNN", demo / "digits.onnx", demo / "calib.npz"), out)
         for file, name in MODELS.items():
             progress(f"building {name}")
             run([PYTHON, "-m", "tests.bench.models", file, folder])
@@ -108,9 +108,9 @@ def _digits(job: Job, out: Path) -> Iterator[Result]:
         job.ours(out), [PYTHON, "-c", _IMPORT, *listed], job.theirs(out), rounds=DIGITS_ROUNDS
     )
     detail = f"{shown(ours)}; imports alone {imports.cpu:.2f} CPU s ({len(listed)} modules)"
-    yield Result(f"xint8 of the {job.name} over its imports", ours.cpu - imports.cpu, "s", DIGITS_EXTRA, detail)
+    yield Result(f"xint8 of {job.name} over its imports", ours.cpu - imports.cpu, "s", DIGITS_EXTRA, detail)
     yield _over_share(job, ours, theirs)
-    yield Result(f"onnxruntime MinMax of the {job.name}", theirs.cpu, "s", None, shown(theirs))
+    yield Result(f"onnxruntime MinMax of {job.name}", theirs.cpu, "s", None, shown(theirs))
 
 
 def _beside_minmax(job: Job, out: Path) -> Iterator[Result]:
