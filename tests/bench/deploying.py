@@ -2,7 +2,8 @@
 
 As processes, and as functions of one process, where nothing is gained by starting once; all of them run onnxruntime with the threads
 that the tool gives it. What runs of an export is run in turn; the bound is of the sums over the exports of a target. Measured is every
-fifth export in the order of their names: other architectures and both exporters of torch; all of them take a quarter of an hour.
+tenth export in the order of their names: a transformer, a convolutional network, a detector, of both exporters of torch; all of them take
+a quarter of an hour.
 
     python -m tests.bench.deploying inside MODEL DATA TARGET FOLDER    prints both wall times of the functions"""
 
@@ -23,7 +24,7 @@ TARGETS = ("vitis_xint8", "qnn_htp")
 TIMES = 1.5
 SAMPLES = 2
 #: One export of so many is measured.
-EVERY = 5
+EVERY = 10
 
 
 def results() -> Iterator[Result]:

@@ -1,4 +1,4 @@
-"""How CPU time grows between 5,000 and 50,000 of what a file can hold many of: pairs, readers of one value, members of an archive.
+"""How CPU time grows between 5,000 and 25,000 of what a file can hold many of: pairs, readers of one value, members of an archive.
 
 The exponent is log(ratio of the seconds) / log(ratio of the sizes), of commands run in this process, the smaller size after a run of
 its own to warm up. What is paid once, whatever the size, makes it smaller, never larger."""
@@ -18,7 +18,7 @@ import onnx
 from tests.bench.measure import Result, progress
 from tests.cases.small_models import parsed
 
-SIZES = (5_000, 50_000)
+SIZES = (5_000, 25_000)
 #: Runs of each size, of which the shortest counts: noise weighs less in a long one.
 TIMES = (3, 1)
 BOUND = 1.1

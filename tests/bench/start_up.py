@@ -21,8 +21,8 @@ HELP, INSPECT = 2.0, 1.8
 
 
 def results() -> Iterator[Result]:
-    """Each command in nine rounds."""
-    return _results(9)
+    """Each command in seven rounds."""
+    return _results(7)
 
 
 def quick() -> Iterator[Result]:

@@ -17,7 +17,7 @@ from qdqtool.runtime.session import RUNTIME, compute, open_session
 from qdqtool.verbs.edits.pipelines import Simplify
 from tests.exports import exports
 
-#: Nodes that onnxslim 0.1.98 leaves of each (`python -m tests.bench simplifying` measures them).
+#: Nodes that onnxslim 0.1.98 leaves of each (`python -m tests.bench simplifying` measures every third).
 ONNXSLIM = {
     "bert.dynamo": 84, "bert.dynamo_dyn": 104, "bert.ts": 88, "clip.dynamo": 180, "clip.ts": 169, "convnext.dynamo": 88,
     "convnext.ts": 107, "deeplabv3.dynamo": 89, "deeplabv3.ts": 89, "densenet.dynamo": 80, "densenet.ts": 80,
