@@ -58,7 +58,7 @@ PARTS = {
     "simulated NPU": Part(run=npu.run, seconds=240, sources=LIBRARY),
     "wheel": Part(run=lambda _: wheel.run(), seconds=110),
     "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=60),
-    "browser": Part(run=lambda _: browser.run(), seconds=90),
+    "browser": Part(run=lambda _: browser.run(), seconds=150),
     "chips": Part(
         run=lambda _: chips.run(),
         seconds=150,

@@ -15,7 +15,7 @@ def run() -> str:
         raise Missing(" or ".join(BROWSERS))
     if importlib.util.find_spec("playwright") is None:
         raise Missing("playwright, of the extra `test`")
-    summary = pytest_summary(sys.executable, "tests/browser")
+    summary = pytest_summary(sys.executable, "tests/browser", whole=True)
     if "skipped" in summary:
         raise Failed(f"tests/browser: {summary}")
     return f"Netron shows encodings: {summary}"
