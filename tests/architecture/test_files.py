@@ -181,16 +181,20 @@ def test_no_machine_paths() -> None:
     assert not found, "\n".join(found)
 
 
-def calls(function: ast.FunctionDef) -> set[str]:
-    """Names of the functions and methods that ``function`` calls."""
-    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in called}
+def checks(function: ast.FunctionDef) -> tuple[set[str], bool]:
+    """Names of the functions and methods that ``function`` calls, and whether it has an assert."""
+    called, asserts = set(), False
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            called.add(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+        asserts = asserts or isinstance(node, ast.Assert)
+    return called, asserts
 
 
 def test_every_test_asserts() -> None:
     """With assert, pytest.raises or numpy.testing, or by calling a helper of the tests that does."""
     functions = [
-        (file, node, calls(node), any(isinstance(inner, ast.Assert) for inner in ast.walk(node)))
+        (file, node, *checks(node))
         for file in python_files()
         if short(file).startswith("tests/")
         for node in functions_of(file)
