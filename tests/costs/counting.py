@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from qdq_passes.pipeline.hooks import VERIFY_EACH
+
 from tests.architecture.places import ROOT
 
 #: Counts of the last recording: `python -m tests.costs` writes it.
@@ -99,7 +101,8 @@ def child(module: str, *arguments: str, folder: Path) -> object:
     """Run ``module`` of this package in ``folder`` and return the JSON document that it prints last.
 
     The hash seed is fixed: the order of sets decides how often some functions run."""
-    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "passes")))}
+    env = {key: value for key, value in os.environ.items() if key != VERIFY_EACH}  # commands as users run them
+    env |= {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "passes")))}
     done = subprocess.run(
         [sys.executable, "-m", f"tests.costs.{module}", *arguments],
         cwd=folder, env=env, capture_output=True, text=True, check=False,
