@@ -59,7 +59,7 @@ def test_calls_of_one_more_node(command: str, tmp_path: Path) -> None:
     assert per_node(command, LENGTHS, tmp_path) <= RECORDED.per_node[command], HOW
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=4)
 @pytest.mark.parametrize("command", sorted(set(RECORDED.per_node) - {"deploy"}))
 def test_calls_of_one_more_node_of_a_long_chain(command: str, tmp_path: Path) -> None:
     """A term that grows with the square of the length would show here: calls are counted at 1,000 and 2,000 nodes."""
