@@ -40,7 +40,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planned")
     cli(
         "split",
-        random_decoder(folder / "small.onnx", "grouped"),
+        random_decoder(folder / "small.onnx", "grouped", layers=2),
         "-o",
         folder / "split",
         "--prefill",
