@@ -15,7 +15,7 @@ KEY = b"location"
 #: Initializers of fewer bytes are searched too, which is quicker than a look at their fields.
 SMALL = 1 << 12
 #: Numbers of protobuf fields: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 #: Wire types: a varint, 8 bytes, a length and so many bytes, 4 bytes.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -45,13 +45,13 @@ def spans(data: mmap.mmap | bytes) -> list[Span]:
 
 def _weights(data: mmap.mmap | bytes) -> Iterator[Span]:
     """The raw bytes of the main graph's initializers, in order."""
-    for graph in _fields(data, (0, len(data)), _GRAPH):
-        for tensor in _fields(data, graph, _INITIALIZER):
+    for graph in fields(data, (0, len(data)), GRAPH):
+        for tensor in fields(data, graph, _INITIALIZER):
             if tensor[1] - tensor[0] >= SMALL:
-                yield from _fields(data, tensor, _RAW_DATA)
+                yield from fields(data, tensor, _RAW_DATA)
 
 
-def _fields(data: mmap.mmap | bytes, span: Span, wanted: int) -> Iterator[Span]:
+def fields(data: mmap.mmap | bytes, span: Span, wanted: int) -> Iterator[Span]:
     """The contents of the fields with number ``wanted`` in the message at ``span``.
 
     Raises:

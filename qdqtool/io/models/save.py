@@ -19,7 +19,7 @@ from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph import annotate
 from qdq_passes.qdq.edit.streamed import StreamedTensor
 
-from qdqtool.io.files.atomic import folder_for, refuse_existing, write_whole, writing
+from qdqtool.io.files.atomic import folder_for, refuse_existing, whole_file, writing
 from qdqtool.io.models.data_file import DataFile, check_file, chunks_of, nbytes_of
 from qdqtool.io.models.load import (
     ANNOTATED,
@@ -34,6 +34,7 @@ from qdqtool.io.models.load import (
     write_into,
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
+from qdqtool.io.models.pieces import Piece, pieces, stand_ins
 from qdqtool.io.models.provenance import PRODUCER, PROVENANCE, Provenance, appended, named_after, own_version
 
 External = Literal["auto", "never", "always"]
@@ -199,7 +200,7 @@ def save(
     provenance: Provenance | None = None,
     annotations: bool | None = None,
     copy_data: bool = False,
-    hasher: Callable[[bytes], object] | None = None,
+    hasher: Callable[[Piece], object] | None = None,
 ) -> tuple[str, ...]:
     """Write ``model`` to ``path``; the model in memory stays as it is.
 
@@ -217,7 +218,7 @@ def save(
         provenance: entry to append to the model's history, whose producer we are then.
         annotations: write the annotations of values and nodes into the file; None: when the model was loaded with some.
         copy_data: copy what lies in files of the folder too, so that the model hangs on no other's data file.
-        hasher: called with the bytes of the model's file, such as ``hashlib.sha256().update``.
+        hasher: called with the bytes of the model's file, one piece after the other, such as ``hashlib.sha256().update``.
 
     Returns:
         The paths written: the model, and the new data file if there is one.
@@ -237,13 +238,17 @@ def save(
         moved, data = _write_data(held, folder, target, external, threshold, copy_data=copy_data)
         try:
             with put(moved), annotated(model, keep_annotations):
-                proto = serialize(model)
+                standing = stand_ins(model) if _form_of(target) == "protobuf" else {}
+                with put(standing):
+                    proto = serialize(model)
             if provenance is not None:
                 sign(proto, provenance)
-            content = _encode(proto, target)
-            if hasher is not None:
-                hasher(content)
-            write_whole(target, content, overwrite=overwrite)
+            content = _encode(proto, target, standing)
+            with whole_file(target, overwrite=overwrite) as file:
+                for piece in content:
+                    if hasher is not None:
+                        hasher(piece)
+                    file.write(piece)
         except BaseException:
             if data is not None:
                 data.abandon()
@@ -366,16 +371,25 @@ def sign(proto: onnx.ModelProto, entry: Provenance) -> None:
     held.value = text
 
 
-def _encode(proto: onnx.ModelProto, path: str) -> bytes:
-    """``proto`` in the format the name of ``path`` tells."""
+def _form_of(path: str) -> str:
+    """The format that the name of ``path`` tells."""
     extension = os.path.splitext(path)[1].lower()
-    form = onnx.serialization.registry.get_format_from_file_extension(extension) or "protobuf"
+    return onnx.serialization.registry.get_format_from_file_extension(extension) or "protobuf"
+
+
+def _encode(proto: onnx.ModelProto, path: str, standing: dict[Slot, ir.TensorProtocol]) -> list[Piece]:
+    """``proto``, in which some tensors are ``standing`` for weights, in the format the name of ``path`` tells."""
+    form = _form_of(path)
     if form == "protobuf":
-        return to_bytes(proto)
+        data = to_bytes(proto)
+        found: list[Piece] = pieces(data, proto, standing) if standing else [data]
+        if sum(map(len, found)) > PROTOBUF_LIMIT:
+            raise _too_large()
+        return found
     try:
-        data: bytes = onnx.serialization.registry.get(form).serialize_proto(proto)
+        text: bytes = onnx.serialization.registry.get(form).serialize_proto(proto)
         if form == "onnxtxt":
-            onnx.parser.parse_model(data.decode())
+            onnx.parser.parse_model(text.decode())
     except (onnx.parser.ParseError, ValueError) as error:
         raise UnsupportedError(f"{form} cannot hold this model", where=path, hint="save it as .onnx") from error
-    return data
+    return [text]

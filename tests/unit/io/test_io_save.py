@@ -168,7 +168,7 @@ def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with refusal(QdqError):
         save(m, tmp_path / "sub" / "m.onnx", external="always")
     assert listing(tmp_path) == []
-    monkeypatch.setattr("qdqtool.io.models.save.write_whole", _fail)
+    monkeypatch.setattr("qdqtool.io.models.save.whole_file", _fail)
     with refusal(UsageError):
         save(weighted(a=1), tmp_path / "m.onnx", external="always")
     assert listing(tmp_path) == []
