@@ -27,6 +27,7 @@ from qdqtool.record.record import Record
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.work.quantizing_decoders import QuantizedFolder
 from tests.cases.cli_helpers import cli
+from tests.cases.packed_workers import without_processes
 from tests.cases.random_decoders import random_decoder
 from tests.cases.small_models import model
 from tests.cases.tiny_decoder import VOCABULARY, Form, folder, teacher_forced, words
@@ -278,9 +279,11 @@ def test_names_that_count_are_told_apart() -> None:
     assert share_names({"a.onnx": first, "c.onnx": moved}) == []
 
 
-def test_processes_do_not_matter(tmp_path: Path) -> None:
+def test_processes_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, out, _ = quantized(tmp_path, kv_cache="int8", samples=4, preset="8a8w")
+    sent = without_processes(monkeypatch)
     api.quantize(given, tmp_path / "two", preset="8a8w", data=tmp_path / "text.txt", samples=4, kv_cache="int8", jobs=2)
+    assert max(sent) > 1
     for path in out.iterdir():
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes(), path.name
 

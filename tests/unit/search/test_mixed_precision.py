@@ -21,6 +21,7 @@ from qdqtool.runtime.session import open_session
 from qdqtool.search.recipe import Recipe
 from tests.cases import search_metrics
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
+from tests.cases.packed_workers import without_processes
 from tests.cases.small_nets import small_net
 from tests.golden_messages.refusal import refusal, told
 
@@ -100,13 +101,15 @@ def test_a_bound_that_holds_already_raises_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
 
 
-def test_jobs_change_nothing(tmp_path: Path) -> None:
+def test_jobs_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = without_processes(monkeypatch)
     net, data = small_net("quoted", tmp_path)
     for jobs in ("1", "2"):
         found = search(
             tmp_path, "--min-sqnr", "36", "--types", "float", "--jobs", jobs, name=jobs, model=str(net), data=str(data)
         )
         assert found["measured"] > 3  # type: ignore[operator]
+    assert max(sent) > 1
     for suffix in ("onnx", "toml"):
         assert (tmp_path / f"1.{suffix}").read_bytes() == (tmp_path / f"2.{suffix}").read_bytes()
 

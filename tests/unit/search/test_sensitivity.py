@@ -14,6 +14,7 @@ import qdqtool
 from qdqtool import api
 from tests.cases import search_metrics
 from tests.cases.cli_helpers import CALIB, DEMO, DIGITS, SAMPLES, cli, process
+from tests.cases.packed_workers import without_processes
 from tests.cases.small_nets import small_net
 from tests.golden_messages.refusal import refusal, told
 
@@ -80,10 +81,12 @@ def test_a_row_is_what_moves_together() -> None:
     assert (row["name"], row["members"]) == ("/stem/conv", ["/stem/conv", "/stem/relu"])
 
 
-def test_jobs_change_nothing(tmp_path: Path) -> None:
+def test_jobs_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = without_processes(monkeypatch)
     net, data = small_net("unet", tmp_path)
     for jobs in ("1", "2"):
         cli("sensitivity", net, "--data", data, "--jobs", jobs, "-o", tmp_path / f"{jobs}.json")
+    assert max(sent) > 1
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
 
 

@@ -23,6 +23,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.verbs.goals.quantize_to_goal import quantize_to_goal
 from qdqtool.verbs.work.goals import graphs
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.cases.packed_workers import without_processes
 from tests.cases.small_models import parsed
 from tests.dial import some
 
@@ -68,7 +69,7 @@ def sought(**said: Any) -> dict[str, Any]:
     return done.sought.to_json()
 
 
-@pytest.mark.product(extra=2)
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize(
     ("names", "in_file"),
     [(("correct_bias", "cut_ranges"), False), (("learn_rounding",), False), (("round_weights", "search_scales"), True)],
@@ -130,11 +131,14 @@ def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.Monkey
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
 
 
-def test_options_of_a_method_that_are_said_stay_with_it() -> None:
+def test_options_of_a_method_that_are_said_stay_with_it(small: Path) -> None:
     """Other methods would not take them; and a recipe holds them."""
-    said = {"method_options": {"eps": 0.5}, "method": "moving-average", "preset": "a8w8"}
-    found = sought(goal="sqnr >= 99", eval_samples=4, budget=6, **said)
-    assert not any("method" in trial["options"] for trial in found["trials"])
+    method: dict[str, Any] = {"method_options": {"eps": 0.5}, "method": "moving-average"}
+    said: dict[str, Any] = {"preset": "a8w8", "data": "random:4", "goal": "sqnr >= 99", "eval_samples": 2, "budget": 7}
+    for more in ({}, method):
+        found = quantize_to_goal(small, None, target="generic_int8", **said, **more).sought
+        assert found is not None
+        assert any("method" in trial.candidate.options for trial in found.trials) == (not more)
 
 
 def test_a_number_of_a_recipe_may_be_said_as_text_too() -> None:
@@ -175,11 +179,22 @@ def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch:
 
 @pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", ["generic_int8", "qnn_htp", "vitis_xint8"])
-def test_mends_are_judged_by_workers(target: str) -> None:
+def test_mends_are_judged_by_workers(target: str, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Side by side, with the same result: what they are sent has a name in its module."""
-    said: dict[str, Any] = {"goal": "sqnr >= 60", "target": target, "eval_samples": 2, "budget": 4, "samples": 2}
-    alone, together = sought(**said), sought(**said, jobs=2)
-    assert alone == together
+    said: dict[str, Any] = {"goal": "sqnr >= 99", "target": target, "eval_samples": 2, "budget": 6, "data": "random:2"}
+    alone = quantize_to_goal(small, None, **said).sought
+    sent = without_processes(monkeypatch)
+    together = quantize_to_goal(small, None, **said, jobs=2).sought
+    assert alone is not None
+    assert together is not None
+    assert alone.to_json() == together.to_json()
+    assert max(sent) > 1
+
+
+@pytest.mark.extra
+def test_mends_are_judged_by_processes() -> None:
+    said: dict[str, Any] = {"goal": "sqnr >= 60", "eval_samples": 2, "budget": 4, "samples": 2}
+    assert sought(**said) == sought(**said, jobs=2)
 
 
 def test_a_float_model_that_has_nothing_right_is_no_measure() -> None:
