@@ -9,18 +9,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.costs.counting import Counts, recorded, versions
-from tests.costs.measuring import LENGTHS, STARTS, modules_of, per_node, work
+from tests.costs.measuring import STARTS, modules_of, work
 
 
 def main() -> int:
     """Count, compare and write."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        digits, chains = work(folder)
         counts = Counts(
             versions=versions(),
             modules={start: modules_of(start, folder) for start in STARTS},
-            work=work(folder),
-            per_node={command: per_node(command, LENGTHS, folder) for command in ("quantize", "analyze", "deploy")},
+            work=digits,
+            per_node=chains,
         )
     before = asdict(recorded())
     for kind, rows in asdict(counts).items():

@@ -34,8 +34,8 @@ STARTS: dict[str, tuple[str, ...]] = {
 }
 #: Nodes of the two chains in `make test`; the calls grow linearly, so that longer chains give the same count for each node.
 LENGTHS = (50, 100)
-#: Nodes of the long chains.
-LONG = (1000, 2000)
+#: Nodes of the long chain, and of the short one that it is compared with.
+LONG = (100, 2000)
 
 
 def modules_of(start: str, folder: Path) -> Modules:
@@ -43,14 +43,20 @@ def modules_of(start: str, folder: Path) -> Modules:
     return Modules(**cast(dict[str, Any], child("importing", *STARTS[start], folder=folder)))
 
 
-def work(folder: Path) -> dict[str, Work]:
-    """Return the work of the commands on the digits network, command → work."""
-    found = cast(dict[str, dict[str, int]], child("working", "digits", folder=folder))
-    return {name: Work(**row) for name, row in found.items()}
+def work(folder: Path) -> tuple[dict[str, Work], dict[str, float]]:
+    """Return the work of the commands on the digits network, command → work, and the own calls that one more node of a chain costs,
+    command → calls. One process counts all, as its imports cost more than what is counted."""
+    digits, chains = cast(Any, child("working", "digits", *map(str, LENGTHS), folder=folder))
+    return {name: Work(**row) for name, row in digits.items()}, {
+        name: _slope(calls, LENGTHS) for name, calls in chains.items()
+    }
 
 
 def per_node(command: str, lengths: Sequence[int], folder: Path) -> float:
     """Return the own calls that one more node costs, between chains of the two lengths."""
-    calls = cast(dict[str, int], child("working", "chain", command, *map(str, lengths), folder=folder))
+    return _slope(cast(Any, child("working", "chain", command, *map(str, lengths), folder=folder)), lengths)
+
+
+def _slope(calls: dict[str, int], lengths: Sequence[int]) -> float:
     short, long = lengths
     return (calls[str(long)] - calls[str(short)]) / (long - short)

@@ -1,4 +1,4 @@
-"""Print the work of commands: ``python -m tests.costs.working digits`` or ``… chain COMMAND LENGTH…``.
+"""Print the work of commands: ``python -m tests.costs.working digits LENGTH…`` (then of chains) or ``… chain COMMAND LENGTH…``.
 
 Each command runs twice: the first run imports modules and fills caches, the second one is counted. cProfile counts calls."""
 
@@ -35,6 +35,8 @@ COMMANDS = {
     "simulate": ("simulate", "QUANTIZED", *TARGET, "--data", "DATA", "--samples", "2"),
     "deploy": ("deploy", "MODEL", *TARGET, "--data", "DATA", "-o", "NEW"),
 }
+#: Commands whose calls are counted on chains.
+CHAINED = ("quantize", "analyze", "deploy")
 #: Suffixes of modules, whose reading is no work of a command.
 MODULES = (".py", ".pyc", ".so")
 
@@ -150,6 +152,8 @@ def bytes_read() -> int:
 if __name__ == "__main__":
     sys.addaudithook(note_open)
     if sys.argv[1] == "digits":
-        print(json.dumps({name: asdict(work) for name, work in digits().items()}))
+        network = {name: asdict(work) for name, work in digits().items()}
+        lengths = [int(length) for length in sys.argv[2:]]
+        print(json.dumps([network, {command: chain(command, lengths) for command in CHAINED}]))
     else:
         print(json.dumps(chain(sys.argv[2], [int(length) for length in sys.argv[3:]])))

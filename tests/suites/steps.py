@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import onnx
 import onnx_ir as ir
@@ -259,6 +260,7 @@ def kept_by(pipeline: Pipeline) -> Keeps:
     return Keeps("bounded", sum(bounds)) if bounds else EXACT
 
 
+@cache
 def steps_of(name: str) -> tuple[Step, ...]:
     """The steps that stand for pass ``name``: its default options, if they are enough, and its rows.
 
@@ -276,6 +278,7 @@ def steps_of(name: str) -> tuple[Step, ...]:
         raise UsageError(error.message, where=name, hint="give it a row in ROWS of tests/suites/steps.py") from error
 
 
+@cache
 def all_steps() -> tuple[Step, ...]:
     """Every step of every pass that can be tried; a pass without its row is left to its own test."""
     steps: dict[str, Step] = {}

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.suite
 SHOWN = 20
 #: Tests that the cases are divided among.
 CHUNKS = 24
-#: Models, of those that a step acts on, that the part takes.
-FEW = 2
+#: Number of models, of those that a step acts on, in the part.
+FEW = 1
 
 
 def test_every_model_is_there() -> None:
