@@ -31,9 +31,10 @@ class State:
     Attributes:
         running: the command runs; before, modules are imported.
         heard: number of the signal that interrupts it, 0 for none.
+        is_command: the process was started for the command alone.
     """
 
-    running = False
+    running = is_command = False
     heard = 0
 
 
@@ -44,7 +45,8 @@ def is_command() -> bool:
 
 
 def listen() -> None:
-    """Hear interrupts, those that whoever started the process has it ignore excepted."""
+    """Hear interrupts, those that whoever started the process has it ignore excepted. For processes of commands."""
+    State.is_command = True
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _interrupted)
@@ -58,14 +60,25 @@ def begin() -> None:
 
 
 def end(code: int) -> NoReturn:
-    """End the process with ``code``; from here on there is nothing to unwind."""
+    """End the process with ``code``; from here on there is nothing to unwind.
+
+    A process that is nothing but the command ends at once: an interpreter that takes each object of a graph and each module apart
+    before takes a tenth of a second for it. It does where a profiler or debugger looks on, or a thread is left to be waited for.
+    """
     State.running = False
-    if State.heard:  # if it came out of a text that was run, the interpreter would end by the signal
+    was_heard = State.heard != 0  # if it came out of a text that was run, the interpreter would end by the signal
+    State.heard = State.heard or -1
+    if was_heard or (
+        State.is_command and threading.active_count() == 1 and not sys.gettrace() and not sys.getprofile()
+    ):
         atexit._run_exitfuncs()
-        with suppress(OSError, ValueError, AttributeError):  # closed, or none
-            sys.stdout.flush()
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        except (OSError, ValueError):  # closed, or nobody reads: the interpreter says so
+            if not was_heard:
+                sys.exit(code)
         os._exit(code)
-    State.heard = -1
     sys.exit(code)
 
 

@@ -87,6 +87,24 @@ def test_an_interrupt_at_any_moment(body: str, tmp_path: Path) -> None:
     assert found.stderr.strip() in ("interrupted; nothing was written", "interrupted", "")
 
 
+@pytest.mark.parametrize(("left", "printed"), [
+    ("", "done, at the end, "), ("threading.Timer(0.2, lambda: print('waited for', end=', ')).start()", "done, waited for, at the end, gone, "),
+])  # fmt: skip
+def test_the_end_of_a_process(left: str, printed: str, tmp_path: Path) -> None:
+    """What is registered for the end runs, and all is written; objects are not taken apart, unless a thread is waited for."""
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands" / "cmd_end.py").write_text(
+        '"""A command."""\nimport atexit, click, threading\n'
+        "class Kept: __del__ = lambda self, print=print: print('gone', end=', ')\nkept = Kept()\n"
+        "@click.command()\ndef command():\n"
+        f"    atexit.register(print, 'at the end', end=', ')\n    print('done', end=', ')\n    {left}\n"
+    )
+    found = subprocess.run(
+        command_line("--path", tmp_path, "end"), env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=True,
+    )  # fmt: skip
+    assert (found.stdout, found.stderr) == (printed, "")
+
+
 def test_several_commands_in_one_process() -> None:
     """The end of one is not the end of the process: whoever calls `main` goes on."""
     code = (
