@@ -101,7 +101,7 @@ def through(case: Case, **options: Any) -> tuple[LOGITS, Session]:
     return np.array(found), session
 
 
-@pytest.mark.product(extra=3)
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_schedules_compute_the_same(name: str) -> None:
     case = CASES[name]
@@ -114,7 +114,7 @@ def test_schedules_compute_the_same(name: str) -> None:
             assert (unit.engine == CPU) == bool(unit.rule and unit.reason)
 
 
-@pytest.mark.product(extra=4)
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize("name", [name for name in NAMES if CASES[name.id].target not in WHOLE])
 def test_schedules_of_the_linear_arrangement_compute_the_same(name: str) -> None:
     case = CASES[name]

@@ -83,7 +83,7 @@ def logits(preset: str, target: str | None, way: str) -> tuple[np.ndarray[Any, n
     return np.array([session.prefill(ids[:41]), *(session.decode(n) for n in ids[41:])]), session
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=12)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_perplexity_is_that_of_the_qdq_model(preset: str, target: str | None) -> None:

@@ -107,7 +107,7 @@ def sequential(name: str, arrange: str) -> npt.NDArray[np.float32]:
     return through(opened(name, arrange))
 
 
-@pytest.mark.product(cover=("name", "way"))
+@pytest.mark.product(extra=3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_schedule_gives_the_same_logits(name: str, way: str) -> None:

@@ -63,6 +63,7 @@ def test_shapes_that_hang_on_values_are_let_be() -> None:
     assert found.outputs["y"] > 0
 
 
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize(
     ("name", "preset"), [("mobilenet_block", "qnn-a8w8"), ("detector", "xint8"), ("vit_block", "8a8w")]
 )
@@ -149,6 +150,7 @@ def damaged(model: Path, tensor: str, *options: str) -> Path:
     return made
 
 
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize(
     ("tensor", "options", "cause"),
     [

@@ -31,6 +31,7 @@ from tests.cases.packed_workers import without_processes
 from tests.cases.random_decoders import random_decoder
 from tests.cases.small_models import model
 from tests.cases.tiny_decoder import VOCABULARY, Form, folder, teacher_forced, words
+from tests.dial import some
 from tests.golden_messages.refusal import refusal
 
 Array = npt.NDArray[Any]
@@ -92,7 +93,7 @@ def test_the_report_has_a_record_of_each_graph(tmp_path: Path) -> None:
         assert any(one.moved for one in record.tensors)
 
 
-@pytest.mark.product(cover=("form", "cache"))
+@pytest.mark.product(cover=("cache",))
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("cache", ["int8", "uint8"])
 def test_graphs_share_encodings_and_an_integer_cache(form: Form, cache: str, tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_graphs_share_encodings_and_an_integer_cache(form: Form, cache: str, tmp
 
 def test_rows_of_the_cache_stay_as_they_were_written(tmp_path: Path) -> None:
     """Past and present have one encoding: no run after the one that wrote it changes a row, and what is not written is 0."""
-    for form in (Form(), Form(layout="slide")):
+    for form in some([Form(), Form(layout="slide")]):
         _, out, _ = quantized(tmp_path / form.layout, form, kv_cache="uint8")
         session = Session(out, contexts=[40])
         zero = [t.zero_point for t in read_manifest(out).models[0].decoder.cache if (t.layer, t.part) == (1, "value")]
@@ -241,6 +242,7 @@ def test_overwriting(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir() if path.suffix != ".data"} == {n for n in first if ".data" not in n}
 
 
+@pytest.mark.product(days=3)
 def test_equal_bytes_and_ranges_that_serve_again(tmp_path: Path) -> None:
     given, out, done = quantized(tmp_path, kv_cache="int8", samples=4)
     done.ranges.write(tmp_path / "ranges.json")
@@ -290,11 +292,12 @@ def test_processes_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_recovery_is_shared(tmp_path: Path) -> None:
     """Statistics of all graphs together: weights are rounded alike everywhere, so that they are stored once."""
-    for options in (
+    cases: list[dict[str, Any]] = [
         {"round_weights": True, "preset": "w4-g32"},
         {"learn_rounding": True, "preset": "w8"},
         {"correct_bias": True, "smooth": 0.5, "preset": "8a8w"},
-    ):
+    ]
+    for options in some(cases):
         _, out, done = quantized(
             tmp_path / str(options["preset"]), samples=6, save_statistics=tmp_path / "s.npz", overwrite=True, **options
         )
@@ -307,6 +310,7 @@ def test_recovery_is_shared(tmp_path: Path) -> None:
         assert all(each == weights[0] for each in weights)
 
 
+@pytest.mark.product(days=3)
 def test_a_printed_pipeline_replays(tmp_path: Path) -> None:
     """`opt -p` with the pipeline and the ranges makes the graph that is in the folder."""
     api.split(

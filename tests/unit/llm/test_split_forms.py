@@ -50,7 +50,7 @@ def operators(folder: Path) -> set[str]:
 NEWEST = pytest.mark.newest  # TensorScatter is of opset 24, which onnxruntime reads from 1.24 on
 
 
-@pytest.mark.product(cover=("name",))
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -79,7 +79,7 @@ def test_exports(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     assert [g.specialization.batch_size for g in done.graphs] == sorted(options.get("batch", (1,)) * 2)
 
 
-@pytest.mark.product(cover=("form", "mask"))
+@pytest.mark.product(cover=("mask",))
 @pytest.mark.parametrize("mask", ["input", "graph"])
 @pytest.mark.parametrize(
     "form", ["scatter-elements", "scatter-nd", pytest.param("tensor-scatter", marks=NEWEST), "slide"]

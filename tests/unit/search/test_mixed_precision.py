@@ -94,6 +94,7 @@ def test_a_record_that_tells_no_prices_of_the_model_is_refused(tmp_path: Path) -
         api.mixed_precision(DIGITS, data=CALIB, min_sqnr=34.0, explained=tmp_path / "no.json")
 
 
+@pytest.mark.product(days=4)
 def test_a_bound_that_holds_already_raises_nothing(tmp_path: Path) -> None:
     found = search(tmp_path, "--min-sqnr", "20")
     assert found["chosen"]["raised"] == {}  # type: ignore[index]
@@ -131,6 +132,7 @@ def test_detector_is_repaired_in_8_bit(tmp_path: Path) -> None:
     assert [v.name for v in model.graph.outputs] == ["predictions"]
 
 
+@pytest.mark.product(days=4)
 def test_a_recipe_says_paths_as_texts(tmp_path: Path) -> None:
     file, target = tmp_path / "m.toml", tmp_path / "mine.toml"
     target.write_text('name = "mine"\ndescription = "as generic_int8"\nversion = "1"\nextends = "generic_int8"\n')
@@ -143,6 +145,7 @@ def test_a_recipe_says_paths_as_texts(tmp_path: Path) -> None:
     assert recipe.options_beside({"target": target}, defaults)["target"] == str(target)
 
 
+@pytest.mark.product(days=4)
 def test_a_target_decides_what_nodes_are_raised_to(tmp_path: Path) -> None:
     found = search(tmp_path, "--min-sqnr", "33", "--target", "generic_int8", "--preset", "a8w8")
     assert found["met"] is True
@@ -155,6 +158,7 @@ def test_a_target_decides_what_nodes_are_raised_to(tmp_path: Path) -> None:
              "--preset", "a8w8", "--types", "int16", code=2).error)  # fmt: skip
 
 
+@pytest.mark.product(days=4)
 def test_a_bound_that_cannot_be_met(tmp_path: Path) -> None:
     done = cli("mixed-precision", DIGITS, "--data", CALIB, "--min-sqnr", "200", "-o", tmp_path / "m.onnx", "--json",
                "--recipe", tmp_path / "m.toml", "--types", "int16", code=1)  # fmt: skip
@@ -172,6 +176,7 @@ def test_a_bound_that_cannot_be_met(tmp_path: Path) -> None:
     assert "every node in floats, which is no quantization" in done.out
 
 
+@pytest.mark.product(days=4)
 def test_what_is_smoothed_is_raised_and_replayed(tmp_path: Path) -> None:
     net, data = small_net("attention", tmp_path)
     found = search(tmp_path, "--min-sqnr", "22", "--smooth", "0.5", "--types", "float", model=str(net), data=str(data))
@@ -206,6 +211,7 @@ def test_outliers_in_a_vision_transformer_are_smoothed_and_raised(tmp_path: Path
     assert (tmp_path / "r.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
 
 
+@pytest.mark.product(days=4)
 def test_an_interrupted_search_goes_on(searched: Path, tmp_path: Path) -> None:
     lines = (searched / "j").read_text().splitlines(keepends=True)
     (tmp_path / "j").write_text("".join(lines[: len(lines) // 2]))

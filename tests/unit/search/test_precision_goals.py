@@ -60,7 +60,7 @@ def test_eight_bits_collapse_and_smoothing_wins_back_what_outliers_cost(measured
     assert math.log(smoothed) < 0.1 * math.log(plain)
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=9)
 @pytest.mark.parametrize(
     ("preset", "options", "bound"),
     [

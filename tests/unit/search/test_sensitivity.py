@@ -62,6 +62,7 @@ def test_plot_is_svg_with_a_bar_for_each_figure(digits: dict[str, object]) -> No
     assert sorted(digits["left"]) == ["s.json", "s.svg"]  # type: ignore[call-overload]
 
 
+@pytest.mark.product(days=3)
 def test_modes_selection_and_groups() -> None:
     found = cli("sensitivity", DIGITS, "--data", CALIB, "--mode", "only", "--select", "op:Gemm", "--json").json
     assert [row["name"] for row in found["nodes"]] == ["/head/fc"]
@@ -75,6 +76,7 @@ def test_modes_selection_and_groups() -> None:
     assert {row.group.name for row in found.rows} == {"0", "1", "(none)"}
 
 
+@pytest.mark.product(days=3)
 def test_a_row_is_what_moves_together() -> None:
     found = cli("sensitivity", DIGITS, "--data", CALIB, "--mode", "only", "--select", "/stem/*", "--json").json
     (row,) = found["nodes"]
@@ -90,10 +92,11 @@ def test_jobs_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
 
 
+@pytest.mark.product(days=3)
 def test_metric_with_labels() -> None:
-    found = cli("sensitivity", DIGITS, "--data", CALIB, "--eval-data", DEMO / "test.npz", "--eval-samples", "200",
+    found = cli("sensitivity", DIGITS, "--data", CALIB, "--eval-data", DEMO / "test.npz", "--eval-samples", "32",
                 "--metric", "accuracy", "--mode", "only", "--select", "op:Gemm", "--json").json  # fmt: skip
-    assert found["samples"] == 200
+    assert found["samples"] == 32
     assert found["metric"] == "accuracy"
     assert 0.9 < found["float"] <= 1.0
     assert "only_db" not in found["nodes"][0]

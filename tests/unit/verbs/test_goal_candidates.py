@@ -134,7 +134,7 @@ def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.Monkey
 def test_options_of_a_method_that_are_said_stay_with_it(small: Path) -> None:
     """Other methods would not take them; and a recipe holds them."""
     method: dict[str, Any] = {"method_options": {"eps": 0.5}, "method": "moving-average"}
-    said: dict[str, Any] = {"preset": "a8w8", "data": "random:4", "goal": "sqnr >= 99", "eval_samples": 2, "budget": 7}
+    said: dict[str, Any] = {"preset": "a8w8", "data": "random:4", "goal": "sqnr >= 99", "eval_samples": 2, "budget": 10}
     for more in ({}, method):
         found = quantize_to_goal(small, None, target="generic_int8", **said, **more).sought
         assert found is not None
@@ -162,6 +162,7 @@ def test_a_draw_that_a_metric_cannot_take_is_no_end(own: Path) -> None:
     assert not sought(goal="auc >= 0.99", metric=f"{own}:one_class", eval_samples=40, budget=1)["met"]
 
 
+@pytest.mark.product(days=3)
 def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch: pytest.MonkeyPatch, own: Path) -> None:
     """On the first 64 of 160 both have all right, which is too little for a goal above the float model's figure; a metric of
     one's own does not tell which samples are hard."""
@@ -208,6 +209,7 @@ def wrong() -> Any:
         yield from ({"input": array[None], "labels": np.array([-1])} for array in data["input"][:4])
 
 
+@pytest.mark.product(days=3)
 def test_of_many_samples_the_hardest_refute_what_misses_the_goal() -> None:
     """64 of 160, 8 of which are calibrated on; the nearest is judged on all in the end, and no node raised where nothing helps."""
     done = quantize_to_goal(
@@ -244,6 +246,9 @@ def test_one_sample_says_nothing_of_others() -> None:
 def test_which_way_is_better_is_known_whatever_it_is_called(said: dict[str, Any], error: str) -> None:
     with pytest.raises(UsageError, match=error):
         sought(**said)
+
+
+def test_a_metric_of_another_name_judges_as_that_does() -> None:
     assert sought(goal="top1 >= 0.5", metric="top1", eval_samples=16)["met"]
 
 
@@ -320,6 +325,7 @@ def test_a_group_that_a_target_would_split_stays(tmp_path: Path) -> None:
     assert made.quantization.quantized_nodes >= 3
 
 
+@pytest.mark.product(days=3)
 def test_what_a_target_takes_no_more_beside_raised_nodes_is_raised_with_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_folder_is_judged_by_its_perplexity_and_replayed(decoder: Path) -> Non
     assert {f.name: f.read_bytes() for f in again.iterdir()} == {f.name: f.read_bytes() for f in made.iterdir()}
 
 
+@pytest.mark.product(days=3)
 def test_a_goal_out_of_reach_tries_what_there_is_and_writes_nothing(decoder: Path) -> None:
     text, made = decoder.with_name("text.txt"), decoder.with_name("a")
     found = cli(
@@ -95,6 +96,7 @@ def test_causes_of_a_cache_of_integers_are_those_of_a_float_one(decoder: Path) -
     assert any("of the noise" in trial["why"] for trial in found["trials"])
 
 
+@pytest.mark.product(days=3)
 def test_layers_that_cost_most_get_int8_weights(decoder: Path) -> None:
     """In 4 bit the decoder is 10 % off on what it says itself, with int8 weights throughout 0.1 %: some of its layers suffice.
     The recipe names them, for all graphs."""

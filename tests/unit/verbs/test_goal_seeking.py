@@ -53,7 +53,7 @@ def test_the_recipe_gives_the_same_bytes(sought: tuple[Path, dict[str, Any]]) ->
     assert (folder / "again.onnx").read_bytes() == (folder / "a.onnx").read_bytes()
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=9)
 @pytest.mark.parametrize("kept", [1, 3, -1])
 def test_killed_and_resumed_it_finds_the_same(sought: tuple[Path, dict[str, Any]], tmp_path: Path, kept: int) -> None:
     """After the head and so many trials; and in the middle of a line."""
@@ -66,6 +66,7 @@ def test_killed_and_resumed_it_finds_the_same(sought: tuple[Path, dict[str, Any]
     assert (tmp_path / "tried").read_bytes() == (folder / "tried").read_bytes()
 
 
+@pytest.mark.product(days=3)
 def test_a_goal_out_of_reach_writes_nothing_and_says_so(tmp_path: Path) -> None:
     done = cli(*SEEK, "--goal", "sqnr >= 200", "--budget", "3", "-o", tmp_path / "a.onnx", "--save-recipe", tmp_path / "a.toml",
                "--report", tmp_path / "a.json", code=1)  # fmt: skip
@@ -75,6 +76,7 @@ def test_a_goal_out_of_reach_writes_nothing_and_says_so(tmp_path: Path) -> None:
     assert "interrupted or missed its goal; --resume" in again.error
 
 
+@pytest.mark.product(days=3)
 def test_what_is_met_at_once_is_tried_no_further(tmp_path: Path) -> None:
     done = cli("quantize", DIGITS, "--target", "generic_int8", "--data", CALIB, "--eval-data", TEST, "--goal",
                "top1 >= 99% of float", "-o", tmp_path / "a.onnx", "--json")  # fmt: skip

@@ -28,7 +28,7 @@ from tests.dial import examples, some
 from tests.golden_messages.refusal import refusal, told
 
 #: A command that finds an operator in a file: the fault is there as long as it does.
-HOLDS = f"{shlex.quote(sys.executable)} -c \"import sys; sys.exit(7 if sys.argv[2].encode() in open(sys.argv[1], 'rb').read() else 0)\" {{}} "
+HOLDS = f"{shlex.quote(sys.executable)} -I -S -c \"import sys; sys.exit(7 if sys.argv[2].encode() in open(sys.argv[1], 'rb').read() else 0)\" {{}} "
 
 
 @pytest.fixture(scope="module")
