@@ -96,7 +96,7 @@ def test_perplexity_is_that_of_the_qdq_model(preset: str, target: str | None) ->
     assert wanted.perplexity < 8, "4.7 was measured: the quantized model is still one"
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=12)
 @pytest.mark.parametrize("target", FOR)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_nearly_all_of_it_runs_on_the_npu_and_the_rest_has_reasons(preset: str, target: str | None) -> None:

@@ -157,6 +157,7 @@ def test_whole_arrangement_leaves_products_of_activations_to_the_npu() -> None:
         assert placement.npu_macs_share == 1.0
 
 
+@pytest.mark.product(days=3)
 def test_logits_of_all_tokens_and_generation_are_the_same() -> None:
     plain = opened("scatter-nd", "whole")
     other = Session(quantized("scatter-nd"), device="npusim", target=TARGET, arrange="linear")
@@ -207,6 +208,7 @@ def test_a_target_that_takes_models_whole_has_no_linear_arrangement(tmp_path: Pa
         session.prefill(IDS[:3])
 
 
+@pytest.mark.product(days=3)
 def test_a_target_file_may_say_the_arrangement(tmp_path: Path) -> None:
     target = tmp_path / "linear.toml"
     target.write_text(f'description = "d"\nversion = "1"\nextends = "{TARGET}"\narrange = "linear"\n', "utf-8")
@@ -222,6 +224,7 @@ def test_a_target_file_with_no_such_arrangement(tmp_path: Path) -> None:
         Session(quantized("scatter"), device="npusim", target=target)
 
 
+@pytest.mark.product(days=3)
 def test_a_node_that_fails_in_a_stage_is_an_error_and_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(quantized("scatter"), device="npusim", target=TARGET, arrange="linear")
     session.warm_up(30, 2)
@@ -267,6 +270,7 @@ def test_the_commands_tell_placement_and_timeline(tmp_path: Path) -> None:
     assert "belongs to" in over.err
 
 
+@pytest.mark.product(days=3)
 @pytest.mark.parametrize(
     ("chip", "stack", "more"),
     [("8 Elite", "genie", ()), ("8 Gen 3", "llm.npu", ("--arrange", "linear"))],
@@ -306,6 +310,7 @@ def test_the_schedule_of_a_chip_takes_what_estimate_says(
     assert choice.chip.name in written["otherData"]["what"]
 
 
+@pytest.mark.product(days=3)
 def test_a_chip_of_a_part_of_the_phases() -> None:
     ids = ",".join(map(str, IDS[:20]))
     given = ("generate", quantized("scatter"), "--prompt-ids", ids, "--max-new", "2", "--chip", "8 Elite")
@@ -342,6 +347,7 @@ def test_what_the_times_of_a_chip_leave_out_is_said(tmp_path: Path) -> None:
     assert "decodes on the CPU" not in shown
 
 
+@pytest.mark.product(days=3)
 def test_perplexity_is_the_same_on_the_device(tmp_path: Path) -> None:
     text = quantized("scatter-nd").parent / "text.txt"
     args = ["llm", "perplexity", str(quantized("scatter-nd")), "--data", str(text), "--max-tokens", "60", "--json"]

@@ -80,7 +80,7 @@ def encodings(out: Path) -> list[dict[str, object]]:
 
 
 def test_the_report_has_a_record_of_each_graph(tmp_path: Path) -> None:
-    _, out, done = quantized(tmp_path, report=tmp_path / "report.json")
+    _, out, done = quantized(tmp_path, samples=2, report=tmp_path / "report.json")
     written = json.loads((tmp_path / "report.json").read_text("utf-8"))["records"]
     parts = [part.file for each in read_manifest(out).models for part in each.parts]
     for file, found in zip(parts, encodings(out), strict=True):
@@ -124,7 +124,7 @@ def test_graphs_share_encodings_and_an_integer_cache(form: Form, cache: str, tmp
 def test_rows_of_the_cache_stay_as_they_were_written(tmp_path: Path) -> None:
     """Past and present have one encoding: no run after the one that wrote it changes a row, and what is not written is 0."""
     for form in some([Form(), Form(layout="slide")]):
-        _, out, _ = quantized(tmp_path / form.layout, form, kv_cache="uint8")
+        _, out, _ = quantized(tmp_path / form.layout, form, kv_cache="uint8", samples=2)
         session = Session(out, contexts=[40])
         zero = [t.zero_point for t in read_manifest(out).models[0].decoder.cache if (t.layer, t.part) == (1, "value")]
         session.prefill([3, 5, 8, 9, 11])

@@ -165,6 +165,7 @@ split(sys.argv[1], sys.argv[2], prefill=(4,), context=(16,))
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no kill -9 on this system")
+@pytest.mark.product(days=4)
 def test_a_split_that_is_killed_leaves_no_manifest(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "split"
     done = subprocess.run([sys.executable, "-c", KILLED, str(tiny), str(folder)], env=environment(), check=False)

@@ -181,8 +181,13 @@ def test_samples_on_which_it_does_as_the_float_model_refute_nothing(monkeypatch:
 @pytest.mark.product(extra=1)
 @pytest.mark.parametrize("target", ["generic_int8", "qnn_htp", "vitis_xint8"])
 def test_mends_are_judged_by_workers(target: str, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Side by side, with the same result: what they are sent has a name in its module."""
-    said: dict[str, Any] = {"goal": "sqnr >= 99", "target": target, "eval_samples": 2, "budget": 6, "data": "random:2"}
+    """Side by side, with the same result: what they are sent has a name in its module. Of nodes and presets none is tried here."""
+    mends = [Candidate.of("a cause", {name: True}) for name in ("correct_bias", "round_weights")]
+    for name in ("raises", "others", "last"):
+        monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
+    monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
+    monkeypatch.setattr(graphs.GraphSubject, "record", lambda *_: None)
+    said: dict[str, Any] = {"goal": "sqnr >= 99", "target": target, "eval_samples": 2, "budget": 9, "data": "random:2"}
     alone = quantize_to_goal(small, None, **said).sought
     sent = without_processes(monkeypatch)
     together = quantize_to_goal(small, None, **said, jobs=2).sought

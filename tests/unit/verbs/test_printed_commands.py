@@ -21,10 +21,11 @@ from qdqtool.verbs.work.mends import Outputs
 from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, cli
 from tests.cases.small_nets import small_net
 
+#: Each takes as long as ten of the others.
+LARGE = [("detector", "8a8w"), ("detector", "a16w8"), ("mobilenet_block", "qnn-a8w8"), ("vit_block", "a16w8")]
 #: Net → presets: symmetric powers of two with int8 biases, a zero point and scales along channels, 16 bits, and what stands between.
 CASES = [
-    ("digits", "xint8"), ("digits", "a8w8"), ("detector", "8a8w"), ("detector", "a16w8"), ("mobilenet_block", "qnn-a8w8"),
-    ("vit_block", "a16w8"), ("if_branch", "8a8w"), ("local_function", "xint8"), ("external_data", "u8w8"),
+    ("digits", "xint8"), ("digits", "a8w8"), *(pytest.param(*case, marks=pytest.mark.extra) for case in LARGE), ("if_branch", "8a8w"), ("local_function", "xint8"), ("external_data", "u8w8"),
     ("int4_weights", "xint8"), ("unet", "vint8"), ("unet", "qnn-a16w8"), ("gated", "xint8"), ("gated", "16a8w"),
     ("attention", "u8w8"), ("attention", "xint8"), ("recurrent", "8a8w"), ("recurrent", "vint8"), ("quoted", "8a8w"),
     ("quoted", "xint8"),
@@ -112,6 +113,7 @@ def test_prices_sum_to_what_compare_measures_and_edits_win_what_is_printed(
             assert won(source, made, written, data) == pytest.approx(float(promised), abs=0.006), command
 
 
+@pytest.mark.product(days=3)
 def test_what_a_report_of_two_prints_runs(tmp_path: Path) -> None:
     with quantized(tmp_path, "gated", "xint8") as (source, data, made):
         cli("quantize", source, "--preset", "8a8w", "--data", data, "-o", "other.onnx", "-q")
@@ -157,7 +159,7 @@ def test_an_edit_writes_over_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [names.next() for _ in range(3)] == ["mended_2.onnx", "mended_4.onnx", "mended_5.onnx"]
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=6)
 @pytest.mark.parametrize("preset", ["xint8", "8a8w"])
 def test_edits_are_judged_as_analyze_judges_what_they_write(tmp_path: Path, preset: str) -> None:
     """Those with which fewer operators are on the NPU, or in integers, say so and stand behind the others; without a target none does."""
@@ -187,6 +189,7 @@ def placed(made: str, target: str) -> tuple[int, int]:
     return -sum(node["device"] == "CPU" for node in nodes), -sum(node["verdict"] == "npu-float" for node in nodes)
 
 
+@pytest.mark.product(days=3)
 def test_a_power_of_two_is_offered_to_a_target_that_shifts(tmp_path: Path) -> None:
     """0.3 keeps the DPU off; the best grid of any form would as well. --undo takes what the target takes."""
     with quantized(tmp_path, "digits", "xint8") as (source, data, made):
@@ -202,6 +205,7 @@ def test_a_power_of_two_is_offered_to_a_target_that_shifts(tmp_path: Path) -> No
         assert placed("undone.onnx", "vitis_xint8") == placed(made, "vitis_xint8")
 
 
+@pytest.mark.product(days=3)
 def test_undo_leaves_out_what_the_target_does_not_take(tmp_path: Path) -> None:
     with quantized(tmp_path, "digits", "xint8") as (source, data, made):
         given = (made, "--float", source, "--data", data, *MORE, "/head/pool_output_0", "--undo", "-o", "undone.onnx")
@@ -211,6 +215,7 @@ def test_undo_leaves_out_what_the_target_does_not_take(tmp_path: Path) -> None:
         assert placed("undone.onnx", "vitis_xint8") < placed(made, "vitis_xint8")
 
 
+@pytest.mark.product(days=3)
 def test_what_quantizing_anew_wins_is_told_where_the_history_tells_how_it_was_done(tmp_path: Path) -> None:
     """With the options it had; not without its ranges, of another float model, or behind an edit, which would be lost."""
     with quantized(tmp_path, "digits", "xint8") as (source, data, _):
@@ -231,6 +236,7 @@ def test_what_quantizing_anew_wins_is_told_where_the_history_tells_how_it_was_do
         assert cli("explain", *other).json["told"][0]["anew"] == []
 
 
+@pytest.mark.product(days=3)
 def test_what_left_a_neighbour_float_is_undone(tmp_path: Path) -> None:
     """The pair between the Conv that is left float and its Relu goes with the --exclude; what that wins is what `compare` says."""
     with quantized(tmp_path, "digits", "xint8") as (source, data, _):

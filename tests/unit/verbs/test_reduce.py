@@ -102,10 +102,16 @@ def test_the_status_and_the_text_that_count(tmp_path: Path) -> None:
     assert CommandCheck(command=named, timeout=300)(Candidate(model=model, feeds="f.npz")) == "exit status 1"
 
 
-def test_a_scale_that_was_moved(int8: str, tmp_path: Path) -> None:
-    """A pair whose scale clips everything is found, with the feed and the float model that show it."""
-    broken = tmp_path / "broken.onnx"
-    cli("qdq", "set", int8, "--select", "tensor:/fuse/relu_output_0", "--scale", "0.0009765625", "-o", broken)
+@pytest.fixture(scope="module")
+def broken(int8: str) -> Path:
+    """With a pair whose scale clips everything."""
+    path = Path(int8).with_name("broken.onnx")
+    cli("qdq", "set", int8, "--select", "tensor:/fuse/relu_output_0", "--scale", "0.0009765625", "-o", path)
+    return path
+
+
+def test_a_scale_that_was_moved(broken: Path, tmp_path: Path) -> None:
+    """It is found, with the feed and the float model that show it."""
     files = [str(tmp_path / name) for name in ("r.onnx", "r.npz", "r_float.onnx")]
     asked = ["debug", "reduce", broken, "--min-sqnr", "10", "--data", CALIB, "-o", files[0]]
     assert cli(*asked, "--json").json["files"] == files
@@ -114,8 +120,12 @@ def test_a_scale_that_was_moved(int8: str, tmp_path: Path) -> None:
     outputs = [open_session(file).run(feed) for file in (files[0], files[2])]
     assert api.compare(files[2], files[0], files[1], tensors=[]).min_sqnr < 10  # type: ignore[operator]
     assert len(outputs[0]) == len(outputs[1]) == 1
-    given_float = cli(*asked[:-1], tmp_path / "other.onnx", "--float", DIGITS, "--json").json
-    assert "/fuse/relu" in given_float["nodes"]
+
+
+@pytest.mark.product(days=3)
+def test_a_scale_that_was_moved_is_found_by_the_float_model_that_is_given(broken: Path, tmp_path: Path) -> None:
+    asked = ("debug", "reduce", broken, "--min-sqnr", "10", "--data", CALIB, "-o", tmp_path / "r.onnx")
+    assert "/fuse/relu" in cli(*asked, "--float", DIGITS, "--json").json["nodes"]
 
 
 CRASH = """g (float[1,4] x) => (float[1,4] y) {
@@ -127,6 +137,7 @@ CRASH = """g (float[1,4] x) => (float[1,4] y) {
 }"""
 
 
+@pytest.mark.product(days=3)
 def test_what_onnxruntime_does_not_load(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", CRASH)
     found = cli("debug", "reduce", model, "--crashes", "-o", tmp_path / "r.onnx", "--json").json
@@ -144,6 +155,7 @@ RUNS = """g (float[1,4] x) => (float[1,4] y) {
 }"""
 
 
+@pytest.mark.product(days=3)
 def test_what_does_not_run(tmp_path: Path) -> None:
     """What comes before the fault runs: it is cut off there, with the indices that it computes; so are Constants."""
     model = write(tmp_path / "m.onnx", RUNS)
@@ -172,6 +184,7 @@ def test_it_stops_with_the_smallest_so_far(int8: str, tmp_path: Path, monkeypatc
     assert (tmp_path / "cut.onnx").read_bytes() == (tmp_path / "few.onnx").read_bytes()
 
 
+@pytest.mark.product(days=3)
 def test_a_model_that_does_not_fail(int8: str, tmp_path: Path) -> None:
     told(cli("debug", "reduce", int8, "--crashes", "-o", tmp_path / "r.onnx", code=2).error)
     assert list(tmp_path.iterdir()) == []
