@@ -16,6 +16,7 @@ BASE ?= origin/main
 # What starts a process reads modules that were compiled before.
 export PYTHONDONTWRITEBYTECODE :=
 
+.NOTPARALLEL:  # two recipes install into one environment
 .PHONY: install demo test test-changed test-all check bench bench-quick docs clean
 
 install: $(STAMP)

@@ -85,13 +85,17 @@ def _names() -> dict[str, str]:
     return found
 
 
-@functools.cache
 def _head(file: str, path: Traversable) -> Mapping[str, Any]:
-    """Return the tables of a chip file that come before its profiles. Each file is read once."""
+    """Return the tables of a chip file that come before its profiles. The same text is parsed once."""
     try:
-        return toml_of(path.read_text(encoding="utf-8").partition("\n[[profile]]")[0])
+        return _parsed_head(path.read_text(encoding="utf-8").partition("\n[[profile]]")[0])
     except (OSError, ValueError):
         return CHIPS.read(file).data  # which says what is wrong with it
+
+
+@functools.cache
+def _parsed_head(text: str) -> Mapping[str, Any]:
+    return toml_of(text)
 
 
 def _texts(data: Mapping[str, Any], key: str) -> list[Any]:

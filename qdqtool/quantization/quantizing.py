@@ -18,7 +18,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import DEMAND, PRECISION
 from qdq_passes.graph.uses import all_values, has_body, label, main_nodes, op_type_of
 from qdq_passes.numerics.override import parse_overrides
-from qdq_passes.pipeline.hooks import asked_checks, refuse_new
+from qdq_passes.pipeline.hooks import naming_the_pass, refuse_new, requested_checks
 from qdq_passes.pipeline.pipeline import Hook, PassReport, Pipeline, Report
 from qdq_passes.precision.convert_boundaries import ConvertBoundaries
 from qdq_passes.precision.look.widths import boundary_crossings, mac_shares
@@ -116,6 +116,7 @@ class Quantization:
         }
 
 
+@naming_the_pass()
 def quantize_model(
     model: ir.Model,
     plan: Plan,
@@ -149,7 +150,7 @@ def quantize_model(
     start = time.perf_counter()
     watch = EncodingWatch()
     before = verify(model, minimum="error") if known is None else known
-    hooks = (*hooks, watch, *asked_checks(before))
+    hooks = (*hooks, watch, *requested_checks(before))
     plan, prepared = prepare(model, plan, allow_empty=allow_empty, hooks=hooks, warn=warn)
     calibrator, recovering = replace(calibrator or Calibrator()), recovering or Recovering()
     recovered = recovering.recover(

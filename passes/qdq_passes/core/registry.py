@@ -173,7 +173,9 @@ def _modules(package: str, table: str | None) -> tuple[tuple[str, str | None, tu
     from importlib.util import find_spec
 
     found, spec = [], find_spec(package)
-    for module in pkgutil.iter_modules(None if spec is None else spec.submodule_search_locations):
+    if spec is None:
+        raise ModuleNotFoundError(f"no package {package}", name=package)
+    for module in pkgutil.iter_modules(spec.submodule_search_locations):
         if not module.ispkg:
             folder = getattr(module.module_finder, "path", None)
             source = os.path.join(folder, f"{module.name}.py") if folder else None

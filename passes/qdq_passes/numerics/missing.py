@@ -46,9 +46,8 @@ class MissingTensor(ir.ExternalTensor):
 
 def is_missing(tensor: ir.TensorProtocol | None) -> bool:
     """Whether the data of ``tensor`` are not there."""
-    return (
-        type(tensor) is MissingTensor
-    )  # asked very often: of the tensors of onnx_ir, which are protocols, isinstance is slow
+    # isinstance is slow for the tensors of onnx_ir, which are protocols.
+    return type(tensor) is MissingTensor
 
 
 def data_of(tensor: ir.TensorProtocol) -> npt.NDArray[Any] | None:

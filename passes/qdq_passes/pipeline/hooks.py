@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Pass, is_modified
 from qdq_passes.core.findings import broken_by
+from qdq_passes.errors import QdqError
 from qdq_passes.pipeline.pipeline import Hook, StopPipeline
 from qdq_passes.pipeline.text import format_pass
 from qdq_passes.verification.rules import Finding, new_errors, verify
 
-#: Environment variable that has `asked_checks` verify after each pass.
+#: Environment variable that has `requested_checks` verify after each pass.
 VERIFY_EACH = "QDQTOOL_VERIFY_EACH"
 
 
@@ -49,7 +51,7 @@ class VerifyEach(QuietHook):
         refuse_new(model, self.known or [], f"pass {format_pass(pass_)}")
 
 
-def asked_checks(known: Sequence[Finding]) -> tuple[Hook, ...]:
+def requested_checks(known: Sequence[Finding]) -> tuple[Hook, ...]:
     """`VerifyEach` where the environment asks for it by `VERIFY_EACH`, as tests do, so that an error names its pass; else none.
 
     The caller verifies the result.
@@ -58,6 +60,19 @@ def asked_checks(known: Sequence[Finding]) -> tuple[Hook, ...]:
         known: errors that the model came with.
     """
     return (VerifyEach(list(known)),) if os.environ.get(VERIFY_EACH) else ()
+
+
+@contextmanager
+def naming_the_pass() -> Iterator[None]:
+    """Add to an error of ours how to find the pass that made it, where passes are not verified one by one."""
+    try:
+        yield
+    except QdqError as error:
+        repair = f"set {VERIFY_EACH}=1 and run again: the error then names the pass"
+        is_ours = error.exit_code == QdqError.exit_code
+        if is_ours and not os.environ.get(VERIFY_EACH) and repair not in (error.hint or ""):
+            error.hint = repair if error.hint is None else f"{error.hint}; {repair}"
+        raise
 
 
 def refuse_new(model: ir.Model, known: Sequence[Finding], by: str) -> None:

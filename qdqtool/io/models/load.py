@@ -68,7 +68,7 @@ class Slot:
     @property
     def tensor(self) -> ir.TensorProtocol:
         """The tensor there."""
-        if not self.attribute:  # asked often: of the nodes of onnx_ir, which are protocols, isinstance is slow
+        if not self.attribute:  # isinstance is slow for the nodes of onnx_ir
             tensor = cast(ir.Value, self.holder).const_value
             assert tensor is not None
             return tensor

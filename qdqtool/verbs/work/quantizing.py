@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.pipeline.hooks import naming_the_pass
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
 
@@ -123,6 +124,7 @@ def write(asked: Quantize, result: Quantized) -> None:
         write_json(asked.report, kind="quantization", version=1, payload=payload, overwrite=asked.overwrite)
 
 
+@naming_the_pass()
 def made(asked: Quantize, *, compares: bool = True) -> Quantized:
     """What ``asked`` makes of one model, before it is written."""
     job, given = begun(asked)

@@ -31,7 +31,7 @@ def touch(i):
 
 threads = [threading.Thread(target=touch, args=(i,)) for i in range(8)]
 [t.start() for t in threads]
-[t.join(60) for t in threads]
+[t.join() for t in threads]
 assert not errors, errors
 assert len(found) == 8 and not any(t.is_alive() for t in threads), found
 assert type(sys.modules["sympy"]).__name__ == "module", type(sys.modules["sympy"])

@@ -85,7 +85,8 @@ def count(flat: Values, low: float, high: float, exponent: int, first: int, coun
         counts: int64 [bins], changed in place.
     """
     library = _library()
-    assert library is not None, "asked without `takes`"
+    assert library is not None, "call `takes` first"
+    assert counts.dtype == np.int64 and counts.flags.carray, "counts are int64, contiguous and writable"  # noqa: PT018
     found = _Found()
     result = library.count[flat.dtype.char](
         flat.ctypes.data, flat.size, low, high, exponent, first, counts.size, counts.ctypes.data, newest, found
@@ -122,17 +123,19 @@ def _library() -> _Library | None:
     where = next((path for folder in __path__ if os.path.isfile(path := os.path.join(folder, NAME))), None)
     if where is None:
         return None
+    found = _Library({}, {})
     try:
         library = ctypes.CDLL(where)
-    except OSError as error:
+        for char, name in _TYPES.items():
+            found.count[char] = getattr(library, f"qdq_count_{name}")
+            found.extremes[char] = getattr(library, f"qdq_extremes_{name}")
+    except (OSError, AttributeError) as error:
         raise SetupError(
             f"cannot be loaded: {error}", where=where, hint="install qdqtool again, or delete it"
         ) from error
     pointer, real = ctypes.c_void_p, ctypes.c_double
-    found = _Library({}, {})
-    for char, name in _TYPES.items():
-        found.count[char] = run = getattr(library, f"qdq_count_{name}")
-        found.extremes[char] = look = getattr(library, f"qdq_extremes_{name}")
+    for char in _TYPES:
+        run, look = found.count[char], found.extremes[char]
         run.argtypes = [
             pointer, ctypes.c_int64, real, real, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, pointer, ctypes.c_int, pointer
         ]  # fmt: skip

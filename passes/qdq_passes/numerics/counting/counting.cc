@@ -121,7 +121,7 @@ QDQ_INLINE Status add(const T* x, int64_t n, const Bins& bins, double* found) {
   uint32_t* const own = tables;  // found once: a variable of the thread is not for loops
   Seen<T> seen;
   const T factor = static_cast<T>(std::ldexp(1.0, -bins.exponent));
-  const bool has_tables = n >= kTablesFrom * bins.size;
+  const bool has_tables = n >= kTablesFrom * bins.size && bins.size <= kMostBins;
   Status status = kCounted;
   int64_t zeros = 0;
   for (int64_t start = 0; start < n; start += kBlock) {
