@@ -6,7 +6,6 @@ That processes do it just so is tested in `tests/unit/workers`; what a command s
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,6 +22,10 @@ class PackedWorkers(LocalWorkers):
 
     sent: list[int]
 
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._caches = [ContextCache() for _ in range(count)]
+
     def map(
         self,
         function: Callable[[Any, Any], Any],
@@ -31,14 +34,14 @@ class PackedWorkers(LocalWorkers):
         *,
         progress: Progress | None = None,
     ) -> Iterator[Any]:
-        """See `Workers.map`: every other task is done by a second worker, which unpacks the context for itself."""
+        """See `Workers.map`: every other task is done by a second worker, which unpacks the context for itself and keeps it."""
         packed, rows = Packed.of(function, context), [dumps(task, "a task") for task in tasks]
         self.sent.append(len(rows))
-        caches = [ContextCache() for _ in range(self.count)]
-        for cache in caches:
-            cache.put(packed.sha256, packed.data)
         for at, row in enumerate(rows):
-            yield pickle.loads(dumps(caches[at % self.count].answer(packed.sha256, row).result(), "a result"))
+            cache = self._caches[at % self.count]
+            if not cache.has(packed.sha256):
+                cache.put(packed.sha256, packed.data)
+            yield cache.answer(packed.sha256, row).result()
             if progress is not None:
                 progress(at + 1, len(rows))
 

@@ -202,6 +202,7 @@ def test_a_pair_before_a_relu_is_moved_behind_it(tmp_path: Path) -> None:
     assert "move" not in {mend["kind"] for mend in cli("explain", made, "h", *given).json["told"][0]["mends"]}
 
 
+@pytest.mark.product(days=3)
 def test_undo_makes_the_best_edits(quantized: Path) -> None:
     bad = damaged(quantized, "/block1/relu1_output_0", "--scale", "0.5")
     mended = bad.with_name("undone.onnx")
@@ -212,6 +213,7 @@ def test_undo_makes_the_best_edits(quantized: Path) -> None:
     assert qdq_pairs(load(mended)), "it is still quantized"
 
 
+@pytest.mark.product(days=3)
 def test_without_the_float_model_stored_weights_have_no_price(quantized: Path) -> None:
     stored = quantized.with_name("stored.onnx")
     cli("qdq", "fold", quantized, "-o", stored, "--overwrite", "-q")
@@ -221,6 +223,7 @@ def test_without_the_float_model_stored_weights_have_no_price(quantized: Path) -
     assert done.json["record"]["causes"]["rounding"] > 0
 
 
+@pytest.mark.product(days=3)
 def test_a_node_that_computes_otherwise_is_told_with_what_undoes_it(tmp_path: Path) -> None:
     source, made = SAMPLES / "detector.onnx", tmp_path / "q.onnx"
     data = SAMPLES / "detector_test.npz"

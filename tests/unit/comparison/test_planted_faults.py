@@ -66,6 +66,7 @@ def test_rankings_name_what_is_there(planted: dict[str, Fault]) -> None:
     assert rank(["a"], frozenset({"b"})) == math.inf
 
 
+@pytest.mark.product(days=3)
 def test_loud_tensors_do_no_harm() -> None:
     quiet, loud = base("detector", "8a8w"), base("detector", "8a8w", 2)
     assert len(loud.loud) == 2

@@ -94,6 +94,7 @@ def test_layouts_masks_and_rows(form: str, mask: str, tiny: Path, tmp_path: Path
     assert bool(model.decoder.masks) == (mask == "input")
 
 
+@pytest.mark.product(days=3)
 def test_buckets_of_length_and_context(tiny: Path, tmp_path: Path) -> None:
     """Every graph is compared: those of the shorter chunks run their prompts alone."""
     done, found = verified(tiny, tmp_path / "split", prefill=(4, 8), context=(16, 32))
@@ -105,6 +106,7 @@ def test_buckets_of_length_and_context(tiny: Path, tmp_path: Path) -> None:
     assert {case.decoded for case in found.cases if case.context == 16 and case.prompt == 16} == {0}
 
 
+@pytest.mark.product(days=3)
 def test_chunk_as_long_as_the_context(tiny: Path, tmp_path: Path) -> None:
     for layout in ("in-place", "slide"):
         verified(tiny, tmp_path / layout, prefill=(16,), context=(16,), layout=layout)
@@ -133,6 +135,7 @@ def test_a_model_in_memory_stays_as_it_is(tiny: Path, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "split").source_sha256 == ""
 
 
+@pytest.mark.product(days=4)
 @pytest.mark.parametrize("layout", ["in-place", "slide"])
 def test_pipelines_replay(layout: str, tiny: Path, tmp_path: Path) -> None:
     """What is printed is what was done: passes alone make the same graph."""

@@ -89,7 +89,7 @@ def test_bytes_that_others_hold_do_not_count() -> None:
         chosen_cuts(in_order(graph.graph), io, max_bytes=127, sizes={"up": 64, "down": 128})
 
 
-@pytest.mark.product(cover=("name",))
+@pytest.mark.product(extra=1)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
