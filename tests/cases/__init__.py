@@ -21,6 +21,7 @@ first choice for anything that a pass does. Where a test needs Python, one of th
 | a small float net with samples, as files: convolutions up and down, gates, attention, a recurrence, names that must be quoted | `small_nets.small_net` |
 | a record of 1,000 nodes, and it on a page | `records.large_record`, `page_model` |
 | a model whose Relu is left out, one of thousands of operators with pairs | `overlays.clamped`, `deep` |
+| what `--jobs N` sends to workers, without processes | `packed_workers.without_processes` |
 | encodings files, there and back | `encodings_helpers` |
 
 What a model is asked: `small_models.operators`, `names_of` (a role), `checked`, `run`. Programs and modules that other processes import:
