@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test import loader
 from onnx.backend.test.case.test_case import TestCase
+from onnx.reference.ops import op_pool_common
 
 #: Folders of the package's data that hold whole models.
 FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
@@ -44,13 +47,21 @@ def collect() -> list[Case]:
         warnings.simplefilter(
             "ignore"
         )  # onnx computes the expected outputs of its own edge cases: log(0), overflowing casts
-        generated = loader.load_model_tests(kind="node")
+        with mock.patch.object(op_pool_common, "pool", _pooled):
+            generated = loader.load_model_tests(kind="node")
     cases = [_generated(case) for case in generated]
     for kind in FOLDERS:
         cases += [
             _from_folder(kind, Path(case.model_dir)) for case in loader.load_model_tests(kind=kind) if case.model_dir
         ]
     return sorted(cases, key=lambda case: (case.kind != "node", case.name))
+
+
+def _pooled(padded: npt.NDArray[Any], x_shape: Sequence[int], *given: Any, **_: Any) -> npt.NDArray[Any]:
+    """Zeros in place of expected outputs of pools, in whose loops half of the collection goes: no more of them is used than their
+    types and shapes."""
+    out_shape = given[2]
+    return np.zeros([*x_shape[:2], *out_shape], padded.dtype)
 
 
 def _generated(case: TestCase) -> Case:
