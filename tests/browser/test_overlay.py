@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER), pytest.mark.product(days=3)]
+pytestmark = [pytest.mark.skipif(browser_path() is None, reason=NO_BROWSER), pytest.mark.product(days=6)]
 
 POOL = "/head/pool_output_0"
 

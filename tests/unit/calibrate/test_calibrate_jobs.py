@@ -228,6 +228,7 @@ def test_no_sample_is_an_error(two: Workers, tmp_path: Path) -> None:
         collect(load(write(tmp_path / "m.onnx", LOG)), [], workers=two)
 
 
+@pytest.mark.product(days=3)
 def test_the_commands_write_the_same_bytes(tmp_path: Path) -> None:
     for jobs in "12":
         same = ("--data", CALIB, "--samples", "10", "--jobs", jobs)
@@ -237,6 +238,7 @@ def test_the_commands_write_the_same_bytes(tmp_path: Path) -> None:
         assert len({(tmp_path / f"{kind}{jobs}").read_bytes() for jobs in "12"}) == 1
 
 
+@pytest.mark.product(days=3)
 def test_a_method_of_ones_own_is_found_by_workers(tmp_path: Path) -> None:
     (tmp_path / "methods").mkdir()
     own = tmp_path / "methods" / "own.py"
@@ -257,6 +259,7 @@ def test_another_source_of_a_method_is_refused(two: Workers, monkeypatch: pytest
         digits("minmax", two)
 
 
+@pytest.mark.product(days=3)
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(

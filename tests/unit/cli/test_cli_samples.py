@@ -38,6 +38,7 @@ def test_quantized(name: str, tmp_path: Path) -> None:
     accepted(tmp_path / "a" / "q.onnx")
 
 
+@pytest.mark.product(days=4)
 def test_ranges_of_the_float_model_serve_for_what_is_made_of_it(tmp_path: Path) -> None:
     """A Gemm between two Reshapes stands for MatMul and Add: its output is the sum's, element for element."""
     model, ranges = SAMPLES / "vit_block.onnx", tmp_path / "r.json"
@@ -85,6 +86,7 @@ def llama_data(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.product(days=4)
 def test_a_language_model_with_its_mask_left_float(tmp_path: Path) -> None:
     """The mask of −3.4e38 swallows all scores; the options of the warning repair that."""
     data = llama_data(tmp_path / "data")

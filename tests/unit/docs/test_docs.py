@@ -25,7 +25,7 @@ def test_pages_with_examples_exist() -> None:
     assert {page.name for page in EXECUTED} >= {"README.md", "editing_qdq.md", "writing_a_pass.md"}
 
 
-@pytest.mark.product(days=9)
+@pytest.mark.product(days=18)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.always if page.name == "README.md" else ()) for page in EXECUTED],
