@@ -26,16 +26,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_arithmetic(folder: Path) -> None:
-    assert run(build("others_test", [*SHARED, *ARITHMETIC], folder), 5) == "0 failures\n"
+    assert run(build("others_test", [*SHARED, *ARITHMETIC], folder), 10) == "0 failures\n"
 
 
+@pytest.mark.product(days=2)
 def test_movement(folder: Path) -> None:
     assert run(build("movement_test", [*SHARED, *MOVEMENT], folder), 8) == "0 failures\n"
 
 
 def test_operators_of_transformers(folder: Path) -> None:
-    assert run(build("transformers_test", [*SHARED, *TRANSFORMERS], folder), 3) == "0 failures\n"
+    assert run(build("transformers_test", [*SHARED, *TRANSFORMERS], folder), 6) == "0 failures\n"
 
 
+@pytest.mark.product(days=2)
 def test_floats(folder: Path) -> None:
     assert run(build("floats_test", [*SHARED, *FLOATS], folder)) == "0 failures\n"

@@ -14,4 +14,4 @@ KERNELS = [
 
 
 def test_products(tmp_path: Path) -> None:
-    assert run(build("products_test", KERNELS, tmp_path), 6).endswith(", 0 failures\n")
+    assert run(build("products_test", KERNELS, tmp_path), 12).endswith(", 0 failures\n")

@@ -32,7 +32,7 @@ def sqnr(proto: onnx.ModelProto, calibration: Arrays, held_out: Arrays, preset: 
     return logits.agreement.sqnr_db
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=8)
 @pytest.mark.parametrize("seed", [1, 3])
 @pytest.mark.parametrize("net", [resnet18, mobilenetv2])
 def test_strict_is_at_least_as_good_as_the_reference(net: Callable[..., onnx.ModelProto], seed: int) -> None:
