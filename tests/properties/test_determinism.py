@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Collection
 
+import pytest
 from qdq_passes.graph.annotate import write_metadata
 from qdq_passes.graph.dump import dump
 
@@ -48,6 +49,7 @@ def in_a_fresh_process(seed: str, folders: list[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.product(days=3)
 def test_another_process_makes_the_same() -> None:
     folders = some(FOLDERS, 4)
     first, second = in_a_fresh_process("1", folders), in_a_fresh_process("2", folders)

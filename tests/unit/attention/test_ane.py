@@ -108,6 +108,7 @@ def test_no_key_is_repeated_for_its_queries() -> None:
     assert {len(node.outputs) for node in cut} == {heads[1]}
 
 
+@pytest.mark.product(cover=("states", "batch"))
 @pytest.mark.parametrize("states", ["two", "one"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_states_hold_what_the_layers_held(states: str, batch: int) -> None:
@@ -150,7 +151,7 @@ def rows(folder: Path, batch: int) -> Array:
     return np.stack(found)
 
 
-@pytest.mark.product(extra=1)
+@pytest.mark.product(days=4)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_session_runs_the_ane_profile(batch: int, tmp_path: Path) -> None:
     said: list[str] = []

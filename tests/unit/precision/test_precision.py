@@ -119,7 +119,7 @@ def test_a_selector_that_matches_nothing_may(tmp_path: Path) -> None:
     assert types(qdqtool.load(output))["softmax"] == "int16"
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -152,7 +152,7 @@ def test_the_printed_pipeline_replays(options: list[str], tmp_path: Path) -> Non
     assert first.read_bytes() == second.read_bytes()
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=4)
 def test_shares_are_reported(tmp_path: Path) -> None:
     result = cli(
         "quantize", VIT, "--data", "random:1", "-o", str(tmp_path / "q.onnx"), "--preset", "mobilequant", "--json"
@@ -181,7 +181,7 @@ def test_mobilequant_and_its_switches() -> None:
         assert [(p.encoding.dtype.name, p.encoding.axis) for p in weights if p.encoding] == [("INT8", 0)]
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=4)
 def test_mobilequant_on_a_decoder() -> None:
     """Norms and rotations spelt out, a mask, angles that grow with the position."""
     text = SAMPLES / "text" / "held_out.txt"

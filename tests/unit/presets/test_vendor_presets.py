@@ -235,7 +235,7 @@ def test_constants_of_other_operators_are_stored_as_each_scheme_has_it() -> None
     assert set(added) == {"uint16"}
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=6)
 @pytest.mark.parametrize("preset", ["qnn-a8w8", "qnn-a16w8"])
 @pytest.mark.parametrize("model", MODELS)
 def test_what_is_made_for_qnn_is_computed_in_integers_there(preset: str, model: str, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_what_is_made_for_qnn_is_computed_in_integers_there(preset: str, model: 
     assert rules <= {"unbound-batch", "matmul-int16-narrowed", "conv-silu-uint16"}, findings
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=6)
 @pytest.mark.parametrize(
     ("preset", "model"),
     [*((preset, "digits") for preset in (*SCHEMES, "8a8w-qat", "8a8w-compat")), ("16a8w", "vit_block")],

@@ -239,7 +239,7 @@ def check(writer: str, model: onnx.ModelProto, data: Mapping[str, Array], folder
             assert not changed
 
 
-@pytest.mark.product(cover=("name", "family"), extra=6)
+@pytest.mark.product(cover=("name", "family"), extra=2)
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize(
     ("writer", "family"), [pytest.param(name, name if name in FAMILIES else "others", id=name) for name in WRITERS]

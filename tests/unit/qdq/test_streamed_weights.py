@@ -57,6 +57,7 @@ def is_outside(path: Path) -> Mapping[str, bool]:
     return {t.name: t.data_location == TensorProto.EXTERNAL for t in held}
 
 
+@pytest.mark.product(cover=("name", "dtype"))
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("name", ["w4-g32", "w4-g128", "vulkan-8w", "dynamic", "dynamic-per-token"])
 def test_the_bytes_are_those_of_a_model_in_memory(
@@ -134,6 +135,7 @@ def test_a_streamed_tensor_packs_odd_counts() -> None:
     assert made.tobytes() == b"".join(made.chunks())
 
 
+@pytest.mark.product(days=3)
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux for the most memory of a process")
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     """With 67 MB of weights and with 268 MB, half of each in the part, the peaks are within 40 MB; in memory they would be the

@@ -144,7 +144,7 @@ def test_every_target_for_integers_has_a_preset() -> None:
     assert ("qnn-a8w8", "vitis_xint8") not in PAIRS
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=8)
 @pytest.mark.parametrize(("preset", "target"), PAIRS, ids=[f"{p}-{t}" for p, t in PAIRS])
 def test_what_a_preset_quantizes_its_target_takes(preset: str, target: str, tmp_path: Path) -> None:
     chip, listed = load_target(target), set(load_preset(preset).annotate.ops)

@@ -138,7 +138,7 @@ def test_a_pair_is_passed_straight_through() -> None:
     assert found.tolist() == [0, 3, 3, 3, 3, 0]
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=4)
 def test_it_tunes_the_same_again(tmp_path: Path) -> None:
     """Twice the same bytes; and from the statistics, without data, by `quantize` and by `opt`."""
     ranges, statistics = tmp_path / "r.json", tmp_path / "s.npz"
@@ -165,7 +165,7 @@ def test_it_tunes_the_same_again(tmp_path: Path) -> None:
     assert (tmp_path / "3.onnx").read_bytes() == (tmp_path / "1.onnx").read_bytes()
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=4)
 def test_powers_of_two_stay() -> None:
     """Integers move, scales and zero points do not; nor do biases."""
     options: dict[str, Any] = {"preset": "xint8", "data": DATA, "samples": 16}
@@ -179,7 +179,7 @@ def test_powers_of_two_stay() -> None:
     assert moved
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=4)
 def test_a_folder_is_tuned_once(tmp_path: Path) -> None:
     """The graph for most tokens is tuned, all take its integers and scales; what it says of a text comes nearer to the float one."""
     api.split(SAMPLES / "tiny_llama.onnx", tmp_path / "float", prefill=[16], context=[32])

@@ -56,7 +56,7 @@ def test_the_plan_says_all() -> None:
     assert not Planned(preset="a8w8").plan().recover.passes
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=6)
 @pytest.mark.parametrize("weights", ["qdq", "dq"])
 def test_the_pipeline_replays(tmp_path: Path, weights: str) -> None:
     """Quantize saves ranges and statistics; `opt` with both gives the same file, and so does quantize without data."""
@@ -194,7 +194,7 @@ def test_options_of_the_command(tmp_path: Path) -> None:
         assert words in result.err
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=6)
 @pytest.mark.parametrize("preset", ["a8w8", "8a8w"])
 def test_smoothing_takes_injected_outliers_back(preset: str) -> None:
     """Channels that inject-outliers made 2^6 larger: at alpha 1/2 smoothing finds the same factors, 2^6 times larger, so the
@@ -228,7 +228,7 @@ def test_smoothing_keeps_the_float_model_to_the_bit() -> None:
     assert prepared.tobytes() == after.tobytes()
 
 
-@pytest.mark.product(days=3)
+@pytest.mark.product(days=6)
 @pytest.mark.parametrize("preset", ["xint8", "a8w8"])
 def test_rounding_and_correcting_gain_on_digits(preset: str) -> None:
     """At least 0.5 dB on images that were not calibrated on; the pairs stay where they were."""

@@ -272,6 +272,7 @@ def test_from_opset_23_on_a_dequantize_stays_where_it_is() -> None:
     assert judged("[m] y = Transpose<perm=[0, 2, 3, 1]>(xd)", opset=23) == [("npu-float", "not-quantized")]
 
 
+@pytest.mark.product(extra=2)
 @pytest.mark.parametrize(
     ("sample", "preset"),
     [

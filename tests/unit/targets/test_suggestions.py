@@ -52,7 +52,7 @@ def wrong(graph: ir.Model, chip: Target) -> list[str]:
     ]
 
 
-@pytest.mark.product(cover=("name",), extra=6)
+@pytest.mark.product(cover=("name",), extra=1)
 @pytest.mark.parametrize(
     ("name", "preset"),
     [(n, p) for n in sorted(MODELS) for p in (None, *PRESETS.names()) if n not in LARGE or p not in REPEATED],
