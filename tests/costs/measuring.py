@@ -35,7 +35,7 @@ STARTS: dict[str, tuple[str, ...]] = {
 #: Nodes of the two chains in `make test`; the calls grow linearly, so that longer chains give the same count for each node.
 LENGTHS = (50, 100)
 #: Nodes of the long chain, and of the short one that it is compared with.
-LONG = (100, 2000)
+LONG = (1000, 2000)
 
 
 def modules_of(start: str, folder: Path) -> Modules:

@@ -81,5 +81,5 @@ def test_calls_of_one_more_node(command: str, chains: dict[str, float]) -> None:
 @pytest.mark.product(days=8)
 @pytest.mark.parametrize("command", sorted(set(RECORDED.per_node) - {"deploy"}))
 def test_calls_of_one_more_node_of_a_long_chain(command: str, tmp_path: Path) -> None:
-    """A term that grows with the square of the length would show here: calls are counted at 2,000 nodes."""
+    """A term that grows with the square of the length would show here: calls are counted at 1,000 and 2,000 nodes."""
     assert per_node(command, LONG, tmp_path) <= RECORDED.per_node[command] * (1 + NOISE), HOW
