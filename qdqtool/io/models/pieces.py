@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,10 @@ class _StandIn(ir.Tensor[Any]):
         return self.token
 
 
-def stand_ins(model: ir.Model) -> dict[Slot, ir.TensorProtocol]:
-    """What stands for the large weights of the main graph of ``model`` while it is serialized; for `pieces`."""
+def stand_ins(initializers: Iterable[ir.Value]) -> dict[Slot, ir.TensorProtocol]:
+    """What stands for the large ones of the main graph's ``initializers`` while it is serialized; for `pieces`."""
     found: dict[Slot, ir.TensorProtocol] = {}
-    for value in model.graph.initializers.values() if sys.byteorder == "little" else ():
+    for value in initializers if sys.byteorder == "little" else ():
         tensor = value.const_value
         if type(tensor) is ir.Tensor and tensor.dtype in _PLAIN and tensor.nbytes >= LARGE:
             array = tensor.raw
@@ -54,19 +54,19 @@ def stand_ins(model: ir.Model) -> dict[Slot, ir.TensorProtocol]:
     return found
 
 
-def pieces(data: bytes, proto: onnx.ModelProto, standing: dict[Slot, ir.TensorProtocol]) -> list[Piece]:
-    """The file whose bytes would be ``data``, those of ``proto``, were it not for what is ``standing`` for weights.
+def pieces(data: bytes, tensors: Iterable[onnx.TensorProto], standing: dict[Slot, ir.TensorProtocol]) -> list[Piece]:
+    """The file whose bytes would be ``data``, were it not for what is ``standing`` for weights.
 
     Args:
-        data: what protobuf makes of ``proto``, deterministically.
-        proto: the model, made while ``standing`` stood in it.
+        data: a model as protobuf writes it, made while ``standing`` stood in it, deterministically.
+        tensors: initializers of its main graph.
         standing: result of `stand_ins`.
     """
     weights = {each.token: each for each in standing.values() if isinstance(each, _StandIn)}
     graph = next(fields(data, (0, len(data)), GRAPH))
     edits: list[tuple[int, int, list[Piece]]] = []  # what comes instead of the bytes from one place to another
     grown = 0
-    for start, stop, token in _found(data, proto, weights):
+    for start, stop, token in _found(data, tensors, weights):
         raw = _raw(weights[token])
         at = data.index(token, start)
         count = _varint(raw.nbytes)
@@ -84,10 +84,12 @@ def pieces(data: bytes, proto: onnx.ModelProto, standing: dict[Slot, ir.TensorPr
     return [*made, view[at:]]
 
 
-def _found(data: bytes, proto: onnx.ModelProto, weights: dict[bytes, _StandIn]) -> Iterator[tuple[int, int, bytes]]:
-    """(first byte, one behind the last, token) of each tensor of ``proto`` in ``data`` that stands for one of ``weights``."""
+def _found(
+    data: bytes, tensors: Iterable[onnx.TensorProto], weights: dict[bytes, _StandIn]
+) -> Iterator[tuple[int, int, bytes]]:
+    """(first byte, one behind the last, token) of each of ``tensors`` in ``data`` that stands for one of ``weights``."""
     at = 0
-    for tensor in proto.graph.initializer:
+    for tensor in tensors:
         if tensor.raw_data in weights:
             message = tensor.SerializeToString(deterministic=True)
             at = data.index(message, at)

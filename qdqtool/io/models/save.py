@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import onnx
 import onnx_ir as ir
@@ -34,9 +34,10 @@ from qdqtool.io.models.load import (
     write_into,
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
-from qdqtool.io.models.pieces import Piece, pieces, stand_ins
 from qdqtool.io.models.provenance import PRODUCER, PROVENANCE, Provenance, appended, named_after, own_version
 
+if TYPE_CHECKING:
+    from qdqtool.io.models.pieces import Piece
 External = Literal["auto", "never", "always"]
 #: Bytes from which a tensor goes into a data file; smaller ones (scales, shapes) stay where readers need them early.
 THRESHOLD = 1024
@@ -229,6 +230,8 @@ def save(
         UnsupportedError: over 2 GiB without external data, or text that cannot hold the model.
         SetupError: the disk is full.
     """
+    from qdqtool.io.models.pieces import stand_ins
+
     target = os.path.abspath(os.fspath(path))
     refuse_existing(target, overwrite=overwrite)
     held = slots(model)
@@ -238,8 +241,8 @@ def save(
         moved, data = _write_data(held, folder, target, external, threshold, copy_data=copy_data)
         try:
             with put(moved), annotated(model, keep_annotations):
-                standing = stand_ins(model) if _form_of(target) == "protobuf" else {}
-                with put(standing):
+                inner = model.graph.initializers.values() if _form_of(target) == "protobuf" else ()
+                with put(standing := stand_ins(inner)):
                     proto = serialize(model)
             if provenance is not None:
                 sign(proto, provenance)
@@ -382,7 +385,9 @@ def _encode(proto: onnx.ModelProto, path: str, standing: dict[Slot, ir.TensorPro
     form = _form_of(path)
     if form == "protobuf":
         data = to_bytes(proto)
-        found: list[Piece] = pieces(data, proto, standing) if standing else [data]
+        from qdqtool.io.models.pieces import pieces
+
+        found: list[Piece] = pieces(data, proto.graph.initializer, standing) if standing else [data]
         if sum(map(len, found)) > PROTOBUF_LIMIT:
             raise _too_large()
         return found
