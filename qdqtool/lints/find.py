@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding
 
 from qdqtool.lints.concat_range_mismatch import ConcatRangeMismatch
 from qdqtool.lints.context import Interval, LintContext
-from qdqtool.lints.dead_slice import DeadSlice
-from qdqtool.lints.rule import Lint
-from qdqtool.lints.steep_function import SteepFunction
 
-LINTS: tuple[Lint, ...] = (ConcatRangeMismatch(), SteepFunction(), DeadSlice())
+if TYPE_CHECKING:
+    from qdqtool.lints.rule import Lint
 
 
-def find_lints(context: LintContext, lints: Iterable[Lint] = LINTS) -> list[Finding]:
-    """What ``lints`` find in ``context``, rule by rule, each in the order of the graph."""
+def all_lints() -> tuple[Lint, ...]:
+    """Every rule, in the order of reports."""
+    from qdqtool.lints.dead_slice import DeadSlice
+    from qdqtool.lints.steep_function import SteepFunction
+
+    return ConcatRangeMismatch(), SteepFunction(), DeadSlice()
+
+
+def find_lints(context: LintContext, lints: Iterable[Lint] | None = None) -> list[Finding]:
+    """What ``lints`` (default: all) find in ``context``, rule by rule, each in the order of the graph."""
+    lints = all_lints() if lints is None else lints
     return [finding for lint in lints for finding in lint.findings(context)]
 
 

@@ -120,6 +120,8 @@ class PlanOptions(Recovery, DecoderOptions, MethodOptions):
     @functools.cached_property
     def extra(self) -> Said:
         """What the options of the references say."""
+        if not self.extra_options:
+            return {}
         from qdqtool.foreign.options import parse_extra_options
 
         return parse_extra_options(self.extra_options or {})

@@ -27,7 +27,6 @@ from qdq_passes.select.selectors import ALL, NONE, Selector
 
 from qdqtool.calibrate import METHODS
 from qdqtool.calibrate.observer import Option, checked_options, observers, option_names
-from qdqtool.foreign.apply import lay_over, weights_kept
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.batches import bound
@@ -44,6 +43,7 @@ from qdqtool.quantization.recovery import recovering, with_rounding
 from qdqtool.runtime.session import RUNTIME
 
 if TYPE_CHECKING:
+    from qdqtool.foreign.options import Said
     from qdqtool.targets.legalization import Legalization
 
 #: Named input that holds the ranges of the activations; and those of `observe`, which makes it: samples, and names of tensors.
@@ -206,7 +206,7 @@ def plan(
         "--no-fuse-layers": not options.fuse_layers,
         "--keep-sigmoid": options.keep_sigmoid,
     }
-    laid = with_embeddings(with_per_axis(lay_over(preset, said, asked), options), options)
+    laid = with_embeddings(with_per_axis(_laid_over(preset, said, asked), options), options)
     stored, warnings = _stored_weights(preset, laid, options)
     before, after = laid.pipeline_text(
         method=options.method,
@@ -274,12 +274,24 @@ def _isolating(preset: Preset, ops: tuple[str, ...], target: Legalization | None
     return Pipeline((IsolateOperators(taken=ops),) if is_wanted else ())
 
 
+def _laid_over(preset: Preset, said: Said, asked: Mapping[str, object]) -> Preset:
+    """``preset`` with options of other tools, if there are any."""
+    if not said:
+        return preset
+    from qdqtool.foreign.apply import lay_over
+
+    return lay_over(preset, said, asked)
+
+
 def _stored_weights(preset: Preset, laid: Preset, options: PlanOptions) -> tuple[Literal["qdq", "dq"], tuple[str, ...]]:
     """How weights are stored, and a warning where that is otherwise than another tool's option asks."""
     if options.weights is not None:
         return options.weights, ()
-    if weights_kept(preset, laid, options.extra):
-        return preset.insert.weights, (KEPT_PAIRS,)
+    if options.extra:
+        from qdqtool.foreign.apply import weights_kept
+
+        if weights_kept(preset, laid, options.extra):
+            return preset.insert.weights, (KEPT_PAIRS,)
     stored: Literal["qdq", "dq"] = options.extra.get("insert-qdq.weights", preset.insert.weights)
     return stored, ()
 

@@ -17,7 +17,6 @@ from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_HALF
 from qdq_passes.numerics.encoding import integer_format, parse_dtype
 from qdq_passes.pipeline.pipeline import Pipeline
 from qdq_passes.pipeline.text import make_pass
-from qdq_passes.precision.convert_precision import ConvertPrecision
 from qdq_passes.select.selectors import Selector
 
 from qdqtool.presets.precision import KINDS, PrecisionRules, Rules
@@ -79,7 +78,7 @@ def with_precision(
     if preset.precision.convert and not all(dtype in _FLOAT_TYPES.values() for dtype in types):
         behind.append(make_pass("convert-boundaries", {"select": list(preset.precision.convert)}))
     if types & {"float16", "bfloat16"}:
-        behind.append(ConvertPrecision())
+        behind.append(make_pass("convert-precision", {}))
     return prepare, materialise + Pipeline(tuple(behind))
 
 

@@ -14,9 +14,7 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.progress import Progress, Warn
-from qdqtool.workers.local_workers import LocalWorkers
 from qdqtool.workers.shared_model import SharedModel, share_in_memory
-from qdqtool.workers.task_row import length
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -66,6 +64,8 @@ class InProcess:
         self, function: Callable[[C, T], R], context: C, tasks: Iterable[T], *, progress: Progress | None = None
     ) -> Iterator[R]:
         """See `Workers.map`."""
+        from qdqtool.workers.task_row import length
+
         total = length(tasks)
         for done, task in enumerate(tasks, 1):
             result = function(context, task)
@@ -110,5 +110,7 @@ def open_workers(jobs: int = 1, cluster: str | None = None, *, warn: Warn | None
     elif jobs == 1:
         yield InProcess()
     else:
+        from qdqtool.workers.local_workers import LocalWorkers
+
         with LocalWorkers(jobs) as local:
             yield local

@@ -20,9 +20,6 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes.core.base import Change, Keeps, Pass, skip
-from qdq_passes.decoder.edit.masks import MASK
-from qdq_passes.decoder.edit.static import IN_PLACE
-from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, bypass, drop_unread, remove
 from qdq_passes.graph.operators.kinds import MOVERS, kind_of
@@ -66,6 +63,10 @@ class RemoveNanGuards(Pass):
 
 def _masks(model: ir.Model) -> tuple[frozenset[ir.Value], bool]:
     """Inputs that are masks by the names that `replace-attention-mask` gives; whether each query sees itself."""
+    from qdq_passes.decoder.edit.masks import MASK
+    from qdq_passes.decoder.edit.static import IN_PLACE
+    from qdq_passes.decoder.look.io import DecoderIo, decoder_io
+
     name = re.compile(rf"{MASK}(_w\d+)?")
     found = frozenset(
         v for v in model.graph.inputs

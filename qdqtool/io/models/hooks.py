@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from qdq_passes.core.base import Change, Pass
 from qdq_passes.errors import QdqError
-from qdq_passes.graph.dump import dump
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.hooks import QuietHook
 from qdq_passes.pipeline.text import format_pass
@@ -38,6 +37,8 @@ class DumpEach(QuietHook):
         self._write(type(pass_).name(), model)
 
     def _write(self, name: str, model: ir.Model) -> None:
+        from qdq_passes.graph.dump import dump
+
         path = os.path.join(self.folder, f"{self._count:02d}-{name}.txt")
         write_whole(path, dump(model).encode(), overwrite=self.overwrite)
         self._count += 1
