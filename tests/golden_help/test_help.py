@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from qdqtool.cli.help import COMMON, OWN, PAGES
-from tests.golden_help.help_texts import FOLDER, help_texts
+from tests.architecture.places import ROOT
+from tests.cases.cli_helpers import environment
+from tests.golden_help.help_texts import FOLDER
 
 GOLDENS = sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    return help_texts()
+    """The texts of a fresh process: click keeps the help option of the first context that asks a command for its parameters."""
+    code = "import json; from tests.golden_help.help_texts import help_texts; print(json.dumps(help_texts()))"
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 def test_every_command_has_a_golden(texts: dict[str, str]) -> None:
