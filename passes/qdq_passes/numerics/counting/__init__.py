@@ -124,20 +124,18 @@ def _library() -> _Library | None:
     if where is None:
         return None
     found = _Library({}, {})
+    pointer, real = ctypes.c_void_p, ctypes.c_double
     try:
         library = ctypes.CDLL(where)
         for char, name in _TYPES.items():
-            found.count[char] = getattr(library, f"qdq_count_{name}")
-            found.extremes[char] = getattr(library, f"qdq_extremes_{name}")
+            found.count[char] = run = getattr(library, f"qdq_count_{name}")
+            found.extremes[char] = look = getattr(library, f"qdq_extremes_{name}")
+            run.argtypes = [
+                pointer, ctypes.c_int64, real, real, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, pointer, ctypes.c_int, pointer
+            ]  # fmt: skip
+            look.argtypes = [pointer, ctypes.c_int64, ctypes.c_int, pointer]
     except (OSError, AttributeError) as error:
         raise SetupError(
             f"cannot be loaded: {error}", where=where, hint="install qdqtool again, or delete it"
         ) from error
-    pointer, real = ctypes.c_void_p, ctypes.c_double
-    for char in _TYPES:
-        run, look = found.count[char], found.extremes[char]
-        run.argtypes = [
-            pointer, ctypes.c_int64, real, real, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, pointer, ctypes.c_int, pointer
-        ]  # fmt: skip
-        look.argtypes = [pointer, ctypes.c_int64, ctypes.c_int, pointer]
     return found
