@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qdqtool.io.files.progress import Progress
-from qdqtool.workers import cluster
+from qdqtool.workers import local_workers
 from qdqtool.workers.local_workers import LocalWorkers
 from qdqtool.workers.worker_tasks import PATH, VARIABLES, ContextCache, Packed, dumps
 
@@ -50,7 +50,7 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have ``--jobs N`` take these workers; gives a list that gets the number of tasks of each call."""
     sent: list[int] = []
     monkeypatch.setattr(PackedWorkers, "sent", sent, raising=False)
-    monkeypatch.setattr(cluster, "LocalWorkers", PackedWorkers)
+    monkeypatch.setattr(local_workers, "LocalWorkers", PackedWorkers)
     for name in [PATH, *(name for name in os.environ if name.startswith(VARIABLES))]:
         monkeypatch.setenv(name, os.environ.get(name, ""))  # a context brings its own, which are taken back with this
     return sent
