@@ -68,7 +68,7 @@ def in_one_line(command: click.Command) -> str:
 
 
 def summary_of_command(entry: Entry) -> str:
-    """What the command of ``entry`` does: the first line of its file, or of a row of a table the stored summary."""
+    """Return the one-line help of a command: the first line of its file, or the stored summary of a row of a table."""
     from qdqtool.cli.tables.summaries import summary_of
 
     return entry.first_doc_line() or summary_of("commands", entry, lambda: in_one_line(entry.load()))

@@ -24,7 +24,7 @@ def all_lints() -> tuple[Lint, ...]:
 
 
 def find_lints(context: LintContext, lints: Iterable[Lint] | None = None) -> list[Finding]:
-    """What ``lints`` (default: all) find in ``context``, rule by rule, each in the order of the graph."""
+    """Return the findings of ``lints`` (default: all) in ``context``, rule by rule, each in the order of the graph."""
     lints = all_lints() if lints is None else lints
     return [finding for lint in lints for finding in lint.findings(context)]
 

@@ -108,14 +108,14 @@ class Session:
         return {n: np.array(feed[n]) if n in feed else v for n, v in found.items()}
 
     def lend(self, feed: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Any]:
-        """As `run`, without a copy: arrays to be read where onnxruntime computed them; each keeps its memory while it lives."""
+        """Run like `run`, without copies: read-only arrays in the memory of onnxruntime, which each array keeps alive."""
         found = self._values(feed, list(outputs), lambda names, feed: self._run_raw(feed, names, _lent))
         return {n: np.array(feed[n]) if n in feed else v for n, v in found.items()}
 
     def _values(
         self, feed: Mapping[str, Array], names: list[str], run: Callable[[list[str], dict[str, Array]], list[Any]]
     ) -> dict[str, Any]:
-        """What ``run`` makes of the checked feed, by name.
+        """Return the outputs of ``run`` for the checked feed, by name.
 
         Raises:
             UsageError: the feed does not fit.

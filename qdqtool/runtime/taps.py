@@ -52,7 +52,7 @@ class Taps:
         return self._all(feed, self.session.run(feed, self._fetched) if self._fetched else {})
 
     def lend(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """As `run`, read only and not copied: to be looked at, and let go before the next feed."""
+        """Run like `run`, without copies: read-only arrays for use before the next feed."""
         return self._all(feed, self.session.lend(feed, self._fetched) if self._fetched else {})
 
     def _all(self, feed: Mapping[str, Array], fetched: Mapping[str, Array]) -> dict[str, Array]:

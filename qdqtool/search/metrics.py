@@ -234,7 +234,7 @@ def _parameters(function: Callable[..., Any]) -> int:
 
 
 def _sums_of(outputs: Sequence[Arrays], references: Sequence[Arrays]) -> list[dict[str, Accumulator]]:
-    """What each sample adds to how its outputs agree with the float model."""
+    """Return the sums that each sample adds to the agreement with the float model."""
     found: list[dict[str, Accumulator]] = []
     for tested, reference in zip(outputs, references, strict=True):
         found.append({name: Accumulator() for name in reference})
@@ -244,7 +244,7 @@ def _sums_of(outputs: Sequence[Arrays], references: Sequence[Arrays]) -> list[di
 
 
 def _together(samples: Iterable[Mapping[str, Accumulator]]) -> list[Agreement]:
-    """Of each output over all of ``samples``, added up in their order."""
+    """Add up the sums of ``samples`` for each output, in their order."""
     totals: dict[str, Accumulator] = {}
     for sample in samples:
         for name, sums in sample.items():

@@ -141,7 +141,7 @@ def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool)
 
 
 def _silent(graph: ir.Model, chip: Target | None) -> list[Finding]:
-    """What goes wrong silently: on every backend, which needs nothing that judges by a target, or also on ``chip``."""
+    """Return silent pitfalls: those of every backend, which need no target, or also those of ``chip``."""
     if chip is None:
         from qdq_passes.npu.traps.rule import find_traps
         from qdq_passes.npu.traps.table import ALWAYS

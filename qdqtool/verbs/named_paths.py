@@ -71,7 +71,7 @@ def refuse_clashes(paths: Iterable[NamedPath], *, overwrite: bool) -> None:
 
 
 def _refuse_written(written: Sequence[NamedPath], read: Sequence[str], *, overwrite: bool) -> None:
-    """As `refuse_clashes`, of paths that are ``written`` while the files ``read`` are read."""
+    """Refuse clashes like `refuse_clashes`, for paths ``written`` while the files ``read`` are read."""
     from qdqtool.io.files.atomic import refuse_existing, refuse_inputs, refuse_name
     from qdqtool.io.files.folders import refuse_inside
 

@@ -282,7 +282,7 @@ def missing_weights(model: ir.Model) -> dict[str, int]:
 
 
 def missing_warnings(missing: Mapping[str, int]) -> list[str]:
-    """What to say of the `missing_weights` of a model: a line for each file."""
+    """Return one warning for each missing file of external data; see `missing_weights`."""
     return [
         f"external data file {file!r} is missing: only type and shape of {count} tensor{'s' if count > 1 else ''} are known, "
         "what hangs on values is not judged"

@@ -43,7 +43,7 @@ class _StandIn(ir.Tensor[Any]):
 
 
 def stand_ins(initializers: Iterable[ir.Value]) -> dict[Slot, ir.TensorProtocol]:
-    """What stands for the large ones of the main graph's ``initializers`` while it is serialized; for `pieces`."""
+    """Return small stand-ins for large ``initializers`` of the main graph, used while it is serialized; see `pieces`."""
     found: dict[Slot, ir.TensorProtocol] = {}
     for value in initializers if sys.byteorder == "little" else ():
         tensor = value.const_value
