@@ -11,15 +11,14 @@ from importlib.resources.abc import Traversable
 from typing import Any, cast, get_args
 
 import numpy as np
-from qdq_passes.core.toml_registry import TomlFile, TomlRegistry
+from qdq_passes.core.toml_registry import TomlFile
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.documents import toml_of
 
+from qdqtool.chips import CHIPS
 from qdqtool.chips.chip import HARDWARE, Array, Chip, Dated, Fitted, Measured, Profile
 from qdqtool.targets.cost import Confidence
-
-CHIPS = TomlRegistry("chips", "qdqtool.chips", nested=True)
 
 ROOT = ("name", "vendor", "npu", "target", "aliases", "boards", "like", "hardware", "watts", "profile")
 DATED = ("value", "source", "confidence", "date")

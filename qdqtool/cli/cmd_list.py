@@ -153,10 +153,16 @@ def _commands() -> list[dict[str, Any]]:
     ]
 
 
-def _chips() -> list[dict[str, Any]]:
-    from qdqtool.cli.tables.chips import listed_chips
+def _chips() -> Mapping[str, Entry]:
+    from qdqtool.chips import CHIPS
 
-    return listed_chips()
+    return CHIPS.entries()
+
+
+def _chip(entry: Entry) -> dict[str, Any]:
+    from qdqtool.cli.tables.chips import described_chip
+
+    return described_chip(entry.name)
 
 
 def _shapes() -> list[dict[str, Any]]:
@@ -169,9 +175,10 @@ def _shapes() -> list[dict[str, Any]]:
 LISTINGS = {
     "passes": Listing(PASSES.entries, _pass), "presets": Listing(_presets, _preset), "targets": Listing(_targets, _target),
     "methods": Listing(_methods, _method), "namings": Listing(_namings, _naming), "devices": Listing(_devices, _device),
+    "chips": Listing(_chips, _chip),
 }  # fmt: skip
 #: The others, in full.
-TABLES = {"chips": _chips, "shapes": _shapes, "commands": _commands}
+TABLES = {"shapes": _shapes, "commands": _commands}
 KINDS = ("passes", "presets", "targets", "chips", "shapes", "methods", "namings", "devices", "commands")
 
 
@@ -209,18 +216,23 @@ def _named(what: str, name: str) -> dict[str, Any]:
     """
     if what in LISTINGS:
         entries = LISTINGS[what].entries()
+        if what == "chips" and name not in entries:
+            name = _file_of_chip(name)
         if name not in entries:
             raise unknown_name(what, name, entries)
         return LISTINGS[what].describe(entries[name])
-    if what == "chips":
-        from qdqtool.chips.loading import find_chip
-
-        chip = find_chip(name)
-        name = name if chip is None else chip.file
     whole = {each["name"]: each for each in TABLES[what]()}
     if name not in whole:
         raise unknown_name(what, name, whole)
     return whole[name]
+
+
+def _file_of_chip(name: str) -> str:
+    """Return the name of the file of a chip that is known by another name, or ``name``."""
+    from qdqtool.chips.loading import find_chip
+
+    chip = find_chip(name)
+    return name if chip is None else chip.file
 
 
 command = list_

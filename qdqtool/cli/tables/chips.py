@@ -9,20 +9,18 @@ from typing import Any
 from qdqtool.chips.chip import HARDWARE, Chip, Profile
 
 
-def listed_chips() -> list[dict[str, Any]]:
-    """Every chip: name, one line, text in full, and the same as data."""
-    from qdqtool.chips.loading import all_known
+def described_chip(name: str) -> dict[str, Any]:
+    """Return the chip in the file ``name``: name, one line, text in full, and the same as data."""
+    from qdqtool.chips.loading import load_chip
 
-    return [
-        {
-            "name": chip.file,
-            "summary": f"{chip.name}, {chip.npu}: {_measured(chip)}",
-            "text": "\n".join(_lines(chip)),
-            "hardware": {key: asdict(one) for key, one in chip.hardware.items()},
-            "profiles": [_profile(profile) for profile in chip.profiles],
-        }
-        for chip in all_known()
-    ]
+    chip = load_chip(name)
+    return {
+        "name": chip.file,
+        "summary": f"{chip.name}, {chip.npu}: {_measured(chip)}",
+        "text": "\n".join(_lines(chip)),
+        "hardware": {key: asdict(one) for key, one in chip.hardware.items()},
+        "profiles": [_profile(profile) for profile in chip.profiles],
+    }
 
 
 def _measured(chip: Chip) -> str:
