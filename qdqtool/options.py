@@ -15,8 +15,10 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeVar
+
+from qdq_passes._lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -6,9 +6,10 @@ import importlib
 import importlib.machinery
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
+
+from qdq_passes._lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from importlib.abc import Loader

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import SetupError, UsageError
 from qdq_passes.numerics.arrays import Array
 

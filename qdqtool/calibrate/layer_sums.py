@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.layer_form import LayerForm, columns, magnitudes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 Option = str | int | float | bool

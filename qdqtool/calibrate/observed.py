@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, QdqError, UsageError
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import all_nodes

@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.counting import extremes

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics, merged

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.targets.cost import Figure
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.main import SubCommands

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import click
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.registry import PASSES, Entry, unknown_name
 
 from qdqtool.cli.options import command

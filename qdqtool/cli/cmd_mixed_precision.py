@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.registry import Entry, FolderRegistry, add_path, unknown_name
 from qdq_passes.errors import QdqError, UsageError
 
@@ -19,6 +21,8 @@ from qdqtool.cli.render import tell
 
 #: When Python looks for cycles among objects: a graph in memory has many, and hardly any go before the command ends.
 COLLECT = (50_000, 20, 20)
+#: Each thread of numpy's BLAS spins for 30 ms at import. Large products run on one thread anyway (`one_thread`).
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal has no letter for is written as an escape
             stream.reconfigure(errors="backslashreplace")
+    os.environ.setdefault(BLAS_THREADS, "1")
     gc.set_threshold(*COLLECT)
     try:
         interrupts.begin()

@@ -7,10 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import click
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import visible
 
 from qdqtool.io.files.text_table import EXACT, Precise, TextTable, megabytes, plural

@@ -5,11 +5,12 @@ Where a tensor is quantized, what its consumers read is compared: the output of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.numerics.agreement import Accumulator, worst_first

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.graph.nesting import places
 from qdq_passes.graph.uses import constant_array

@@ -6,11 +6,12 @@ All regions stand side by side in one model (a few, where weights are large), on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import Accumulator, worst_first
 from qdq_passes.numerics.arrays import Array

@@ -8,12 +8,13 @@ Clip where the grid cuts alike: it stands before the pair again, so that cutting
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.edit import Namer, copy_model
 from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import constant_array, dtype_of, is_standard, values_read

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.edit.whole_groups import is_inside_whole
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization
 from qdq_passes.graph.uses import is_constant, is_standard, label, may_be_float, values_read

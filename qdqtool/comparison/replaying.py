@@ -6,10 +6,11 @@ with the layers folded and fused as they were quantized; run without the passes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Pass
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import ModelError, QdqError

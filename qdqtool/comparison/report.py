@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.agreement import Agreement, SliceAgreement, worst
 
 from qdqtool.record.record import NOTHING, Record

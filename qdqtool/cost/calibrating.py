@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.chips.chip import Chip, Fitted, Measured
 from qdqtool.cost import predicting

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.chips.chip import Fitted, Measured, Profile
 from qdqtool.cost import predicting

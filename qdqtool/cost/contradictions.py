@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.chips.chip import Chip
 from qdqtool.cost.calibrating import Own, calibrated, predicted

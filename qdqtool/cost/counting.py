@@ -7,10 +7,10 @@ QDQ pair, a reshape, an activation or a BatchNormalization behind its layer, a b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.budget import uncollected
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.annotate import PART

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cost.decoders import FORMS, Call, Design, Form
 from qdqtool.cost.fitting import BEYOND, EIGHTY, Array, Posterior, Predict, fit

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cost.fitting import Array
 from qdqtool.cost.shapes import DecoderShape

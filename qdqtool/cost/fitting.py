@@ -6,10 +6,10 @@ The assumed noise sinks from step to step, so that the first steps follow all ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from qdq_passes._lazy_dataclass import dataclass
 
 Array = NDArray[np.float64]
 #: Coefficients [n] → log times [rows] and their derivatives [rows, n].

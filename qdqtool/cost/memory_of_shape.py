@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cost.precisions import bits_of
 from qdqtool.cost.shapes import DecoderShape

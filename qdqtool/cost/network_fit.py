@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cost.fitting import Array, Posterior, fit
 from qdqtool.cost.networks import COEFFICIENTS, NAMES, Amounts, log_ms, log_ms_at

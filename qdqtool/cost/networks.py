@@ -11,9 +11,9 @@ The coefficients are logarithms of milliseconds a unit, so that none is negative
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cost.counting import Count
 from qdqtool.cost.fitting import Array

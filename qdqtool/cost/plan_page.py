@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from html import escape
 from typing import Any
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cost.planning import Candidate, Question, tokens_per_second
 from qdqtool.cost.predicting import Span

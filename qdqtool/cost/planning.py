@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import Phase
 from qdq_passes.errors import UsageError
 

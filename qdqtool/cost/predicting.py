@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.chips.chip import Chip, Fitted, Measured, Profile
 from qdqtool.cost.decoder_fit import ChipFit, family_of

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 Phase = Literal["", "prefill", "decode"]
 

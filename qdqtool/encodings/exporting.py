@@ -7,10 +7,10 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError, UnsupportedError
 from qdq_passes.graph.uses import is_constant
 from qdq_passes.numerics.encoding import Encoding, integer_format, is_integer_type

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.look.demands import Role, sharing_outputs
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.uses import constant_array, is_constant

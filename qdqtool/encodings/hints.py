@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 
 from qdqtool.encodings.entries import Json

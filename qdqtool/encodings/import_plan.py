@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.annotate_encodings import is_inside_group
 from qdq_passes.encode.look.demands import QUANTIZED_OPS, Demands, Role, demands_of, why_not_quantizable
 from qdq_passes.fuse.fuse_conv_activation import FuseConvActivation

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.qdq_ops import is_dequantize

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.qdq_ops import OPERATORS, is_qdq
 from qdq_passes.graph.uses import all_nodes, constant_array, label

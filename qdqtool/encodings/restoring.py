@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.edit import Namer, drop_unread, insert_after, make_node, new_constant, put_first
 from qdq_passes.graph.operators.qdq_ops import OPERATORS
 from qdq_passes.graph.uses import all_nodes, all_values, constant_array, dtype_of, is_constant

@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import is_constant
 

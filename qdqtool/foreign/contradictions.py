@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError, UnsupportedError, UsageError
 
 from qdqtool.foreign.options import OPTIONS, option_named, table

@@ -15,10 +15,10 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UnsupportedError, UsageError
 
 from qdqtool.foreign import values

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import place
 from qdq_passes.graph.evaluate.exact import REARRANGING
 from qdq_passes.graph.operators.macs import MULTIPLYING

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.annotate import ENCODING
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize
 from qdq_passes.graph.uses import constant_array, is_constant

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import place
 from qdq_passes.encode.look.demands import DATA_OUTPUTS
 from qdq_passes.graph.operators.channels import CHANNEL_OPS, output_axis

@@ -6,12 +6,13 @@ MatMul and LayerNormalization […, C] the last; a Transpose between turns one i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.uses import is_constant, is_standard
 from qdq_passes.pipeline.pipeline import Pipeline

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.traps.rule import Rule
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.pow2 import position_of

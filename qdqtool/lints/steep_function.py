@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import place
 from qdq_passes.graph.uses import constant_array, is_standard
 from qdq_passes.npu.formulas.functions import function_of

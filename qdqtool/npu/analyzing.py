@@ -14,9 +14,10 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import LEVELS, Finding, is_at_least
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.annotate import TARGET
@@ -247,7 +248,7 @@ def _notes(lacking: Mapping[Unit, str]) -> list[Finding]:
     ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Stored:
     """What an earlier report says.
 

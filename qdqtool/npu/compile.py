@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.edit import Namer, copy_model, drop_unused_domains
 from qdq_passes.graph.operators.qdq_ops import is_qdq

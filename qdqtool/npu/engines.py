@@ -8,9 +8,9 @@ The CPU's share is rougher still than the NPU's: its operators are counted as if
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.units import Unit, units_of

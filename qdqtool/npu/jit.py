@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.toml_registry import SUFFIX
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.graph.annotate import TARGET, Placement

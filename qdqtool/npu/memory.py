@@ -14,10 +14,11 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.cut_points import chosen_cuts
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io
 from qdq_passes.errors import QdqError, UsageError

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import op_type_of, reach, values_read
 from qdq_passes.npu.partitions.partitions import Partitioning, partitions
 from qdq_passes.npu.units.units import Unit, unit_graph

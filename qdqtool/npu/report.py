@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Finding
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind

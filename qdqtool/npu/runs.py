@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.reference.run import run_reference

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.npu.units.verdict import CPU
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.agreement import Agreement
 from qdq_passes.numerics.arrays import Array
 

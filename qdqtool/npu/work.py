@@ -6,9 +6,8 @@ renames a shape does nothing. All counts are of static shapes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.fused_products import Products, fused_product
 from qdq_passes.npu.program.operator import Effort, count, static_shape
 from qdq_passes.npu.program.operators import operator_called

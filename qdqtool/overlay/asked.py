@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import DATA, OnChip, Path, Reports, Samples, Threaded, Tokenized

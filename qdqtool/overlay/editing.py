@@ -7,9 +7,10 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Pass
 from qdq_passes.errors import UsageError
 from qdq_passes.pipeline.pipeline import Pipeline

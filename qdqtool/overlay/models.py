@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.uses import label
 from qdq_passes.integers.look.quantized_table import qdq_rows

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.look.grids import grid_text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.select.selectors import Selector

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Pass
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.pipeline.text import format_pass

@@ -13,9 +13,10 @@ tune_weights = 1000         # tune-weights, so many steps"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import ClassVar, Literal, get_args
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import UsageError
 

@@ -10,11 +10,12 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.annotate_encodings import is_inside_group, touching
 from qdq_passes.encode.look.demands import Demands
 from qdq_passes.errors import ModelError, UsageError

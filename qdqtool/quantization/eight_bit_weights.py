@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.operators.channels import CHANNEL_OPS, weight_axis
 from qdq_passes.graph.uses import is_constant, readers

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change
 from qdq_passes.encode.annotate_encodings import STAYS_FLOAT, AnnotateEncodings
 from qdq_passes.encode.convert_bias import ConvertBias

@@ -15,10 +15,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Named, Pass
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
 from qdq_passes.errors import UsageError

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.edit.encoding_policy import histogram_of
 from qdq_passes.graph.annotate import DEMAND
 from qdq_passes.graph.uses import all_values, constant_array, label, main_nodes, op_type_of

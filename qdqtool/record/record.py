@@ -8,9 +8,10 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, QdqError
 from qdq_passes.numerics.documents import typed
 from qdq_passes.numerics.encoding import Encoding

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.annotate import ORIGIN
 from qdq_passes.npu.units.units import units_of

@@ -7,10 +7,10 @@ boxes count for each class, the surest. It is what pycocotools computes of boxes
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.search.detections import Arrays, Floats, Found, Ints, corners_of, detections, overlaps

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline, run_pipeline

@@ -28,11 +28,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.numerics.agreement import Accumulator, Agreement, worst
 from qdq_passes.numerics.arrays import Array

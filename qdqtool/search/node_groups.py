@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.edit.whole_groups import touched_by
 from qdq_passes.graph.annotate import FUSED, PART
 from qdq_passes.graph.convex import DisjointSets

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.macs import MULTIPLYING, macs_of
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import SHARING, all_nodes, all_values, dtype_of, is_standard

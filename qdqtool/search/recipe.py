@@ -18,9 +18,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.documents import toml_of, typed

@@ -6,10 +6,10 @@ the figure is what there is to win by raising it. The worst stands first."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import worst_first
 from qdq_passes.select.selectors import Selector, select_nodes

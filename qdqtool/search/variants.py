@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.pipeline import Pipeline

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
+
+from qdq_passes._lazy_dataclass import dataclass
 
 Confidence = Literal["measured", "documented", "assumed"]
 

@@ -14,9 +14,9 @@ import ast
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.targets.evaluation import ARITHMETIC, BITS, FUNCTIONS, OF_SEVERAL, STEPS, Evaluation, elements

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.registry import PASSES
 from qdq_passes.core.toml_registry import SUFFIX, TomlFile
 from qdq_passes.core.toml_table import TomlTable

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.units.units import BIAS_INPUTS
 from qdq_passes.npu.units.verdict import VerdictKind
 from qdq_passes.numerics.encoding import Encoding

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Literal
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import kebab_case
 from qdq_passes.graph.annotate import LEFT_FLOAT
 from qdq_passes.graph.uses import FLOAT_TYPES

@@ -17,13 +17,13 @@ Each operand and result has the fields of `qdqtool.targets.tensor_facts.TensorFa
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.activations import clip_bounds
 from qdq_passes.graph.uses import is_standard, op_type_of
 from qdq_passes.npu.units.float_causes import why_not_quantized

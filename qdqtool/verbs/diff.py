@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of
 from qdqtool.verbs.groups import Path

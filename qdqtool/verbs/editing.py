@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.verbs.groups import MODEL, OUTPUT_NEEDED, Path, Reports, Saving

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import Path, Warns

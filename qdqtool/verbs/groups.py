@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.io.feeds.image_options import ImageOptions
 from qdqtool.options import NODES, SAMPLED, WRITTEN, group, metadata_of, option, python_only

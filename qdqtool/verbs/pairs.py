@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import option

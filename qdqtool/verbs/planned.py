@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import ACCURACY, SAMPLED, SCHEME, option, part_of
 from qdqtool.quantization.options import DecoderOptions, PlanOptions

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import DATA, MODEL, Judging, Path, Selected, Working

@@ -6,9 +6,10 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypeVar
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import kebab_case
 from qdq_passes.errors import UsageError
 

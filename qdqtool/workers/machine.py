@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Self
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, SetupError
 
 from qdqtool.io.files.progress import Warn

@@ -7,10 +7,11 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.uses import all_nodes

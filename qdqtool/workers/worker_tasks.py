@@ -17,9 +17,9 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.registry import search_path
 from qdq_passes.errors import SetupError
 

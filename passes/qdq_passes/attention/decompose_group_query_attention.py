@@ -5,12 +5,12 @@ GroupQueryAttention in standard operators; what several nodes of one model have 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.edit.primitives import (
     ATTENTION_BOUNDED,
     attend,

@@ -5,11 +5,11 @@ Row q of softmax(QKᵀ)·V depends on row q of Q alone: rows may be computed som
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.edit.pieces import Pieces, in_pieces
 from qdq_passes.attention.edit.primitives import ATTENTION_BOUNDED
 from qdq_passes.attention.look.regions import AttentionRegion, attention_regions

@@ -5,11 +5,11 @@ Head h of softmax(QKᵀ)·V is softmax(Q_h K_gᵀ)·V_g, g being the head of key
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.edit.pieces import Pieces, in_pieces
 from qdq_passes.attention.edit.primitives import ATTENTION_BOUNDED
 from qdq_passes.attention.look.regions import AttentionRegion, KeyHeads, attention_regions, key_heads

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.edit.wrap import quiet
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.errors import UnsupportedError

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.edit.wrap import changes_of, quiet
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.graph.build import Builder, drop_chains

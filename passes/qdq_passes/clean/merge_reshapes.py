@@ -14,11 +14,11 @@ are all that the run does; places that rise by one are one atom. Then
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.look.atoms import Atoms, Size, moved
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder, Site

@@ -6,11 +6,11 @@ Slice by [a, b) step s takes of the places 0, 1, … n − 1 along an axis those
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.edit import drop_unread, inherit, remove

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.edit.wrap import changes_of, remove_unused_functions
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 

@@ -11,10 +11,10 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import camel_case
 from qdq_passes.errors import SetupError, UsageError
 

@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.registry import Entry, by_name, entry_point_entries, search_path, unknown_name
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.errors import ModelError, SetupError, UsageError

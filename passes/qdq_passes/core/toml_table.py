@@ -6,8 +6,8 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 
 #: One line of text that neither begins nor ends with a blank.

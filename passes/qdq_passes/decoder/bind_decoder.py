@@ -5,11 +5,11 @@ With past = C - S every size that an exporter computes of the past and the new t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.decoder.edit.static import DecoderSizes, refuse_dynamic, write_shapes
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.look.group_query import OPERATOR
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.edit.slots import ensure_positions

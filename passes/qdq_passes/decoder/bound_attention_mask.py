@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.look.masked_scores import MaskedScores, masked_scores
 from qdq_passes.attention.look.masks import HUGE, float_constant
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip

@@ -5,12 +5,12 @@ positions[b, s] = index[b] + s, and also = last_slot - (S - 1) + s, for s in 0â€
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.io import decoder_io
 from qdq_passes.errors import UnsupportedError

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.edit.dot_product import DotProduct, attention_parts, multi_head_parts
 from qdq_passes.attention.edit.primitives import ATTENTION_BOUNDED, bias_of, merge_heads
 from qdq_passes.core.base import Change, Keeps, Pass, skip

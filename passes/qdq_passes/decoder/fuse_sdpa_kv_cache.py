@@ -5,11 +5,11 @@ Attention over a cache that is updated in place: found between the writes of new
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.edit.function import Functions
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.cache import CachePair

@@ -5,12 +5,12 @@ logits = f(h W), row for row: those of one row need one row of h. Saves (S - 1)Â
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.flow import depending_on
 from qdq_passes.decoder.look.io import DecoderIo, decoder_io

@@ -5,11 +5,11 @@ softmax(s + m)·v: keys that m hides have weight exp(-1e9) = 0 under any mask th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.edit.masks import MASK, CanonicalMasks, Form
 from qdq_passes.decoder.edit.slots import free_name, position_input

@@ -8,11 +8,11 @@ and Q(DQ(q)) = q, as one scale and one zero point hold everywhere:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.cache_tensors import NEW_ROWS
 from qdq_passes.graph.edit import Namer, drop_unread, make_node, remove, replace_nodes

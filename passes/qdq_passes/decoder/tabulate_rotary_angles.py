@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.decoder.look.rotary_angles import Angles, graph_between, rotary_angles, why_foreign, why_mixed

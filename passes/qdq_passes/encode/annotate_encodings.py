@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.edit.encoding_policy import EncodingPolicy, Ranges, check_min_scale
 from qdq_passes.encode.edit.precision import ObservedRange, float_nodes, is_stored_otherwise, whole_range

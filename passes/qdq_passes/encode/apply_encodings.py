@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.look.demands import why_not_quantizable
 from qdq_passes.graph.annotate import ENCODING, STYLE, Style

@@ -5,13 +5,13 @@ The operators for them: γ and β in the operator's shape, and whether it comput
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Keeps
 from qdq_passes.fuse.edit.fusion import Match, closed_group, types_of
 from qdq_passes.graph.operators.arithmetic import (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.fuse.edit.gains import fold_gains
 from qdq_passes.fuse.edit.layers import fold_channel_constants

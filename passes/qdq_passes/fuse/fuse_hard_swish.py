@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps
 from qdq_passes.fuse.edit.fusion import BOUNDED, CLOSE, FusionPass, Match, fuse, gate_match
 from qdq_passes.graph.operators.activations import clip_bound

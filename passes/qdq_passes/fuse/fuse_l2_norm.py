@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps
 from qdq_passes.fuse._norms import ROOTS, SQUARE, groups_from, root_of
 from qdq_passes.fuse.edit.fusion import FusionPass, Match, closed_group, fuse, why_not_float32

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps
 from qdq_passes.fuse._norms import BOUNDED, ROOTS, match_of
 from qdq_passes.fuse.edit.fusion import SINCE, FusionPass, Match, fuse, raised, why_not_as_it_is

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import all_graphs, all_nodes
 from qdq_passes.numerics.documents import json_of, typed
 from qdq_passes.numerics.encoding import Encoding

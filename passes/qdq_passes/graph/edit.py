@@ -138,7 +138,7 @@ def new_constant(
     ``stands_for`` are the nodes whose scope a Constant inherits.
     """
     name = namer.fresh(wanted)
-    tensor = ir.tensor(np.asarray(data), name=name) if isinstance(data, np.ndarray | np.generic) else data
+    tensor = ir.Tensor(np.asarray(data), name=name) if isinstance(data, np.ndarray | np.generic) else data
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     if namer.takes_no_initializers(graph):
         node = ir.Node(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import GraphLike, all_nodes, graph_likes, is_standard, label
 
 

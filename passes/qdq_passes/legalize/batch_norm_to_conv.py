@@ -5,13 +5,13 @@ y = γ(x − μ)/√(var + ε) + β = f·x + b per channel, with f = γ/√(var 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant
 from qdq_passes.graph.operators.layers import DEFAULT_EPSILON, normalizes_by_input

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import drop_unread
 from qdq_passes.graph.operators.activations import clip_bound

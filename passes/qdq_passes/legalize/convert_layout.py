@@ -5,11 +5,11 @@ NCHW [N, C, H, W] by perm (0, 2, 3, 1) is NHWC [N, H, W, C]; NHWC by perm (0, 3,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, make_node, move_annotations, put_first
 from qdq_passes.graph.sizes import rank_of

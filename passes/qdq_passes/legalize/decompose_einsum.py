@@ -6,13 +6,14 @@ have each label at most once."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder, Site, take_place
 from qdq_passes.graph.edit import drop_unread, remove

@@ -7,12 +7,12 @@ float16, whose exp is 0 below -17.4. Two masks of -3.4e38 in one sum are -inf as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.look.masks import Feeding, before_softmax, float_constant, hiding_constants
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.record import HIDDEN, HIDDEN_FLOAT16

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.build import OPSET_OF_AXES, Builder, Site, take_place
 from qdq_passes.graph.edit import drop_unread

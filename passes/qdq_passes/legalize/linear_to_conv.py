@@ -6,11 +6,11 @@ X'[b, k, 0, s] = X[b, s, k]."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder
 from qdq_passes.graph.operators.linears import Linear, linear_of

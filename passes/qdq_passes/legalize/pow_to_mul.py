@@ -5,11 +5,11 @@ x² = x·x and x³ = x·x·x, in the order in which onnxruntime's Pow multiplies
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread, make_node, replace_nodes
 from qdq_passes.graph.shapes.inference import Inferred

@@ -4,11 +4,11 @@ The DPU multiplies the sum over a k·k window by m and shifts it by n where the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Keeps
 from qdq_passes.graph.operators.activations import AVERAGE_POOLS
 from qdq_passes.graph.operators.reductions import averaged_axes, is_graph_end, kernel_of

@@ -4,11 +4,11 @@ The DPU multiplies by 2731 and shifts by 14 where HardSigmoid multiplies by 1/6:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Keeps
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid
 from qdq_passes.graph.shapes.inference import Inferred

@@ -5,11 +5,11 @@ The DPU multiplies the sum over c elements by k = round(2^n / c) and shifts by n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Keeps
 from qdq_passes.graph.operators.reductions import averaged_axes, is_graph_end, written_axes
 from qdq_passes.graph.shapes.inference import Inferred

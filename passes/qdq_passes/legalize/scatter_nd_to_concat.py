@@ -6,12 +6,12 @@ what comes out is, along each axis that the box does not fill, what lies before 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder, Site, drop_chains, take_place
 from qdq_passes.graph.shapes.inference import Inferred

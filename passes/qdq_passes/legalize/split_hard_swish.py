@@ -5,12 +5,12 @@ y = x·HardSigmoid(x) with α = 1/6 and β = 1/2, as the standard writes HardSwi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 from qdq_passes.graph.edit import Namer, make_node, replace_nodes
 from qdq_passes.select.selectors import ALL, Selector, nodes_of_types

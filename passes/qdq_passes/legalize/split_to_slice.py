@@ -5,13 +5,13 @@ Output k of Split takes the elements [start, start + size) along one axis, start
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, hand_over, make_node, move_annotations, remove
 from qdq_passes.graph.operators.qdq_ops import opset_at

@@ -5,11 +5,11 @@ What an operator takes, how it is planned and written stands in its class (`qdq_
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.core.names import camel_case
 from qdq_passes.errors import QdqError

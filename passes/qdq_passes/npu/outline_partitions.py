@@ -5,11 +5,11 @@ Outlining: nodes of the main graph become the body of a local function, and one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.annotate import TARGET, Placement
 from qdq_passes.graph.edit import Namer, drop_unread, inherit, move_annotations

@@ -15,12 +15,12 @@ as numbers, strings by *exact* alone."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.arrays import Array
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 Requantize = Literal["shift", "fixed_point", "float"]
 Rounding = Literal["half_up", "half_even", "half_away", "toward_zero"]

@@ -23,7 +23,6 @@ import functools
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -31,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics import counting
 from qdq_passes.numerics.count_text import counts_of, text_of

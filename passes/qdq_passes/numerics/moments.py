@@ -7,11 +7,12 @@ kept of E[x·xᵀ] is float32: half the memory, 2^-24 of each entry."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.arrays import Array, Reals
 
 

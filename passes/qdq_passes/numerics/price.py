@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.agreement import CEILING_DB, FLOOR_DB, Accumulator
 from qdq_passes.numerics.encoding import Encoding, integer_range, is_integer_type, range_from_zero
 from qdq_passes.numerics.histogram import Histogram

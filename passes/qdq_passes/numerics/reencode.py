@@ -17,7 +17,6 @@ where they must grow. Types of float numbers (float8, float4) have no zero point
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics import pow2
 from qdq_passes.numerics.arrays import Reals

@@ -13,13 +13,13 @@ arrays of Python's integers, which have no end. What an arithmetic cannot repres
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.arithmetic import Arithmetic, Overflow, Rounding
 from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.encoding import integer_range

@@ -8,11 +8,11 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Named, Pass, is_modified
 from qdq_passes.core.names import CONTRADICTION
 from qdq_passes.errors import ModelError, QdqError, UsageError

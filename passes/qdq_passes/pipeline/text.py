@@ -12,9 +12,9 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Named, Pass
 from qdq_passes.core.registry import PASSES, Entry
 from qdq_passes.errors import UsageError

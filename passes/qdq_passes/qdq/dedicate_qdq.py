@@ -5,11 +5,11 @@ Each consumer of F(t) reads an F(t) of its own: the same numbers, bit for bit.""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, graph_of, new_constant
 from qdq_passes.graph.uses import constant_array, label

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, drop_unread, graph_of, new_constant, remove
 from qdq_passes.graph.uses import all_nodes, constant_array

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import Namer

@@ -5,11 +5,11 @@ One step undoes what another needs: a Concat that moves changes the shifts of it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Named, Pass
 from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.refine._run import refine

@@ -6,11 +6,11 @@ h(x) = min(max(x/6 + 1/2, 0), 1) is constant outside of [-3, 3]. With n bits and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.activations import is_dpu_hard_sigmoid

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import ATTENTIONS, MOVERS
 from qdq_passes.graph.uses import integer_of, text_of
 from qdq_passes.roles.products import is_bmm, is_product, is_projection, widths

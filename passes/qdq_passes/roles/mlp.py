@@ -9,8 +9,8 @@ any classifier of two layers looks like the plain one."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import (
     ACTIVATIONS,
     ELEMENTWISE,

@@ -8,9 +8,9 @@ or by Reciprocal and Mul, γ and β folded into the factor or behind it, or the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import NORMS, SHAPERS, SKIP_NORMS
 from qdq_passes.roles.products import is_affine, root
 from qdq_passes.roles.skeleton import Op, Tensor, dims, number

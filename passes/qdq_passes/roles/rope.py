@@ -9,8 +9,8 @@ part out and the Concat that joins it to the rest belong to it. The computation 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import ATTENTIONS, MOVERS, SHAPERS
 from qdq_passes.graph.uses import integer_of
 from qdq_passes.roles.products import part_of, root

@@ -6,10 +6,11 @@ the whole. One node of a function may stand for several operators here."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import data_inputs, is_passed, kind_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import bodies_of, constant_array, in_order, integers_of

@@ -6,11 +6,11 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, overload
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 from qdq_passes.core.names import camel_case
 from qdq_passes.errors import UsageError

@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Problem, place
 from qdq_passes.graph.operators.qdq_ops import FIRST_OPSET, OPSET_OF_AXIS, OPSET_OF_BLOCKS
 from qdq_passes.graph.uses import constant_array

@@ -6,10 +6,11 @@ onnxruntime-genai; so the rules are ours. Each is a small function over one shar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import LEVELS, Finding, Level, Problem, is_at_least, new_errors
 from qdq_passes.graph.uses import label
 from qdq_passes.verification import names as verify_names

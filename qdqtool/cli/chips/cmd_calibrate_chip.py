@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.render import Out, plural, say, table

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.cli.commands import command_of, ran
 from qdqtool.cli.options import text

@@ -9,9 +9,10 @@ That parts of one tensor's noise are alike to what follows is assumed; what a me
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import alike, difference
 from qdq_passes.numerics.arrays import Array

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.encoding import Encoding, encoding_of_range, integer_format, integer_range, is_integer_type
 from qdq_passes.numerics.quantize import dequantize, quantize
@@ -17,7 +18,7 @@ Values = npt.NDArray[np.float64]
 SHARES = tuple(2.0 ** (-step / 4) for step in range(17))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Refit:
     """An encoding, and the noise with it.
 

@@ -9,10 +9,10 @@ The least time to the first token is that of one chunk of the prompt; the larges
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 
 from qdqtool.cost.reading.sources import Json, Source, mapping

@@ -8,10 +8,10 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 from qdq_passes.numerics.documents import json_of
 

@@ -8,11 +8,12 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core import budget
 from qdq_passes.errors import UnsupportedError, UsageError
 from qdq_passes.numerics.arrays import Array

@@ -9,12 +9,12 @@ orientation is not applied)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core import budget
 from qdq_passes.errors import ModelError, SetupError, UnsupportedError, UsageError
 from qdq_passes.numerics.arrays import Array

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core import budget
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.numerics.arrays import Array

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.io.files.read import refuse_special

@@ -18,9 +18,10 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Pass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.documents import toml_of

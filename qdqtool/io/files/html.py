@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
+
+from qdq_passes._lazy_dataclass import dataclass
 
 #: Pixels of a plot: width, height, margins.
 WIDTH, HEIGHT, LEFT, BELOW = 720, 360, 70, 50

@@ -14,9 +14,9 @@ import errno
 import os
 import re
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 
 if TYPE_CHECKING:

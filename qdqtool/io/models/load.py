@@ -11,13 +11,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.budget import uncollected
 from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError

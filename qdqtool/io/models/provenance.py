@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.artifacts import canonical_json

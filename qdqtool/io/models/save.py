@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import onnx
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph import annotate

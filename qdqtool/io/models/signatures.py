@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 
 import onnx
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.shapes.guards import LOCK
 

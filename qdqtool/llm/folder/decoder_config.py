@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.artifacts import read_document

@@ -10,10 +10,10 @@ graphs of the smallest context that holds the prompt; the other strategies run e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.llm.plan.specializations import Specialization

@@ -7,9 +7,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.registry import PASSES
 from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.decoder.look.cache_tensors import CacheWidths
@@ -58,7 +59,7 @@ class Naming:
     passes: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
-    cache: CacheWidths = CacheWidths()  # noqa: RUF009
+    cache: CacheWidths = CacheWidths()
 
     def applied(self, plan: SplitPlan) -> SplitPlan:
         """``plan`` as this profile wants it.

@@ -20,8 +20,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.llm.run.cache import Key
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import Phase
 from qdq_passes.errors import UnsupportedError, UsageError
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.derive_positions import INDEX, LAST_SLOT, TOTAL
 from qdq_passes.decoder.edit.slots import canonical_positions
 from qdq_passes.decoder.look.host_boundary import shared_positions

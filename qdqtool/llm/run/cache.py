@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.runtime.bound import Bound, Buffer

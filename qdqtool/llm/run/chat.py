@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.llm.folder.tokenizing import TOKENIZER, TextStream, Tokenizer, is_installed
 from qdqtool.llm.run import generating

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.surprise import surprise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import Phase
 
 from qdqtool.llm.plan.schedules import Policy, Schedule, StagePlan, scheduled, tasks_of

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.llm.folder.manifest import StaticModel
 from qdqtool.llm.plan.schedules import StagePlan

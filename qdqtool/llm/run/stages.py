@@ -10,9 +10,9 @@ Inputs of the graph that nothing reads are inputs of the first stage, so that th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import Decoder
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.uses import in_order, is_constant

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import Phase
 
 from qdqtool.llm.plan.schedules import Schedule, scheduled

@@ -5,10 +5,9 @@ are distributions, and compared as such. Anything else is compared number by num
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.graph.operators.qdq_ops import is_qdq
 from qdq_passes.graph.uses import is_standard

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass, RemoveUnusedNodesPass
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.convert_opset import ConvertOpset
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer

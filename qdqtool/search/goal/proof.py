@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.search.goal.chance import FEW
 from qdqtool.search.goal.goal import Goal

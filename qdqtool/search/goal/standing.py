@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 #: ``met``: the low end reaches the bound too. ``close``: the figure does, its low end does not. ``missed``: neither.
 Verdict = Literal["met", "close", "missed"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.search.variants import Measured, Point

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.search.measuring import figure_json
 from qdqtool.search.recipe import spelled

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import option
 from qdqtool.verbs.editing import Edit, Editing

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import LAST, metadata_of, option
 from qdqtool.verbs.encodings.export_encodings import FORMAT, Format, Hints

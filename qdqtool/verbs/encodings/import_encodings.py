@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.encodings.export_encodings import Hints

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import option
 from qdqtool.verbs.groups import MODEL, OUTPUT, Path, Saving, Targeted, Warns

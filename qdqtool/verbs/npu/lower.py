@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.verbs.npu.lowering import Lowering, lowered
 from qdqtool.verbs.verb import Verb, function_of

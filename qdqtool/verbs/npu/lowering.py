@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import python_only
 from qdqtool.verbs.groups import MODEL, OUTPUT_NEEDED, Path, Saving, Targeted, Warns

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import option
 from qdqtool.verbs.editing import Edit

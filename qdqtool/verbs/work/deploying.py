@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.fix_shapes import FixShapes
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.numerics.agreement import worst_first
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.moments import LayerStatistics, merged

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import is_at_least
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.npu.units.units import units_of

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import get_args
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import Phase
 from qdq_passes.errors import UsageError
 from qdq_passes.npu.units.verdict import CPU

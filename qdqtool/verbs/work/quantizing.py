@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.pipeline.hooks import naming_the_pass

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.record import DECODER
 from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model

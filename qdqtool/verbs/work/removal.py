@@ -5,9 +5,9 @@ from __future__ import annotations
 import glob
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Pass
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.atomic import refuse_existing, write_whole

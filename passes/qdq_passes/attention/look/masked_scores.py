@@ -7,11 +7,12 @@ most b(V) - b(U), which comes to a(V) - t in V."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.look.masks import (
     HUGE,
     float_constant,

@@ -5,10 +5,10 @@ Which head of the cache a head reads, where keys and values of few heads are rep
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import ATTENTIONS, ELEMENTWISE, kind_of
 from qdq_passes.graph.operators.moved_axes import Moved, indices_along, is_whole, sources_of
 from qdq_passes.graph.operators.qdq_ops import is_qdq

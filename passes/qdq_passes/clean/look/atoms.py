@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
+
+from qdq_passes._lazy_dataclass import dataclass
 
 #: A size: a number, or the name of a symbolic one.
 Size = int | str

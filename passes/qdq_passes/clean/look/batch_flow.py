@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.operators.kinds import ELEMENTWISE
 from qdq_passes.graph.operators.qdq_ops import is_qdq

@@ -4,11 +4,11 @@ and the one input of positions."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change
 from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import ModelError, UnsupportedError

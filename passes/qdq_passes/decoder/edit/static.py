@@ -4,10 +4,10 @@ roles bind; and edits that follow a `StaticWalk`: shapes are written down. What 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import substitute_dim
 from qdq_passes.decoder.look.io import CachePair, DecoderIo
 from qdq_passes.decoder.look.updates import SCATTERS

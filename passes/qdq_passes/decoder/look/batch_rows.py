@@ -6,11 +6,11 @@ rows go one behind the other, [batch · sequence], and are set apart again where
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.host_boundary import STEERED, is_by_row, rows_of
 from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import score_nodes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.flow import SHAPE_READERS, Flow, Passed, is_attention, is_product, passed_on, softmax_sides
 from qdq_passes.decoder.look.record import Part, number_of, part_by_name
 from qdq_passes.decoder.look.states import KvState, Update, state_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.cache import CachePair, cache_pairs
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.uses import in_order, is_standard

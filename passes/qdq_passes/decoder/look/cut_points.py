@@ -7,10 +7,11 @@ must lie in the device's memory together; what two parts read lies in both."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.flow import depending_on
 from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import UsageError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import ATTENTIONS, is_passed, kind_of
 from qdq_passes.graph.uses import bodies_of, integers_of, is_standard, readers, values_read
 

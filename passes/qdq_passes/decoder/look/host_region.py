@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.flow import SHAPE_READERS, depending_on
 from qdq_passes.decoder.look.io import DecoderIo
 from qdq_passes.errors import UnsupportedError

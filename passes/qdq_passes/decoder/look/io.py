@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.cache import CachePair, cache_pairs, extra_readers
 from qdq_passes.decoder.look.flow import SHAPE_READERS, Flow, depending_on, is_attention, is_product
 from qdq_passes.errors import UnsupportedError

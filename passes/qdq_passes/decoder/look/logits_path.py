@@ -3,10 +3,9 @@ an export that gives one row of logits, which choose the last token."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import ACTIVATIONS, kind_of
 from qdq_passes.graph.sizes import rank_of, rank_or
 from qdq_passes.graph.uses import constant_array, integer_of, is_constant, is_standard, readers, values_read

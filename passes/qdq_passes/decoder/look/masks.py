@@ -5,12 +5,12 @@ They must be causal, k ≤ past + q, or causal within a window besides, k > past
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.flow import is_attention
 from qdq_passes.decoder.look.host_region import Host, Probed, Sizes, batch_of, fixed_sizes
 from qdq_passes.decoder.look.scores import MaskEdge, mask_candidates, multiplies_streams

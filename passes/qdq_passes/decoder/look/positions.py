@@ -10,11 +10,12 @@ run in pieces gives other logits than in one."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.batch_rows import Positioned, Spread, fits_rows, spreads
 from qdq_passes.decoder.look.flow import depending_on
 from qdq_passes.decoder.look.host_boundary import leading_to, reaches_back, side_entries

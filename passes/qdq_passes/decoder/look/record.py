@@ -6,9 +6,10 @@ What the names of its caches tell, key or value and the number of the layer: `pa
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.annotate import Annotation
 from qdq_passes.numerics.documents import typed
 

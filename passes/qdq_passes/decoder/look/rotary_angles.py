@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import dtype_of, has_body, in_order, is_constant, is_standard, label, values_read
 

@@ -5,11 +5,11 @@ products → scale, softcap → [Add ← mask] → [Where ← causal buffer] →
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.flow import is_attention, is_product
 from qdq_passes.decoder.look.host_region import Host
 from qdq_passes.errors import UnsupportedError

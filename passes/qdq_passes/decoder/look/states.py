@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.flow import passed_on
 from qdq_passes.graph.sizes import rank_or, size_at
 from qdq_passes.graph.uses import constant_array, integer_of, is_standard, readers

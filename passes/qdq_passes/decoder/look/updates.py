@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.decoder.look.cache import CachePair, extra_readers
 from qdq_passes.decoder.look.flow import Passed, passed_on
 from qdq_passes.errors import ModelError, UnsupportedError

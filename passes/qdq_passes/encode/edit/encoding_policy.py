@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.edit.precision import ObservedRange, stored_type
 from qdq_passes.encode.edit.weight_policy import blocked_encoding, weight_type
 from qdq_passes.encode.look.demands import Role

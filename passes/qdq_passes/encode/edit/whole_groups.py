@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.look.demands import Role
 from qdq_passes.graph.annotate import FUSED, PART, Fused, Part
 from qdq_passes.graph.uses import is_constant, is_standard, label, main_nodes

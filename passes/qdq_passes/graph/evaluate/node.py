@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import ml_dtypes  # noqa: F401 - bfloat16 arrays of numpy
@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.shapes.guards import guarded_schema

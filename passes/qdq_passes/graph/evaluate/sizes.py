@@ -5,12 +5,12 @@ A size is a number, an expression in symbolic sizes (``batch``, ``16*batch``), o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.uses import integer_of, is_standard
 from qdq_passes.numerics.arrays import Array

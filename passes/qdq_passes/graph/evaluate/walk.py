@@ -7,13 +7,14 @@ many rounds as the model has layers. One walk over 2000 nodes takes half a secon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import defs
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core import budget
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.rare import LARGEST_INPUT, RANDOM, Compute, RareEvaluator

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from qdq_passes._lazy_dataclass import dataclass
 
 #: A size: a number, the name of one, or None where nothing is known.
 Dim = int | str | None

@@ -6,11 +6,11 @@ of a Resize are float32 whatever T is."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx.defs
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.shapes.contrib_shapes import OF_ONE_FLOAT_TYPE
 from qdq_passes.graph.uses import FLOAT_TYPES, has_body
 

@@ -3,11 +3,10 @@ BatchNormalization, which normalizes by statistics that are given or, in trainin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.channels import output_axis
 from qdq_passes.graph.uses import constant_array, integer_of, is_standard, label, only_reader
 from qdq_passes.numerics.arrays import Array

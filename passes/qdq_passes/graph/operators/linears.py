@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.sizes import data_shape
 from qdq_passes.graph.uses import integer_of, is_constant, is_standard, only_reader
 

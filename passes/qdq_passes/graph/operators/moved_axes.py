@@ -7,10 +7,10 @@ Expand and Tile repeat."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import constant_array, integers_of, is_constant, is_standard
 
 #: ``source`` of a factor that repeats.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import constant_array, integers_of, text_of
 
 #: Attribute of convolutions and pools, and its value where ``pads`` holds.

@@ -6,13 +6,13 @@ Sources: ONNX's changelog (QLinearConv, QLinearMatMul) and onnxruntime's Contrib
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import constant_array, dtype_of, input_at
 from qdq_passes.numerics.encoding import Encoding
 

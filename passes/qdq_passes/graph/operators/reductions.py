@@ -15,12 +15,12 @@ Source: ONNX's operator pages, checked against onnxruntime 1.31 on every combina
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.arithmetic import ARITHMETIC
 from qdq_passes.graph.operators.qdq_ops import float_source
 from qdq_passes.graph.uses import constant_array, integer_of, integers_of, is_standard

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx import TypeProto, numpy_helper
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import integer_of, integers_of
 
 if TYPE_CHECKING:

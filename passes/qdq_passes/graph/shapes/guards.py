@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
 from onnx import defs
 from onnx.shape_inference import InferenceError
+
+from qdq_passes._lazy_dataclass import dataclass
 
 #: Of what a context holds, what is wrong with it, in words; nothing: all is well.
 Guard = Callable[[Any], str]

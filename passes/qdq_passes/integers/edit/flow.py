@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import float_name
 from qdq_passes.graph.edit import Namer, graph_of, inherit, make_node, new_constant, replace_value
 from qdq_passes.graph.operators.qdq_ops import OPSET_OF_AXIS, OPSET_OF_HALF, is_dequantize

@@ -6,11 +6,11 @@ Recognised by structure, whoever wrote the nodes and whatever they are called.""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_dynamic_quantize, is_quantize
 from qdq_passes.graph.sizes import rank_of
 from qdq_passes.graph.uses import all_nodes, constant_array, is_constant, is_standard

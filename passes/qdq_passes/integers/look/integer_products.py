@@ -5,12 +5,11 @@ likewise; what is left belongs to the operand whose scale nobody else tells, whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qoperators import Parameters
 from qdq_passes.graph.uses import QUANTIZABLE_TYPES, constant_array, input_at, is_constant, is_standard, only_reader
 

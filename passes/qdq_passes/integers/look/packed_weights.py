@@ -7,13 +7,13 @@ Source: onnxruntime's ContribOperators.md, and its CPU kernels run on every comb
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qoperators import MICROSOFT
 from qdq_passes.graph.uses import constant_array, dtype_of, input_at, integer_of, known_array
 from qdq_passes.numerics.encoding import Encoding, integer_range

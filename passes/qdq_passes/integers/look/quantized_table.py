@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.nesting import place_of_nodes
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import label

@@ -6,12 +6,12 @@ and how they are written so, with layout changes where both meet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.attention.look.regions import is_alike
 from qdq_passes.core.base import Change
 from qdq_passes.graph.build import OPSET_OF_AXES, OPSET_OF_MEAN_AXES, Builder, Site, attribute_of, drop_chains

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Pass, skip
 from qdq_passes.encode.look.demands import scalings
 from qdq_passes.encode.look.quantized import Operators, operators_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.edit.encoding_policy import Ranges, histogram_of, range_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize
 from qdq_passes.numerics.price import POINTS, in_db, sqnr

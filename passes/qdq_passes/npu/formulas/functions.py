@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.arithmetic import Arithmetic, Rounding
 from qdq_passes.numerics.arrays import Reals
 from qdq_passes.numerics.dpu import sigmoid

@@ -21,11 +21,11 @@ they are integers of 2^-11 (`WEIGHT_BITS`), rounded half to even, of which the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UnsupportedError
 
 Floats = npt.NDArray[np.float32]

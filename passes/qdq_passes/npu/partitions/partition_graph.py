@@ -13,11 +13,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.convex import convex_groups, joined_siblings
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize, reads_stored
 from qdq_passes.graph.uses import constant_array, dtype_of, is_constant

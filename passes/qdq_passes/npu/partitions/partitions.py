@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize

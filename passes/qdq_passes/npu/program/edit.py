@@ -6,13 +6,14 @@ others read stay. Partition and device of the unit go over to what takes its pla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change
 from qdq_passes.graph.annotate import TARGET
 from qdq_passes.graph.edit import (

@@ -4,12 +4,12 @@ the result lacks, with m·2^-k for s_a·s_b / s_y."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.einsums import Contraction, Dim, Turn, contraction
 from qdq_passes.graph.operators.fused_products import fused_product
 from qdq_passes.graph.uses import text_of

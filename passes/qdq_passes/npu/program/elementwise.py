@@ -8,11 +8,11 @@ Max: each operand is brought to the encoding of the output, then integers are co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.npu.program.edit import Attributes, Replacement
 from qdq_passes.npu.program.operands import (

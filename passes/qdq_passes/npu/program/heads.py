@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import constant_array, float_of, integer_of
 from qdq_passes.npu.program.operands import NotComputable, check_index, rank_of, sizes_of
 from qdq_passes.npu.units.units import Operand

@@ -6,13 +6,14 @@ bits, Where on all but uint8, and Trilu are those of ai.qdqtool: onnxruntime's C
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.pads import Padding, padding_of
 from qdq_passes.graph.uses import constant_array, integer_of, is_constant, text_of
 from qdq_passes.npu.formulas.functions import quantized

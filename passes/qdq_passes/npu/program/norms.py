@@ -12,13 +12,13 @@ y = round((c·r·γ + β) / s_y) + z_y in float32. Gain and shift become float32
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import float_of, integer_of, is_standard
 from qdq_passes.npu.program.edit import Source, Stored
 from qdq_passes.npu.program.operands import (

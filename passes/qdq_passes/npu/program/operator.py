@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change
 from qdq_passes.graph.operators.fused_products import Products
 from qdq_passes.graph.uses import is_standard

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import integer_of, is_standard, text_of
 from qdq_passes.npu.program.edit import Replacement
 from qdq_passes.npu.program.movement import Moved, move_of

@@ -5,12 +5,11 @@ y = round(M·acc) + z_y with M = s_x·2^-(11·axes) / s_y, one rounding"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.uses import constant_array, float_of, integer_of, integers_of, text_of
 from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, WEIGHT_BITS, Taps, resize_nearest_indices, resize_taps

@@ -7,12 +7,12 @@ s_x·s_s / s_y. What is beyond the turned part of a head is requantized."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.program.edit import Attributes, Replacement
 from qdq_passes.npu.program.elementwise import sum_of
 from qdq_passes.npu.program.heads import CONTRIB, Heads, angles_at, heads_of

@@ -8,13 +8,14 @@ table[i] = Q_y(f((q_i − z_x)·s_x)), q_i the smallest integer plus i; f in flo
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.formulas.functions import Function, chained, function_of, table
 from qdq_passes.npu.program.edit import Replacement
 from qdq_passes.npu.program.operands import (

@@ -5,12 +5,13 @@ bounds. Where a bound is missing nothing is clamped: there a result may wrap."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.activations import clip_bounds
 from qdq_passes.graph.uses import constant_array, float_of, is_standard
 from qdq_passes.npu.formulas.functions import quantized, slope_axis

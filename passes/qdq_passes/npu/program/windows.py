@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.pads import AUTO_PAD, EXPLICIT
 from qdq_passes.graph.operators.reductions import same_total, split_evenly, transposed_total
 from qdq_passes.graph.uses import integer_of, integers_of, text_of

@@ -9,12 +9,12 @@ A zero that Relu, Clip, Sign, Min, Max or a maximum writes is positive. What mov
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.formulas.floats import exponential, rounded
 from qdq_passes.npu.formulas.functions import Constant, function_of
 from qdq_passes.npu.reference.movement import Moving, is_movement, moved, numbers_of, places_of

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.formulas.functions import quantized
 from qdq_passes.npu.formulas.resize import BEFORE_OPSET_11, resize_nearest_indices
 from qdq_passes.npu.reference.scatter import SCATTERS, expected

@@ -7,11 +7,11 @@ of an Add have theirs; what is not turned moves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.reference.values import Addends, Joined, Moved, NotRepresentable, ReferenceNode, Stored, Value
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.requantize import exact_product

@@ -13,12 +13,13 @@ The last five wait for the encoding that they are stored with: `integers_of` bri
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.formulas.functions import Function, chained, function_of, quantized, table
 from qdq_passes.numerics.arithmetic import Arithmetic
 from qdq_passes.numerics.arrays import Array, Reals

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.reductions import extent, same_total, split_evenly, transposed_total
 from qdq_passes.npu.reference.values import NotRepresentable
 from qdq_passes.numerics.arrays import Array

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level, place
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, clip_bounds, is_relu6_or_relu1
 from qdq_passes.graph.uses import is_standard

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level
 from qdq_passes.decoder.look.cache import CachePair, cache_pairs
 from qdq_passes.decoder.look.cache_tensors import CacheWidths

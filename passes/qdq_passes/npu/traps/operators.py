@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level
 from qdq_passes.decoder.look.rotary_angles import Angles, rotary_angles
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, input_at, integers_of, is_standard, text_of

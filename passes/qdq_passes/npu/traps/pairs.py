@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level, place
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import DATA_MOVEMENT, all_values, input_at, is_constant, is_standard

@@ -6,11 +6,11 @@ operand; a value is written on a grid where a Q reads it. Between two operators 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import LEVELS, Finding, Level, place
 from qdq_passes.core.names import kebab_case
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qdq_ops import is_quantize
 from qdq_passes.graph.operators.qoperators import form_of
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, has_body, readers

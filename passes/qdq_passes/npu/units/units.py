@@ -8,11 +8,12 @@ Shape → Gather → Concat                      three units; what they read ste
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.encode.look.demands import scalings
 from qdq_passes.graph.indices import index_nodes
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, BOUNDS, PRODUCERS, clip_bound

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.npu.units.units import Unit
 from qdq_passes.numerics.arithmetic import Arithmetic
 

@@ -11,12 +11,12 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import SetupError
 
 Values = npt.NDArray[Any]

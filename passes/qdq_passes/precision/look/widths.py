@@ -7,11 +7,11 @@ A multiply-accumulate is as wide as its widest operand: int4 weights times uint8
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.convex import DisjointSets
 from qdq_passes.graph.operators.kinds import CONTROL_INPUTS
 from qdq_passes.graph.operators.macs import MULTIPLYING, macs_of

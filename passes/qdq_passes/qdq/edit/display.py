@@ -7,9 +7,11 @@ What is written here is told from what the file had by `PREFIX` and `LINE`, so t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
+
+from qdq_passes._lazy_dataclass import dataclass
 
 #: What the keys of our metadata begin with, and what our lines of a description begin with.
 PREFIX, LINE = "qdq.", "encoding: "

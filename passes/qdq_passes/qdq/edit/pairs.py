@@ -54,7 +54,7 @@ def parameters(graph: ir.Graph, value: ir.Value, encoding: Encoding, namer: Name
             new_constant(graph, namer, f"{base}_zero_point", streamed_zeros(encoding, f"{base}_zero_point"), near),
         )
     scale = new_constant(graph, namer, f"{base}_scale", encoding.scale_array().astype(float_type.numpy()), near)
-    tensor = ir.tensor(encoding.zero_point_array(), dtype=encoding.dtype)
+    tensor = ir.Tensor(encoding.zero_point_array(), dtype=encoding.dtype)
     return scale, new_constant(graph, namer, f"{base}_zero_point", tensor, near)
 
 

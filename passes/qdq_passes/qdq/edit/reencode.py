@@ -4,11 +4,11 @@ s_x·s_w following."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, skip
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, opset_at

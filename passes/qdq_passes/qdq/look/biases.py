@@ -4,7 +4,6 @@ integer products without a multiplication (arXiv 1712.05877, equation 11). They 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.channels import BIAS_INPUT, bias_channels
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.sizes import data_shape

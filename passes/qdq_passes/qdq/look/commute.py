@@ -17,11 +17,11 @@ shaped with the same encoding behind it: `Crossing.is_possible`."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.uses import DATA_MOVEMENT, constant_array, has_body
 from qdq_passes.qdq.look.exact import Rounding, on_grid, shape_of

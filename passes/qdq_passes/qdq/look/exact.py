@@ -14,11 +14,12 @@ results rounded once more). For s > 0 and an integer type that holds z:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq
 from qdq_passes.graph.uses import constant_array, dtype_of
 from qdq_passes.numerics.arrays import Array

@@ -3,13 +3,13 @@ that the hundred million scales of a blocked language model can be asked about."
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qdq_ops import is_qdq, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import constant_array, dtype_of, integer_of
 from qdq_passes.numerics.encoding import Encoding, integer_format, integer_range, is_integer_type

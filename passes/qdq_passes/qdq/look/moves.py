@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.evaluate.exact import rearranged_by
 from qdq_passes.graph.uses import constant_array, is_standard, label
 from qdq_passes.qdq.look.axes import IN_PLACE, axis_after, axis_before

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.channels import BIAS_INPUT
 from qdq_passes.graph.operators.qdq_ops import FIX, float_source, is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integer_of, is_constant

@@ -3,10 +3,9 @@ bias."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.sizes import data_shape
 from qdq_passes.graph.uses import (
     FLOAT_TYPES,

@@ -10,12 +10,12 @@ Powers of two are exact: neither the factor nor any product with it is rounded, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change
 from qdq_passes.graph.edit import Namer
 from qdq_passes.graph.shapes.inference import Inferred

@@ -9,13 +9,14 @@ queries, and joined with other channels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.activations import is_bounded_relu
 from qdq_passes.graph.uses import constant_array, is_standard, label, readers
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer

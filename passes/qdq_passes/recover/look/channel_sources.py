@@ -7,12 +7,11 @@ Mul by a constant per channel           the constant (a norm spelled out ends so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.uses import FLOAT_TYPES, constant_array, dtype_of, integer_of, is_constant, is_standard
 from qdq_passes.qdq.look.weighted_layers import WeightedLayer, weighted_layer
 from qdq_passes.recover.look.channel_flow import why_fixed

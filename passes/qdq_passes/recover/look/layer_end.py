@@ -8,11 +8,11 @@ leave of z. A pair between y and the Add is looked through: its rounding is not 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.activations import cuts_off_at
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import is_constant, is_standard, only_reader

@@ -21,11 +21,11 @@ better than rounding to the nearest. Nothing is random; products are computed on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.one_thread import one_thread
 from qdq_passes.recover.look.rounding import Grid, round_rows

@@ -17,11 +17,11 @@ it. Everything is float64, products are computed on one thread: the same integer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.moments import LayerStatistics
 from qdq_passes.numerics.one_thread import one_thread

@@ -16,11 +16,12 @@ whole weight) for which nothing better was found keeps what it has."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.arrays import Array, Reals
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.layer_form import LayerForm

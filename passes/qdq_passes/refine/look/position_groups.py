@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import SHARING, is_constant, is_standard, label
 from qdq_passes.numerics.encoding import integer_format, is_integer_type

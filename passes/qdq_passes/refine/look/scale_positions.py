@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_relu6_or_relu1
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import DATA_MOVEMENT, all_nodes, constant_array, is_constant, is_standard, main_nodes

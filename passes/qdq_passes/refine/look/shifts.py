@@ -7,11 +7,11 @@ of `RULES` is the order in which it adjusts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.activations import AVERAGE_POOLS, is_dpu_hard_sigmoid
 from qdq_passes.graph.operators.qdq_ops import float_source
 from qdq_passes.graph.uses import is_standard

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.uses import all_nodes
 from qdq_passes.npu.partitions.partition_graph import weight_bytes

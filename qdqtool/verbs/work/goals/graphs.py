@@ -6,10 +6,11 @@ as they are serve all of these, and are paid once."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.uses import all_nodes

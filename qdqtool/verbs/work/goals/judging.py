@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.npu.partitions.partition_graph import weight_bytes
 from qdq_passes.npu.units.units import units_of

@@ -8,10 +8,11 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.calibrate.fingerprint import model_sha256

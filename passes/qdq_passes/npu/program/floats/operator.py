@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change
 from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.program.edit import Replacement

@@ -6,11 +6,11 @@ rounds nothing but constants and what is only moved."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import dtype_of
 from qdq_passes.npu.formulas.floats import TYPES, rounded
