@@ -20,7 +20,7 @@ from qdqtool.cli.help import write_page
 from qdqtool.cli.render import tell
 
 #: When Python looks for cycles among objects: a graph in memory has many, and hardly any go before the command ends.
-COLLECT = (50_000, 20, 20)
+COLLECT = (400_000, 5, 10)
 #: Each thread of numpy's BLAS spins for 30 ms at import. Large products run on one thread anyway (`one_thread`).
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
