@@ -1,25 +1,32 @@
-"""``dataclass`` of the standard library, which generates the methods of a class when one of them is first used.
+"""``dataclass`` of the standard library, which generates the methods of a class when they are first used.
 
 Generating them at import takes 0.4 ms a class, a third of what a command spends on imports, and a command never uses half of the
 classes that it imports. A class is the same as `dataclasses.dataclass` makes it, only later: until then its methods and its table
 of fields are descriptors.
 
-The methods are generated on a stand-in, a class with the same fields, and then set one by one. So another thread finds either a
-descriptor, which waits, or the method."""
+The standard library generates them on a stand-in, a class with the same fields, from which they are taken one by one. So another
+thread finds either a descriptor, which waits, or the method."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 _FIELDS, _PARAMS = "__dataclass_fields__", "__dataclass_params__"
-_TABLES = (_FIELDS, _PARAMS, "__match_args__")
-#: Methods that the standard library generates unless the class defines them, and the option that turns each off.
-_METHODS = {"__init__": "init", "__repr__": "repr", "__eq__": "eq"}
-#: Attributes that decide what is generated.
-_READ = ("__annotations__", "__module__", "__doc__", *_METHODS, "__hash__")
+#: What is generated at one time, and the options of a stand-in that has it and as little as possible besides.
+_GROUPS: tuple[tuple[tuple[str, ...], dict[str, bool]], ...] = (
+    ((_FIELDS, "__match_args__"), {"init": False, "repr": False, "eq": False}),
+    (("__init__",), {"init": True, "repr": False, "eq": False}),
+    (("__repr__",), {"init": False, "repr": True, "eq": False}),
+    (("__eq__", "__hash__"), {"init": False, "repr": False, "eq": True, "unsafe_hash": True}),
+)
+#: Options that this module knows; a class with others is made at once.
+_KNOWN = {"eq", "frozen", "init", "kw_only", "repr"}
+#: Attributes of a class that decide what is generated for it.
+_READ = ("__annotations__", "__module__", "__doc__", "__post_init__")
 _lock = threading.RLock()
 
 
@@ -30,7 +37,9 @@ class _Deferred:
         self._cls, self._name, self._generate = cls, name, generate
 
     def __get__(self, instance: object, owner: type) -> Any:
-        self._generate()
+        with _lock:
+            if self._cls.__dict__[self._name] is self:
+                self._generate()
         found = self._cls.__dict__[self._name]
         return found.__get__(instance, owner) if callable(found) else found
 
@@ -38,45 +47,66 @@ class _Deferred:
 def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
     if cls is None:
         return lambda found: _dataclass(found, **options)
-    own = dict(cls.__dict__)
-    if own.get("__doc__") is None or not options.keys() <= {"eq", "frozen", "init", "kw_only", "repr"}:
+    own, frozen, eq = dict(cls.__dict__), options.get("frozen", False), options.get("eq", True)
+    if own.get("__doc__") is None or not options.keys() <= _KNOWN:
         return dataclasses.dataclass(**options)(cls)
-    deferred = [*_TABLES, *(name for name, option in _METHODS.items() if options.get(option, True) and name not in own)]
-    if options.get("eq", True) and (own.get("__hash__") is None):
-        if options.get("frozen"):
-            deferred.append("__hash__")
-        else:
-            cls.__hash__ = None  # type: ignore[assignment]
+    for parent in cls.__mro__[1:]:
+        if (params := parent.__dict__.get(_PARAMS)) is not None and params.frozen != frozen:
+            kinds = ("non-frozen", "a frozen") if params.frozen else ("frozen", "a non-frozen")
+            raise TypeError(f"cannot inherit {kinds[0]} dataclass from {kinds[1]} one")
+    setattr(cls, _PARAMS, getattr(_empty(tuple(options.items())), _PARAMS))
     read = {name: own[name] for name in (*_READ, *own.get("__annotations__", ())) if name in own}
+    _show_defaults(cls, read)
+    wanted = {
+        _FIELDS: True, "__match_args__": True, "__init__": options.get("init", True), "__repr__": options.get("repr", True),
+        "__eq__": eq, "__hash__": eq and frozen and own.get("__hash__") is None,
+    }  # fmt: skip
+    if eq and not frozen and own.get("__hash__") is None:
+        cls.__hash__ = None  # type: ignore[assignment]
+    if frozen:
+        cls.__setattr__, cls.__delattr__ = _frozen(cls, "__setattr__"), _frozen(cls, "__delattr__")  # type: ignore[method-assign]
+    for names, least in _GROUPS:
+        chosen = [name for name in names if wanted[name] and (name == "__hash__" or name not in own)]
+        _defer(cls, chosen, read, {**options, **least, "frozen": frozen and "__init__" in names})
+    return cls
+
+
+def _show_defaults(cls: type, read: dict[str, Any]) -> None:
+    """Leave of each field its default in ``cls``, if it has one."""
     for name, value in read.items():
         if isinstance(value, dataclasses.Field):
             if value.default is dataclasses.MISSING:
                 delattr(cls, name)
             else:
                 setattr(cls, name, value.default)
-    if options.get("frozen"):
-        cls.__setattr__, cls.__delattr__ = _frozen(cls, "__setattr__"), _frozen(cls, "__delattr__")  # type: ignore[method-assign]
 
+
+def _defer(cls: type, names: list[str], read: dict[str, Any], options: dict[str, bool]) -> None:
     def generate() -> None:
-        with _lock:
-            if isinstance(cls.__dict__[_FIELDS], _Deferred):
-                made = _stand_in(cls, read, options).__dict__
-                for name in reversed(deferred):  # the fields last: whoever finds them finds all
-                    setattr(cls, name, made[name])
+        made = _stand_in(cls, read, options).__dict__
+        for name in names:
+            setattr(cls, name, made[name])
 
-    for name in deferred:
+    for name in names:
         setattr(cls, name, _Deferred(cls, name, generate))
-    return cls
 
 
 def _stand_in(cls: type, read: dict[str, Any], options: dict[str, bool]) -> type:
     """Return a class that the standard library made of the fields of ``cls`` and of its bases."""
     base: type = object
+    params = getattr(_empty((("frozen", options["frozen"]),)), _PARAMS)  # what is frozen inherits from what is frozen
     for parent in reversed(cls.__mro__[1:]):
         if hasattr(parent, _FIELDS):
-            base = type("_", (base,), {_FIELDS: getattr(parent, _FIELDS), _PARAMS: getattr(parent, _PARAMS)})
+            base = type("_", (base,), {_FIELDS: getattr(parent, _FIELDS), _PARAMS: params})
     inherited = {name: getattr(cls, name) for name in ("__qualname__", "__post_init__") if hasattr(cls, name)}
-    made: type = dataclasses.dataclass(**options)(type(cls.__name__, (base,), {**inherited, **read}))
+    made: type = dataclasses.dataclass(**options)(type(cls.__name__, (base,), {**read, **inherited}))
+    return made
+
+
+@functools.cache
+def _empty(options: tuple[tuple[str, bool], ...]) -> type:
+    """Return a class without fields that has the parameters ``options``."""
+    made: type = dataclasses.dataclass(**dict(options))(type("_", (), {"__doc__": ""}))
     return made
 
 

@@ -62,16 +62,22 @@ def family(dataclass: Any) -> dict[str, type]:
         def __repr__(self) -> str:
             return "custom"
 
-    class Plain(Named):
+    @dataclass(frozen=True)
+    class Third(Named):
+        """Below two others."""
+
+        last: int = 1
+
+    class Plain(Third):
         """No dataclass itself."""
 
-    return {cls.__name__: cls for cls in (Point, Named, ByIdentity, Open, Custom, Plain)}
+    return {cls.__name__: cls for cls in (Point, Named, ByIdentity, Open, Custom, Third, Plain)}
 
 
 OURS, THEIRS = family(ours), family(dataclasses.dataclass)
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Point": ((1,), {}), "Named": ((1, 5), {"tags": ("a",)}), "ByIdentity": ((), {"value": 3}),
-    "Open": ((4,), {}), "Custom": ((1, 2), {}), "Plain": ((1,), {"name": "q"}),
+    "Open": ((4,), {}), "Third": ((1, 2, "t"), {}), "Custom": ((1, 2), {}), "Plain": ((1,), {"name": "q"}),
 }  # fmt: skip
 
 
@@ -111,13 +117,31 @@ def test_a_class_is_that_of_the_standard_library(name: str) -> None:
     assert seen[0] == seen[1]
 
 
-def test_nothing_is_generated_before_use_and_all_at_once_then() -> None:
-    cls = family(ours)["Named"]
-    assert isinstance(cls.__dict__["__init__"], _lazy_dataclass._Deferred)
-    assert cls.name == "p"  # type: ignore[attr-defined]
-    assert isinstance(cls.__dict__["__init__"], _lazy_dataclass._Deferred)
-    cls(1)
-    assert not any(isinstance(value, _lazy_dataclass._Deferred) for value in vars(cls).values())
+def test_a_method_is_generated_at_its_first_use() -> None:
+    def deferred(cls: type) -> set[str]:
+        return {name for name, value in vars(cls).items() if isinstance(value, _lazy_dataclass._Deferred)}
+
+    cls: Any = family(ours)["Named"]
+    every = {"__dataclass_fields__", "__match_args__", "__init__", "__repr__", "__eq__", "__hash__"}
+    assert (cls.name, deferred(cls)) == ("p", every)
+    assert len(dataclasses.fields(cls)) == 4
+    one = cls(1)
+    assert deferred(cls) == {"__repr__", "__eq__", "__hash__"}
+    assert (one == cls(1), deferred(cls)) == (True, {"__repr__"})
+
+
+def test_frozen_classes_inherit_from_frozen_ones_alone() -> None:
+    for base in ("Open", "Point"):
+        errors = [
+            outcome(
+                lambda make=make, base=base, of=of: make(frozen=base == "Open")(
+                    type("Below", (of[base],), {"__doc__": "x"})
+                )
+            )
+            for make, of in ((ours, OURS), (dataclasses.dataclass, THEIRS))
+        ]
+        assert errors[0] == errors[1]
+        assert errors[0][0] is TypeError
 
 
 def test_the_standard_library_inherits_from_a_class_that_nobody_has_used() -> None:
