@@ -116,7 +116,13 @@ def _here(
 ) -> Iterator[int]:
     """Let ``observers`` see the feeds that they have not seen, in this process; the number of samples after each."""
     outputs = _outputs(model) if watch is not None else []
-    taps = Taps(model, (*observers.names, *outputs), threads=threads, optimize=observers.may_optimize(model))
+    taps = Taps(
+        model,
+        (*observers.names, *outputs),
+        threads=threads,
+        optimize=observers.may_optimize(model),
+        any_order=observers.count,
+    )
     done = observers.samples
     for number, feed in enumerate(feeds):
         if number < done:

@@ -94,6 +94,12 @@ class Observers:
         """Whether observers of other samples can be merged, see `take_in`."""
         return self._make().merges
 
+    @property
+    def count(self) -> bool:
+        """Whether all that is kept of values is a histogram, which does not depend on their order."""
+        observer = self._make()
+        return observer.counting is not None and not observer.sanitizes
+
     def may_optimize(self, model: ir.Model) -> bool:
         """Whether onnxruntime may optimize ``model``, which takes half the time on convolutions: not where the method forbids
         it, and not where pairs stand, whose optimized kernels may saturate."""

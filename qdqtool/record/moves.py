@@ -75,8 +75,8 @@ def encodings_of(model: ir.Model) -> dict[str, Encoding]:
     """Tensor → encoding: of its pair, else what is annotated."""
     found: dict[str, Encoding] = {}
     for pair in qdq_pairs(model):
-        if pair.encoding is not None:
-            found.setdefault(pair.tensor, pair.encoding)
+        if pair.tensor not in found and (encoding := pair.encoding) is not None:
+            found[pair.tensor] = encoding
     for value in all_values(model):
         annotated = ENCODING.get(value)
         if value.name is not None and annotated is not None:

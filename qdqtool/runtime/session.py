@@ -24,6 +24,7 @@ from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report
 from qdq_passes.pipeline.pipeline import run_pipeline as run_passes
 
 from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
+from qdqtool.runtime.blocked import blocked, pays
 from qdqtool.runtime.memory import ENTRY, MemoryRefusal, least, limited, refuse_endless
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
 from qdqtool.runtime.refusals import failure, refusal
@@ -44,6 +45,8 @@ _DTYPES: dict[str, Any] = {
     "float8e5m2": ml_dtypes.float8_e5m2,
     "float8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
 }
+#: Bytes of a model from which giving its memory back to the system pays.
+LARGE = 1 << 26
 #: Bytes that are more than what grows with the data: such a session is not made a second time.
 _AMPLE = 1 << 34
 FLOATS = frozenset(np.dtype(t) for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16))
@@ -140,10 +143,10 @@ class Session:
         return True
 
     def close(self) -> None:
-        """Let go of onnxruntime's session, and of the memory it leaves, which the allocator would keep for later: more than the
-        model's weights. The session cannot run any more."""
+        """Let go of onnxruntime's session, and of the memory that a large one leaves, which the allocator would keep for later:
+        more than the model's weights. The session cannot run any more."""
         self._handle, self._weights, self._make = None, (), _closed
-        if os.name == "posix":
+        if os.name == "posix" and self._size >= LARGE:
             trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
             if trim is not None:
                 trim(0)
@@ -188,6 +191,7 @@ def open_session(
     optimize: bool = False,
     threads: int = 1,
     extra_outputs: Iterable[str] = (),
+    any_order: bool = False,
     operators: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A session on the CPU for ``model``, which is not changed.
@@ -197,6 +201,7 @@ def open_session(
         optimize: let onnxruntime optimize the graph: for timing and for ranges, never for numbers that are compared.
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
         extra_outputs: names of values of the main graph to be had besides the outputs.
+        any_order: the elements of extra outputs may come in any order; an optimized session of convolutions is faster then.
         operators: library of custom operators.
 
     Raises:
@@ -214,6 +219,9 @@ def open_session(
         make = functools.partial(
             ort.InferenceSession, source.data, options, providers=["CPUExecutionProvider"], disabled_optimizers=kept
         )
+        if any_order and optimize and extra_outputs and pays(model):
+            plain = functools.partial(_options, optimize=False, threads=threads)
+            make = functools.partial(blocked, make, options, plain, extra_outputs)
         return Session(make, weights, size=source.size, tensors=1 + len(extra_outputs))
     except Exception as error:
         raise refusal(str(error), version=version()) from error
@@ -250,18 +258,24 @@ def prepared(
     model = _loaded(model)
     refuse_endless(model)
     source = model_bytes(model, extra_outputs=extra_outputs)
-    options = ort.SessionOptions()
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4  # errors arrive as exceptions, once
-    options.add_session_config_entry(*ENTRY)
-    if source.folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", source.folder)
+    options = _options(source.folder, optimize=optimize, threads=threads)
     weights = [ort.OrtValue.ortvalue_from_numpy(a) for a in source.arrays.values()]
     if weights:
         options.add_external_initializers(list(source.arrays), weights)
     return source, options, weights
+
+
+def _options(folder: str | None, *, optimize: bool, threads: int) -> Any:
+    """Options of a session whose external data lies in ``folder``."""
+    ort = _onnxruntime()
+    options, level = ort.SessionOptions(), ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # errors arrive as exceptions, once
+    options.add_session_config_entry(*ENTRY)
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    return options
 
 
 def load_check(model: ir.Model | str | os.PathLike[str]) -> str | None:

@@ -22,12 +22,21 @@ class Taps:
         tensors: names of graph inputs, graph outputs and node outputs of the main graph.
         threads: threads inside an operator.
         optimize: let onnxruntime optimize the graph around the tensors: sums associate differently, in the last bits.
+        any_order: the elements of the tensors that are no graph outputs may come in any order.
 
     Raises:
         UsageError: a tensor is none of these.
     """
 
-    def __init__(self, model: ir.Model, tensors: Iterable[str], *, threads: int = 1, optimize: bool = False) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        tensors: Iterable[str],
+        *,
+        threads: int = 1,
+        optimize: bool = False,
+        any_order: bool = False,
+    ) -> None:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(tensors))
         inputs = {value.name for value in model.graph.inputs}
         outputs = [
@@ -45,7 +54,9 @@ class Taps:
         self._defaults = {
             name: model.graph.initializers[name] for name in self.names if name in model.graph.initializers
         }
-        self.session: Session = open_session(model, threads=threads, optimize=optimize, extra_outputs=self._fetched)
+        self.session: Session = open_session(
+            model, threads=threads, optimize=optimize, extra_outputs=self._fetched, any_order=any_order
+        )
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The wanted tensors for one feed, in the order they were asked for."""

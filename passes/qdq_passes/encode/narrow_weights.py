@@ -71,12 +71,13 @@ def _narrowed(array: npt.NDArray[Any], encoding: Encoding, *, is_stored: bool) -
     if not is_stored and encoding.axis is None and encoding.position is not None and array.dtype == np.float32:
         # the common case: dividing by a power of two rounds nothing, and halves go to even
         step = np.float32(encoding.scale[0])
-        low = array <= np.float32(lowest + 0.5) * step
-        count = int(np.count_nonzero(low))
-        if count:
-            array = array.copy()
-            array[low] = np.float32(lowest + 1) * step
-        return array, count
+        limit = np.float32(lowest + 0.5) * step
+        if array.min(initial=0) > limit:
+            return array, 0
+        low = array <= limit
+        array = array.copy()
+        array[low] = np.float32(lowest + 1) * step
+        return array, int(np.count_nonzero(low))
     found = (array if is_stored else quantize(array, encoding)).astype(np.int64) == lowest
     if is_stored:
         return np.where(found, np.int64(lowest + 1), array.astype(np.int64)), int(np.count_nonzero(found))

@@ -62,13 +62,15 @@ def mean_squared_errors(pieces: Pieces, encoding: Encoding, *, symmetric_range: 
     """
     scale = _scale(encoding)
     a, b = pieces.left / scale, pieces.right / scale
-    (point_a, below_a), (point_b, below_b) = (_nearest(t, encoding, symmetric_range) for t in (a, b))
+    point_a, point_b = (_nearest(t, encoding, symmetric_range) for t in (a, b))
     ra, rb = a - point_a, b - point_b
-    together = point_a == point_b
-    inside = (ra * ra + ra * rb + rb * rb) / 3
-    across = (below_b - below_a + (rb * rb * rb - ra * ra * ra) / 3) / np.where(together, 1.0, b - a)
-    errors: Floats = np.where(together, inside, across) * scale**2
-    return errors
+    errors: Floats = (ra * ra + ra * rb + rb * rb) / 3
+    at = np.flatnonzero(point_a != point_b)
+    if at.size:
+        a, b, ra, rb = a[at], b[at], ra[at], rb[at]
+        below_a, below_b = (_below(t, point[at], encoding) for t, point in ((a, point_a), (b, point_b)))
+        errors[at] = (below_b - below_a + (rb * rb * rb - ra * ra * ra) / 3) / (b - a)
+    return errors * scale**2
 
 
 def mean_squares(pieces: Pieces) -> Floats:
@@ -102,15 +104,21 @@ def _scale(encoding: Encoding) -> float:
     return float(np.float32(encoding.scale[0]))
 
 
-def _nearest(t: Floats, encoding: Encoding, symmetric_range: bool) -> tuple[Floats, Floats]:
-    """(n(t), G(n)) in steps of the scale."""
+def _nearest(t: Floats, encoding: Encoding, symmetric_range: bool) -> Floats:
+    """n(t) in steps of the scale."""
     if not is_integer_type(encoding.dtype):
-        points, borders, below = _float_grid(encoding.dtype)
-        index = np.searchsorted(borders, t)
-        return points[index], below[index]
+        points, borders, _ = _float_grid(encoding.dtype)
+        return points[np.searchsorted(borders, t)]
     low, high = range_from_zero(encoding, symmetric=symmetric_range)
-    point: Floats = np.clip(np.rint(t), low, high)
-    return point, point / 12
+    return np.clip(np.rint(t), low, high)
+
+
+def _below(t: Floats, point: Floats, encoding: Encoding) -> Floats:
+    """G(n(t)) in steps of the scale, ``point`` being n(t)."""
+    if not is_integer_type(encoding.dtype):
+        _, borders, below = _float_grid(encoding.dtype)
+        return below[np.searchsorted(borders, t)]
+    return point / 12
 
 
 def _ends(encoding: Encoding, symmetric_range: bool) -> tuple[float, float]:

@@ -140,7 +140,7 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
     if feeds is not None and compares:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
     chip = None if asked.target is None else _loaded(asked.target)
-    untouched = copy_model(work)
+    untouched = None if chip is None else copy_model(work)
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
         calibrator = Calibrator(
@@ -152,7 +152,7 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
             hooks=asked.hooks, warn=asked.warn, recovering=recovering, known=known,
         )  # fmt: skip
     placed = None
-    if chip is not None:
+    if chip is not None and untouched is not None:
         from qdqtool.verbs.work.fitting import fitted
 
         done, placed = fitted(done, untouched, chip, hooks=asked.hooks, warn=asked.warn, known=known)
