@@ -8,6 +8,7 @@ onnxruntime pads channels to a multiple of 8 or 16, so an output whose channels 
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable
@@ -24,17 +25,23 @@ from qdqtool.io.models.save import to_bytes
 BLOCK = 16
 #: Bytes of weights from which it does not pay: they are written once more.
 MOST_WEIGHTS = 1 << 28
+#: Elements of a sample from which it pays: less is reordered sooner than a second session is opened.
+LEAST_VALUES = 1 << 20
 #: Bytes of a weight that is written beside the optimized model.
 SMALL = 1 << 10
 _REORDER = ("com.microsoft.nchwc", "ReorderOutput")
 
 
-def pays(model: ir.Model) -> bool:
-    """Whether ``model`` convolves and is not too large to be written once more, on a system where an open file can be deleted."""
+def pays(model: ir.Model, names: Iterable[str]) -> bool:
+    """Whether ``model`` convolves, has much to reorder in its values ``names``, and few enough weights to be written once more;
+    on a system where an open file can be deleted."""
+    if os.name != "posix" or not any(is_standard(node, "Conv") for node in model.graph):
+        return False
+    wanted = set(names)
+    shapes = [v.shape for node in model.graph for v in node.outputs if v.name in wanted]
     weights = (value.const_value for value in model.graph.initializers.values())
     return (
-        os.name == "posix"
-        and any(is_standard(node, "Conv") for node in model.graph)
+        sum(math.prod(shape.numpy()) for shape in shapes if shape is not None and shape.is_static()) >= LEAST_VALUES
         and sum(tensor.nbytes for tensor in weights if tensor is not None) < MOST_WEIGHTS
     )
 

@@ -219,7 +219,7 @@ def open_session(
         make = functools.partial(
             ort.InferenceSession, source.data, options, providers=["CPUExecutionProvider"], disabled_optimizers=kept
         )
-        if any_order and optimize and extra_outputs and pays(model):
+        if any_order and optimize and pays(model, extra_outputs):
             plain = functools.partial(_options, optimize=False, threads=threads)
             make = functools.partial(blocked, make, options, plain, extra_outputs)
         return Session(make, weights, size=source.size, tensors=1 + len(extra_outputs))
