@@ -46,7 +46,7 @@ def pays(model: ir.Model, names: Iterable[str]) -> bool:
     )
 
 
-def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], names: Iterable[str]) -> Any:
+def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], names: set[str]) -> Any:
     """Return a session whose outputs ``names`` may hold their elements in any order.
 
     Args:
@@ -61,7 +61,7 @@ def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], 
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALL))
         first = make()
         model = ir.serde.deserialize_model(onnx.load_model_from_string(read_bytes(path)))
-        if not _without_reordering(model.graph, set(names)):
+        if not _without_reordering(model.graph, names):
             return first
         session = type(first)
         del first

@@ -221,7 +221,8 @@ def open_session(
         )
         if any_order and optimize and pays(model, extra_outputs):
             plain = functools.partial(_options, optimize=False, threads=threads)
-            make = functools.partial(blocked, make, options, plain, extra_outputs)
+            inside = set(extra_outputs) - {value.name for value in model.graph.outputs}
+            make = functools.partial(blocked, make, options, plain, inside)
         return Session(make, weights, size=source.size, tensors=1 + len(extra_outputs))
     except Exception as error:
         raise refusal(str(error), version=version()) from error
