@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from qdq_passes.errors import SetupError
 from qdq_passes.numerics import counting
 from qdq_passes.numerics.histogram import Histogram
 
+from qdqtool.npu.library import library_path
 from tests.dial import examples
 
 Values = npt.NDArray[Any]
@@ -165,6 +167,22 @@ def test_a_library_that_cannot_be_loaded_is_named(tmp_path: Any, monkeypatch: py
     (tmp_path / counting.NAME).write_bytes(b"no library")
     monkeypatch.setattr(counting, "__path__", [str(tmp_path)])
     with pytest.raises(SetupError, match="cannot be loaded"):
+        counting._library.__wrapped__()
+
+
+def test_a_library_of_other_sources_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose functions take something else would count wrongly, or write where it must not."""
+    built = counting.INTERFACE
+    monkeypatch.setattr(counting, "INTERFACE", built + 1)
+    with pytest.raises(SetupError, match=f"its interface is {built}, not {built + 1}; install qdqtool again"):
+        counting._library.__wrapped__()
+
+
+def test_a_library_older_than_interfaces_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other library stands for it: none has the function."""
+    shutil.copy(library_path(), tmp_path / counting.NAME)
+    monkeypatch.setattr(counting, "__path__", [str(tmp_path)])
+    with pytest.raises(SetupError, match=r"its interface is None, not \d+; install qdqtool again"):
         counting._library.__wrapped__()
 
 

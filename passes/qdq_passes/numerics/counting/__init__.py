@@ -23,6 +23,8 @@ Values = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 NAME = "qdq_counting.dll" if sys.platform == "win32" else "libqdq_counting.so"
+#: Number of what the functions of ``counting.cc`` take and mean; a library of other sources, left behind, has another or none.
+INTERFACE = 1
 #: More values than this in one call would overflow a table of 32-bit counts.
 MOST = 1 << 31
 #: Largest exponent of a bin width whose inverse is a normal float32.
@@ -33,6 +35,7 @@ _COUNTED, _NOT_FINITE = 0, 2
 _TYPES = {"f": "float32", "d": "float64"}
 #: What a call finds: the smallest and the largest value, and the number of zeros.
 _Found = ctypes.c_double * 3
+_REPAIR = "install qdqtool again, or delete it"
 #: Newest instruction set to use: 0 none of AVX, 1 AVX2, 2 AVX-512.
 newest = 2
 
@@ -112,12 +115,20 @@ class _Library:
     extremes: dict[str, Callable[..., int]]
 
 
+def _refuse_other_sources(library: ctypes.CDLL, where: str) -> None:
+    interface = library.qdq_counting_interface() if hasattr(library, "qdq_counting_interface") else None
+    if interface != INTERFACE:
+        raise SetupError(
+            f"was built from other sources: its interface is {interface}, not {INTERFACE}", where=where, hint=_REPAIR
+        )
+
+
 @functools.cache
 def _library() -> _Library | None:
     """The library; None where it was not built.
 
     Raises:
-        SetupError: it is there and cannot be loaded.
+        SetupError: it is there and cannot be loaded, or was built from other sources.
     """
     # An editable installation has Python files in one folder and what was built in another.
     where = next((path for folder in __path__ if os.path.isfile(path := os.path.join(folder, NAME))), None)
@@ -127,6 +138,7 @@ def _library() -> _Library | None:
     pointer, real = ctypes.c_void_p, ctypes.c_double
     try:
         library = ctypes.CDLL(where)
+        _refuse_other_sources(library, where)
         for char, name in _TYPES.items():
             found.count[char] = run = getattr(library, f"qdq_count_{name}")
             found.extremes[char] = look = getattr(library, f"qdq_extremes_{name}")
@@ -135,7 +147,5 @@ def _library() -> _Library | None:
             ]  # fmt: skip
             look.argtypes = [pointer, ctypes.c_int64, ctypes.c_int, pointer]
     except (OSError, AttributeError) as error:
-        raise SetupError(
-            f"cannot be loaded: {error}", where=where, hint="install qdqtool again, or delete it"
-        ) from error
+        raise SetupError(f"cannot be loaded: {error}", where=where, hint=_REPAIR) from error
     return found

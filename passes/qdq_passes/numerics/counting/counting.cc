@@ -301,6 +301,9 @@ int extremes_best(const T* x, int64_t n, int most, double* found) {
 
 }  // namespace
 
+// Counted up whenever a function below takes, returns or means something else, together with `INTERFACE` of `__init__.py`.
+QDQ_EXPORT int qdq_counting_interface() { return 1; }
+
 // Count n values (at most 2^31), all or none. `found` gets the smallest, the largest, and how many are 0.
 // Returns 0 where they are counted, 1 where some lie beyond [low, high], 2 where some are not finite.
 // `most`: 0 computes without AVX, 1 with AVX2 at most, 2 with AVX-512 at most.
