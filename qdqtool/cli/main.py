@@ -191,14 +191,20 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal has no letter for is written as an escape
             stream.reconfigure(errors="backslashreplace")
+    usual, threads = gc.get_threshold(), os.environ.get(BLAS_THREADS)
     os.environ.setdefault(BLAS_THREADS, "1")
     gc.set_threshold(*COLLECT)
     try:
-        interrupts.begin()
-        code = run(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:
-        code = interrupts.code()
-    interrupts.end(code)
+        try:
+            interrupts.begin()
+            code = run(sys.argv[1:] if arguments is None else arguments)
+        except KeyboardInterrupt:
+            code = interrupts.code()
+        interrupts.end(code)
+    finally:  # behind the end: a process of one command is gone by now, without a last collection
+        gc.set_threshold(*usual)
+        if threads is None:
+            os.environ.pop(BLAS_THREADS, None)
 
 
 def run(arguments: list[str]) -> int:

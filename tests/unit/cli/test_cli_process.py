@@ -106,18 +106,21 @@ def test_the_end_of_a_process(left: str, printed: str, tmp_path: Path) -> None:
 
 
 def test_several_commands_in_one_process() -> None:
-    """The end of one is not the end of the process: whoever calls `main` goes on."""
+    """The end of one is not the end of the process: whoever calls `main` goes on, with the garbage collector as it was."""
     code = (
+        "import gc\n"
         "from qdqtool.cli.main import main\n"
+        "gc.set_threshold(701, 11, 12)\n"
         "for arguments in (['--version'], ['list', 'foo'], ['--version']):\n"
         "    try:\n"
         "        main(arguments)\n"
         "    except SystemExit as error:\n"
-        "        print('exit', error.code)\n"
+        "        print('exit', error.code, *gc.get_threshold())\n"
     )
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, capture_output=True, text=True, env=environment(), timeout=60, check=True)
-    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 0", "exit 2", "exit 0"]
+    ends = [line for line in done.stdout.splitlines() if line.startswith("exit")]
+    assert ends == [f"exit {code} 701 11 12" for code in (0, 2, 0)]
 
 
 @pytest.mark.product(extra=3)
