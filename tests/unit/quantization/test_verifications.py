@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import pytest
 from qdq_passes.core.base import Change, Pass
 from qdq_passes.errors import VerifyError
 from qdq_passes.pipeline.hooks import VERIFY_EACH, QuietHook
+from qdq_passes.qdq.insert_qdq import InsertQdq
 from qdq_passes.verification import rules
 
 from qdqtool.io.models.load import load
 from qdqtool.quantization.quantizing import quantize_model
 from qdqtool.verbs.quantize import Quantize, quantize
-from tests.cases.cli_helpers import DIGITS
-from tests.golden_messages.refusal import refusal
+from tests.cases.cli_helpers import DIGITS, cli
+from tests.golden_messages.refusal import refusal, told
 
 
 @dataclass
@@ -72,6 +73,25 @@ def test_an_error_is_found_though_not_looked_for_after_each_pass(
     with refusal(VerifyError):
         quantize_model(load(DIGITS), Quantize(load(DIGITS), preset="dynamic").plan(), hooks=[Breaking()])
     assert walks.count == 4
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["at the end", "each"])
+def test_what_a_pass_in_the_middle_breaks_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, each: bool
+) -> None:
+    """At the end, with how to find the pass; where the environment asks for it behind the pass, by its name."""
+    honest = InsertQdq.run
+
+    def broken(self: InsertQdq, model: ir.Model) -> Iterator[Change]:
+        yield from honest(self, model)
+        first, second, *_ = model.graph
+        first.name = second.name
+
+    monkeypatch.setattr(InsertQdq, "run", broken)
+    if not each:
+        monkeypatch.delenv(VERIFY_EACH)
+    told(cli("quantize", DIGITS, "-o", tmp_path / "out.onnx", "--data", "random:2", "-q", code=70).error)
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_a_caller_who_verifies_spares_the_function_to(walks: Walks, monkeypatch: pytest.MonkeyPatch) -> None:
