@@ -90,7 +90,11 @@ class Check(Linted, Verb[Checked]):
         """The findings."""
         from qdqtool.io.models.load import load
 
-        chip = None if self.target is None else _target(self.target)
+        chip = None
+        if self.target is not None:
+            from qdqtool.targets.loading import load_target
+
+            chip = load_target(self.target)
         path, graph = os.fspath(self.model), None
         if os.path.isdir(path):
             findings = _folder(path, chip, runtime=self.runtime, progress=self.progress)
@@ -125,12 +129,6 @@ class Check(Linted, Verb[Checked]):
             warn=self.warn,
         ).run()  # fmt: skip
         return [finding.to_json() for finding in found]
-
-
-def _target(name_or_path: Path) -> Target:
-    from qdqtool.targets.loading import load_target
-
-    return load_target(name_or_path)
 
 
 def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool) -> list[dict[str, Any]]:

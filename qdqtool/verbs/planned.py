@@ -84,7 +84,7 @@ class Planned(PlanOptions, AllowsEmpty, Samples, Tokenized, Reports):
         return chip.legalization.preset if chip else ""
 
     def _chip(self) -> Target | None:
-        if not self.target:
+        if self.target is None:
             return None
         from qdqtool.targets.loading import load_target
 

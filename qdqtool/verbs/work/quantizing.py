@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from qdqtool.npu.shares import Placed
     from qdqtool.record.record import Record
     from qdqtool.search.recipe import Recipe
-    from qdqtool.targets.target import Target
     from qdqtool.verbs.quantize import Quantize
     from qdqtool.verbs.work.goals.seeking import Sought
 
@@ -139,8 +138,11 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
     reference = None
     if feeds is not None and compares:  # named alike, as onnxruntime takes no two nodes of one name
         reference = run_pipeline(work, "give-names", copy=True).model
-    chip = None if asked.target is None else _loaded(asked.target)
-    untouched = None if chip is None else copy_model(work)
+    chip, untouched = None, None
+    if asked.target is not None:
+        from qdqtool.targets.loading import load_target
+
+        chip, untouched = load_target(asked.target), copy_model(work)
     is_shared = (asked.jobs > 1 or asked.cluster is not None) and feeds is not None and feeds.opening is not None
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, recovering:
         calibrator = Calibrator(
@@ -169,12 +171,6 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
         model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
         source_sha256=source, target_refusals=unfit, placed=placed,
     )  # fmt: skip
-
-
-def _loaded(target: str | os.PathLike[str]) -> Target:
-    from qdqtool.targets.loading import load_target
-
-    return load_target(target)
 
 
 def begun(asked: Quantize) -> tuple[Plan, Ranges | None]:
