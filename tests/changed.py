@@ -5,8 +5,11 @@ Changed files are those that differ from where the branch left ``--base``, and t
 - a test file: itself;
 - a module: the test files that import it, directly or through other modules, so those of its layer and of the layers above;
 - a pass, command or method, which is loaded by its name: also the test files that contain the name, and for a pass the golden cases;
+- a preset, target, chip or other TOML file of the product: the test files that contain its name, or the name of one that extends it;
 - a ``conftest.py``: all test files of its folder;
-- data, C++ and pages: the tests of the folder with the same name, ``tests/NAME`` and ``tests/unit/NAME``.
+- data, C++, pages and scripts of the docs: the tests of the folder with the same name, ``tests/NAME`` and ``tests/unit/NAME``;
+- a page in the root: the tests of the docs;
+- what builds and runs everything (`EVERYTHING`): all test files.
 
 The tests of the architecture always run. Imports that only run time decides are not seen: `make test` is what a change must pass."""
 
@@ -17,8 +20,9 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from qdq_passes.core.registry import PASSES
@@ -30,6 +34,10 @@ from tests.extra.changed import LANDED, changed_since
 
 ALWAYS = "tests/architecture"
 GOLDEN = "tests/golden/test_golden.py"
+#: Tests that read the pages of the root.
+PAGES = "tests/unit/docs"
+#: Beginnings of the files that say how everything is installed and run.
+EVERYTHING = ("pyproject.toml", "Makefile", "conftest.py", ".ci/")
 #: Folders of Python files, and the folder that their module names start from.
 ROOTS = {"passes": "passes", "qdqtool": "", "tests": "", "sample_models": ""}
 
@@ -76,22 +84,28 @@ class Tree:
             queue.extend(new)
         return found
 
-    def reached(self, changed: Iterable[str], names: dict[str, str]) -> set[str]:
-        """Return the test files that ``changed`` reaches; ``names`` are those of modules that are loaded by a name."""
+    def reached(self, changed: Iterable[str], names: Mapping[str, Collection[str]]) -> set[str]:
+        """Return the test files that ``changed`` reaches; ``names`` are those of files that are loaded by a name."""
         changed = sorted(set(changed))
+        if any(file.startswith(EVERYTHING) for file in changed):
+            return set(self.tests())
         modules = [file for file in changed if file in self.files]
         found = {file for file in self.importers(modules) if is_test(file)}
         for file in changed:
             path = Path(file)
             if path.name == "conftest.py":
                 found |= self._tests_in(path.parent.as_posix())
-            elif path.suffix != ".py":
+            elif path.suffix != ".py" or path.parts[0] not in ROOTS:
                 for part in path.parts[:-1]:
                     found |= self._tests_in(f"tests/{part}") | self._tests_in(f"tests/unit/{part}")
                 if file.startswith("tests/"):
                     found |= self._tests_in("/".join(path.parts[:2]))
-            if name := names.get(file):
-                word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+            if path.parent == Path() and path.suffix in (".md", ".yml"):
+                found |= self._tests_in(PAGES)
+            if loaded_as := names.get(file):
+                word = re.compile(
+                    rf"(?<![\w-])(?:{'|'.join(map(spellings, sorted(loaded_as)))})(?![\w-])", re.IGNORECASE
+                )
                 found |= {test for test in self.tests() if word.search(self.files[test])}
                 if file.startswith("passes/") and GOLDEN in self.files:
                     found.add(GOLDEN)
@@ -123,13 +137,24 @@ def imported_names(node: ast.AST) -> Iterator[str]:
         yield from imported_names(child)
 
 
-def registered_names() -> dict[str, str]:
-    """Return the name that loads a file, for passes, commands and calibration methods."""
+def spellings(name: str) -> str:
+    """Return the expression of ``name`` however a person writes it: ``8 Gen 2`` is ``8-gen-2`` too."""
+    return "[ _-]?".join(re.findall("[A-Za-z0-9]+", name))
+
+
+def registered_names() -> dict[str, set[str]]:
+    """Return the names that load a file, for passes, commands, calibration methods and TOML files, which others extend."""
     entries = {name: entry for registry in (PASSES, COMMANDS, METHODS) for name, entry in registry.entries().items()}
     found = {}
+    tables = {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "qdqtool").rglob("*.toml")}
+    for path in tables:
+        family = {path.stem, *tables[path].get("aliases", ()), *tables[path].get("boards", ())}
+        while heirs := {each.stem for each, table in tables.items() if table.get("extends") in family} - family:
+            family |= heirs
+        found[path.relative_to(ROOT).as_posix()] = family
     for name, entry in entries.items():
-        path = entry.origin.replace(".", "/") + ".py"
-        found[f"passes/{path}" if path.startswith("qdq_passes/") else path] = name
+        module = entry.origin.replace(".", "/") + ".py"
+        found[f"passes/{module}" if module.startswith("qdq_passes/") else module] = {name}
     return found
 
 

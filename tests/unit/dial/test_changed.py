@@ -25,10 +25,15 @@ FILES = {
     "tests/unit/api/test_api.py": "from tests.cases import models",
     "tests/unit/npu/test_units.py": "import qdqtool.typed",
     "tests/unit/graph/test_uses.py": "from qdq_passes.graph.uses import f",
-    "tests/unit/cli/test_opt.py": "cli('opt', '-p', 'remove-unused,sort-nodes')",
-    "tests/unit/cli/test_resort.py": "cli('opt', '-p', 'resort-nodes')",
+    "tests/unit/cli/test_opt.py": "cli('opt', '-p', 'remove-unused,sort-nodes', '--preset', 'int8-wide')",
+    "tests/unit/cli/test_resort.py": "cli('opt', '-p', 'resort-nodes', '--preset', 'int8')",
+    "tests/unit/docs/test_docs.py": "cli('opt', '--preset', 'int8-narrow')",
 }
-NAMES = {"passes/qdq_passes/clean/sort_nodes.py": "sort-nodes"}
+EVERY = [
+    "api/test_api", "cli/test_opt", "cli/test_resort", "docs/test_docs", "golden", "graph/test_uses", "npu/test_kernels",
+    "npu/test_units",
+]  # fmt: skip
+NAMES = {"passes/qdq_passes/clean/sort_nodes.py": {"sort-nodes"}, "qdqtool/presets/int8.toml": {"int8", "Int8 wide"}}
 
 
 @pytest.fixture
@@ -49,8 +54,18 @@ def tree(tmp_path: Path) -> Tree:
     ("qdqtool/typed.py", ["npu/test_units"]),
     ("qdqtool/npu/ep/kernels/a.cc", ["npu/test_kernels", "npu/test_units"]),
     ("tests/golden/sort-nodes/acts.onnxtxt", ["golden"]),
-    ("tests/unit/conftest.py", ["api/test_api", "cli/test_opt", "cli/test_resort", "graph/test_uses", "npu/test_units"]),
-    ("README.md", []),
+    ("tests/unit/conftest.py", [test for test in EVERY if test not in ("golden", "npu/test_kernels")]),
+    ("README.md", ["docs/test_docs"]),
+    ("CHANGELOG.md", ["docs/test_docs"]),
+    ("docs/adr/0001-why.md", ["docs/test_docs"]),
+    ("docs/make_table.py", ["docs/test_docs"]),
+    ("mkdocs.yml", ["docs/test_docs"]),
+    ("LICENSE", []),
+    ("pyproject.toml", EVERY),
+    ("Makefile", EVERY),
+    (".ci/run", EVERY),
+    ("conftest.py", EVERY),
+    ("qdqtool/presets/int8.toml", ["cli/test_opt", "cli/test_resort"]),
     ("qdqtool/gone.py", []),
 ])  # fmt: skip
 def test_a_planted_change(tree: Tree, changed: str, reached: list[str]) -> None:
@@ -62,7 +77,14 @@ def test_a_planted_change(tree: Tree, changed: str, reached: list[str]) -> None:
 
 def test_this_tree() -> None:
     tree, names = Tree(ROOT), registered_names()
-    assert names.keys() <= tree.files.keys()
+    assert all((ROOT / file).is_file() for file in names)
+    assert names["qdqtool/targets/qnn_htp.toml"] == {"qnn_htp", "qnn_htp_v68"}
+    assert names["qdqtool/presets/16a8w.toml"] >= {"16a8w", "16a4w", "16a4w-qat"}
+    assert names["qdqtool/chips/qualcomm/snapdragon_8_gen_2.toml"] >= {
+        "snapdragon_8_gen_2",
+        "8 Gen 2",
+        "Samsung Galaxy S23",
+    }
     reached = tree.reached(["passes/qdq_passes/fuse/fold_batch_norm.py"], names)
     assert "tests/golden/test_golden.py" in reached
     assert "tests/unit/workers/test_local_workers.py" not in reached
