@@ -8,7 +8,9 @@ In the part there stays of it, per function, an item for every value of each par
 every combination of their values), ``extra`` further ones, those with the mark ``always``, those of ``pinned.txt``, which failed
 once, and those that failed on this machine in the last seven days (`tests.recent_failures`). The seed draws the rest, and seeds
 hypothesis. With ``product(days=3)`` the tests of a file
-take turns: each is in the part one day in three. Loops and samples inside of a test are drawn by `some`, and hypothesis asked for `examples`.
+take turns: each is in the part one day in three. Loops and samples inside of a test are drawn by `some`, its sizes are said by `sized`,
+and hypothesis is asked for `examples`. For seven days, a test that failed takes all its samples and whole sizes; hypothesis draws for it
+with the seed that it failed with.
 An item that the command line names, as ``file.py::test[case]``, is never left out."""
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import os
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar
 
+import hypothesis.core
 import pytest
 
 from tests.recent_failures import SAMPLED, pin_name, recently_failed, today
@@ -42,13 +45,15 @@ class Dial:
         whole: everything runs.
         seed: draws the part.
         pins: items that are always in the part, by their names.
+        seeds: what hypothesis drew with when an item failed, by its name.
         named: beginnings of node ids on the command line.
-        sampled: node ids of tests that `some` drew for.
+        sampled: node ids of tests that asked `some` or `sized`.
     """
 
     whole = False
     seed = 1
     pins: frozenset[str] = frozenset()
+    seeds: ClassVar[Mapping[str, int | str]] = {}
     named: tuple[str, ...] = ()
     sampled: ClassVar[set[str]] = set()
 
@@ -59,22 +64,32 @@ def some(values: Sequence[T] | int, count: int = 1) -> list[T]:
     every: list[T] = list(range(values)) if isinstance(values, int) else list(values)  # type: ignore[arg-type]
     if count >= len(every):
         return every
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    Dial.sampled.add(test)
-    if Dial.whole or pin_name(test) in Dial.pins or _is_named(test):
+    test = _sampling()
+    if _is_whole(test):
         return every
     kept = set(random.Random(f"{Dial.seed} {test}").sample(range(len(every)), count))
     return [value for at, value in enumerate(every) if at in kept]
 
 
 def sized(whole: T, part: T) -> T:
-    """How much a test looks at: what ``whole`` says, or, in the part, ``part``."""
-    return whole if Dial.whole else part
+    """How much a test looks at: what ``whole`` says, or, in the part, ``part``; asked in a test that is pinned or named, ``whole``."""
+    return whole if _is_whole(_sampling()) else part
 
 
 def examples(count: int) -> int:
     """How many examples hypothesis makes of ``count``."""
     return count if Dial.whole else min(count, max(count // THINNED, FEWEST))
+
+
+def _sampling() -> str:
+    """Note that the running test looks at a part, and return its node id; "" while a module is imported."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    Dial.sampled.add(test)
+    return test
+
+
+def _is_whole(test: str) -> bool:
+    return Dial.whole or pin_name(test) in Dial.pins or _is_named(test)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,7 +105,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(config.option.dial_seed)
     Dial.whole, Dial.seed = config.option.whole, config.option.dial_seed
-    Dial.pins = pinned() | recently_failed(config)
+    failures = recently_failed(config)
+    Dial.pins = pinned() | failures.keys()
+    Dial.seeds = {name: failed.seed for name, failed in failures.items()}
     Dial.named = tuple(arg.replace("\\", "/") for arg in config.args if "::" in arg)
 
 
@@ -183,12 +200,22 @@ def _order(item: pytest.Item, covers: set[tuple[object, ...]]) -> tuple[float, f
 
 
 def _is_sure(item: pytest.Item) -> bool:
-    is_always = item.get_closest_marker("always") is not None
-    return is_always or pin_name(item.nodeid) in Dial.pins or _is_named(item.nodeid)
+    return item.get_closest_marker("always") is not None or _is_whole(item.nodeid)
 
 
 def _is_named(nodeid: str) -> bool:
     return nodeid.startswith(Dial.named) if Dial.named else False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Let hypothesis draw with the seed that a recent failure had: by a seed of its own it replays no stored example."""
+    usual = hypothesis.core.global_force_seed
+    hypothesis.core.global_force_seed = Dial.seeds.get(pin_name(item.nodeid), usual)
+    try:
+        return (yield)
+    finally:
+        hypothesis.core.global_force_seed = usual
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,8 @@
-"""Product items and tests with samples that failed in the last seven days: every part contains all of them (see `tests.dial`).
+"""Product items, tests with samples and tests of hypothesis that failed in the last seven days, with the seed of hypothesis then:
+every part contains all of them (see `tests.dial`).
 
-The controller of a run alone reads and writes ``build/dial_failures.json``. It hands the names to the workers of pytest-xdist, so
-that all collect the same items."""
+The controller of a run alone reads and writes ``build/recent_failures.json``; runs at the same time wait for one another's write. It
+hands the failures to the workers of pytest-xdist, so that all collect the same items."""
 
 from __future__ import annotations
 
@@ -9,19 +10,35 @@ import datetime
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import filelock
+import hypothesis.core
 import pytest
 
-FILE = Path(__file__).parents[1] / "build" / "dial_failures.json"
+FILE = Path(__file__).parents[1] / "build" / "recent_failures.json"
 #: Number of days a failure stays in the part, the day of the failure included.
 DAYS = 7
 #: User property of a test that took a part of its values (`tests.dial.some`).
 SAMPLED = "sampled"
 
-_PINNED = pytest.StashKey[frozenset[str]]()
+
+class Failure(NamedTuple):
+    """The last failure of an item.
+
+    Attributes:
+        day: ordinal of the UTC date.
+        seed: what hypothesis drew with.
+    """
+
+    day: int
+    seed: int | str
+
+
+Failures = dict[str, Failure]
+_PINNED = pytest.StashKey[Failures]()
 
 
 def today() -> int:
@@ -35,8 +52,8 @@ def pin_name(nodeid: str) -> str:
     return f"{Path(file).stem}::{test}"
 
 
-def read_failures(day: int, file: Path | None = None) -> dict[str, int]:
-    """Return the day of the last failure of each pinned item; without days before ``day - DAYS + 1``.
+def read_failures(day: int, file: Path | None = None) -> Failures:
+    """Return the last failure of each pinned item; without days before ``day - DAYS + 1``.
 
     Raises:
         pytest.UsageError: the file is damaged.
@@ -45,69 +62,88 @@ def read_failures(day: int, file: Path | None = None) -> dict[str, int]:
     if not file.is_file():
         return {}
     try:
-        days = {str(name): int(failed) for name, failed in json.loads(file.read_text(encoding="utf-8")).items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        known = {str(name): Failure(int(failed["day"]), failed["seed"]) for name, failed in stored.items()}
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise pytest.UsageError(f"cannot read {file}: {error}. Delete the file.") from error
-    return {name: failed for name, failed in days.items() if day - DAYS < failed <= day}
+    return {name: failed for name, failed in known.items() if day - DAYS < failed.day <= day}
 
 
-def write_failures(names: Iterable[str], day: int, file: Path | None = None) -> dict[str, int]:
-    """Add ``names`` as failures of ``day``, drop expired ones, and return all that are left."""
+def write_failures(new: Mapping[str, Failure], day: int, file: Path | None = None) -> Failures:
+    """Add ``new`` failures to what the file holds by now, drop those that expire by ``day``, and return all that are left."""
     file = file or FILE
-    known = {**read_failures(day, file), **dict.fromkeys(names, day)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(dict(sorted(known.items())), stream, indent=1)
-    os.replace(temporary, file)
+    with filelock.FileLock(f"{file}.lock"):
+        known = {**read_failures(day, file), **new}
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            json.dump({name: failed._asdict() for name, failed in sorted(known.items())}, stream, indent=1)
+        os.replace(temporary, file)
     return known
 
 
-def summary(failures: Mapping[str, int]) -> list[str]:
+def summary(failures: Mapping[str, Failure]) -> list[str]:
     """Describe pinned items, one a line, with the line that pins one for good."""
     if not failures:
         return []
-    head = f"pinned: {len(failures)} recently failed items stay in the part for {DAYS} days (build/dial_failures.json)"
+    head = (
+        f"pinned: {len(failures)} recently failed items stay in the part for {DAYS} days (build/recent_failures.json)"
+    )
     lines = [
-        f"  {name}  # failed on {datetime.date.fromordinal(day).isoformat()}" for name, day in sorted(failures.items())
+        f"  {name}  # failed on {datetime.date.fromordinal(failed.day).isoformat()}"
+        for name, failed in sorted(failures.items())
     ]
     return [head, *lines, "To pin one for good, add its line to tests/pinned.txt with the reason behind '  # '."]
 
 
-def recently_failed(config: pytest.Config) -> frozenset[str]:
-    """Return the names that this run pins; none without this plugin."""
-    return config.stash.get(_PINNED, frozenset())
+def recently_failed(config: pytest.Config) -> Failures:
+    """Return the failures that this run pins; none without this plugin."""
+    return config.stash.get(_PINNED, {})
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Read the failures once, in the controller; a worker gets them from it."""
     worker = getattr(config, "workerinput", None)
-    config.stash[_PINNED] = frozenset(read_failures(today()) if worker is None else worker["recent_failures"])
+    config.stash[_PINNED] = (
+        read_failures(today())
+        if worker is None
+        else {name: Failure(*failed) for name, failed in worker["recent_failures"].items()}
+    )
     if worker is None:
-        config.pluginmanager.register(_Recorder(), "recent_failures_recorder")
+        config.pluginmanager.register(_Recorder(recently_failed(config)), "recent_failures_recorder")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hand the names to a worker of pytest-xdist."""
-    node.workerinput["recent_failures"] = sorted(recently_failed(node.config))
+    """Hand the failures to a worker of pytest-xdist."""
+    node.workerinput["recent_failures"] = {name: tuple(failed) for name, failed in recently_failed(node.config).items()}
 
 
 class _Recorder:
-    """Failures of this run, recorded by the controller."""
+    """Failures of this run, recorded by the controller.
 
-    def __init__(self) -> None:
+    Args:
+        pinned: failures of before, which were drawn with their own seeds.
+    """
+
+    def __init__(self, pinned: Failures) -> None:
+        self._pinned = pinned
         self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and ("product" in report.keywords or (SAMPLED, True) in report.user_properties):
+        is_drawn = (
+            not {"product", "hypothesis"}.isdisjoint(report.keywords) or (SAMPLED, True) in report.user_properties
+        )
+        if report.failed and is_drawn:
             self._failed.add(pin_name(report.nodeid))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if self._failed:
-            write_failures(self._failed, today())
+            day, seed = today(), hypothesis.core.global_force_seed
+            seeds = {name: self._pinned[name].seed if name in self._pinned else seed for name in self._failed}
+            write_failures({name: Failure(day, seed) for name, seed in seeds.items()}, day)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in summary(read_failures(today())):

@@ -106,6 +106,7 @@ def test_what_a_mark_cannot_say() -> None:
 
 
 def test_loops_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # this test may be named, or have failed
     assert len(dial.some("abcdef", 2)) == 2
     assert dial.some("ab", 2) == ["a", "b"]
     assert (dial.examples(200), dial.examples(20), dial.examples(5), dial.sized(9, 3)) == (50, 10, 5, 3)
@@ -120,8 +121,10 @@ def test_a_test_that_is_pinned_or_named_takes_all_values(name: str, monkeypatch:
     monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{nodeid} (call)")
     assert len(dial.some("abc")) == 1
     assert nodeid in dial.Dial.sampled
+    assert dial.sized(9, 3) == 3
     monkeypatch.setattr(dial.Dial, name, {"pins": frozenset({"test_a::test[x y]"}), "named": (nodeid,)}[name])
     assert dial.some("abc") == ["a", "b", "c"]
+    assert dial.sized(9, 3) == 9
 
 
 def test_pins_name_tests_with_a_reason() -> None:
