@@ -1,12 +1,13 @@
 """No test reads a clock: a time depends on what else the machine does. Sizes and operations are counted; times stand in tests/bench.
 
-`CLOCKS` are looked for in the text of a file, so that scripts in strings, also of JavaScript, are looked at too."""
+`CLOCKS` are looked for in the text of a file, so that scripts in strings, also of JavaScript, are looked at too; and in its syntax tree
+under the names that imports give them. Nor has a wait a number of its own: its guard is `tests.cases.waiting.PATIENCE`."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 
@@ -18,8 +19,18 @@ CLOCKS = re.compile(
     r"|time\.time|from time import|datetime\.(?:datetime\.)?(?:now|utcnow|today)|date\.today"
     r"|performance\.(?:now|timing|mark|measure|getEntries\w*)|Date\.now|new Date\(\s*\)|console\.time\w*)"
 )
-#: Names of measured times, as objects and dictionaries of the product hold them.
-TIMES = {"seconds", "elapsed", "duration", "wall_s", "cpu_s", "wall_seconds", "cpu_seconds", "took"}
+#: Modules with clocks, and what of them reads one.
+MODULES = {"time", "datetime", "timeit", "os", "resource"}
+READS = re.compile(
+    r"time\.(?:time|perf_counter|monotonic|process_time|thread_time)(?:_ns)?|time\.clock_gettime(?:_ns)?|timeit\..+"
+    r"|datetime\.(?:datetime\.(?:now|utcnow|today)|date\.today)|os\.times|resource\.getrusage"
+)
+#: Names of measured times, which no comparison of order may hold.
+TIMES = re.compile(r"(?:seconds|elapsed|duration|took|wall|cpu|latency)(?:_s|_ms|_us|_ns|_seconds|_time)?")
+#: Names of times that the cost model may have predicted as well: these may be compared with one another, not with a number but 0.
+PREDICTED = re.compile(r"(?:.*_)?(?:ms|us|ns|millis|milliseconds|microseconds)")
+#: What waits, and takes the seconds as its first argument.
+WAITS = {"wait", "join", "result", "communicate", "set_default_timeout", "Prober"}
 #: Files and folders that may read a clock, and the reason. None of them is a test.
 ALLOWED = {
     "tests/bench/": "measures",
@@ -37,16 +48,100 @@ ALLOWED = {
 
 
 def clocks_in(text: str) -> Iterator[str]:
-    """Yield ``line: name`` for what reads a clock, and for comparisons of order that name a measured time."""
+    """Yield ``line: name`` for what reads a clock, compares a time, or waits for a number of seconds."""
+    named = set()
     for number, line in enumerate(text.splitlines(), 1):
         for found in CLOCKS.findall(line):
+            named.add(number)
             yield f"{number}: {found}"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Compare) and any(
-            isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops
-        ):
-            for name in sorted(names_in(node) & TIMES):
-                yield f"{node.lineno}: compares {name}"
+    tree = ast.parse(text)
+    imported, numbers = imported_as(tree), constants_in(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name) and node.lineno not in named:
+            if READS.fullmatch(name := dotted(node, imported)):
+                yield f"{node.lineno}: {name}"
+        elif isinstance(node, ast.Compare):
+            yield from (f"{node.lineno}: compares {name}" for name in sorted(set(compared(node, numbers))))
+        elif isinstance(node, ast.Call):
+            if is_clock_of_an_object(node, imported) and node.lineno not in named:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+            yield from (
+                f"{node.lineno}: waits {ast.unparse(each)} s" for each in waits(node) if is_number(each, numbers)
+            )
+
+
+def imported_as(tree: ast.AST) -> dict[str, str]:
+    """Return what the names are that imports of `MODULES` bind: ``{"d": "datetime.datetime"}`` of ``from datetime import datetime as d``."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in MODULES}
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def dotted(node: ast.AST, imported: Mapping[str, str]) -> str:
+    """Return the full name of ``d.now`` where ``d`` is ``imported``; empty of anything else."""
+    if isinstance(node, ast.Name):
+        return imported.get(node.id, "")
+    if isinstance(node, ast.Attribute) and (above := dotted(node.value, imported)):
+        return f"{above}.{node.attr}"
+    return ""
+
+
+def is_clock_of_an_object(node: ast.Call, imported: Mapping[str, str]) -> bool:
+    """Return whether ``node`` is the call of a method ``time()``, as an event loop has it."""
+    is_time = isinstance(node.func, ast.Attribute) and node.func.attr == "time"
+    return is_time and not node.args and not node.keywords and not dotted(node.func, imported)
+
+
+def constants_in(tree: ast.AST) -> set[str]:
+    """Return the variables that a plain number is assigned to."""
+    return {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and is_number(node.value, ())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def is_number(node: ast.AST, constants: Collection[str]) -> bool:
+    """Return whether ``node`` is made of numbers other than 0, and of ``constants``."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float) and not isinstance(node.value, bool) and node.value != 0
+    if isinstance(node, ast.BinOp):
+        return is_number(node.left, constants) and is_number(node.right, constants)
+    return isinstance(node, ast.Name) and node.id in constants
+
+
+def compared(node: ast.Compare, constants: Collection[str]) -> Iterator[str]:
+    """Yield measured times in a comparison of order, and times that stand beside a number in it."""
+    if not any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops):
+        return
+    yield from (name for name in names_in(node) if TIMES.fullmatch(name))
+    sides = (node.left, *node.comparators)
+    if any(is_number(side, constants) for side in sides):
+        yield from (name for side in sides if PREDICTED.fullmatch(name := last_name(side)))
+
+
+def last_name(node: ast.AST) -> str:
+    """Return the name of a variable, attribute or key; empty of anything else."""
+    if isinstance(node, ast.Subscript):
+        node = node.slice
+    found = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "value", None)
+    return found if isinstance(found, str) else ""
+
+
+def waits(node: ast.Call) -> Iterator[ast.AST]:
+    """Yield the seconds that a call waits for at most."""
+    yield from (keyword.value for keyword in node.keywords if keyword.arg and "timeout" in keyword.arg.lower())
+    callee = last_name(node.func)
+    if callee in WAITS:
+        yield from node.args[:1]
+    elif callee == "wait_for":
+        yield from (*node.args[1:2], *(keyword.value for keyword in node.keywords if keyword.arg == "seconds"))
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -70,7 +165,10 @@ def test_no_test_reads_a_clock() -> None:
         if not short(file).startswith(tuple(ALLOWED))
         for clock in clocks_in(file.read_text(encoding="utf-8"))
     ]
-    assert not found, "count what is done, or move the test to tests/bench:\n" + "\n".join(found)
+    assert not found, (
+        "count what is done, move the test to tests/bench, or wait for PATIENCE of tests/cases/waiting.py:\n"
+        + "\n".join(found)
+    )
 
 
 def test_what_may_read_a_clock_is_there() -> None:
@@ -90,6 +188,23 @@ def test_what_may_read_a_clock_is_there() -> None:
     ("assert os.times()[0] < 1", ["1: os.times"]),
     ("assert done.json['seconds'] < 5", ["1: compares seconds"]),
     ("assert 1 > result.elapsed", ["1: compares elapsed"]),
+    ("import time as t\nstart = t.time()", ["2: time.time"]),
+    ("import time as t\nstart = t.time_ns", ["2: time.time_ns"]),
+    ("from datetime import datetime as d, date\nd.now() > d.utcnow()\ndate.today()",
+     ["3: date.today", "2: datetime.datetime.now", "2: datetime.datetime.utcnow"]),
+    ("from os import times as t\nassert t()[0] < 1", ["2: os.times"]),
+    ("import resource as r\nr.getrusage(r.RUSAGE_SELF)", ["2: resource.getrusage"]),
+    ("from timeit import repeat as r\nr(f)", ["1: timeit", "2: timeit.repeat"]),
+    ("began = asyncio.get_running_loop().time()", ["1: asyncio.get_running_loop().time()"]),
+    ("assert wall < cpu_s", ["1: compares cpu_s", "1: compares wall"]),
+    ("assert ms < 3000", ["1: compares ms"]),
+    ("MOST = 3 * 1000\nassert MOST >= done.json['load_ms']", ["2: compares load_ms"]),
+    ("assert low.ms < high.ms and us > 0 and abs(ms / published - 1) < 0.1 and macs_per_cpu < 3", []),
+    ("run(command, timeout=60)", ["1: waits 60 s"]),
+    ("GUARD = 5.5\npage.click(timeout_ms=GUARD)", ["2: waits GUARD s"]),
+    ("thread.join(5)\npage.set_default_timeout(2 * 60)", ["1: waits 5 s", "2: waits 2 * 60 s"]),
+    ("wait_for(done, 10)\nwait_for(done, seconds=10)", ["1: waits 10 s", "2: waits 10 s"]),
+    ("run(command, timeout=PATIENCE)\nthread.join(2 * PATIENCE)\nfuture.result(timeout=0)\n', '.join(parts)", []),
     ("assert result.seconds == approx(model.seconds)", []),
     ("time.sleep(1)\nassert count < 3 and page.evaluate('performance.memory') and steps > 2", []),
 ])  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.cases.cli_helpers import command_line, environment
+from tests.cases.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route
@@ -25,8 +26,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 #: Where screenshots are kept, if they are to be kept: the pictures of the docs are made with ``docs/images``.
 KEPT = "QDQTOOL_SCREENSHOTS"
-#: Milliseconds that a page may take to show what a test waits for: a guard against a page that hangs, on a busy machine too.
-PATIENCE = 240_000
+#: Milliseconds that a page may take to show what a test waits for.
+PATIENCE_MS = 1000 * PATIENCE
 NO_BROWSER = f"no Chromium is installed ({', '.join(BROWSERS)})"
 
 
@@ -63,7 +64,7 @@ def started() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS, timeout=PATIENCE)
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS, timeout=PATIENCE_MS)
         try:
             yield browser
         finally:
@@ -71,8 +72,8 @@ def started() -> Iterator[Browser]:
 
 
 def patient(context: BrowserContext) -> BrowserContext:
-    """Let all that waits in ``context`` wait for `PATIENCE`."""
-    context.set_default_timeout(PATIENCE)
+    """Let all that waits in ``context`` wait for `PATIENCE_MS`."""
+    context.set_default_timeout(PATIENCE_MS)
     return context
 
 

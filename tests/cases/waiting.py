@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 #: Seconds that a test waits for a process, for which it usually waits one.
 PATIENCE = 300.0
+#: Seconds after which is ended what a test lets hang.
+HASTE = 0.05
 
 
 def wait_for(is_done: Callable[[], object], seconds: float = PATIENCE) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.cases.waiting import PATIENCE
 from tests.dial import sized
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ def _run(command: list[str]) -> str:
     Raises:
         AssertionError: it failed; with what it said.
     """
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     return done.stdout
 

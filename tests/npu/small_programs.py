@@ -24,6 +24,7 @@ from qdqtool.npu.payload import Header, write_payload
 from qdqtool.runtime.plugin import provider_names
 from qdqtool.runtime.provider import PROVIDER
 from tests.architecture.places import ROOT
+from tests.cases.waiting import PATIENCE
 
 Array = npt.NDArray[Any]
 SOURCES = ROOT / "qdqtool" / "npu" / "ep"
@@ -130,7 +131,7 @@ def python(code: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "passes")]), VARIABLE: str(library())}
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], cwd=ROOT, env={**os.environ, **paths, **(env or {})},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
 
 

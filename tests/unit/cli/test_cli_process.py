@@ -118,7 +118,7 @@ def test_several_commands_in_one_process() -> None:
         "        print('exit', error.code, *gc.get_threshold())\n"
     )
     run = [sys.executable, "-c", code]
-    done = subprocess.run(run, capture_output=True, text=True, env=environment(), timeout=60, check=True)
+    done = subprocess.run(run, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=True)
     ends = [line for line in done.stdout.splitlines() if line.startswith("exit")]
     assert ends == [f"exit {code} 701 11 12" for code in (0, 2, 0)]
 

@@ -24,6 +24,7 @@ from qdqtool.reduction.prober import Prober
 from qdqtool.reduction.smallest import smallest
 from qdqtool.runtime.session import open_session
 from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
+from tests.cases.waiting import HASTE, PATIENCE
 from tests.dial import examples, some
 from tests.golden_messages.refusal import refusal, told
 
@@ -93,13 +94,13 @@ def test_the_status_and_the_text_that_count(tmp_path: Path) -> None:
         (): "exit status 3: Aua", (3,): "exit status 3: Aua", (4,): None
     }  # fmt: skip
     for codes, wanted in fails.items():
-        assert CommandCheck(command=shout, timeout=300, codes=codes)(Candidate(model=model)) == wanted
-    assert CommandCheck(command=shout, timeout=300, text="A.a")(Candidate(model=model)) == "exit status 3: Aua"
-    assert CommandCheck(command=shout, timeout=300, text="Oh")(Candidate(model=model)) is None
+        assert CommandCheck(command=shout, timeout=PATIENCE, codes=codes)(Candidate(model=model)) == wanted
+    assert CommandCheck(command=shout, timeout=PATIENCE, text="A.a")(Candidate(model=model)) == "exit status 3: Aua"
+    assert CommandCheck(command=shout, timeout=PATIENCE, text="Oh")(Candidate(model=model)) is None
     with pytest.raises(TimeoutError):
-        CommandCheck(command="sleep 60", timeout=0.05)(Candidate(model=model))
+        CommandCheck(command="sleep 60", timeout=HASTE)(Candidate(model=model))
     named = f"{shlex.quote(sys.executable)} -c \"import os; raise SystemExit(os.environ['QDQTOOL_FEEDS'] == 'f.npz')\""
-    assert CommandCheck(command=named, timeout=300)(Candidate(model=model, feeds="f.npz")) == "exit status 1"
+    assert CommandCheck(command=named, timeout=PATIENCE)(Candidate(model=model, feeds="f.npz")) == "exit status 1"
 
 
 @pytest.fixture(scope="module")
@@ -206,11 +207,11 @@ def test_options_that_do_not_go_together(int8: str, tmp_path: Path) -> None:
 def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", "g (float[1] x) => (float[1] y) { y = Relu(x) }")
     np.savez(tmp_path / "f.npz", x=np.zeros(1, np.float32))
-    with Prober(60) as prober:
+    with Prober(PATIENCE) as prober:
         died = prober.ask("run", model=str(tmp_path / "m.onnx"), feeds=str(tmp_path / "absent.npz"))
         assert died["failure"] == "onnxruntime dies with exit status 1"
         assert prober.ask("run", model=str(tmp_path / "m.onnx"), feeds=str(tmp_path / "f.npz")) == {}
-    with Prober(0.01) as slow, pytest.raises(TimeoutError):
+    with Prober(HASTE) as slow, pytest.raises(TimeoutError):
         slow.ask("run", model=str(tmp_path / "m.onnx"), feeds=str(tmp_path / "f.npz"))
 
 
