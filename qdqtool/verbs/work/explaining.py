@@ -33,7 +33,6 @@ from qdqtool.io.models.load import load
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.edits.pipelines import Opt
-from qdqtool.verbs.groups import Path
 from qdqtool.verbs.pairs import Step
 from qdqtool.verbs.work.from_the_start import again, command_of
 from qdqtool.verbs.work.judging import Judge
@@ -42,6 +41,7 @@ from qdqtool.verbs.work.named import bind
 from qdqtool.verbs.work.texts import with_texts
 
 if TYPE_CHECKING:
+    from qdqtool.verbs.quantize import Quantize
     from qdqtool.verbs.story.explain import Explain
 
 #: So many more than are told of are measured: what wins most is told first.
@@ -184,7 +184,7 @@ def _explained(
         told = _first(told, asked.worst)
     written = _undone(told, os.fspath(asked.output), asked) if asked.undo and asked.output is not None else ""
     if is_anew and asked.float_model is not None and asked.ranges is not None:
-        told = _anew(told, model, asked.float_model, asked.ranges, measured)
+        told = _anew(told, command_of(model, asked.float_model, asked.ranges), source, measured)
     told = [replace(one, mends=outputs.named(one.mends), anew=outputs.named(one.anew)) for one in told]
     noise = -10 * math.log10(prices.noise) if prices.noise > 0 else None
     return Explained(told=tuple(told), record=record, noise_db=noise, written=written)
@@ -197,14 +197,14 @@ def _first(told: Sequence[Told], count: int) -> list[Told]:
     return [*order[: count - len(most)], *most]
 
 
-def _anew(told: Sequence[Told], model: ir.Model, floats: Path, ranges: Path, measured: Measured) -> list[Told]:
-    """With what `quantize` would win with one option more or less."""
-    made = command_of(model, floats, ranges)
+def _anew(told: Sequence[Told], made: Quantize | None, floats: ir.Model, measured: Measured) -> list[Told]:
+    """With what `quantize` of ``floats``, as it ``made`` the model, would win with one option more or less."""
+    if made is None:
+        return list(told)
+    edges = [one.record.name if "boundary" in one.record.price else "" for one in told]
     return [
-        replace(one, anew=again(made, node, measured, edge=one.record.name if "boundary" in one.record.price else ""))
-        if made is not None and (node := one.node)
-        else one
-        for one in told
+        replace(one, anew=again(made, floats, one.node, measured, edge=edge)) if one.node else one
+        for one, edge in zip(told, edges, strict=True)
     ]
 
 

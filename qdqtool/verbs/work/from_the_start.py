@@ -62,11 +62,12 @@ def command_of(model: ir.Model, floats: str | os.PathLike[str], ranges: str | os
     return None
 
 
-def again(verb: Quantize, node: str, measured: Measured, *, edge: str = "") -> tuple[Mend, ...]:
+def again(verb: Quantize, floats: ir.Model, node: str, measured: Measured, *, edge: str = "") -> tuple[Mend, ...]:
     """``verb`` with ``node`` left out, and with 16 bits for what it writes: those that win, what wins most first.
 
     Args:
         verb: the command.
+        floats: its model, read once.
         node: its name.
         measured: tells what an edit wins.
         edge: a tensor at a boundary: also without what leaves a node float that writes or reads it; "" of none.
@@ -74,7 +75,7 @@ def again(verb: Quantize, node: str, measured: Measured, *, edge: str = "") -> t
     found = []
     for kind, made in (*_with(verb, literal(node)), *_without(verb, measured.model, edge)):
         try:
-            result = replace(made, output=None).run().model
+            result = replace(made, model=floats, output=None).run().model
             mend = measured.weighed(Mend(kind=kind, verb=made, steps=()), result)
         except QdqError:  # the node is folded by then, or 16 bits are nothing that the preset has
             continue
