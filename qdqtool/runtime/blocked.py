@@ -32,14 +32,14 @@ SMALL = 1 << 10
 _REORDER = ("com.microsoft.nchwc", "ReorderOutput")
 
 
-def pays(model: ir.Model, names: Iterable[str]) -> bool:
-    """Whether ``model`` convolves, has much to reorder in its values ``names``, and few enough weights to be written once more;
+def pays(graph: ir.Graph, names: Iterable[str]) -> bool:
+    """Whether ``graph`` convolves, has much to reorder in its values ``names``, and few enough weights to be written once more;
     on a system where an open file can be deleted."""
-    if os.name != "posix" or not any(is_standard(node, "Conv") for node in model.graph):
+    if os.name != "posix" or not any(is_standard(node, "Conv") for node in graph):
         return False
     wanted = set(names)
-    shapes = [v.shape for node in model.graph for v in node.outputs if v.name in wanted]
-    weights = (value.const_value for value in model.graph.initializers.values())
+    shapes = [v.shape for node in graph for v in node.outputs if v.name in wanted]
+    weights = (value.const_value for value in graph.initializers.values())
     return (
         sum(math.prod(shape.numpy()) for shape in shapes if shape is not None and shape.is_static()) >= LEAST_VALUES
         and sum(tensor.nbytes for tensor in weights if tensor is not None) < MOST_WEIGHTS

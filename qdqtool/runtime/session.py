@@ -219,7 +219,7 @@ def open_session(
         make = functools.partial(
             ort.InferenceSession, source.data, options, providers=["CPUExecutionProvider"], disabled_optimizers=kept
         )
-        if any_order and optimize and pays(model, extra_outputs):
+        if any_order and optimize and pays(model.graph, extra_outputs):
             plain = functools.partial(_options, optimize=False, threads=threads)
             inside = set(extra_outputs) - {value.name for value in model.graph.outputs}
             make = functools.partial(blocked, make, options, plain, inside)
