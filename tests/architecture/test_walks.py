@@ -10,8 +10,9 @@ from tests.architecture.typed_names import MODEL, holders, indexed, modules
 from tests.architecture.walks import VERBS, Flow, walk
 
 #: Files that a verb's model may pass through. To quantize is since 2026-11 also to bound masks, to take token ids for folders, and to say
-#: who runs what; since 2026-11-26 to hold what the file declares against its graph, and to look for loops without an end; to analyze also to try passes on a copy before it is said that there is none.
-LIMITS = {"quantize": 70, "analyze": 24, "split": 20}
+#: who runs what; since 2026-11-26 to hold what the file declares against its graph, and to look for loops without an end; since
+#: 2026-11-28 to calibrate in onnxruntime's blocks; to analyze also to try passes on a copy before it is said that there is none.
+LIMITS = {"quantize": 71, "analyze": 24, "split": 20}
 
 
 @pytest.mark.parametrize("verb", LIMITS)
