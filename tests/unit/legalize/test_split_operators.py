@@ -94,6 +94,21 @@ def test_a_maximum_over_neighbouring_axes(axes: tuple[int, ...], keepdims: int) 
     assert not differences(outputs_of(before), outputs_of(after), [])
 
 
+@pytest.mark.parametrize(
+    ("gain", "shift", "steps"), [(1, 0, []), (2, 0, ["Mul"]), (1, 2, ["Add"]), (2, 1, ["Mul", "Add"])]
+)
+def test_a_gain_of_one_and_a_shift_of_zero_cost_nothing(gain: int, shift: int, steps: list[str]) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 21]> g (float[2,4,5,6] x) => (float[] y)
+    <float[4] g = {{{", ".join([str(gain)] * 4)}}}, float[4] b = {{{", ".join([str(shift)] * 4)}}}>
+    {{ y = GroupNormalization<num_groups = 2>(x, g, b) }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    before = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    after = run_pipeline(before, "give-names,split-operators{operators=[GroupNormalization]}", copy=True).model
+    assert [node.op_type for node in after.graph if node.op_type in ("Mul", "Add")] == steps
+    assert not differences(outputs_of(before), outputs_of(after), [SplitOperators.keeps])
+
+
 def test_a_form_that_there_is_not() -> None:
     with refusal(UsageError):
         run_pipeline(model_for("Neg"), "split-operators{operators=[Elu:Sigmoid]}")
