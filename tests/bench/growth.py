@@ -5,6 +5,7 @@ its own to warm up. What is paid once, whatever the size, makes it smaller, neve
 
 from __future__ import annotations
 
+import gc
 import math
 import tempfile
 import time
@@ -27,7 +28,10 @@ BOUND = 1.1
 def results() -> Iterator[Result]:
     """The exponents."""
     from qdqtool import analyze, load, run_pipeline
+    from qdqtool.cli.main import COLLECT
     from qdqtool.io.feeds.stored_array import arrays_in
+
+    gc.set_threshold(*COLLECT)  # as commands do
 
     with tempfile.TemporaryDirectory() as folder:
         cases: dict[str, tuple[Callable[[Path, int], Path], Callable[[Path], object]]] = {
@@ -54,6 +58,7 @@ def _exponent(name: str, folder: Path, make: Callable[[Path, int], Path], run: C
 
 
 def _seconds(run: Callable[[Path], object], file: Path) -> float:
+    gc.collect()  # what the run before left would be collected within this one
     start = time.process_time()
     run(file)
     return time.process_time() - start
