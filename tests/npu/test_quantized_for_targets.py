@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
 
 import qdqtool
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 #: With a feed that random numbers can be; of control flow, local functions and attention each one.
@@ -64,3 +66,31 @@ def test_what_is_quantized_for_a_target(name: str, target: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_left_float(name: str, target: str) -> None:
     assert (_simulated(_bound(qdqtool.load(_path(name))), target) == 0) == ((name, target) in NOTHING)
+
+
+def test_unsigned_integers_about_128_are_the_signed_ones_about_0(tmp_path: Path) -> None:
+    """Files of Quark hold them; the DPU computes the same numbers."""
+    signed, unsigned = tmp_path / "signed.onnx", tmp_path / "unsigned.onnx"
+    cli("quantize", DIGITS, "--target", "vitis_xint8", "--data", CALIB, "--samples", "8", "-o", signed)
+    cli("qdq", "convert", signed, "--dtype", "uint8", "--symmetric", "-o", unsigned)
+    pairs = cli("qdq", "list", unsigned, "--json").json["pairs"]
+    assert {pair["zero_point"] for pair in pairs if pair["dtype"] == "uint8"} == {128}
+    found = []
+    for file in (signed, unsigned):
+        told = cli(
+            "simulate",
+            file,
+            "--target",
+            "vitis_xint8",
+            "--data",
+            CALIB,
+            "--samples",
+            "4",
+            "-o",
+            f"{file}.npz",
+            "--json",
+        ).json
+        assert (told["outputs"]["logits"]["exact"], told["placement"]["cpu_nodes"]) == (1.0, 0)
+        found.append(dict(np.load(f"{file}.npz")))
+    assert found[0].keys() == found[1].keys()
+    assert all(found[1][key].tobytes() == array.tobytes() for key, array in found[0].items())

@@ -139,10 +139,10 @@ g ({IMAGE} x) => ({IMAGE} y) <{CONSTANTS}> {{
     [
         (layer(w="<axis=0>(w, ss, zz)"), "vitis_xint8", "conv", "--per-tensor --kinds weight"),
         (layer(x="t, z"), "vitis_xint8", "conv", "--round-pow2"),
-        (layer(x="s, m", y="s, m"), "vitis_xint8", "conv", "--dtype int8 --symmetric --kinds activation"),
-        (layer(x="t, m", y="t, m"), "vitis_xint8", "conv", "then `qdqtool qdq set --all --round-pow2`, then `qdqtool opt -p refine-positions`"),
+        (layer(x="s, n", y="s, n"), "vitis_xint8", "conv", "--symmetric --kinds activation"),
+        (layer(x="t, n", y="t, n"), "vitis_xint8", "conv", "then `qdqtool qdq set --all --round-pow2`, then `qdqtool opt -p refine-positions`"),
         (layer(x="s, h", y="s, h"), "generic_int8", "conv", "--dtype int8 --kinds activation"),
-        (layer(w="(u, s, n)"), "vitis_xint8", "conv", "--dtype int8 --symmetric --kinds weight"),
+        (layer(w="(u, s, n)"), "vitis_xint8", "conv", "--symmetric --kinds weight"),
         (layer(x="s, p", w="(hw, s, h)", y="s, p"), "qnn_htp_v68", "conv", "--dtype int8 --symmetric --kinds weight"),
         (layer(w="(u, s, n)"), "generic_int8", "conv", "--dtype int8 --symmetric --kinds weight"),
         (layer(w="(u, s, n)"), "qnn_htp", "conv", "--dtype int8 --symmetric --kinds weight"),
