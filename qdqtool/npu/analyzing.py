@@ -40,7 +40,7 @@ from qdqtool.io.models.load import missing_weights
 from qdqtool.npu.figures import broken_rules, node_reports, partition_report, refusals_of
 from qdqtool.npu.repairs import Setting, cut_of, repairs
 from qdqtool.npu.report import Analysis
-from qdqtool.npu.shares import NodeReport, Placed, Shares, as_share
+from qdqtool.npu.shares import NodeReport, Placed, Shares, as_share, uncounted_text
 from qdqtool.targets.remedies import of_shift
 from qdqtool.targets.target import Target
 
@@ -311,9 +311,13 @@ def judged(found: Analysis, before: Stored | None, require_npu: float | None) ->
 
 def too_little(found: Shares, required: float) -> str | None:
     """What is said where less than ``required``, 0 to 1, is on the NPU: of the multiply-accumulates, of the operators of a model
-    without any; of both where all of it is required. None where it is enough."""
+    without any; of both where all of it is required. None where it is enough. A share that is not known is never enough."""
     macs, operators = found.npu_macs_share, found.npu_percent / 100
     wanted = f"required are {100 * required:g} %"
+    if found.uncounted and required:
+        return (
+            f"an unknown share of the multiply-accumulates is on the NPU, {uncounted_text(found.uncounted)}; {wanted}"
+        )
     if macs is not None and macs < required:
         return f"{100 * macs:.1f} % of the multiply-accumulates are on the NPU, {wanted}"
     if operators < required and (macs is None or required == 1):

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.graph.nesting import scope_of
-from qdq_passes.graph.operators.macs import macs_in
+from qdq_passes.graph.operators.macs import macs_in, macs_of
 from qdq_passes.graph.operators.qdq_ops import is_qdq
-from qdq_passes.graph.uses import dtype_of, is_standard, op_type_of
+from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.uses import (
+    bodies_of,
+    constant_array,
+    dtype_of,
+    input_at,
+    integer_of,
+    integers_of,
+    is_standard,
+    op_type_of,
+)
 from qdq_passes.npu.partitions.partition_graph import Partition, bytes_of, weight_bytes
 from qdq_passes.npu.partitions.partitions import Partitioning
 from qdq_passes.npu.units.units import Unit
@@ -24,6 +34,7 @@ def node_reports(placed: dict[ir.Node, Placement], found: Partitioning) -> tuple
     """A report of each node that is placed."""
     computing = {node for unit in found.units if counts(unit) for node in unit.nodes} | set(inner_operators(found))
     cores = {node: op_type_of(unit.core) for unit in found.units for node in unit.tail}
+    repeats = _repeats(placed)
     return tuple(
         NodeReport(
             name=node.name or "",
@@ -31,11 +42,41 @@ def node_reports(placed: dict[ir.Node, Placement], found: Partitioning) -> tuple
             scope=scope_of(node),
             placement=placement,
             kind="pair" if is_qdq(node) else "compute" if node in computing else "steering",
-            macs=macs_in([node]),
+            macs=_times(macs_of(node), repeats.get(node, 1)),
             core=cores.get(node) or op_type_of(node),
         )
         for node, placement in placed.items()
     )
+
+
+def _repeats(nodes: Iterable[ir.Node]) -> dict[ir.Node, int | None]:
+    """How often operators in the bodies of Loop, Scan and SequenceMap run at most, those of an If once; None where that hangs on
+    the data."""
+    found: dict[ir.Node, int | None] = {}
+    for holder in nodes:  # outer ones first
+        bodies = bodies_of(holder)
+        if bodies:
+            times = _times(found.get(holder, 1), 1 if holder.op_type == "If" else _trips(holder))
+            found |= dict.fromkeys((node for body in bodies for node in body), times)
+    return found
+
+
+def _trips(node: ir.Node) -> int | None:
+    """Runs of the body of ``node``, at most."""
+    if node.op_type == "Scan":
+        first, axis = (
+            len(node.inputs) - integer_of(node, "num_scan_inputs", 1),
+            (*integers_of(node, "scan_input_axes"), 0)[0],
+        )
+        sizes = static_sizes(input_at(node, max(first, 0)))
+        return sizes[axis] if sizes is not None and -len(sizes) <= axis < len(sizes) else None
+    trips = constant_array(input_at(node, 0)) if node.op_type == "Loop" else None
+    return int(trips.ravel()[0]) if trips is not None and trips.size == 1 else None
+
+
+def _times(a: int | None, b: int | None) -> int | None:
+    """a·b, 0 where one of them is 0, else None where one is not known."""
+    return 0 if 0 in (a, b) else None if a is None or b is None else a * b
 
 
 def refusals_of(reports: Sequence[NodeReport], found: Partitioning) -> tuple[Refusal, ...]:
@@ -58,7 +99,7 @@ def _refusal(group: Sequence[tuple[NodeReport, NodeReport]]) -> Refusal:
         nodes=tuple(culprit.name for culprit in culprits),
         ops=tuple(dict.fromkeys(culprit.op for culprit in culprits)),
         pulled=sum(report is not culprit for culprit, report in group),
-        macs=sum(report.macs for _, report in group),
+        macs=sum(report.macs or 0 for _, report in group),
         reason=culprits[0].placement.reason,
         suggestion=culprits[0].placement.suggestion,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ class NodeReport:
         placement: who runs it and why.
         kind: ``"compute"`` for an operator that computes or moves data, ``"pair"`` for Q and DQ nodes, ``"steering"`` for what
             works on shapes, indices and masks alone.
-        macs: multiply-accumulates in one inference.
+        macs: multiply-accumulates in one inference; None where they are not known.
         core: operator of the unit that it is part of: Conv for the Relu behind it; its own for others.
     """
 
@@ -37,7 +38,7 @@ class NodeReport:
     scope: str
     placement: Placement
     kind: NodeKind
-    macs: int
+    macs: int | None
     core: str
 
     @property
@@ -141,24 +142,43 @@ class Shares:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates in one inference."""
-        return sum(node.macs for node in self.nodes)
+        """Multiply-accumulates in one inference, as far as they are known."""
+        return sum(node.macs or 0 for node in self.nodes)
 
     @property
     def npu_macs(self) -> int:
         """Those of them on the NPU."""
-        return sum(node.macs for node in self.nodes if node.is_npu)
+        return sum(node.macs or 0 for node in self.nodes if node.is_npu)
+
+    @property
+    def uncounted(self) -> tuple[NodeReport, ...]:
+        """Operators of which nobody knows how much they multiply, where the share on the NPU hangs on it."""
+        unknown = tuple(node for node in self.nodes if node.macs is None and node.is_compute)
+        sides = {node.is_npu for node in self.nodes if node.macs or node in unknown}
+        return unknown if len(sides) > 1 else ()
 
     @property
     def npu_macs_share(self) -> float | None:
-        """Share of multiply-accumulates on the NPU, 0 to 1; None where there are none."""
-        return self.npu_macs / self.macs if self.macs else None
+        """Share of multiply-accumulates on the NPU, 0 to 1; None where there are none, or some are `uncounted`."""
+        if self.uncounted or not any(node.macs is None or node.macs for node in self.nodes if node.is_compute):
+            return None
+        return self.npu_macs / self.macs if self.macs else float(all(n.is_npu for n in self.nodes if n.macs is None))
 
     @property
     def share(self) -> float:
-        """Share of the multiply-accumulates on the NPU, 0 to 1; of the operators where there are none of those."""
+        """Share of the multiply-accumulates on the NPU, 0 to 1, as far as they are known; of the operators where there are none
+        of those."""
+        if self.uncounted and self.macs:
+            return self.npu_macs / self.macs
         macs = self.npu_macs_share
         return self.npu_percent / 100.0 if macs is None else macs
+
+    @property
+    def macs_text(self) -> str:
+        """``99.1 % of the MACs``; that it is not known, and why; empty where there are none."""
+        if self.uncounted:
+            return f"an unknown share of the MACs ({uncounted_text(self.uncounted)})"
+        return "" if self.npu_macs_share is None else f"{100 * self.npu_macs_share:.1f} % of the MACs"
 
     def record_on(self, target: str) -> Record:
         """Who runs each node but the pairs on the NPU ``target``, by which rule and why; how much is on it."""
@@ -186,6 +206,7 @@ class Shares:
             "macs": self.macs,
             "npu_macs": self.npu_macs,
             "npu_macs_share": self.npu_macs_share,
+            "uncounted": [node.name for node in self.uncounted],
         }
 
 
@@ -211,7 +232,7 @@ class Placed(Shares):
     @property
     def text(self) -> str:
         """``80 of 82 operators (97.6 %), 99.1 % of the MACs, 1 partition``."""
-        macs = "" if self.npu_macs_share is None else f", {100 * self.npu_macs_share:.1f} % of the MACs"
+        macs = f", {self.macs_text}" if self.macs_text else ""
         parts = f"{self.partitions} partition{'' if self.partitions == 1 else 's'}"
         return f"{self.npu_compute_nodes} of {self.compute_nodes} operators ({self.npu_percent:.1f} %){macs}, {parts}"
 
@@ -228,6 +249,12 @@ class Placed(Shares):
 def group_of(op: str, rule: str) -> tuple[str, str]:
     """What operators that are declined by ``rule`` have in common: the rule, and the operator unless it is one of `AROUND`."""
     return ("" if rule in AROUND else op, rule)
+
+
+def uncounted_text(nodes: Sequence[NodeReport]) -> str:
+    """``those of /mix (com.acme::Mix) and 2 more are not counted``."""
+    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    return f"those of {nodes[0].name} ({nodes[0].op}){more} are not counted"
 
 
 def as_share(number: float) -> float:

@@ -104,7 +104,7 @@ def _render(found: Analysis, out: Out, model: str, output: str | None) -> None:
 
 
 def _share_of_macs(found: Analysis) -> str:
-    return "" if found.npu_macs_share is None else f"; {100 * found.npu_macs_share:.1f} % of the MACs"
+    return f"; {found.macs_text}" if found.macs_text else ""
 
 
 def _without_pairs(found: Analysis) -> str:

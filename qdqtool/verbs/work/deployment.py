@@ -211,7 +211,7 @@ class Deployment:
         """What it comes down to."""
         done, found, simulation = self.quantized.quantization, self.analysis, self.simulation
         partitions = plural(len(found.partitions), "partition")
-        share = "" if found.npu_macs_share is None else f", {100 * found.npu_macs_share:.1f} % of the MACs"
+        share = f", {found.macs_text}" if found.macs_text else ""
         sizes = [megabytes(_bytes_of(self.files, name)) for name in (FLOAT, MODEL)]
         rows = [
             ("target", self.target),

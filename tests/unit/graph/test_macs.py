@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx
+import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
 from qdq_passes.graph.operators.macs import macs_in, macs_of
@@ -55,3 +57,44 @@ def test_without_a_shape_nothing_is_known() -> None:
         value.shape = None
     assert macs_of(graph.graph[1]) is None
     assert macs_in(graph.graph) == 0
+
+
+#: Operators of ONNX that multiply matrices, by formula or (the last) without one; all others count nothing.
+PRODUCTS = {
+    "AffineGrid", "Attention", "CausalConvWithState", "Conv", "ConvInteger", "ConvTranspose", "DFT", "DeformConv", "Einsum",
+    "GRU", "Gemm", "LSTM", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "STFT", "Det", "LinearAttention",
+}  # fmt: skip
+#: Opset up to which the list above was read through.
+READ = 28
+
+
+def test_every_operator_of_onnx_that_multiplies_matrices_has_a_count() -> None:
+    """Of values of unknown shapes: that there is one, and that nobody knows it."""
+    known = [schema for schema in onnx.defs.get_all_schemas() if schema.domain == "" and schema.since_version <= READ]
+    values = [ir.Value(name=f"v{index}") for index in range(2)]
+    uncounted = {schema.name for schema in known if macs_of(ir.node(schema.name, values)) is None}
+    assert uncounted == PRODUCTS & {schema.name for schema in known}
+
+
+@pytest.mark.parametrize(
+    ("node", "shapes", "expected"),
+    [
+        ("ConvInteger", [(1, 3, 8, 8), (16, 3, 3, 3)], 16 * 36 * 27),
+        ("DeformConv", [(1, 3, 8, 8), (16, 3, 3, 3), (1, 18, 6, 6)], 16 * 36 * 27),
+        ("QLinearMatMul", [(4, 5), (), (), (5, 7)], 140),
+        ("com.microsoft::FusedMatMul", [(4, 5), (5, 7)], 140),
+        ("com.microsoft::MatMulNBits", [(4, 5), (7, 1, 16)], 140),
+        ("com.microsoft::QLinearSoftmax", [(4, 5)], 0),
+        ("com.microsoft::MoE", [(4, 5), (4, 2)], None),
+        ("com.acme::Mix", [(4, 5)], None),
+        ("ai.onnx.ml::Scaler", [(4, 5)], 0),
+        ("ai.onnx.ml::LinearRegressor", [(4, 5)], None),
+    ],
+)
+def test_counts_of_other_forms(node: str, shapes: list[tuple[int, ...]], expected: int | None) -> None:
+    domain, _, op = node.rpartition("::")
+    made = ir.node(
+        op, [ir.Value(shape=ir.Shape(shape)) for shape in shapes], {"K": 5} if "NBits" in op else {}, domain=domain
+    )
+    made.outputs[0].shape = ir.Shape((1, 16, 6, 6) if "Conv" in op else (4, 7))
+    assert macs_of(made) == expected

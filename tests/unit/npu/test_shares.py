@@ -40,6 +40,47 @@ def test_the_share_is_that_of_the_multiply_accumulates(tmp_path: Path) -> None:
     assert result.json["failures"] == ["50.0 % of the operators are on the NPU, required are 100 %"]
 
 
+FOREIGN = f"""{HEADER}
+    g (float[1,2,4,4] x) => (float[1,3,4,4] y) <float s = {{0.5}}, int8 z = {{0}}, int8[3,2,1,1] wq = {{1,2,3,4,5,6}}> {{
+      [qx] xq = QuantizeLinear(x, s, z) [dx] xd = DequantizeLinear(xq, s, z) [dw] w = DequantizeLinear(wq, s, z)
+      [conv] c = Conv(xd, w) [qc] cq = QuantizeLinear(c, s, z) [dc] cd = DequantizeLinear(cq, s, z)
+      [mix] y = com.acme.Mix(cd)
+    }}"""
+
+
+def test_a_count_that_nobody_knows_makes_the_share_unknown(tmp_path: Path) -> None:
+    file, target = saved(tmp_path, FOREIGN), target_file(tmp_path)
+    result = run("analyze", file, "--target", target, "--require-npu", "50%", "--json")
+    told = "those of mix (com.acme::Mix) are not counted"
+    assert (result.code, result.json["npu_macs_share"], result.json["uncounted"]) == (1, None, ["mix"])
+    assert result.json["failures"] == [
+        f"an unknown share of the multiply-accumulates is on the NPU, {told}; required are 50 %"
+    ]
+    assert f"an unknown share of the MACs ({told})" in run("analyze", file, "--target", target).out
+    assert run("analyze", file, "--target", target, "--require-npu", "0").code == 0
+
+
+def test_of_what_the_cpu_runs_alone_no_count_is_missing(tmp_path: Path) -> None:
+    """Where the NPU takes nothing that multiplies, its share is 0 whatever the others multiply."""
+    file, target = saved(tmp_path, FOREIGN), target_file(tmp_path, takes=("Relu",))
+    assert run("analyze", file, "--target", target, "--json").json["npu_macs_share"] == 0.0
+
+
+RECURRENT = f"""{HEADER}
+    g (float[9,2,4] x, float[1,24,4] w, float[1,24,8] r) => (float[1,2,8] h) {{ [gru] , h = GRU<hidden_size: int = 8>(x, w, r) }}"""
+LOOP = f"""{HEADER}
+    g (float[4,4] x) => (float[4,4] y) <int64 n = {{5}}, bool go = {{1}}> {{
+      [loop] y = Loop(n, go, x)<body = b (int64 i, bool c, float[4,4] a) => (bool d, float[4,4] e) {{ d = Identity(c) [mm] e = MatMul(a, a) }}>
+    }}"""
+
+
+def test_recurrent_operators_and_bodies_count_each_step(tmp_path: Path) -> None:
+    for text, name, macs in ((RECURRENT, "gru", 9 * 2 * 12 * 24), (LOOP, "mm", 5 * 64)):
+        found = run("analyze", saved(tmp_path, text, f"{name}.onnx"), "--target", "vitis_xint8", "--json").json
+        [node] = [node for node in found["nodes"] if node["name"] == name]
+        assert (node["macs"], node["device"], found["npu_macs_share"]) == (macs, "CPU", 0.0)
+
+
 def test_a_region_that_one_node_empties_is_said_with_the_node(tmp_path: Path) -> None:
     file, target = saved(tmp_path, CONV), target_file(tmp_path, 'policy = "region"')
     result = run("analyze", file, "--target", target, "--require-npu", "50%")

@@ -1,10 +1,13 @@
 """Multiply-accumulates of an operator.
 
-Conv           output [N, M, …], weight [M, C/g, k…]    |output| · C/g · Πk
-ConvTranspose  input [N, C, …], weight [C, M/g, k…]     |input| · M/g · Πk
-Gemm           input [M, K] or [K, M], output [M, N]    |input| · N
-MatMul         output […, M, N], summed over K          |output| · K
-Attention, Einsum                                       see `fused_products`
+Conv, DeformConv   output [N, M, …], weight [M, C/g, k…]    |output| · C/g · Πk
+ConvTranspose      input [N, C, …], weight [C, M/g, k…]     |input| · M/g · Πk
+Gemm               input [M, K] or [K, M], output [M, N]    |input| · N
+MatMul             output […, M, N], summed over K          |output| · K
+attentions, Einsum, GRU, LSTM, RNN, DFT, STFT, AffineGrid   see `fused_products`
+
+Contributed, integer and QLinear forms count as the operator that they stand for. What is computed element by element, over
+windows, along rows or by interpolation counts nothing. An operator of an unknown domain may multiply: its count is unknown.
 
 A dynamic batch counts as one sample, also where a Reshape has put it into another dimension: rows [N·16, 64] of tokens
 [N, 16, 64] are 16."""
@@ -14,37 +17,59 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import onnx
 import onnx_ir as ir
 
-from qdq_passes.graph.operators.fused_products import fused_product, is_fused
+from qdq_passes.graph.operators.fused_products import FUSED, fused_product
+from qdq_passes.graph.operators.kinds import ATTENTIONS, EXPERTS, MOVERS, NORMS, data_inputs, is_passed, kind_of
 from qdq_passes.graph.operators.qdq_ops import is_qdq
-from qdq_passes.graph.uses import integer_of, is_standard
+from qdq_passes.graph.uses import input_at, integer_of, is_standard
 
 #: Operators that multiply and accumulate.
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+#: Those, and others of a stored kernel.
+_LAYERS = frozenset({*MULTIPLYING, "CausalConvWithState", "DeformConv"})
+#: Operators of known domains that multiply matrices, without a formula here.
+_UNKNOWN = ATTENTIONS | EXPERTS | {
+    "Det", "LinearAttention", "LinearClassifier", "LinearRegressor", "SVMClassifier", "SVMRegressor"
+}  # fmt: skip
+#: Contributed operators that move values or compute them one by one, and are named otherwise than those of ONNX.
+_ELEMENTWISE = MOVERS | NORMS | {"BiasGelu", "ReorderInput", "ReorderOutput", "SwiGLU", "Trilu", "Unique"}
 #: Operators that write as many elements as they read, and steps at most that are looked back through such.
 _SHAPE_KEEPING, _STEPS = ("Cast", "Clip", "Gelu", "Identity", "Relu", "Sigmoid", "Tanh"), 8
 
 
 def macs_of(node: ir.Node) -> int | None:
-    """Multiply-accumulates of ``node`` in one inference, 0 for operators other than `MULTIPLYING`, attentions and Einsum; a
-    dimension that is not known counts as 1, so that a dynamic batch gives the number of one sample. None where a shape is not
-    known."""
-    if is_fused(node):
+    """Multiply-accumulates of ``node`` in one inference, 0 for operators that multiply no matrices; a dimension that is not known
+    counts as 1, so that a dynamic batch gives the number of one sample. None where a shape is not known, or what it computes."""
+    kind = kind_of(node)
+    if kind in _LAYERS:
+        return _of_layer(node, kind)
+    if kind in FUSED:
         product = fused_product(node, _dims)
-        return None if product is None else product.macs
-    if not is_standard(node, *MULTIPLYING):
-        return 0
-    a, b, y = (_dims(value) for value in (*node.inputs[:2], node.outputs[0]))
+        return product.macs if product is not None else 0 if kind == "Einsum" and len(node.inputs) == 1 else None
+    if kind in _UNKNOWN or node.op_type in _UNKNOWN:
+        return None
+    is_known = kind in _ELEMENTWISE or onnx.defs.has(kind) or onnx.defs.has(node.op_type, "ai.onnx.ml")
+    return 0 if is_known or is_passed(node) else None
+
+
+def _of_layer(node: ir.Node, kind: str) -> int | None:
+    """Multiply-accumulates of a layer of ``kind``."""
+    found = [_dims(input_at(node, place)) for place in data_inputs(node, kind)[:2]]
+    y, depth = _dims(node.outputs[0]), integer_of(node, "K", 0)
+    if depth:  # of a packed weight
+        return None if y is None else math.prod(y) * depth
+    a, b = found if len(found) == 2 else (None, None)
     if not a or not b or y is None:  # scalars, which none of them takes, among them
         return None
-    if node.op_type == "Conv":
-        return math.prod(y) * math.prod(b[1:])
-    if node.op_type == "ConvTranspose":
+    if kind == "ConvTranspose":
         return math.prod(a) * math.prod(b[1:])
-    if node.op_type == "Gemm":
+    if kind == "Gemm":
         return math.prod(a) * b[0 if integer_of(node, "transB", 0) else -1]
-    return math.prod(y) * a[-1]
+    if kind == "MatMul":
+        return math.prod(y) * a[-2 if integer_of(node, "transA", 0) else -1]
+    return math.prod(y) * math.prod(b[1:])
 
 
 def macs_in(nodes: Iterable[ir.Node]) -> int:
