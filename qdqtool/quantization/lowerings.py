@@ -15,7 +15,8 @@ from qdq_passes.pipeline.text import make_pass
 
 
 class Lowering(NamedTuple):
-    """A pass that writes ``op`` with the operators ``pieces``; where it writes ``some`` alone, forms may write the others."""
+    """A pass that writes ``op`` with the operators ``pieces``; where it writes ``some`` alone, forms may write the others. A pass
+    of several rows takes the operators as an option."""
 
     op: str
     pass_name: str
@@ -27,9 +28,14 @@ class Lowering(NamedTuple):
 LOWERINGS = (
     Lowering("Attention", "decompose-attention", ("Add", "MatMul", "Mul", "Softmax")),
     Lowering("Einsum", "decompose-einsum", ("MatMul", "Reshape", "Transpose")),
+    Lowering(
+        "GRU", "unroll-recurrent", ("Add", "Concat", "MatMul", "Mul", "Sigmoid", "Slice", "Sub", "Tanh", "Unsqueeze")
+    ),
     Lowering("GatherND", "gather-nd-to-gather", ("Gather", "Reshape")),
     Lowering("HardSwish", "split-hard-swish", ("HardSigmoid", "Mul")),
+    Lowering("LSTM", "unroll-recurrent", ("Add", "Concat", "MatMul", "Mul", "Sigmoid", "Slice", "Tanh", "Unsqueeze")),
     Lowering("Pow", "pow-to-mul", ("Mul",), some=True),
+    Lowering("RNN", "unroll-recurrent", ("Add", "Concat", "MatMul", "Slice", "Tanh", "Unsqueeze")),
     Lowering("ReduceMean", "reduce-mean-to-global-pool", ("GlobalAveragePool",)),
     Lowering("RotaryEmbedding", "decompose-rotary-embedding", ("Add", "Concat", "Mul", "Slice", "Sub")),
     Lowering("Split", "split-to-slice", ("Slice",)),
@@ -88,7 +94,16 @@ def lowerings(taken: Collection[str]) -> Pipeline:
     rows = [row for row in LOWERINGS if row.op not in found and found.issuperset(row.pieces)]
     done = found | {row.op for row in rows if not row.some}
     forms = [form.name for form in FORMS.values() if form.op not in done and found.issuperset(form.pieces)]
-    passes = [make_pass(row.pass_name, {}) for row in rows]
+    passes = [
+        _pass_of(name, [row.op for row in rows if row.pass_name == name])
+        for name in {row.pass_name: None for row in rows}
+    ]
     if forms:
         passes.append(make_pass("split-operators", {"operators": forms}))
     return Pipeline((*passes, make_pass("infer-shapes", {})) if passes else ())
+
+
+def _pass_of(name: str, ops: list[str]) -> Pass:
+    """The pass of rows that write ``ops``."""
+    is_whole = len(ops) == sum(row.pass_name == name for row in LOWERINGS)
+    return make_pass(name, {} if is_whole else {"operators": ops})

@@ -29,7 +29,8 @@ from qdqtool.targets.surroundings import operator_of_pieces
 #: Operators for which a pass puts others, and that pass.
 REPLACED = {
     "Attention": "decompose-attention", "BatchNormalization": "batch-norm-to-conv", "Dropout": "remove-identity",
-    "Einsum": "decompose-einsum", "Erf": "fuse-gelu", "Identity": "remove-identity", "ReduceMean": "reduce-mean-to-global-pool",
+    "Einsum": "decompose-einsum", "Erf": "fuse-gelu", "GRU": "unroll-recurrent", "Identity": "remove-identity",
+    "LSTM": "unroll-recurrent", "RNN": "unroll-recurrent", "ReduceMean": "reduce-mean-to-global-pool",
     "RotaryEmbedding": "decompose-rotary-embedding", "Sigmoid": "sigmoid-to-hard-sigmoid",
     "SimplifiedLayerNormalization": "decompose-simplified-layer-norm", "Split": "split-to-slice",
     "com.microsoft::GatherBlockQuantized": "unpack-matmul-nbits",

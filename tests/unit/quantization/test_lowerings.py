@@ -7,7 +7,7 @@ from qdq_passes.clean.infer_shapes import InferShapes
 from qdq_passes.core.registry import PASSES
 from qdq_passes.fuse.edit.fusion import SINCE, FusionPass
 from qdq_passes.legalize.split_operators import SplitOperators
-from qdq_passes.pipeline.pipeline import parse_pipeline
+from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 
 from qdqtool.presets.loading import load_preset
 from qdqtool.quantization.lowerings import FUSIONS, LOWERINGS, fused_for, lowerings
@@ -83,3 +83,23 @@ def test_no_model_is_brought_to_an_opset_that_npus_do_not_know() -> None:
 
 def test_fusions_name_what_their_passes_make() -> None:
     assert all(issubclass(PASSES.load(row.pass_name), FusionPass) and row.op in SINCE for row in FUSIONS)
+
+
+RECURRENT = ("Add", "Concat", "MatMul", "Mul", "Sigmoid", "Slice", "Sub", "Tanh", "Unsqueeze")
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [
+        ("vitis_xint8", ["unroll-recurrent"]),
+        ("qnn_htp", ["unroll-recurrent{operators=[RNN]}"]),  # GRU and LSTM it computes in float16
+        ("", ["unroll-recurrent{operators=[GRU,RNN]}"]),
+    ],
+)
+def test_recurrent_operators_are_written_out_where_a_target_has_none(target: str, wanted: list[str]) -> None:
+    if target:
+        chip = load_target(target)
+        made = plan(load_preset("xint8"), ops=chip.quantized_ops(), legalization=chip.legalization).prepare
+    else:
+        made = lowerings((*RECURRENT, "LSTM"))
+    assert [str(Pipeline((p,))) for p in made.passes if p.name() == "unroll-recurrent"] == wanted
