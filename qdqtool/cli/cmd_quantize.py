@@ -133,6 +133,8 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str, 
     if done.placed is not None:
         rows.append((f"on {done.placed.target}", done.placed.text))
         rows += [("not taken", refusal.who) for refusal in done.placed.refusals if refusal.pulled]
+    if done.quantization.choice:
+        rows.append(("Sigmoid", done.quantization.choice))
     if payload["moves"]:
         rows.append(("positions moved", f"{len(payload['moves'])}, so that the chip can shift between them (-v)"))
     rows.append(("size", f"{megabytes(stored_bytes(source))} → {megabytes(stored_bytes(output))}{done.why_large}"))

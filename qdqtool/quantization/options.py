@@ -73,7 +73,10 @@ class PlanOptions(Recovery, DecoderOptions, MethodOptions):
     weights: Literal["qdq", "dq"] | None = option(None, "Pair on the float weight, or stored integers.")
     embeddings: bool = option(False, "Quantize the tables that Gather looks rows up in too.")
     fuse_layers: bool = option(True, "Fold BatchNormalization, keep fused groups free of pairs.")
-    keep_sigmoid: bool = option(False, "Leave Sigmoid as it is, not the DPU's HardSigmoid.")
+    keep_sigmoid: bool | None = option(
+        None,
+        "Leave Sigmoid as it is, or put the DPU's HardSigmoid; by default what has the higher SQNR on a target that takes both.",
+    )
     bind_batch: bool = option(True, "A symbolic batch is made 1 where the target takes static shapes alone.")
     keep_functions: bool = option(False, "Do not inline local functions; such a node counts as one operator.")
     extra_options: Mapping[str, object] | None = option(

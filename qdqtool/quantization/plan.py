@@ -28,7 +28,7 @@ from qdq_passes.select.selectors import ALL, NONE, Selector
 
 from qdqtool.calibrate import METHODS
 from qdqtool.calibrate.observer import Option, checked_options, observers, option_names
-from qdqtool.presets.preset import Preset
+from qdqtool.presets.preset import HARD_SIGMOID, Preset
 from qdqtool.quantization.annotating import Annotator, annotated
 from qdqtool.quantization.batches import bound
 from qdqtool.quantization.decoder_passes import (
@@ -167,6 +167,11 @@ class Plan:
         """
         return replace(self, materialise=annotated(self.materialise, model, self.annotators), annotators=())
 
+    def keeping_sigmoid(self) -> Plan:
+        """This plan with every Sigmoid left as it is."""
+        passes = tuple(p for p in self.materialise.passes if p.name() not in HARD_SIGMOID)
+        return replace(self, materialise=Pipeline(passes))
+
     def without(self, texts: Collection[str]) -> Plan:
         """This plan with the selectors ``texts`` taken out of what is excluded, may be quantized, or has another precision."""
         policy = self.annotate
@@ -216,7 +221,7 @@ def plan(
         isolate=options.isolate,
         weights=stored,
         fuse_layers=options.fuse_layers,
-        keep_sigmoid=options.keep_sigmoid,
+        keep_sigmoid=bool(options.keep_sigmoid),
     )
     prepare = parse_pipeline(before) if before else Pipeline()
     if options.keep_functions:

@@ -65,6 +65,7 @@ class Quantization:
         crossings: number of tensors at which the result changes between 8 bit and anything else.
         tensors: what became of each tensor, the noisiest first.
         conversions: what the chip computes instead of what the float graph says, with the price.
+        choice: what was measured where the target takes both forms of an operator, in words; empty where nothing was.
         passes: report of each pass.
         seconds: wall time, calibration included.
         statistics: what was seen of the layers' inputs; None where no pass reads it.
@@ -87,6 +88,7 @@ class Quantization:
     seconds: float
     statistics: Statistics | None = None
     watch: EncodingWatch = field(default_factory=EncodingWatch)
+    choice: str = ""
 
     @property
     def changes(self) -> list[Change]:
@@ -108,6 +110,7 @@ class Quantization:
             "mac_shares": {name: round(share, 4) for name, share in self.mac_shares.items()},
             "boundary_crossings": self.crossings,
             "conversions": [{"node": c.where, "reason": c.because} for c in self.conversions],
+            **({"choice": self.choice} if self.choice else {}),
             "moves": [{"tensor": c.where, "reason": c.because} for c in self.changes if c.kind == "move"],
             "tensors": [tensor.to_json() for tensor in self.tensors],
             "pipeline": str(self.plan.pipeline),

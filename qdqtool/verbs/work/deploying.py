@@ -317,8 +317,14 @@ def _simulated(
 def _named(verbs: Mapping[str, Any], done: Quantized) -> dict[str, Any]:
     """``verbs`` with the preset that was used in `quantize`, also where nobody said which."""
     quantizing = verbs["quantize"]
-    preset = quantizing.preset or done.quantization.plan.preset.name
-    return {**verbs, "quantize": replace(quantizing, preset=preset)}
+    made = done.quantization
+    keeps = quantizing.keep_sigmoid
+    if made.choice:  # which the command then repeats without measuring
+        keeps = made.plan == made.plan.keeping_sigmoid()
+    return {
+        **verbs,
+        "quantize": replace(quantizing, preset=quantizing.preset or made.plan.preset.name, keep_sigmoid=keeps),
+    }
 
 
 def _commands(job: Job, verbs: Mapping[str, Any]) -> Iterator[str]:

@@ -222,6 +222,7 @@ class Deployment:
                 f"{found.npu_compute_nodes} of {plural(found.compute_nodes, 'operator')}{share}, {partitions}",
             ),
             ("findings", _counted(self.checked.findings)),
+            *([("Sigmoid", done.choice)] if done.choice else []),
         ]
         if self.judged is not None:
             floating, quantized = (
@@ -242,6 +243,12 @@ class Deployment:
         worst = tuple(_figures_of(tensor) for tensor in self.comparison.tensors[:SHOWN])
         if worst:
             yield Section(title="", columns=("worst tensor", *columns), rows=worst)
+        converted = self.quantized.quantization.conversions
+        if converted:
+            told: list[tuple[object, ...]] = [(change.where, change.because) for change in converted[:SHOWN]]
+            more = len(converted) - len(told)
+            told += [(f"and {more} more", f"in {REPORT}")] if more else []
+            yield Section(title="", columns=("converted node", "how"), rows=tuple(told))
         reasons = [reason for reason in self.analysis.reasons() if not reason.nodes[0].is_npu]
         if reasons:
             rows = tuple((len(r.nodes), ", ".join(r.ops), _because(r.placement)) for r in reasons[:SHOWN])

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
-from qdq_passes.pipeline.pipeline import Hook
+from qdq_passes.legalize.edit.replacement_prices import marked
+from qdq_passes.legalize.sigmoid_to_hard_sigmoid import SigmoidToHardSigmoid
+from qdq_passes.numerics.agreement import worst_first
+from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.price import in_db
+from qdq_passes.pipeline.pipeline import Hook, run_pipeline
 from qdq_passes.verification.rules import Finding
 
+from qdqtool.comparison.cumulative import compare_models
 from qdqtool.io.files.progress import Warn
 from qdqtool.npu.analyzing import placed_on
 from qdqtool.npu.shares import AROUND, Placed
@@ -66,16 +73,18 @@ def fitted(
     untouched: ir.Model,
     chip: Target,
     *,
+    feeds: Sequence[Mapping[str, Array]] = (),
     hooks: Iterable[Hook] = (),
     warn: Warn | None = None,
     known: Sequence[Finding] | None = None,
 ) -> tuple[Quantization, Placed]:
-    """As `fit`, of a whole quantization, made again by the same ranges.
+    """As `fit`, of a whole quantization, made again by the same ranges; with Sigmoid as it is where that is closer.
 
     Args:
         done: the quantization.
         untouched: the float model; it stays as it is.
         chip: the target.
+        feeds: samples that tell which of two forms is closer to the float model; the plan decides where there are none.
         hooks: pipeline hooks.
         warn: told which nodes stay float for it.
         known: as of `quantize_model`.
@@ -91,14 +100,41 @@ def fitted(
         told.append((made, texts))
         return made
 
+    done = _closer(done, untouched, chip, feeds, again) if feeds else done
     found, placed = fit(done, chip, again)
-    for made, texts in told if found is not done else []:
+    found = replace(found, choice=done.choice)
+    for made, texts in told if found.model is not done.model else []:
         if warn is not None:
             for text in (text for text in texts if "as it stands" in text):
                 warn(text)
-        if made is found:
+        if made.model is found.model:
             break
     return found, placed
+
+
+def _closer(
+    done: Quantization,
+    untouched: ir.Model,
+    chip: Target,
+    feeds: Sequence[Mapping[str, Array]],
+    again: Callable[[Plan], Quantization],
+) -> Quantization:
+    """``done`` with the DPU's HardSigmoid, or the same with Sigmoid as it is, by the SQNR of the worst output on ``feeds``; where
+    a plan prices the one, and the target computes both and takes no less of the other."""
+    is_priced = any(isinstance(p, SigmoidToHardSigmoid) and p.ranges is not None for p in done.plan.materialise.passes)
+    is_replaced = any(marked(node) == "Sigmoid" for node in done.model.graph)
+    if not is_priced or not is_replaced or "Sigmoid" not in chip.quantized_ops():
+        return done
+    kept = again(done.plan.keeping_sigmoid())
+    if placed_on(kept.model, chip).share < placed_on(done.model, chip).share:
+        return done
+    reference = run_pipeline(untouched, "give-names", copy=True).model
+    hard, soft = (
+        compare_models(reference, made.model, feeds, tensors=[], outputs_matter=False).min_sqnr for made in (done, kept)
+    )
+    best, word = (kept, "stays") if worst_first(soft) > worst_first(hard) else (done, "becomes HardSigmoid")
+    figures = f"{in_db(soft)} at the worst output as it is, {in_db(hard)} as HardSigmoid"
+    return replace(best, choice=f"{word}: {figures}")
 
 
 def _costly(placed: Placed) -> list[str]:

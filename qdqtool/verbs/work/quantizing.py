@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
+from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.hooks import naming_the_pass
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
@@ -157,7 +159,8 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
     if chip is not None and untouched is not None:
         from qdqtool.verbs.work.fitting import fitted
 
-        done, placed = fitted(done, untouched, chip, hooks=asked.hooks, warn=asked.warn, known=known)
+        few = [] if asked.keep_sigmoid is not None or feeds is None or passing is None else _few(feeds, passing, work)
+        done, placed = fitted(done, untouched, chip, feeds=few, hooks=asked.hooks, warn=asked.warn, known=known)
         work = done.model
     pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
@@ -221,7 +224,7 @@ def _compared(
     if reference is None or passing is None or feeds is None:
         return None
     comparison = None
-    few = (passing.first or list(itertools.islice(feeds, SQNR_SAMPLES)))[: sqnr_samples(model)]
+    few = _few(feeds, passing, model)
     try:
         ticks = stage(asked.progress, "comparing", len(few))
         comparison = compare_models(reference, model, few, tensors=[], progress=ticks, outputs_matter=False)
@@ -231,6 +234,11 @@ def _compared(
         pass_on([f"not compared with the float model, as it computes in bfloat16: {error}"], asked.warn)
     pass_on([*feeds.warnings, *(comparison.warnings if comparison is not None else ())], asked.warn)
     return comparison if comparison is not None and comparison.outputs else None
+
+
+def _few(feeds: Feeds, passing: Passing, model: ir.Model) -> list[Mapping[str, Array]]:
+    """The samples that the result is compared on."""
+    return list(passing.first or itertools.islice(feeds, SQNR_SAMPLES))[: sqnr_samples(model)]
 
 
 def _ends(model: ir.Model) -> list[ir.Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +59,39 @@ def test_a_target_that_pays_for_single_nodes_is_not_asked_twice(data: str, tmp_p
     )
     found = qdqtool.quantize(model(HEAD), data=data, target=chip)
     assert "declined" not in str(found.quantization.plan.pipeline)
+
+
+#: A gate whose Sigmoid sees what its first layer gives, times `GAIN`.
+GATE = """<ir_version: 10, opset_import: ["" : 17]>
+g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+<float[2,2,1,1] w = {GAIN, 0.5, -0.5, GAIN}, float[2,2,1,1] v = {1.0, -1.0, -1.0, 1.0}>
+{ [one] a = Conv(x, w) [gate] b = Sigmoid(a) [two] y = Conv(b, v) }"""
+
+
+@pytest.mark.parametrize(("gain", "op"), [("2.0", "Sigmoid"), ("6.0", "HardSigmoid")])
+def test_the_sigmoid_that_is_closer_is_taken(gain: str, op: str, data: str, tmp_path: Path) -> None:
+    """A hard sigmoid is 0.07 away at ±1.4, and exact where a sigmoid is nearly 0 or 1: of ±1, times 6."""
+    if op == "HardSigmoid":
+        np.savez(data, x=np.sign(np.load(data)["x"]))
+    found = qdqtool.deploy(
+        model(GATE.replace("GAIN", gain)), data=data, target="vitis_xint8", output=tmp_path / "out", simulate_samples=0
+    )
+    done, nodes = found.quantized, {node.name: node.op_type for node in found.quantized.model.graph}
+    assert nodes["gate"] == op
+    figures = [float(text) for text in re.findall(r"([\d.]+) dB", done.quantization.choice)]
+    assert (figures[0] > figures[1]) == (op == "Sigmoid")
+    assert found.comparison.min_sqnr == pytest.approx(max(figures), abs=0.1)
+    assert done.quantization.choice in found.text
+    converted = [change.where for change in done.quantization.conversions]
+    assert ("gate" in converted) == (op == "HardSigmoid")
+    assert all(f"\n{name} " in found.text for name in converted)
+    [command] = [line for line in found.commands if line.startswith("qdqtool quantize")]
+    assert ("--no-keep-sigmoid" in command) == (op == "HardSigmoid")
+    assert ("--keep-sigmoid" in command) == (op == "Sigmoid")
+
+
+def test_who_says_which_sigmoid_is_not_asked(data: str) -> None:
+    for keep, op in ((True, "Sigmoid"), (False, "HardSigmoid")):
+        found = qdqtool.quantize(model(GATE.replace("GAIN", "2.0")), data=data, target="vitis_xint8", keep_sigmoid=keep)
+        assert [node.op_type for node in found.model.graph if node.name == "gate"] == [op]
+        assert not found.quantization.choice

@@ -122,6 +122,7 @@ class GraphSubject:
         """The command that makes a candidate, without what is written where and who is told."""
         own = {each.name: getattr(self.asked, each.name) for each in fields(Quantize)}
         own |= {"output": None, "report": None, "save_statistics": None, "warn": None, "progress": None}
+        own |= {"keep_sigmoid": bool(self.asked.keep_sigmoid)}  # a candidate of its own, judged by the goal
         said = {p: (*getattr(self.asked, p), *map(literal, names)) for p, names in point.raised}
         return Quantize(**{**own, **dict(point.options), **said})
 
