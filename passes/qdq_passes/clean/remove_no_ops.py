@@ -14,7 +14,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.edit import Namer, bypass, drop_unread, take_over
 from qdq_passes.graph.operators.qdq_ops import opset_at
-from qdq_passes.graph.sizes import rank_of, static_sizes
+from qdq_passes.graph.sizes import rank_of, sizes_of, static_sizes
 from qdq_passes.graph.uses import all_nodes, constant_array, dtype_of, integers_of, is_constant, is_standard
 
 
@@ -23,7 +23,8 @@ class RemoveNoOps(Pass):
     """Remove what changes nothing: x·1, x/1, x+0 and x−0 with a constant that is so throughout; movement that moves nothing.
 
     Movement is Expand, Reshape, Flatten, Tile, Slice, Pad, Split in one and Transpose to the shape and order it has, Cast and
-    CastLike to the type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all.
+    CastLike to the type it has, Concat, Max, Min, Mean and Sum of one value, Where with one answer for all; and an Expand to what
+    all its readers broadcast to anyway.
 
     Graph: ``x → Relu → t → Mul(1) → u → Conv → y`` → ``x → Relu → t → Conv → y``; in bodies and functions too.
     Requires: for a constant with dimensions, the number of those of x, for one of several elements and for movement shapes, where
@@ -55,6 +56,8 @@ class RemoveNoOps(Pass):
         wanted = (*NEUTRAL, *(("Identity", "Dropout") if self.identities else ()))
         for node in all_nodes(model):
             source = unmoved(node) if self.movement else None
+            if source is None and self.movement and self.names == "producer" and is_broadcast_anyway(node):
+                source = node.inputs[0]
             if source is None and not is_standard(node, *wanted):
                 continue
             reason = ""
@@ -162,6 +165,31 @@ def unmoved(node: ir.Node) -> ir.Value | None:
         is_one = answers is not None and chosen is not None and bool((answers == answers.reshape(-1)[0]).all())
         return chosen if is_one and chosen is not None and _same_shape(chosen, output) else None
     return first if _same_shape(first, output) and _keeps_places(node) else None
+
+
+#: Operators whose inputs are broadcast to one shape, in every opset that has an Expand.
+BROADCASTING = (
+    "Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+    "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
+)  # fmt: skip
+
+
+def is_broadcast_anyway(node: ir.Node) -> bool:
+    """Whether ``node`` is an Expand whose readers write the same shapes of what it expands."""
+    if not is_standard(node, "Expand") or node.outputs[0].is_graph_output() or not node.outputs[0].uses():
+        return False
+    return all(is_standard(user, *BROADCASTING) and _writes_alike(user, node) for user in node.outputs[0].consumers())
+
+
+def _writes_alike(user: ir.Node, expand: ir.Node) -> bool:
+    """Whether ``user`` writes the shape it has if it reads what ``expand`` expands."""
+    read = [sizes_of(expand.inputs[0] if value is expand.outputs[0] else value) for value in user.inputs]
+    wanted = sizes_of(user.outputs[0])
+    if wanted is None or any(sizes is None or None in sizes for sizes in (*read, wanted)):
+        return False
+    rows = [[*[1] * (len(wanted) - len(sizes)), *sizes] for sizes in read if sizes is not None]
+    found = [{size for size in column if size != 1} or {1} for column in zip(*rows, strict=True)]
+    return found == [{size} for size in wanted]
 
 
 def _only_element(value: ir.Value) -> ir.Value | None:

@@ -17,7 +17,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.graph.build import Builder, Site, take_place
 from qdq_passes.graph.edit import drop_unread, remove
-from qdq_passes.graph.operators.einsums import Contraction, Dim, Turn, contraction
+from qdq_passes.graph.operators.einsums import Contraction, Dim, Turn, contraction, permutation
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.shapes.inference import Inferred
 from qdq_passes.graph.sizes import sizes_of
@@ -35,7 +35,7 @@ _NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.
 
 @dataclass(frozen=True)
 class DecomposeEinsum(Pass):
-    """Write an Einsum of two operands as MatMul between Transposes and Reshapes.
+    """Write an Einsum of two operands as MatMul between Transposes and Reshapes, one that only turns its operand as Transpose.
 
     Between QDQ pairs every new value has a pair of its own: of what moves the encoding that it had, of the product that of the
     result. Constants are turned at once, their integers where they are stored as such.
@@ -63,6 +63,11 @@ class DecomposeEinsum(Pass):
         """Node by node."""
         builder, inferred = Builder(model), Inferred(model)
         for node in nodes_of_types(model, self.select, "Einsum"):
+            order = _order(node, inferred)
+            if order is not None:
+                made = builder.at(node).transpose(node.inputs[0], *order)  # type: ignore[arg-type]
+                yield take_place(node, [made], builder.namer, "only turns its operand")
+                continue
             form = _form(node, inferred)
             if isinstance(form, str):
                 yield skip(node, form)
@@ -100,6 +105,13 @@ class _Side:
     dequantize: ir.Node | None = None
     encoding: Encoding | None = None
     data: npt.NDArray[Any] | None = None
+
+
+def _order(node: ir.Node, inferred: Inferred) -> tuple[int, ...] | None:
+    """The order of axes that ``node`` gives its one operand; None where it does more, or its rank is unknown."""
+    value = node.inputs[0] if len(node.inputs) == 1 else None
+    rank = None if value is None else inferred.rank(value)
+    return None if rank is None else permutation(text_of(node, "equation", ""), rank)
 
 
 def _form(node: ir.Node, inferred: Inferred) -> Contraction | str:

@@ -110,16 +110,22 @@ def contraction(equation: str, left: Sequence[Dim], right: Sequence[Dim]) -> Con
     )  # fmt: skip
 
 
-def _terms(equation: str, *ranks: int) -> tuple[str, str, str] | str:
-    """The labels of both operands and of the result, one a letter for each axis."""
+def permutation(equation: str, rank: int) -> tuple[int, ...] | None:
+    """The order of axes that ``equation`` gives its one operand, which has ``rank``; None where it does more."""
+    terms = _terms(equation, rank)
+    if isinstance(terms, str) or len(terms[0]) != len(terms[1]):
+        return None
+    return tuple(terms[0].index(label) for label in terms[1])
+
+
+def _terms(equation: str, *ranks: int) -> tuple[str, ...] | str:
+    """The labels of the operands and of the result, one a letter for each axis."""
     sides = equation.replace(" ", "").split("->")
     operands = sides[0].split(",")
-    if len(operands) != 2 or len(sides) > 2:
-        return (
-            f"has {len(operands)} operands, and a product of matrices has 2"
-            if len(operands) != 2
-            else "has no equation"
-        )
+    if len(operands) != len(ranks):
+        return f"has {len(operands)} operands, and a product of matrices has 2"
+    if len(sides) > 2:
+        return "has no equation"
     hidden = 0
     for term, rank in zip(operands, ranks, strict=True):
         if "..." in term:
@@ -144,7 +150,7 @@ def _terms(equation: str, *ranks: int) -> tuple[str, str, str] | str:
             return "takes a diagonal: one label stands for two axes of an operand"
     if set(result) - set(together):
         return "has labels in its result that no operand has"
-    return found[0], found[1], result
+    return (*found, result)
 
 
 def _permutation(source: str, wanted: str) -> tuple[int, ...] | None:

@@ -30,7 +30,7 @@ def behind_declined(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> dict[
         before = [n for n in graph.before[number] if n in declined and not read.isdisjoint(units[n].nodes)]
         if before:
             declined[number] = declined[before[0]]
-    costly = _costly(graph, verdicts)
+    costly = _costly(graph)
     return {
         unit: replace(verdicts[unit], suggestion=_behind(declined[number]))
         for number, unit in units.items()
@@ -38,12 +38,12 @@ def behind_declined(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> dict[
     }
 
 
-def _costly(graph: UnitGraph, verdicts: Mapping[Unit, Verdict]) -> set[int]:
-    """Items off the NPU that multiply and accumulate, and what they hang on."""
+def _costly(graph: UnitGraph) -> set[int]:
+    """Items that multiply and accumulate, and what they hang on: a layer on the NPU runs there alone behind floats."""
     found: set[int] = set()
     for number in reversed(range(len(graph.items))):
         item = graph.items[number]
-        if isinstance(item, Unit) and not verdicts[item].is_npu and macs_in(item.nodes):
+        if isinstance(item, Unit) and macs_in(item.nodes):
             found.add(number)
         if number in found:
             found.update(graph.before[number])
