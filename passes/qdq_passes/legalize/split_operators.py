@@ -36,7 +36,8 @@ class SplitOperators(Pass):
     Tanh, as exporters write Mish, ``Expand:Pad`` that of an Expand and a Concat, a token before those of each sample.
     Sums: ``Div`` (by a constant), ``Max`` and ``Min`` (of more than two), ``Mean``, ``ReduceMax``, ``ReduceSum``, ``Softmax``,
     ``Sub``, ``Sum``. Normalizations: ``BatchNormalization``, ``GroupNormalization``, ``InstanceNormalization``,
-    ``LayerNormalization``, ``RMSNormalization``. Pools: ``GlobalAveragePool``, ``GlobalMaxPool``. Moves: ``Col2Im`` (of
+    ``LayerNormalization``, ``RMSNormalization``. Pools: ``AveragePool`` (``AveragePool:Large`` is that of more than 9 elements),
+    ``GlobalAveragePool``, ``GlobalMaxPool``. Moves: ``Col2Im`` (of
     blocks side by side), ``DepthToSpace``, ``Expand``, ``Flatten``, ``GatherElements`` (at constant places), ``SpaceToDepth``,
     ``Squeeze``, ``Tile``, ``Unsqueeze``.
 

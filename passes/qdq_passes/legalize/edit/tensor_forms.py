@@ -19,6 +19,8 @@ from qdq_passes.legalize.edit.forms import Declined, Form, Given, Written
 
 #: First opset whose GroupNormalization has a scale for each channel; one for each group before.
 OPSET_OF_CHANNEL_SCALES = 21
+#: Elements that are averaged right everywhere (measured: more saturate on qnn_htp between two scales).
+LARGE = 9
 #: Most copies that are put side by side.
 MOST_COPIES = 64
 
@@ -83,6 +85,31 @@ def _reduce_max(at: Given) -> ir.Value:
 
 def _global_average_pool(at: Given) -> ir.Value:
     return at.site.mean(at.x, range(2, at.rank()))
+
+
+def _average_pool(at: Given) -> ir.Value:
+    """A convolution of each channel by 1/|window|, which 8 bits hold exactly."""
+    kernel, channels = integers_of(at.node, "kernel_shape"), at.inferred.sizes(at.x, [1])
+    pads = integers_of(at.node, "pads")
+    if text_of(at.node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID") or at.integer_of("ceil_mode", 0):
+        raise Declined("its pads hang on its sizes; run explicit-conv-attributes")
+    if any(pads) and not at.integer_of("count_include_pad", 0):
+        raise Declined("leaves its pads out of the mean")
+    if channels is None:
+        raise Declined("its channels are not known; run infer-shapes first")
+    given = {name: found for name in ("strides", "pads", "dilations") if (found := integers_of(at.node, name))}
+    weights = at.array(np.full((channels[0], 1, *kernel), 1 / math.prod(kernel)), "mean")
+    return at.site("Conv", at.x, weights, group=channels[0], kernel_shape=kernel, **given)
+
+
+def _large_average_pool(at: Given) -> ir.Value:
+    """Of a whole image its global pool."""
+    kernel = integers_of(at.node, "kernel_shape")
+    if math.prod(kernel) <= LARGE:
+        raise Declined(f"averages {math.prod(kernel)} elements, not more than {LARGE}")
+    sizes = at.inferred.sizes(at.x, range(2, at.rank()))
+    is_plain = not any(integers_of(at.node, "pads")) and set(integers_of(at.node, "dilations")) <= {1}
+    return at.site("GlobalAveragePool", at.x) if sizes == kernel and is_plain else _average_pool(at)
 
 
 def _batch_norm(at: Given) -> ir.Value:
@@ -292,6 +319,8 @@ def _quotient(at: Given) -> ir.Value:
 
 
 TENSORS = (
+    Form("AveragePool", ("Conv",), _average_pool),
+    Form("AveragePool", ("Conv", "GlobalAveragePool"), _large_average_pool, "Large"),
     Form("BatchNormalization", ("Add", "Mul"), _batch_norm),
     Form("Col2Im", ("Reshape", "Transpose"), _blocks, any_type=True),
     Form("DepthToSpace", ("Reshape", "Transpose"), _depth_to_space, any_type=True),

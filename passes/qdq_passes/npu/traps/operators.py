@@ -52,7 +52,8 @@ class AveragePoolRequantize(TrapRule):
             if math.prod(kernel) > 9 and (pair := _unlike(view, node)) is not None:
                 shown = "×".join(map(str, kernel))
                 message = f"averages {shown} elements from {pair[0]} to {pair[1]}: its sums saturate"
-                yield trap(node, message, "give input and output one encoding (qdqtool qdq set), or pool by 2×2 or 3×3")
+                hint = "give input and output one encoding (qdqtool qdq set); or quantize the float model for this target anew, "
+                yield trap(node, message, f"{hint}which pools by a Conv: qdqtool quantize --target")
 
 
 @dataclass(frozen=True)
