@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
-from qdq_passes.attention.look.masks import Feeding, before_softmax, float_constant, hiding_constants
+from qdq_passes.attention.look.masks import HUGE, Feeding, before_softmax, float_constant, hiding_constants
 from qdq_passes.core.base import Change, Keeps, Pass, skip
 from qdq_passes.decoder.look.record import HIDDEN, HIDDEN_FLOAT16
 from qdq_passes.graph.edit import Namer, drop_unread, new_constant
@@ -32,7 +32,7 @@ class FiniteMasks(Pass):
     """Let the masks of attentions hide by -1e9 instead of minus infinity, which no integer holds.
 
     Graph: constants of -inf that come before a Softmax, by sums, choices (Where), a Max or data movement, become -1e9 (float16:
-        -2^15); those of -3.4e38 too where a sum has two of them.
+        -2^15); those of -3.4e38 too where a sum has two of them. ``s - 1e30·m`` becomes ``s + (-1e30)·m``, the same number.
     Requires: types of values; scores above -9e8 (float16: within ±16000).
     Keeps: inputs, outputs and their names; numerics bit-exact for rows that see a key. One that sees none is NaN before, and
         weighs its keys alike afterwards.
@@ -44,6 +44,9 @@ class FiniteMasks(Pass):
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Each constant once."""
         namer, feeding = Namer(model), Feeding()
+        for node in main_nodes(model):
+            if is_standard(node, "Sub") and feeding.only_softmax(node.outputs):
+                yield from _added(model, node, namer)
         for (node, index), bound in _unbounded(model).items():
             value = node.inputs[index]
             if not feeding.only_softmax(node.outputs):
@@ -59,6 +62,29 @@ class FiniteMasks(Pass):
             shown = "-inf" if np.isneginf(array).any() else f"{float(array.min()):.6g}, of which a sum has two"
             yield Change("edit", node.name or "", f"{lowest:g} hides, not {shown}")
             yield from drop_unread([value])
+
+
+def _added(model: ir.Model, node: ir.Node, namer: Namer) -> Iterator[Change]:
+    """Let ``node`` add what it subtracts, where that is a constant that hides, or a mask times one."""
+    mask = node.inputs[1]
+    product = mask.producer() if mask is not None else None
+    is_product = product is not None and is_standard(product, "Mul")
+    holder = product if product is not None and is_product else node
+    for index in (0, 1) if is_product else (1,):
+        value = holder.inputs[index]
+        array = float_constant(value)
+        if value is None or array is None or array.max() < -HUGE or array.min() < 0:
+            continue
+        if mask is not None and (len(mask.uses()) > 1 or mask.is_graph_output()) and is_product:
+            yield skip(node, "something else reads its mask")
+            return
+        holder.replace_input_with(
+            index, new_constant(holder.graph or model.graph, namer, f"{value.name}_negative", -array, [node])
+        )
+        node.op_type = "Add"
+        yield Change("edit", node.name or "", f"adds {-float(array.max()):g}, which it subtracted")
+        yield from drop_unread([value])
+        return
 
 
 def _unbounded(model: ir.Model) -> dict[_Place, float]:
