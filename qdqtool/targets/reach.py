@@ -49,6 +49,10 @@ class _UnitPlaces:
         """Whether the bias stands at s_x·s_w."""
         return bool(UnitFacts(self._unit, "").bias_is_product_scale)
 
+    def is_zero(self, half: ir.Node) -> bool:
+        """Never: the integers of the file are judged by their scales."""
+        return False
+
     def __getitem__(self, half: ir.Node) -> int:
         """The position of ``half``."""
         return self._positions[half]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -10,8 +10,11 @@ import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.edit.encoding_policy import Ranges
+from qdq_passes.graph.operators.activations import AVERAGE_POOLS
+from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
 from qdq_passes.graph.uses import label
-from qdq_passes.numerics.encoding import integer_format
+from qdq_passes.qdq.look.pairs import encoding_of
+from qdq_passes.refine.edit.own_pairs import OwnPair, can_be_split, insert_own_pairs
 from qdq_passes.refine.edit.scales import MovePrices, Stored, write_positions
 from qdq_passes.refine.look.position_groups import tensor_of
 from qdq_passes.refine.look.scale_positions import Positions
@@ -19,6 +22,8 @@ from qdq_passes.refine.look.shifts import RULES, Rule, ShiftLimits, Violation, v
 
 #: Names of tensors shown that move along.
 SHOWN = 3
+#: Bits that one reader may cost another: a pair of its own costs time on every chip, 1 bit at most 6 dB.
+SPARE_BITS = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +52,21 @@ class Steps:
     position in the file to the last one without a circle.
     """
 
-    def __init__(self, model: ir.Model, *, reference: bool) -> None:
-        self.positions = Positions(model, reference=reference)
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        reference: bool,
+        ranges: Ranges | None = None,
+        apart: Collection[tuple[ir.Node, int]] = (),
+    ) -> None:
+        self.positions = Positions(model, reference=reference, ranges=ranges, apart=apart)
         self.limits = ShiftLimits()
         self.refused: dict[str, Change] = {}
         self._paths: dict[ir.Node, list[Moved]] = {}
-        self._lowered: set[ir.Node] = set()
+        #: First half of a tensor → where its readers want it, and where what writes it does.
+        self._wanted: dict[ir.Node, dict[ir.Node, int]] = {}
+        self._written: dict[ir.Node, int] = {}
         self._count = 0
 
     def apply(self, rule: Rule) -> bool:
@@ -75,14 +89,16 @@ class Steps:
         activations that have moved since is not to add up. In the reference it does.
         """
         for number in range(1, loops + 1):
-            before = {move.nodes[0]: move.new for move in self.positions.moves()}
+            before = self.positions.state()
             if number > 1 and not self.positions.reference:
                 for half in self.positions.restart_constants():
                     del self._paths[half]
+                    self._wanted.pop(half, None)
             changed = [self.apply(rule) for rule in rules]
             is_changed = any(changed)
             if not self.positions.reference:
-                is_changed = before != {move.nodes[0]: move.new for move in self.positions.moves()}
+                state = self.positions.state()
+                is_changed = any(state[half] != before.get(half, self.positions.in_file(half)) for half in state)
             if not is_changed:
                 return number
         return loops
@@ -91,39 +107,64 @@ class Steps:
         """What stands, in the order in which it happened."""
         return sorted((move for path in self._paths.values() for move in path), key=lambda move: move.number)
 
+    def harmed(self) -> set[tuple[ir.Node, int]]:
+        """(operator, input) that moved a tensor further than its other readers can spare."""
+        return {place for first, wanted in self._wanted.items() for place in self._harmed(first, wanted)}
+
+    def _harmed(self, first: ir.Node, wanted: Mapping[ir.Node, int]) -> Iterator[tuple[ir.Node, int]]:
+        positions = self.positions
+        start = self._written.get(first, positions.in_file(first))
+        needs = {
+            reader: self._need(reader, start) if reader is None or reader not in wanted else wanted[reader]
+            for reader in positions.readers(first)
+        }
+        for node, want in wanted.items():
+            if any(other is not node and self._harms(first, want, need, start) for other, need in needs.items()):
+                for index in range(len(node.inputs)):
+                    half = positions.input(node, index, beyond=node.op_type in AVERAGE_POOLS)
+                    if half is not None and half in positions.together(first) and can_be_split(half):
+                        yield node, index
+
+    def _need(self, reader: ir.Node | None, start: int) -> int:
+        """The position that ``reader`` makes use of: a Q has its own."""
+        encoding = encoding_of(reader) if reader is not None and is_quantize(reader) else None
+        position = encoding.position if encoding is not None else None
+        return min(start, position[0]) if position else start
+
+    def _harms(self, first: ir.Node, want: int, need: int, start: int) -> bool:
+        """Whether the tensor of ``first``, from ``start`` at ``want``, is too coarse, or clips, for a reader at ``need``."""
+        if self.positions.is_zero(first):
+            return want != self.positions[first] == need
+        return need > want + SPARE_BITS or (want > start and need < want)
+
+    def own_pairs(self) -> Iterator[OwnPair]:
+        """The planned pairs that ended elsewhere than the tensor itself."""
+        positions = self.positions
+        for (node, index), own in positions.own.items():
+            half, position = positions.origin(own), positions[own]
+            if position != positions[half]:
+                others = [other for other in positions.readers(half) if other is not node]
+                yield OwnPair(node, index, half, positions.encoding_at(half, position), others)
+
     def _repair(self, violation: Violation) -> bool:
         is_moved = False
         for half, new in violation.wanted:
-            old, reason = self.positions[half], self._why_not(violation, half, new)
+            old, reason = self.positions[half], self.positions.why_not(half, new)
             if reason is not None:
                 text = f"stays, though {violation.rule} of {label(violation.node)} wants position {new}: {reason}"
-                self.refused.setdefault(text, skip(tensor_of(half), text))
-            elif new != old:
+                self.refused.setdefault(text, skip(self.positions.tensor(half), text))
+                continue
+            first = self.positions.together(half)[0]
+            if is_dequantize(half):
+                self._wanted.setdefault(first, {})[violation.node] = new
+            else:
+                self._written[first] = new
+            if new != old:
                 self.positions[half] = new
-                self._log(half, old, new, f"{violation.rule} of {label(violation.node)}: {violation.because}")
+                if self.positions.origin(half) is half:
+                    self._log(half, old, new, f"{violation.rule} of {label(violation.node)}: {violation.because}")
                 is_moved = True
         return is_moved
-
-    def _why_not(self, violation: Violation, half: ir.Node, new: int) -> str | None:
-        """Why ``half`` is not to move to ``new``, in words.
-
-        The product of positions below 0 is further below: where a Concat ties it to its factors, round after round lowers all of
-        them. That ends where the tensor would be 0 everywhere.
-        """
-        reason, node = self.positions.why_not(half, new), violation.node
-        if (
-            reason is not None
-            or self.positions.reference
-            or violation.rule != "adjust-shift-write"
-            or node.op_type != "Mul"
-        ):
-            return reason
-        bits = integer_format(self.positions.encoding(half).dtype)[1]
-        if node in self._lowered and new <= self.positions.in_file(half) - bits:
-            return "it is moved again and again, and nothing but 0 would be left"
-        if new < self.positions[half]:
-            self._lowered.add(node)
-        return None
 
     def _log(self, half: ir.Node, old: int, new: int, because: str) -> None:
         path = self._paths.setdefault(self.positions.together(half)[0], [])
@@ -148,8 +189,14 @@ def refine(
         ranges: what calibration saw, for the prices.
         reference: with the restrictions of the reference.
     """
-    steps = Steps(model, reference=reference)
-    rounds = steps.settle(rules, loops)
+    apart: set[tuple[ir.Node, int]] = set()
+    while True:
+        steps = Steps(model, reference=reference, ranges=ranges, apart=apart)
+        rounds = steps.settle(rules, loops)
+        found = set() if reference else steps.harmed() - apart
+        if not found:
+            break
+        apart |= found
     positions, prices = steps.positions, MovePrices(steps.positions, ranges, stored)
     for node, reason in positions.notes.items():
         yield skip(node, reason)
@@ -163,7 +210,9 @@ def refine(
         for left in [v for v in violations_at(positions, steps.limits) if v.rule in names]:
             text = f"{left.rule}: {left.because}; left so after {rounds} round{'s' if rounds != 1 else ''}"
             yield skip(left.node, text)
+    own = list(steps.own_pairs())
     yield from write_positions(model, positions, stored)
+    yield from insert_own_pairs(model, own)
 
 
 def _along(positions: Positions, half: ir.Node) -> str:

@@ -32,7 +32,9 @@ class RefinePositions(Pass):
     adjust-shift-read, adjust-shift-write, adjust-shift-cut, adjust-shift-bias, adjust-hard-sigmoid, adjust-swish. Every move
     tells its price, what the SQNR of the tensor loses (negative: gains). A move that a later one takes back is not told.
 
-    Graph: unchanged but for scales, and stored integers with them.
+    Graph: unchanged but for scales, and stored integers with them. Where an input would lose more than a bit for its
+    other readers, or clip, the operator reads it through a pair of its own: ``DQ → Q' → DQ'``. What is 0 throughout adopts any
+    position.
     Requires: constant scales 2^-p, one a tensor, of 8 bits or of a bias, with zero point 0 or in the middle of an unsigned type.
     Keeps: names of inputs and outputs, zero points; biases at s_x·s_w follow.
     Skips: operators that lack a position which a step needs (told where there is a pair); positions that the float type of a
@@ -46,10 +48,10 @@ class RefinePositions(Pass):
             then stand for something else, as the reference does. Float data of weights loses nothing: refine before
             `fold-weight-qdq`.
         ranges: what calibration saw, for the prices: the histogram of a tensor, else values spread evenly over its range (~),
-            that of its encoding where none is known.
-        reference: the restrictions of the reference, and its generosity: all that reads a moved scale initializer moves along; a
-            Mul that adjust-shift-write moves asks for no other round; the output of a pool is never looked for behind both
-            factor and activation; every Mul of an x that a hard sigmoid reads too is a swish.
+            that of its encoding where none is known. They also tell which tensors are 0 throughout.
+        reference: the restrictions of the reference, and its generosity: all that reads a moved scale initializer moves along,
+            whatever other readers lose; a Mul that adjust-shift-write moves asks for no other round; the output of a pool is
+            never looked for behind both factor and activation; every Mul of an x that a hard sigmoid reads too is a swish.
     """
 
     keeps: ClassVar[Keeps] = Keeps("changes", why="tensors get a coarser or finer grid")

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
-from qdq_passes.core.base import Change, skip
+from qdq_passes.core.base import Change, Named, skip
+from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.operators.qdq_ops import is_quantize
 from qdq_passes.graph.uses import label
 from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.edit.reencode import Edit, Target, nodes_of, reencode, settled, targets
 from qdq_passes.qdq.look.grids import change_in_words, grid_text
-from qdq_passes.refine._run import Step
+from qdq_passes.qdq.look.pairs import encoding_of
+from qdq_passes.refine._run import SPARE_BITS, Step
+from qdq_passes.refine.edit.own_pairs import OwnPair, can_be_split, insert_own_pairs
 from qdq_passes.refine.look.position_groups import tensor_of
 from qdq_passes.refine.look.scale_positions import Positions
 from qdq_passes.refine.look.shifts import RULES
 from qdq_passes.select.selectors import ALL
 
+#: Times the step that other readers of an input have, which they can spare: 1 bit.
+COARSER = 2**SPARE_BITS
 #: Which side of an operator the encoding comes from.
 Side = Literal["input", "output"]
 
@@ -35,49 +42,98 @@ class AlignStep(Step):
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Positions move, or encodings are copied."""
-        yield from super().run(model) if self.scales == "pow2" else _copy(model, self.name(), self.source)
+        assert not isinstance(self.ranges, Named)
+        if self.scales == "pow2":
+            yield from super().run(model)
+        else:
+            yield from _copy(model, self.name(), self.source, self.ranges)
 
 
-def _copy(model: ir.Model, name: str, source: Side) -> Iterator[Change]:
+def _copy(model: ir.Model, name: str, source: Side, ranges: Ranges | None) -> Iterator[Change]:
     """Copy encodings over the operators of the rule ``name``; towards inputs from the end of the file, so that chains arrive in
     one round. What one operator has asked for, no other changes."""
-    positions = Positions(model, any_scale=True)
+    positions = Positions(model, any_scale=True, ranges=ranges)
     rule = next(rule for rule in RULES if rule.name == name)
     nodes = positions.nodes(rule.op_types)
-    plan = _Plan(positions)
-    for node in nodes if source == "input" else reversed(nodes):
-        inputs = range(len(node.inputs)) if name == "align-concat" else range(1)
-        found = [half for index in inputs if (half := positions.input(node, index)) is not None]
-        output = positions.output(node)
-        if output is None or not found:
-            continue
-        giver, takers = (found[0], [output]) if source == "input" else (output, found)
-        yield from plan.copy(node, giver, takers)
+    plan, changes = _Plan(positions, ()), list[Change]()
+    while True:
+        changes = [
+            change for node in (nodes if source == "input" else reversed(nodes)) for change in plan.align(node, source)
+        ]
+        found = plan.harmed()
+        if not found:
+            break
+        plan = _Plan(positions, {*plan.apart, *found})
+    yield from changes
     yield from (skip(node, reason) for node, reason in positions.notes.items())
-    yield from reencode(model, plan.edits(model), Namer(model))
+    edits = plan.edits(model)
+    yield from insert_own_pairs(model, plan.own)
+    yield from reencode(model, edits, Namer(model))
 
 
 class _Plan:
-    """Encodings that tensors are to get."""
+    """Encodings that tensors are to get.
 
-    def __init__(self, positions: Positions) -> None:
-        self._positions = positions
+    Args:
+        positions: the halves.
+        apart: first halves of tensors that keep their encoding: who wants another gets a pair of its own.
+    """
+
+    def __init__(self, positions: Positions, apart: Collection[ir.Node]) -> None:
+        self._positions, self.apart = positions, apart
         self._claims: dict[ir.Node, tuple[Encoding, str]] = {}
+        self._takers: dict[ir.Node, set[ir.Node | None]] = {}
+        #: Readers that get the encoding alone.
+        self.own: list[OwnPair] = []
 
-    def copy(self, node: ir.Node, giver: ir.Node, takers: list[ir.Node]) -> Iterator[Change]:
-        """Let ``takers`` have the encoding of ``giver``; which both sides then keep."""
-        wanted = self._at(giver)
-        because = f"the encoding of {tensor_of(giver)}, for {label(node)}"
-        self._claims.setdefault(self._first(giver), (wanted, ""))
-        for taker in takers:
-            have, claim = self._at(taker), self._claims.get(self._first(taker))
-            if have.dtype != wanted.dtype:
-                types = f"{have.dtype.name.lower()}, {tensor_of(giver)} {wanted.dtype.name.lower()}"
-                yield skip(node, f"{tensor_of(taker)} is {types}")
-            elif claim is None:
-                self._claims[self._first(taker)] = (wanted, because)
-            elif claim[0] != wanted:
-                yield skip(node, f"{tensor_of(taker)} keeps {grid_text(claim[0])}, as another operator wants it")
+    def align(self, node: ir.Node, source: Side) -> Iterator[Change]:
+        """Let one side of ``node`` have the encoding of the other, which both then keep."""
+        positions = self._positions
+        inputs = range(len(node.inputs)) if node.op_type == "Concat" else range(1)
+        found = {index: half for index in inputs if (half := positions.input(node, index)) is not None}
+        output = positions.output(node)
+        if output is not None and found:
+            giver, takers = (found[0], {-1: output}) if source == "input" else (output, found)
+            self._claims.setdefault(self._first(giver), (self._at(giver), ""))
+            for index, taker in takers.items():
+                yield from self._copy(node, index, giver, taker)
+
+    def _copy(self, node: ir.Node, index: int, giver: ir.Node, taker: ir.Node) -> Iterator[Change]:
+        """Let ``taker``, input ``index`` of ``node`` (-1: its output), have the encoding of ``giver``."""
+        have, wanted, first = self._at(taker), self._at(giver), self._first(taker)
+        claim, tensor = self._claims.get(first), tensor_of(taker)
+        if have.dtype != wanted.dtype:
+            types = f"{have.dtype.name.lower()}, {tensor_of(giver)} {wanted.dtype.name.lower()}"
+            yield skip(node, f"{tensor} is {types}")
+        elif first in self.apart and have != wanted:
+            if can_be_split(taker):
+                self.own.append(OwnPair(node, index, taker, wanted, self._others(first, {node})))
+            else:
+                yield skip(node, f"{tensor} keeps {grid_text(have)}, as other operators read it too")
+        elif claim is None:
+            self._claims[first] = (wanted, f"the encoding of {tensor_of(giver)}, for {label(node)}")
+            self._takers[first] = {node} if index >= 0 else set()
+        elif claim[0] != wanted:
+            yield skip(node, f"{tensor} keeps {grid_text(claim[0])}, as another operator wants it")
+        elif first in self._takers and index >= 0:
+            self._takers[first].add(node)
+
+    def harmed(self) -> list[ir.Node]:
+        """First halves of the inputs that an encoding is planned for by which other readers lose."""
+        return [
+            first
+            for first, nodes in self._takers.items()
+            if nodes
+            and not self._positions.is_zero(first)
+            and not _holds(self._claims[first][0], self._positions.encoding(first))
+            and self._others(first, nodes)
+        ]
+
+    def _others(self, first: ir.Node, nodes: Collection[ir.Node | None]) -> list[ir.Node | None]:
+        """What reads the tensor of ``first`` beside ``nodes``, and not in the encoding that these want."""
+        wanted = self._claims[first][0] if first in self._claims else None
+        readers = [reader for reader in self._positions.readers(first) if reader not in nodes]
+        return [r for r in readers if r is None or not is_quantize(r) or encoding_of(r) != wanted]
 
     def edits(self, model: ir.Model) -> list[Edit]:
         """The claims that change something."""
@@ -100,9 +156,18 @@ class _Plan:
         return claim[0] if claim is not None else self._positions.encoding(half)
 
 
+def _holds(wanted: Encoding, have: Encoding) -> bool:
+    """Whether ``wanted`` clips nothing of what ``have`` holds but half a step, and has at most twice its step."""
+    (low, high), (least, most) = real_range(have), real_range(wanted)
+    slack = wanted.scale[0] / 2
+    is_wide = least.min() <= low.min() + slack and high.max() - slack <= most.max()
+    return bool(is_wide) and wanted.scale[0] <= COARSER * have.scale[0]
+
+
 _DOC = """{summary}
 
-Graph: unchanged but for scales{graph}
+Graph: unchanged but for scales{graph} Where an input would lose more than a bit for its other readers, or clip, the \
+operator reads it through a pair of its own: ``DQ → Q' → DQ'``. Data that is 0 throughout adopts any scale.
 Requires: constant scales 2^-p, one a tensor, of 8 bits or of a bias, with zero point 0 or in the middle of an unsigned type.
 Keeps: names of inputs and outputs, zero points; biases at s_x·s_w follow.
 Skips: operators {lacking} no position (told where there is a pair); positions that the float type of a scale does not hold; \
@@ -111,9 +176,10 @@ bodies and functions.{skips}
 Args:
     stored: ``requantize`` rounds what stored integers stand for to the new scale; ``keep`` leaves the integers, which then \
 stand for something else, as the reference does. Float data of weights loses nothing: adjust before `fold-weight-qdq`.
-    ranges: what calibration saw, for the prices: the histogram of a tensor, else values spread evenly over its range (~).
+    ranges: what calibration saw, for the prices: the histogram of a tensor, else values spread evenly over its range (~); and \
+which tensors are 0 throughout.
     reference: the restrictions of the reference, and its generosity: all that reads a moved scale initializer moves \
-along{reference}
+along, whatever other readers lose{reference}
 """
 _SCALES = """\
     scales: ``any`` copies scale and zero point from the {giver} to the {taker}, for scales that are no powers of two.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 
+import numpy as np
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
+from qdq_passes.encode.edit.encoding_policy import Ranges, range_of
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize
-from qdq_passes.graph.uses import SHARING, is_constant, is_standard, label
+from qdq_passes.graph.uses import SHARING, constant_array, is_constant, is_standard, label
 from qdq_passes.numerics.encoding import integer_format, is_integer_type
 from qdq_passes.numerics.reencode import is_centered
 from qdq_passes.qdq.look.pairs import dequantizers, encoding_of, pair_of, pair_with
@@ -27,15 +29,17 @@ class PositionGroup:
     Args:
         nodes: the nodes, in the order of the file.
         by_initializer: they have nothing in common but the scale initializer, of which alone is asked then.
+        origin: the half whose tensor is read here by a pair that is planned and not in the graph: a `stand_in`.
     """
 
     nodes: tuple[ir.Node, ...]
     by_initializer: bool
+    origin: ir.Node | None = None
 
     @property
     def is_constant(self) -> bool:
         """Whether all of it stands on weights and biases."""
-        return all(is_constant(n.inputs[0]) or _quantizes_constant(n) for n in self.nodes)
+        return self.origin is None and all(is_constant(n.inputs[0]) or _quantizes_constant(n) for n in self.nodes)
 
     def why_not(self, *, any_scale: bool) -> str | None:
         """Why the group has no position (``any_scale``: no one encoding) that may change, in words; None when it has."""
@@ -61,6 +65,11 @@ class PositionGroup:
         if not any_scale and integer_format(first.dtype)[1] > _BITS and not all(map(_is_of_bias, self.nodes)):
             return f"is {first.dtype.name.lower()}; shift limits are for 8 bits"
         return next((reason for node in self.nodes if (reason := _why_fixed(node)) is not None), None)
+
+
+def stand_in(half: ir.Node) -> PositionGroup:
+    """A DQ for one reader of the tensor of ``half``, in no graph, which moves alone."""
+    return PositionGroup((ir.Node("", half.op_type, []),), by_initializer=False, origin=half)
 
 
 def position_groups(halves: Iterable[ir.Node], *, by_initializer: bool) -> dict[ir.Node, PositionGroup]:
@@ -89,6 +98,37 @@ def position_groups(halves: Iterable[ir.Node], *, by_initializer: bool) -> dict[
         members.setdefault(leaders.of(node), []).append(node)
     groups = [PositionGroup(tuple(nodes), by_initializer) for nodes in members.values()]
     return {node: group for group in groups for node in group.nodes}
+
+
+def readers_of(nodes: Collection[ir.Node]) -> list[ir.Node | None]:
+    """The nodes that read what the DQ nodes among ``nodes`` write, each once; None stands for a graph output.
+
+    Data movement and a Pad are looked through where their output has no pair, and left out where it has one among ``nodes``.
+    """
+    group, found = set(nodes), dict[ir.Node | None, None]()
+    todo = [node.outputs[0] for node in nodes if is_dequantize(node)]
+    while todo:
+        value = todo.pop()
+        found |= {None: None} if value.is_graph_output() else {}
+        for node in value.consumers():
+            halves = [after for after in node.successors() if is_quantize(after)]
+            if is_quantize(node):
+                found |= {node: None} if node not in group else {}
+            elif not is_standard(node, *TYING, "Pad") or not group.issuperset(halves):
+                found[node] = None
+            elif not halves:
+                todo += node.outputs
+    return list(found)
+
+
+def is_zero_at(half: ir.Node, ranges: Ranges) -> bool:
+    """Whether the tensor that the Q or DQ ``half`` stands on is 0 throughout: a constant, or what ``ranges`` saw."""
+    pair = pair_with(half)
+    if pair is None or pair.stored is None:
+        return range_of(ranges, tensor_of(half)) == (0.0, 0.0)
+    array, encoding = constant_array(pair.stored), pair.encoding
+    zero = 0 if pair.q is not None or encoding is None else encoding.zero_point[0]
+    return array is not None and encoding is not None and not np.any(array != zero)
 
 
 def tensor_of(half: ir.Node) -> str:

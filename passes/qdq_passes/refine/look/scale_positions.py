@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
+from qdq_passes.encode.edit.encoding_policy import Ranges
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, is_relu6_or_relu1
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_qdq, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import DATA_MOVEMENT, all_nodes, constant_array, is_constant, is_standard, main_nodes
@@ -23,7 +24,14 @@ from qdq_passes.numerics import pow2
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.biases import CoupledBias, coupled_biases
 from qdq_passes.qdq.look.pairs import encoding_of
-from qdq_passes.refine.look.position_groups import PositionGroup, position_groups, tensor_of
+from qdq_passes.refine.look.position_groups import (
+    PositionGroup,
+    is_zero_at,
+    position_groups,
+    readers_of,
+    stand_in,
+    tensor_of,
+)
 
 #: Operators that the DPU computes with a factor: a Mul may stand between them and their pair.
 _WITH_FACTOR = (*AVERAGE_POOLS, "HardSigmoid")
@@ -54,10 +62,22 @@ class Positions:
         reference: read as the reference does, its restrictions included (see `output`, `input`).
         any_scale: halves with any per-tensor scale and zero point count, not only centered powers of two; they have encodings
             and no positions.
+        ranges: what calibration saw, where that is known: what was 0 throughout adopts any position.
+        apart: (operator, input) that are to have a pair of their own, a `stand_in` here.
     """
 
-    def __init__(self, model: ir.Model, *, reference: bool = False, any_scale: bool = False) -> None:
-        self.reference = reference
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        reference: bool = False,
+        any_scale: bool = False,
+        ranges: Ranges | None = None,
+        apart: Collection[tuple[ir.Node, int]] = (),
+    ) -> None:
+        self.reference, self._ranges, self._apart = reference, ranges or {}, frozenset(apart)
+        #: (operator, input) → the half of its planned pair.
+        self.own: dict[tuple[ir.Node, int], ir.Node] = {}
         #: Operator → why a half that it has was left out.
         self.notes: dict[ir.Node, str] = {}
         self._any_scale, self._nodes = any_scale, all_nodes(model)
@@ -71,6 +91,7 @@ class Positions:
         self._reasons: dict[PositionGroup, str | None] = {}
         self._first: dict[PositionGroup, int] = {}
         self._now: dict[PositionGroup, int] = {}
+        self._zeros: dict[PositionGroup, bool] = {}
 
     def nodes(self, op_types: Iterable[str]) -> list[ir.Node]:
         """The operators of ``op_types``, in the order of the file."""
@@ -86,8 +107,18 @@ class Positions:
         """
         key = (node, index, beyond)
         if key not in self._halves:
-            self._halves[key] = self._known(node, self._find_input(node, index, beyond))
+            half = self._known(node, self._find_input(node, index, beyond))
+            self._halves[key] = self._own(node, index, half) if half and (node, index) in self._apart else half
         return self._halves[key]
+
+    def _own(self, node: ir.Node, index: int, half: ir.Node) -> ir.Node:
+        """The half of the planned pair of input ``index`` of ``node``, which starts where ``half`` is in the file."""
+        if (node, index) not in self.own:
+            group = stand_in(half)
+            self.own[node, index] = group.nodes[0]
+            self._groups[group.nodes[0]] = group
+            self._first[group] = self._now[group] = self.in_file(half)
+        return self.own[node, index]
 
     def output(self, node: ir.Node) -> ir.Node | None:
         """The first Q that reads what ``node`` writes, if it has a position: directly, or behind the factor of a pool or hard
@@ -113,9 +144,28 @@ class Positions:
         """All Q and DQ nodes that move with ``half``."""
         return self._groups[half].nodes
 
+    def origin(self, half: ir.Node) -> ir.Node:
+        """The half in the graph whose tensor ``half`` is about: another one for that of a planned pair."""
+        return self._groups[half].origin or half
+
+    def tensor(self, half: ir.Node) -> str:
+        """Name of the float tensor that ``half`` is about."""
+        return tensor_of(self.origin(half))
+
+    def readers(self, half: ir.Node) -> list[ir.Node | None]:
+        """The nodes that read the tensors of ``half`` and of what moves with it; None stands for a graph output."""
+        return readers_of(self.together(half))
+
+    def is_zero(self, half: ir.Node) -> bool:
+        """Whether the tensors that move with ``half`` are 0 throughout, which every scale holds; never in the reference."""
+        group = self._groups[self.origin(half)]
+        if group not in self._zeros:
+            self._zeros[group] = not self.reference and all(is_zero_at(node, self._ranges) for node in group.nodes)
+        return self._zeros[group]
+
     def encoding(self, half: ir.Node) -> Encoding:
         """The encoding of ``half`` in the file."""
-        found = encoding_of(half)
+        found = encoding_of(self.origin(half))
         assert found is not None
         return found
 
@@ -130,7 +180,7 @@ class Positions:
 
     def why_not(self, half: ir.Node, position: int) -> str | None:
         """Why the scale of ``half`` cannot be 2^-position, in words: its float type does not hold it as a normal number."""
-        for node in self.together(half):
+        for node in self.together(self.origin(half)):
             array = constant_array(node.inputs[1])
             assert array is not None
             is_normal = -pow2.MAX_EXPONENT <= position <= -pow2.MIN_EXPONENT
@@ -140,9 +190,13 @@ class Positions:
                 return f"2^{-position} is no {array.dtype.name}"
         return None
 
+    def state(self) -> dict[ir.Node, int]:
+        """Every position as planned, by the first half of its tensor."""
+        return {group.nodes[0]: position for group, position in self._now.items()}
+
     def moves(self) -> list[Move]:
-        """What is elsewhere than in the file, in the order in which it was first looked at."""
-        moved = [group for group, first in self._first.items() if self._now[group] != first]
+        """What is elsewhere than in the file, in the order in which it was first looked at; without planned pairs."""
+        moved = [group for group, first in self._first.items() if self._now[group] != first and not group.origin]
         return [Move(group.nodes, self._first[group], self._now[group]) for group in moved]
 
     def restart_constants(self) -> list[ir.Node]:

@@ -37,6 +37,10 @@ class Places(Protocol):
         """Whether ``bias`` is the half of a bias at s_x·s_w."""
         ...
 
+    def is_zero(self, half: ir.Node) -> bool:
+        """Whether the tensor of ``half`` is 0 throughout, so that it can have any position."""
+        ...
+
     def __getitem__(self, half: ir.Node) -> int:
         """The position of ``half``."""
         ...
@@ -148,9 +152,14 @@ def _align_concat(positions: Places, node: ir.Node, _: ShiftLimits) -> Found:
 
 
 def _at_smallest(positions: Places, halves: Halves) -> Found:
-    smallest = min(positions[half] for half in halves)
+    smallest = min(positions[half] for half in _telling(positions, halves))
     moving = [(half, smallest) for half in halves if positions[half] != smallest]
     return (f"inputs and output at the smallest, {smallest}", moving) if moving else None
+
+
+def _telling(positions: Places, halves: Halves) -> Halves:
+    """Those of ``halves`` whose position matters: not those of zeros, unless all are."""
+    return [half for half in halves if not positions.is_zero(half)] or halves
 
 
 def _inputs(positions: Places, node: ir.Node) -> list[ir.Node] | None:
@@ -165,7 +174,12 @@ def _shift_read(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
         return None
     places = [positions[x] for x in inputs]
     wrong = _outside("largest − smallest input", max(places) - min(places), (0, limits.read))
-    return None if wrong is None else (wrong[0], [(inputs[places.index(max(places))], min(places) + wrong[1])])
+    if wrong is None:
+        return None
+    telling = _telling(positions, inputs)
+    if len(telling) < len(inputs):
+        return wrong[0], [(x, positions[telling[0]]) for x in inputs if x is not telling[0]]
+    return wrong[0], [(inputs[places.index(max(places))], min(places) + wrong[1])]
 
 
 def _shift_write(positions: Places, node: ir.Node, limits: ShiftLimits) -> Found:
