@@ -19,15 +19,15 @@ from qdq_passes.numerics.reencode import real_range
 from qdq_passes.qdq.edit.reencode import Edit, Target, nodes_of, reencode, settled, targets
 from qdq_passes.qdq.look.grids import change_in_words, grid_text
 from qdq_passes.qdq.look.pairs import encoding_of
-from qdq_passes.refine._run import SPARE_BITS, Step
+from qdq_passes.refine._run import Step
 from qdq_passes.refine.edit.own_pairs import OwnPair, can_be_split, insert_own_pairs
 from qdq_passes.refine.look.position_groups import tensor_of
 from qdq_passes.refine.look.scale_positions import Positions
 from qdq_passes.refine.look.shifts import RULES
 from qdq_passes.select.selectors import ALL
 
-#: Times the step that other readers of an input have, which they can spare: 1 bit.
-COARSER = 2**SPARE_BITS
+#: Times the step of an input that its other readers can spare: 3.5 dB.
+COARSER = 1.5
 #: Which side of an operator the encoding comes from.
 Side = Literal["input", "output"]
 
@@ -157,7 +157,7 @@ class _Plan:
 
 
 def _holds(wanted: Encoding, have: Encoding) -> bool:
-    """Whether ``wanted`` clips nothing of what ``have`` holds but half a step, and has at most twice its step."""
+    """Whether ``wanted`` clips nothing of what ``have`` holds but half a step, and has a step that is hardly coarser."""
     (low, high), (least, most) = real_range(have), real_range(wanted)
     slack = wanted.scale[0] / 2
     is_wide = least.min() <= low.min() + slack and high.max() - slack <= most.max()

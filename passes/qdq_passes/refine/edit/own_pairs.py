@@ -74,4 +74,5 @@ def insert_own_pairs(model: ir.Model, wanted: Sequence[OwnPair]) -> Iterator[Cha
 
 def _is_alone(pair: Pair, node: ir.Node) -> bool:
     """Whether ``node`` alone reads ``pair``, so that its scale can be changed where it is."""
-    return pair.q is not None and dequantizers(pair.q) == [pair.dq] and set(pair.output.consumers()) == {node}
+    is_only = set(pair.output.consumers()) == {node} and not pair.output.is_graph_output()
+    return pair.q is not None and dequantizers(pair.q) == [pair.dq] and is_only
