@@ -30,8 +30,8 @@ class AdjustRanges(Pass):
     Graph: unchanged; values gain the annotation ``observed``.
     Requires: nothing.
     Keeps: everything; numerics bit-exact (what is inserted later depends on the ranges).
-    Skips: the input of a Relu or Clip that is read elsewhere too (that it is a graph output does not count); an input or output
-    without a range, or with a ready encoding; bodies of If and Loop.
+    Skips: the input of a Relu or Clip that is read elsewhere too, or is a graph output; an input or output without a range, or
+    with a ready encoding; bodies of If and Loop.
 
     Args:
         ranges: tensor name → observed range or encoding; normally ``@ranges``.
@@ -39,6 +39,7 @@ class AdjustRanges(Pass):
         softmax: outputs of Softmax have the range [0, 1].
         sigmoid_bits: outputs of Sigmoid and HardSigmoid have the range [0, 1 − 2^-bits]: in so many bits the scale 2^-bits and
             the zero point 0, as ExecuTorch's quantizer for Qualcomm has it; 0 leaves what was seen.
+        reference: that an input is a graph output does not count, as in the reference, where the output is cut off.
     """
 
     keeps: ClassVar[Keeps] = EXACT
@@ -46,6 +47,7 @@ class AdjustRanges(Pass):
     rounds: int = 2
     softmax: bool = True
     sigmoid_bits: int = 0
+    reference: bool = False
 
     def run(self, model: ir.Model) -> Iterator[Change]:
         """Adjust round by round, in place, then annotate; where a run begins, earlier annotations do not count."""
@@ -83,6 +85,8 @@ class AdjustRanges(Pass):
             return None
         if len(value.uses()) != 1:
             return f"{value.name} has other readers"
+        if value.is_graph_output() and not self.reference:
+            return f"{value.name} is a graph output"
         before, behind = self._range(value, found), self._range(node.outputs[0], found)
         if before is None or behind is None:
             return f"{(value if before is None else node.outputs[0]).name} has no range"
