@@ -37,6 +37,7 @@ from qdqtool.quantization.decoder_passes import (
     with_finite_masks,
 )
 from qdqtool.quantization.eight_bit_weights import EightBitWeights, eight_bit_weights
+from qdqtool.quantization.float_heads import with_float_heads
 from qdqtool.quantization.lowerings import fused_for, lowerings
 from qdqtool.quantization.options import PlanOptions
 from qdqtool.quantization.precision import precision_passes, with_precision, without
@@ -238,6 +239,7 @@ def plan(
         prepare = fused_for(prepare, ops) + lowerings(ops)
     if legalization is not None:
         prepare, materialise = _legalized(legalization, prepare, materialise)
+        materialise = with_float_heads(materialise, RANGES)
         prepare = bound(prepare, legalization) if options.bind_batch else prepare
     materialise = with_decoder_passes(materialise, options)
     prepare = with_finite_masks(prepare, materialise, options, ops)

@@ -35,6 +35,7 @@ from qdqtool.quantization.batches import bindings
 from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
 from qdqtool.quantization.decoder_passes import unbounded
 from qdqtool.quantization.eight_bit_weights import EightBitWeights
+from qdqtool.quantization.float_heads import float_heads
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of
 from qdqtool.quantization.recovery import Recovering
@@ -178,6 +179,8 @@ def quantize_model(
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
     materialised = plan.materialise.run(model, inputs=inputs, hooks=(*hooks, recovering))
     passes = (*prepared.passes, *recovered, *observed.passes, *materialised.passes)
+    heads = float_heads(plan.materialise, materialised.passes)
+    pass_on(grouped(heads), warn)
     if known is None:
         refuse_new(model, before, "the passes of the plan")
     return Quantization(
@@ -185,7 +188,7 @@ def quantize_model(
         plan=plan,
         ranges=ranges,
         quantized_nodes=len({name for v in demands.nodes if (demand := DEMAND.get(v)) for name in demand.nodes}),
-        excluded=excluded,
+        excluded=(*excluded, *heads),
         refused=_refused(plan, demands, materialised),
         kept=tuple((c.where, c.because) for p in passes for c in p.changes if ", kept for " in c.because),
         pairs=len(qdq_pairs(model)),

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from qdq_passes.numerics.agreement import agreement
 
 import qdqtool
+from qdqtool.runtime.session import compute
 from tests.cases.small_models import model
 
-#: A detector's head: boxes of some hundred and scores below one meet in a Concat, which a DPU does not shift for.
+#: A detector's head: boxes of some ten and scores below one meet in a Concat, which a DPU does not shift for.
 HEAD = """<ir_version: 10, opset_import: ["" : 17]>
 g (float[1,2,4,4] x) => (float[1,4,4,4] y)
-<float[2,2,1,1] w = {1.0, 0.5, -0.5, 1.0}, float[2,2,1,1] v = {90.0, 80.0, 70.0, 60.0}>
+<float[2,2,1,1] w = {1.0, 0.5, -0.5, 1.0}, float[2,2,1,1] v = {9.0, 8.0, 7.0, 6.0}>
 {
   [one] a = Conv(x, w)
   [two] b = Relu(a)
@@ -49,6 +51,24 @@ def test_a_head_of_two_scales_leaves_the_network_on_the_npu(data: str) -> None:
         model(HEAD), str(found.quantization.plan.pipeline), inputs={"ranges": found.quantization.ranges.bound}
     )
     assert [n.name for n in replayed.model.graph] == [n.name for n in found.model.graph]
+
+
+@pytest.mark.parametrize("target", ["vitis_xint8", "qnn_htp", "generic_int8"])
+def test_scores_beside_boxes_in_pixels_stay_float_on_every_target(data: str, target: str) -> None:
+    """One scale for boxes up to 254 leaves scores up to 1 not two levels."""
+    told: list[str] = []
+    far = HEAD.replace("{9.0, 8.0, 7.0, 6.0}", "{90.0, 80.0, 70.0, 60.0}")
+    found = qdqtool.quantize(model(far), data=data, target=target, warn=told.append)
+    (line,) = [line for line in told if "join" in line]
+    assert re.fullmatch(
+        r"join: stays float: e \(up to [\d.]+\) would have [\d.]+ levels beside c \(up to \d+\) in the one scale of join",
+        line,
+    )
+    assert [e["reason"] for e in found.to_json()["excluded"] if e["node"] == "join"] == [line.removeprefix("join: ")]
+    with np.load(data) as arrays:
+        feeds = [{"x": x[None]} for x in arrays["x"]]
+    for exact, rounded in zip(compute(model(far), feeds), compute(found.model, feeds), strict=True):
+        assert (agreement(exact["y"][:, 2:], rounded["y"][:, 2:]).sqnr_db or 99) > 20, "the scores"
 
 
 def test_a_target_that_pays_for_single_nodes_is_not_asked_twice(data: str, tmp_path: Path) -> None:

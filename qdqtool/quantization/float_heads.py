@@ -1,0 +1,41 @@
+"""Heads that stay float, as one scale for all branches of a Concat would leave one of them no level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qdq_passes.core.base import Named, Pass
+from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.isolate_concats import IsolateConcats
+from qdq_passes.pipeline.pipeline import PassReport, Pipeline
+from qdq_passes.refine.refine_positions import RefinePositions
+
+
+def with_float_heads(materialise: Pipeline, ranges: str) -> Pipeline:
+    """``materialise``, which is for a target, with `isolate-concats` before its `annotate-encodings`, where activations are
+    quantized; not where positions are to be those of the reference.
+
+    Args:
+        materialise: the passes behind calibration.
+        ranges: the named input that holds the ranges.
+    """
+    if any(isinstance(step, RefinePositions) and step.reference for step in materialise.passes):
+        return materialise
+    found: list[Pass] = []
+    for step in materialise.passes:
+        if isinstance(step, AnnotateEncodings) and step.encodings is not None and "Concat" in step.ops:
+            found.append(
+                IsolateConcats(
+                    ranges=Named(ranges), dtype=step.activations, symmetric=step.symmetric, scales=step.scales,
+                    exclude=step.exclude, only=step.only,
+                )
+            )  # fmt: skip
+        found.append(step)
+    return Pipeline(tuple(found))
+
+
+def float_heads(materialise: Pipeline, reports: Sequence[PassReport]) -> list[tuple[str, str]]:
+    """(node, reason) of what `isolate-concats` left float in the run of ``materialise`` that ``reports`` are of."""
+    ran = zip(materialise.passes, reports, strict=True)
+    changes = [c for step, done in ran if isinstance(step, IsolateConcats) for c in done.changes]
+    return [(c.where, c.because) for c in changes if not c.is_skip]
