@@ -9,6 +9,7 @@ from typing import Any
 import click
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.registry import PASSES, Entry, unknown_name
+from qdq_passes.errors import QdqError
 
 from qdqtool.cli.options import command
 from qdqtool.cli.render import Out, say, table
@@ -27,9 +28,16 @@ class Listing:
     entries: Callable[[], Mapping[str, Entry]]
     describe: Callable[[Entry], dict[str, Any]]
 
+    def described(self, entry: Entry) -> dict[str, Any]:
+        """Return ``entry`` in full; of one that cannot be loaded the name, and the reason as its ``error``."""
+        try:
+            return self.describe(entry)
+        except QdqError as error:
+            return {"name": entry.name, "summary": f"cannot be loaded: {error}", "error": str(error)}
+
     def summary(self, entry: Entry) -> str:
         """One line about ``entry``."""
-        return str(self.describe(entry)["summary"])
+        return str(self.described(entry)["summary"])
 
 
 def _whole(entry: dict[str, Any]) -> None:
@@ -204,7 +212,7 @@ def list_(out: Out, what: str, name: str | None) -> None:
 def _all(what: str) -> list[dict[str, Any]]:
     """Everything of one kind, in full."""
     if what in LISTINGS:
-        return [LISTINGS[what].describe(entry) for entry in LISTINGS[what].entries().values()]
+        return [LISTINGS[what].described(entry) for entry in LISTINGS[what].entries().values()]
     return TABLES[what]()
 
 

@@ -30,20 +30,23 @@ class Provenance:
         inputs: (name, hex SHA-256) of what the pipeline read: the source model, and each named input.
         tool: name and version of the tool, empty when it does not matter.
         producer: name and version of what had written the model, empty where that is not known or us.
+        idle: names of the passes that may change what the model computes, and changed nothing.
     """
 
     pipeline: str
     inputs: tuple[tuple[str, str], ...] = ()
     tool: str = ""
     producer: str = ""
+    idle: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form; ``tool`` and ``producer`` only when given."""
+        """JSON form; ``tool``, ``producer`` and ``idle`` only when given."""
         said = {"tool": self.tool, "producer": self.producer}
         return {
             "inputs": dict(self.inputs),
             "pipeline": self.pipeline,
             **{key: text for key, text in said.items() if text},
+            **({"idle": list(self.idle)} if self.idle else {}),
         }
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 from qdq_passes.core.findings import Finding, broken_by
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.integers.look.integer_ops import quantized_defaults
-from qdq_passes.pipeline.pipeline import run_pipeline
+from qdq_passes.pipeline.pipeline import PassReport, parse_pipeline, run_pipeline
 from qdq_passes.verification.rules import new_errors, verify
 
 from qdqtool.io.files.progress import Warn
@@ -27,11 +27,24 @@ REPAIRS = {"topological-order": "sort", "unique-node-names": "give-names"}
 CONSTANTS = "remove-initializer-inputs{quantized-only=true}"
 
 
-def provenance_of(pipeline: str, source_sha256: str, inputs: Mapping[str, str] | None = None) -> Provenance:
+def provenance_of(
+    pipeline: str, source_sha256: str, inputs: Mapping[str, str] | None = None, passes: Iterable[PassReport] = ()
+) -> Provenance:
     """The provenance entry of a pipeline run: text and hashes only (``inputs``: of the named inputs), so that equal work gives
-    equal bytes."""
+    equal bytes; with the reports of ``passes`` also which of them had nothing to change."""
     model = [("model", source_sha256)] if source_sha256 else []
-    return Provenance(pipeline=pipeline, inputs=(*model, *(inputs or {}).items()))
+    return Provenance(pipeline=pipeline, inputs=(*model, *(inputs or {}).items()), idle=_idle(passes))
+
+
+def _idle(passes: Iterable[PassReport]) -> tuple[str, ...]:
+    """Names of ``passes`` that may change what a model computes and did not, each once, in order."""
+    modified: dict[str, bool] = {}
+    for report in passes:
+        (each,) = parse_pipeline(report.text).passes
+        if each.keeps.numerics == "changes":
+            name = type(each).name()
+            modified[name] = modified.get(name, False) or report.modified
+    return tuple(name for name, is_modified in modified.items() if not is_modified)
 
 
 def opened(model: ModelOrPath, *, weights: bool = True) -> tuple[ir.Model, str]:

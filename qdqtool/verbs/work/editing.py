@@ -130,7 +130,7 @@ def run_and_save(
     refuse_errors(model, known, allow_findings=allow_findings)
     ran = ",".join(part.text for part in report.passes)
     hashes = {name: given.sha256 for name, given in read.items()}
-    entry = None if asked.no_provenance or not report.modified else provenance_of(ran, digest, hashes)
+    entry = None if asked.no_provenance or not report.modified else provenance_of(ran, digest, hashes, report.passes)
     tick("saving", count, count)
     result = hashlib.sha256() if hashed or record is not None else None
     written = save(

@@ -76,7 +76,7 @@ class Quantized:
         """The entry that `save` notes in the model."""
         done = self.quantization
         inputs = {RANGES: done.ranges.sha256} | ({STATISTICS: done.statistics.sha256} if done.statistics else {})
-        return provenance_of(str(done.plan.pipeline), self.source_sha256, inputs)
+        return provenance_of(str(done.plan.pipeline), self.source_sha256, inputs, done.passes)
 
     @property
     def record(self) -> Record:

@@ -236,7 +236,8 @@ def _written(
     }  # fmt: skip
     inputs = {RANGES: shared.sha256} | ({STATISTICS: statistics.sha256} if statistics is not None else {})
     entries = {
-        file: provenance_of(str(each.plan.pipeline), manifest.files[file], inputs) for file, each in done.items()
+        file: provenance_of(str(each.plan.pipeline), manifest.files[file], inputs, each.passes)
+        for file, each in done.items()
     }
     return write_graphs(
         folder, asked.output, manifest, {file: each.model for file, each in done.items()}, old=old, quantization=about,

@@ -118,19 +118,24 @@ class Past:
 
     Args:
         passes: that made it, the first one first; entries that are no pipeline of ours are left out.
+        changed: those of them that are not noted as having changed nothing.
     """
 
     passes: tuple[Pass, ...]
+    changed: tuple[Pass, ...]
 
     @classmethod
     def of(cls, graph: ir.Model) -> Past:
         """That of ``graph``."""
         found: list[Pass] = []
+        changed: list[Pass] = []
         for entry in history(graph.metadata_props):
-            text = entry.get("pipeline") if isinstance(entry, dict) else None
+            text, idle = (entry.get("pipeline"), entry.get("idle")) if isinstance(entry, dict) else (None, None)
             with suppress(UsageError):  # a pass of another version, or of somebody's folder
-                found += parse_pipeline(text).passes if isinstance(text, str) else ()
-        return cls(tuple(found))
+                ran = parse_pipeline(text).passes if isinstance(text, str) else ()
+                found += ran
+                changed += [each for each in ran if not isinstance(idle, list) or type(each).name() not in idle]
+        return cls(tuple(found), tuple(changed))
 
     @property
     def keeps_relus(self) -> bool:
@@ -142,14 +147,14 @@ class Past:
     @property
     def has_dpu_edits(self) -> bool:
         """Whether passes ran that undo-dpu-edits takes back."""
-        return any(type(each).name() in DPU_EDITS for each in self.passes)
+        return any(type(each).name() in DPU_EDITS for each in self.changed)
 
     @property
     def others(self) -> tuple[Pass, ...]:
         """The passes that changed what the float model computes and that nothing takes back."""
         return tuple(
             each
-            for each in self.passes
+            for each in self.changed
             if each.family() in FLOAT_FAMILIES and each.keeps.numerics == "changes" and type(each).name() not in UNDONE
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -204,3 +206,25 @@ def test_faults_of_such_files_are_named(name: str, text: str, tmp_path: Path) ->
         "commands": ["bad", DIGITS],
     }[name.split("/")[0]]
     told(cli("--path", tmp_path, *command, code=2).error)
+
+
+def test_a_preset_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "bad.toml").write_text("description = 3")
+    rows = {each["name"]: each for each in cli("--path", tmp_path, "list", "presets", "--json").json["presets"]}
+    assert "error" in rows["bad"]
+    assert "error" not in rows["xint8"]
+    listed = cli("--path", tmp_path, "list", "presets").out
+    assert re.search(r"^bad +cannot be loaded: .*description", listed, re.M)
+    assert re.search(r"^xint8 +", listed, re.M)
+    told(cli("--path", tmp_path, "list", "presets", "bad", code=2).error)
+
+
+def test_a_preset_of_a_broken_package_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an entry point of an installed package whose module is gone gives it."""
+    gone = EntryPoint("gone", "nonsense_xyz:PRESET", "qdqtool.presets")
+    monkeypatch.setattr(registry, "_mentions", lambda folder, group: True)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [gone] if group == gone.group else [])
+    listed = cli("list", "presets").out
+    assert re.search(r"^gone +cannot be loaded: .*nonsense_xyz", listed, re.M)
+    assert re.search(r"^xint8 +", listed, re.M)

@@ -104,3 +104,13 @@ def test_channels_last_behind_a_shape_that_is_only_inferred(tmp_path: Path) -> N
     done = cli("qdq", "remove", source, "--all", "-o", tmp_path / "r.onnx")
     assert "still quantized" not in done.err
     assert rows(tmp_path / "r.onnx") == []
+
+
+def test_only_passes_that_changed_something_are_warned_of(tmp_path: Path) -> None:
+    """Of two models that went through the same passes, one has a Clip whose bounds are no integers."""
+    graph = "g (float[2] x) => (float[2] y) <float low = {-1}, float high = {%s}> { y = Clip(x, low, high) }"
+    for bound, is_told in (("1.9", True), ("2", False)):
+        source, made, removed = (tmp_path / f"{name}{bound}.onnx" for name in "abc")
+        write(source, HEADER + graph % bound)
+        cli("opt", source, "-p", "round-clip-bounds{operators=all},give-names", "-o", made)
+        assert ("round-clip-bounds" in cli("qdq", "remove", made, "--all", "-o", removed).err) is is_told
