@@ -16,6 +16,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import alike, difference
 from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import real_range
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
@@ -185,9 +186,9 @@ class _Tensors:
         encoding = self.encodings.get(name)
         if encoding is None or before.shape != after.shape:
             return
-        kept = self.values.setdefault(name, [])
-        if sum(part.size for part in kept) < KEPT:
-            kept.append(taken(self.seen(name, x, x)))
+        kept = self.values.setdefault(name, []) if not encoding.block_size else None
+        if kept is not None and sum(part.size for part in kept) < KEPT:
+            kept.append(taken(self.seen(name, x, x), encoding))
         low, high = (encoding.granularity.expand(end, before.shape) for end in real_range(encoding))
         half = encoding.granularity.expand(encoding.scale_array().astype(np.float64), before.shape) / 2
         with np.errstate(all="ignore"):
@@ -197,6 +198,10 @@ class _Tensors:
         sums = self.clipped.setdefault(name, [0.0, 0.0])
         sums[0] += float(noise[beyond].sum())
         sums[1] += float(noise.sum())
+
+    def joined(self, name: str, parts: Sequence[Array]) -> Array:
+        """The kept ``parts`` of a tensor as one array, in which its scales lie along the axis that they have."""
+        return np.concatenate(parts, axis=0 if (self.encodings[name].axis or 0) < 0 else -1)
 
     def note_output(self, name: str, x: Array, y: Array, before: Array | None) -> None:
         """One sample of a graph output, and of the value before its pair."""
@@ -257,7 +262,7 @@ class _Tensors:
         return Prices(
             noise=sum(outputs.values()), outputs=outputs, samples=samples, warnings=tuple(self.warnings),
             prices=tuple(sorted(listed, key=lambda one: (-one.power, one.node, one.tensor, one.cause))),
-            values={name: np.concatenate(parts) for name, parts in self.values.items()}, nodes=self._nodes(),
+            values={name: self.joined(name, parts) for name, parts in self.values.items()}, nodes=self._nodes(),
         )  # fmt: skip
 
     def _nodes(self) -> dict[str, tuple[float, float]]:
@@ -270,14 +275,29 @@ class _Tensors:
         return {node: (here / signal, whole / signal) for node, (here, whole, signal) in sums.items() if signal > 0}
 
 
-def taken(array: Array) -> Array:
-    """Some of the values, evenly, the smallest and the largest among them; what is not finite is left out."""
+def taken(array: Array, encoding: Encoding) -> Array:
+    """Some of the values, evenly, the smallest and the largest among them; what is not finite is left out.
+
+    With scales along an axis they are taken of each channel, and lie along that axis: [1…, C, n], or [n, C, 1…] of one that is
+    counted from the end."""
+    if encoding.axis is not None:
+        return _taken_along(array, encoding.axis)
     flat = np.ravel(array).astype(np.float64)
     flat = flat[np.isfinite(flat)]
     if flat.size <= TAKEN:
         return flat
     ends = [flat.min(), flat.max()]
     return np.concatenate([flat[:: -(-flat.size // TAKEN)], ends])
+
+
+def _taken_along(array: Array, axis: int) -> Array:
+    rows = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(np.float64)
+    rows = rows[:, np.isfinite(rows).all(axis=0)]
+    most = max(1, TAKEN // len(rows))
+    if rows.shape[1] > most:
+        ends = np.stack([rows.min(axis=1), rows.max(axis=1)], axis=1)
+        rows = np.concatenate([rows[:, :: -(-rows.shape[1] // most)], ends], axis=1)
+    return rows.reshape((1,) * axis + rows.shape) if axis >= 0 else rows.T.reshape((-1, len(rows), *(1,) * (-axis - 1)))
 
 
 def turns(regions: Sequence[Region]) -> list[frozenset[str]]:

@@ -202,6 +202,27 @@ def test_a_pair_before_a_relu_is_moved_behind_it(tmp_path: Path) -> None:
     assert "move" not in {mend["kind"] for mend in cli("explain", made, "h", *given).json["told"][0]["mends"]}
 
 
+@pytest.mark.parametrize("axis", [1, -2])
+def test_activations_with_scales_along_an_axis_are_explained(axis: int, tmp_path: Path) -> None:
+    """Two channels, one of them on a grid 16 times too coarse: the better grid gives each channel its own."""
+    text = """g (float[1,2,4] x) => (float[1,2,4] y) <float[2] s = {0.5, 0.01}, int8[2] z = {0, 0}> { [neg] h = Neg(x) %s }"""
+    pair = f"[q] i = QuantizeLinear<axis: int = {axis}>(h, s, z) [d] d = DequantizeLinear<axis: int = {axis}>(i, s, z)"
+    source, made, data = tmp_path / "f.onnx", tmp_path / "q.onnx", tmp_path / "x.npz"
+    write(source, text % "[last] y = Neg(h)")
+    write(made, text % f"{pair} [last] y = Neg(d)")
+    np.savez(data, x=np.random.default_rng(0).uniform(-1, 1, (16, 2, 4)).astype(np.float32) * [[4], [1]])
+    (one,) = cli("explain", made, "h", "--float", source, "--data", data, "--json").json["told"]
+    best = {mend["kind"]: mend for mend in one["mends"]}["set"]
+    assert best["wins_db"] > 20
+    words = shlex.split(best["command"])[1:]
+    words[words.index("--output") + 1] = str(tmp_path / "m.onnx")
+    cli(*words, "-q")
+    (found,) = qdq_pairs(load(tmp_path / "m.onnx"))
+    assert found.encoding is not None
+    assert found.encoding.scale[0] < 0.05
+    assert found.encoding.scale[1] < 0.015
+
+
 @pytest.mark.product(days=3)
 def test_undo_makes_the_best_edits(quantized: Path) -> None:
     bad = damaged(quantized, "/block1/relu1_output_0", "--scale", "0.5")
