@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from qdqtool.encodings.hints import TensorHint, default_hint, to_json
 from qdqtool.encodings.pair_extraction import QuantizedTensor, extract_pairs
 from qdqtool.encodings.reading import encoding_for, represented
 from qdqtool.encodings.tensors import values_by_name
+from qdqtool.quantization.quantized_files import refusal_without_pairs
 
 Activations = Literal["as-is", "unsigned"]
 #: Tensors named in one message.
@@ -77,7 +79,14 @@ def _hinted(encodings: Encodings) -> list[str]:
     return list(tensors) if isinstance(tensors, Mapping) else []
 
 
-def export(model: ir.Model, format_name: str, *, activations: Activations = "as-is", hints: bool = True) -> Exported:
+def export(
+    model: ir.Model,
+    format_name: str,
+    *,
+    activations: Activations = "as-is",
+    hints: bool = True,
+    file: str | os.PathLike[str] = "MODEL",
+) -> Exported:
     """Take the pairs out of ``model``, in place, and write them down.
 
     Args:
@@ -85,6 +94,7 @@ def export(model: ir.Model, format_name: str, *, activations: Activations = "as-
         format_name: one of `qdqtool.encodings.formats.FORMATS`.
         activations: ``unsigned`` counts signed activations as unsigned (int8 z → uint8 z + 128, the same grid).
         hints: write what only qdqtool reads, so that importing gives back the same QDQ model.
+        file: the file of ``model``, for the command that a refusal advises.
 
     Raises:
         UnsupportedError: something that the format, or no format, can say; the message names the tensor and the way out.
@@ -93,7 +103,8 @@ def export(model: ir.Model, format_name: str, *, activations: Activations = "as-
     unconverted = unconverted_tensors(model) if hints else frozenset()
     extracted = extract_pairs(model)
     if not extracted.tensors:
-        raise UnsupportedError("has no QDQ pair to export", where=model.graph.name, hint="see `qdqtool qdq list`")
+        message, hint = refusal_without_pairs(model, file)
+        raise UnsupportedError(message, where=model.graph.name, hint=hint)
     _refuse_scales(extracted.tensors)
     values = values_by_name(model)
     entries = tuple(_entry(tensor, activations) for tensor in extracted.tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -53,21 +54,22 @@ class Overlay:
         if asked.overlay == "changes" and len(paths) == 1:
             raise UsageError("--overlay changes is of several models", hint="name the model before and the one after")
         self._asked = asked
-        self._folder = tempfile.TemporaryDirectory(prefix="qdqtool-view-")
-        self.folder = self._folder.name
         record, floats = (None if path is None else os.fspath(path) for path in (asked.record, asked.float_model))
         ranges = os.fspath(asked.ranges[0]) if asked.ranges else None
-        self.editor = Editor(paths[0], self.folder, record=record, floats=floats, ranges=ranges, warn=asked.warn)
-        self._looked = [_Looked.at(path, asked.overlay) for path in [self.editor.current, *paths[1:]]]
         self._labels = labels_of(paths)
         self._mends: dict[tuple[str, str], Mend] = {}
         self._measured_on = ""
-        self._priced = self._measured([self.editor.current, *paths[1:]])
         self._is_stale = False
+        with ExitStack() as stack:  # the folder goes where a model is refused
+            self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="qdqtool-view-"))
+            self.editor = Editor(paths[0], self.folder, record=record, floats=floats, ranges=ranges, warn=asked.warn)
+            self._looked = [_Looked.at(path, asked.overlay) for path in [self.editor.current, *paths[1:]]]
+            self._priced = self._measured([self.editor.current, *paths[1:]])
+            self._folder = stack.pop_all()
 
     def close(self) -> None:
         """Remove what is edited but not recorded."""
-        self._folder.cleanup()
+        self._folder.close()
 
     def edit(self, command: str, options: Mapping[str, Any], chosen: Chosen) -> None:
         """Make an edit, see `Editor.edit`."""

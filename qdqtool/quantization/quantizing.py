@@ -38,6 +38,7 @@ from qdqtool.quantization.eight_bit_weights import EightBitWeights
 from qdqtool.quantization.float_heads import float_heads
 from qdqtool.quantization.plan import DATA, RANGES, TENSORS, Plan
 from qdqtool.quantization.precision import raised_for_half, texts_of
+from qdqtool.quantization.quantized_files import way_to_floats
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.quantization.reports import TensorReport, constants_of, grouped, tensor_reports
 from qdqtool.record.moves import EncodingWatch
@@ -353,7 +354,7 @@ def _nothing_to_quantize(model: ir.Model, annotate: AnnotateEncodings, demands: 
         hint = "`qdqtool convert-opset` raises it" if "needs opset" in reason else _OTHER_PRESETS
         return UsageError(f"nothing to quantize: {reason}", where=value.name, hint=hint)
     if pairs := len(qdq_pairs(model)):
-        hint = f"it has {pairs} QDQ pairs already; take them out with `qdqtool qdq remove --all`"
+        hint = f"it has {pairs} QDQ pairs already; {way_to_floats('MODEL')}"
     elif any((mark := PRECISION.get(node)) is not None and mark.dtype in FLOATS for node in main_nodes(model)):
         hint = (
             "--fp16, --bf16 or --float leave no operator of the preset's list; "

@@ -64,6 +64,7 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
             UnsupportedError: something the format cannot say; the message names the tensor and the format that can.
             ModelError: an encoding that is not constant.
         """
+        import onnx_ir as ir
         from qdq_passes.verification.rules import verify
 
         from qdqtool.encodings.exporting import export
@@ -76,7 +77,8 @@ class ExportEncodings(Hints, Findings, Warns, Verb["Exported"]):
         if self.float_model is not None:
             refuse_own_data(work, self.float_model)
         known = verify(work, minimum="error")
-        done = export(work, self.format, activations=self.activations, hints=self.hints)
+        file = "MODEL" if isinstance(self.model, ir.Model) else self.model
+        done = export(work, self.format, activations=self.activations, hints=self.hints, file=file)
         if self.float_model is not None:
             refuse_errors(work, known, allow_findings=self.allow_findings)
             ran = ",".join([*repairs, "remove-qdq{float-io=true}"])

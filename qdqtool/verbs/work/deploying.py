@@ -32,6 +32,7 @@ from qdqtool.npu.report import Analysis
 from qdqtool.npu.simulated import Simulation
 from qdqtool.options import options_of
 from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.quantization.quantized_files import existing_quantization, way_to_floats
 from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.variants import outputs_of
 from qdqtool.targets.loading import load_target
@@ -229,6 +230,8 @@ def _filled(job: Job) -> Deployment:
 def _cleaned(job: Job, tick: StageProgress | None) -> Opt:
     """Write the float model as cleaned: what `simplify` does, with the data's shapes where the target takes static ones alone."""
     model = load(job.source)
+    if found := existing_quantization(model):
+        raise UsageError(f"has {found} already", where=job.source, hint=way_to_floats(job.source))
     passes = parse_pipeline(Simplify(job.source).pipeline())
     if job.chip.limits.symbolic in ("none", "bound-batch") and _open_inputs(model):
         passes = Pipeline((_bound(job, model),)) + passes

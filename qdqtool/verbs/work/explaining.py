@@ -30,6 +30,7 @@ from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing
 from qdqtool.io.files.progress import pass_on, stage
 from qdqtool.io.models.load import load
+from qdqtool.quantization.quantized_files import refusal_without_pairs
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.edits.pipelines import Opt
@@ -220,7 +221,8 @@ def _refuse(asked: Explain) -> None:
 def _float_of(asked: Explain, model: ir.Model) -> ir.Model:
     """The float model; without one what the pairs of the quantized one leave."""
     if not any(True for _ in qdq_pairs(model)):
-        raise UsageError("has no QDQ pairs", where=os.fspath(asked.model), hint="quantize it: qdqtool quantize")
+        message, hint = refusal_without_pairs(model, asked.model)
+        raise UsageError(message, where=os.fspath(asked.model), hint=hint)
     if asked.float_model is not None:
         return load(asked.float_model)
     stored = [pair for pair in qdq_pairs(model) if pair.q is None]

@@ -35,6 +35,7 @@ from qdqtool.presets.loading import load_preset
 from qdqtool.presets.preset import Preset
 from qdqtool.quantization.calibrating import SQNR_SAMPLES, Calibrator, Passing, sqnr_samples, without_angles
 from qdqtool.quantization.plan import RANGES, Plan
+from qdqtool.quantization.quantized_files import existing_quantization, way_to_floats
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
@@ -134,6 +135,9 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
     work, source = opened(asked.model)
     if asked.output is not None:
         refuse_own_data(work, asked.output)  # what lies there is let go of when weights become integers
+    if found := existing_quantization(work):
+        file = "MODEL" if isinstance(asked.model, ir.Model) else asked.model
+        pass_on([f"the model has {found} already, which stay; {way_to_floats(file)}"], asked.warn)
     known = verify(work, minimum="error")
     job, feeds = _with_data(asked, job, work)
     passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)

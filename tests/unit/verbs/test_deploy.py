@@ -195,6 +195,21 @@ def test_what_is_refused_before_any_work(tmp_path: Path) -> None:
         qdqtool.deploy(tmp_path, tmp_path / "out", target="vitis_xint8", data=CALIB)
 
 
+def test_a_model_that_is_quantized_already_is_refused(folder: Path, tmp_path: Path) -> None:
+    made = folder / "model.onnx"
+    done = cli("deploy", made, "--target", "vitis_xint8", "--data", CALIB, "-o", tmp_path / "again", code=2)
+    command = re.findall("`qdqtool ([^`]*)`", done.error)
+    assert re.search(r"has \d+ QDQ pairs already", done.error)
+    words = [str(tmp_path / word) if word == "float.onnx" else word for word in shlex.split(command[0])]
+    assert cli("quantize", made, "--data", CALIB, "--samples", "2", "-o", tmp_path / "q.onnx", code=None).err.count(
+        f"`qdqtool {command[0]}`"
+    )
+    cli(*words)
+    cli(
+        "quantize", tmp_path / "float.onnx", "--data", CALIB, "--samples", "2", "-o", tmp_path / "q.onnx", "--overwrite"
+    )
+
+
 def test_a_symbolic_batch_is_bound_where_the_target_wants_it(tmp_path: Path) -> None:
     done = qdqtool.deploy(
         DIGITS, tmp_path / "out", target="qnn_htp", data=CALIB, samples=2, preset="qnn-a8w8", simulate_samples=0
