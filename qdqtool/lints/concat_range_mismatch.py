@@ -16,7 +16,7 @@ The way out may be to leave the head float: what stands behind the last layers t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
@@ -127,12 +127,22 @@ def _message(starved: list[Branch], largest: Branch, grid: Encoding) -> str:
     )
 
 
+#: What is left where no option of `quantize` helps.
+BY_HAND = "let the branches be scaled alike before they meet"
+
+
 def _hint(node: ir.Node) -> str:
     head = head_around(node)
     if head is None:
-        name = shlex.quote(literal(place(node)))
-        return f"quantize with --int16 {name}, or let the branches be scaled alike before they meet"
+        return f"quantize with --int16 {shlex.quote(literal(place(node)))}, or {BY_HAND}"
     return f"leave the head float: quantize with {head.options}; or cut it off: extract --outputs {shlex.quote(head.outputs)}"
+
+
+def ways_out(node: ir.Node) -> list[Mapping[str, tuple[str, ...] | bool]]:
+    """Return options of `quantize` that may help the Concat ``node``, the mildest first: name → selectors, or yes."""
+    head, own = head_around(node), (literal(place(node)),)
+    layers = () if head is None else tuple(f"after:{literal(label(layer))}" for layer in head.layers)
+    return [{"int16": own}, {"exclude": own, "isolate": True}, *([{"exclude": layers}] if layers else [])]
 
 
 @dataclass(frozen=True)

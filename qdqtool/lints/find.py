@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -29,12 +29,16 @@ def find_lints(context: LintContext, lints: Iterable[Lint] | None = None) -> lis
     return [finding for lint in lints for finding in lint.findings(context)]
 
 
-def concat_warnings(quantized: ir.Model, ranges: Mapping[str, Interval]) -> Iterator[str]:
+def concat_warnings(
+    quantized: ir.Model, ranges: Mapping[str, Interval], advice: Callable[[str], str] | None = None
+) -> Iterator[str]:
     """A line for each Concat whose branches are too far apart for its grid, with the way out; looked for when it is read.
 
     Args:
         quantized: the model with its pairs.
         ranges: what its tensors held in the float model.
+        advice: says the way out for the Concat of a name; by default one that is not tried on a target.
     """
     for each in ConcatRangeMismatch().find(LintContext(model=quantized, ranges=ranges)):
-        yield f"{each.where}: {each.message}; {each.hint} (concat-range-mismatch; `check --data` knows more)"
+        hint = each.hint if advice is None else advice(each.where)
+        yield f"{each.where}: {each.message}; {hint} (concat-range-mismatch; `check --data` knows more)"

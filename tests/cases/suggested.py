@@ -36,6 +36,13 @@ def complaint(suggestion: str) -> str | None:
     return next((wrong for command in commands(suggestion) if (wrong := _why_not(command)) is not None), None)
 
 
+def without_files(words: list[str], at: int) -> list[str]:
+    """The options in the ``words`` of a command behind its name, without the model it names and where it writes."""
+    options = words[at:] if words[at : at + 1] and words[at].startswith("-") else words[at + 1 :]
+    where = options.index("-o") if "-o" in options else None
+    return options if where is None else [*options[:where], *options[where + 2 :]]
+
+
 def follow(suggestion: str, model: str, folder: str, data: str = "random:2") -> str:
     """Run the first way out, the commands that are joined by ``then`` and ``and``; the path of the model they end with."""
     way = suggestion.split("; or ")[0]
@@ -44,7 +51,10 @@ def follow(suggestion: str, model: str, folder: str, data: str = "random:2") -> 
         words = shlex.split(command)[1:]
         at = 2 if words[0] == "qdq" else 1
         more = ["--data", data] if words[0] == "quantize" else []
-        cli(*words[:at], model, "-o", output, *words[at:], *more)
+        options = without_files(words, at)
+        if "--data" in options:  # what stands for the data of a user
+            options, more = [word for word in options if word not in ("--data", "DATA")], ["--data", data]
+        cli(*words[:at], model, "-o", output, *options, *more)
         model = output
     return model
 
@@ -57,6 +67,7 @@ def _why_not(command: str) -> str | None:
     found, rest = _found(words[1:])
     if found is None:
         return f"`{command}`: there is no such command"
+    rest = rest[1:] if rest and not rest[0].startswith("-") else rest  # the model
     options = {name: option for option in found.params for name in (*option.opts, *option.secondary_opts)}
     given: str | None = None
     for word in rest:

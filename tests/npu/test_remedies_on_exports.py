@@ -11,7 +11,7 @@ from qdq_passes.errors import QdqError
 import qdqtool
 from qdqtool.npu.report import Analysis
 from tests.cases.cli_helpers import cli
-from tests.cases.suggested import commands
+from tests.cases.suggested import commands, without_files
 from tests.exports import exports
 
 #: Words of a suggestion whose commands begin with the float model.
@@ -20,7 +20,11 @@ OF_FLOATS = "on the float model"
 
 def ways(suggestion: str) -> list[str]:
     """The ways out that ``suggestion`` names a command for; one that hangs on what a user knows is none (a constant condition)."""
-    parts = suggestion.replace("; tried without success", "; or tried without success").split("; or ")
+    parts = (
+        suggestion.replace(" (not tried)", "")
+        .replace("; tried without success", "; or tried without success")
+        .split("; or ")
+    )
     return [part for part in parts if commands(part) and not part.startswith("where ")]
 
 
@@ -36,7 +40,8 @@ def carried_out(way: str, start: dict[str, Path], data: Path, folder: Path) -> P
         words = [str(start["ranges"]) if word == "R.json" else word for word in words]
         at, output = (2 if words[0] == "qdq" else 1), folder / f"step{number}.onnx"
         more = ["--data", data, "--samples", "2"] if words[0] == "quantize" else []
-        cli(*words[:at], model, "-o", output, *words[at:], *more)
+        options = [word for word in without_files(words, at) if word not in ("--data", "DATA")]
+        cli(*words[:at], model, "-o", output, *options, *more)
         model = output
     return model
 

@@ -92,8 +92,8 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         )
         from qdqtool.npu.compiled import refuse_compiled
         from qdqtool.npu.memory import graph_memory, plan_of
-        from qdqtool.npu.trying import with_trials
         from qdqtool.targets.loading import load_target
+        from qdqtool.verbs.advice.trying import advised
 
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
@@ -107,7 +107,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         path = "model.onnx" if isinstance(self.model, ir.Model) else os.fspath(self.model)
         found = analysis(work, path, chip, self.boundary, simulated=self.simulated)
         if self.trials and not self.simulated:
-            found = with_trials(found, chip)
+            found = advised(found, chip, path)
         found = judged(found, before, self.require_npu)
         if self.memory:
             taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip

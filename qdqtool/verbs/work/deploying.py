@@ -37,6 +37,7 @@ from qdqtool.search.metrics import Metric, open_metric
 from qdqtool.search.variants import outputs_of
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
+from qdqtool.verbs.advice.trying import advised
 from qdqtool.verbs.check import Check
 from qdqtool.verbs.compare import Compare
 from qdqtool.verbs.edits.pipelines import Opt, Simplify
@@ -106,6 +107,10 @@ class Job:
             return os.fspath(self.asked.model)
         save(self.asked.model, self.file(deployment.SOURCE))
         return self.file(deployment.SOURCE)
+
+    def warn(self, text: str) -> None:
+        """Tell a warning, with files where they will lie."""
+        pass_on([text.replace(self.made, os.fspath(self.asked.output))], self.asked.warn)
 
     @property
     def tokenizer(self) -> str | None:
@@ -187,14 +192,15 @@ def _filled(job: Job) -> Deployment:
         floats = load(job.file(deployment.FLOAT))
     with job.step("quantizing") as tick:
         quantizing = _quantizing(job)
-        done = quantized(replace(quantizing, progress=tick, warn=asked.warn), compares=False)
+        done = quantized(replace(quantizing, progress=tick, warn=job.warn), compares=False)
         done.quantization.ranges.write(job.file(deployment.RANGES))
     with job.step("checking") as tick:
         check = Check(job.file(deployment.MODEL), target=job.target)
         checked = replace(check, progress=tick, warn=asked.warn).run()
     with job.step("analyzing"):
-        analyze = Analyze(job.file(deployment.MODEL), target=job.target, trials=False)
-        analysis: Analysis = replace(analyze, model=done.model, warn=asked.warn).run()
+        analyze = Analyze(job.file(deployment.MODEL), target=job.target)
+        untried: Analysis = replace(analyze, model=done.model, trials=False, warn=asked.warn).run()
+        analysis = advised(untried, job.chip, os.path.join(asked.output, deployment.MODEL), is_fresh=True)
     with job.step("comparing") as tick:
         feeds = _judged_on(job, floats)
         comparison, judged = _compared(job, floats, done.model, feeds, tick)

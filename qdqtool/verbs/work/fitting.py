@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -144,8 +146,14 @@ def _costly(placed: Placed) -> list[str]:
     ]
 
 
-def too_little(placed: Placed | None) -> list[str]:
-    """What is said where little of the model is on the NPU: how much, the worst reason, and what would mend it."""
-    if placed is None or placed.share >= ENOUGH or not placed.refusals:
+def too_little(placed: Placed, model: ir.Model, chip: Target, path: str | os.PathLike[str]) -> list[str]:
+    """Return what is said where little of the ``model`` in the file ``path`` is on the NPU: how much, the worst reason, and a
+    suggestion that was tried on a copy."""
+    if placed.share >= ENOUGH or not placed.refusals:
         return []
-    return [f"only {placed.text} on {placed.target}: {placed.refusals[0].text} (all: `qdqtool analyze`)"]
+    from qdqtool.verbs.advice.trying import Advisor
+
+    advisor = Advisor(model, chip, os.fspath(path), is_fresh=True)
+    first = replace(placed.refusals[0], suggestion=advisor.advice(placed.refusals[0]))
+    analyze = shlex.join(["qdqtool", "analyze", os.fspath(path), "--target", chip.name])
+    return [f"only {placed.text} on {placed.target}: {first.text} (all: `{analyze}`)"]

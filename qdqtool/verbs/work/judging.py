@@ -97,7 +97,15 @@ class Judge:
 
     def judged(self, edited: ir.Model) -> Judgement:
         """What it says of the ``edited`` model, a copy that nobody needs any more."""
-        before, after = self._before, self._look(edited)
+        return self.weighed(edited)[0]
+
+    def weighed(self, edited: ir.Model) -> tuple[Judgement, Placed]:
+        """As `judged`, and who runs what of the ``edited`` model."""
+        after = self._look(edited)
+        return self._compared(after), after.placed
+
+    def _compared(self, after: _Look) -> Judgement:
+        before = self._before
         more = len(before.on_cpu) - len(after.on_cpu)
         if more > 0:
             return Judgement(gains=f"{self.target.name}: {_operators(more)} more on the NPU", more=more)
@@ -119,7 +127,13 @@ class Judge:
         for (rule, where), message in after.broken.items():
             if (rule, where) not in before.broken:
                 return self._lost(f"{where} does not keep {rule}", message)
-        return NOTHING
+        better = [
+            node.placement.verdict
+            for name, node in after.nodes.items()
+            if (was := before.nodes.get(name)) is not None
+            and kinds.index(node.placement.verdict) < kinds.index(was.placement.verdict)
+        ]
+        return Judgement(gains=f"{self.target.name}: {_operators(len(better))} {better[0]}") if better else NOTHING
 
     def _lost(self, what: str, why: str) -> Judgement:
         return Judgement(loses=f"{self.target.name}: {what}: {why}")

@@ -128,8 +128,8 @@ def write(asked: Quantize, result: Quantized) -> None:
 
 
 @naming_the_pass()
-def made(asked: Quantize, *, compares: bool = True) -> Quantized:
-    """What ``asked`` makes of one model, before it is written."""
+def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Quantized:
+    """What ``asked`` makes of one model, before it is written; ``advises`` also tries what it suggests."""
     job, given = begun(asked)
     recovering = recovering_for(asked)
     work, source = opened(asked.model)
@@ -166,14 +166,19 @@ def made(asked: Quantize, *, compares: bool = True) -> Quantized:
         few = [] if asked.keep_sigmoid is not None or feeds is None or passing is None else _few(feeds, passing, work)
         done, placed = fitted(done, untouched, chip, feeds=few, hooks=asked.hooks, warn=asked.warn, known=known)
         work = done.model
-    pass_on(concat_warnings(work, done.ranges.bound), asked.warn)
+    advice = None
+    if placed is not None and advises:
+        from qdqtool.verbs.advice.concats import ConcatAdvice
+
+        advice = ConcatAdvice(asked, done, placed)
+    pass_on(concat_warnings(work, done.ranges.bound, advice), asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
     unfit = None if chip is None else target_refusals(work, chip)
     pass_on(grouped(unfit or ()), asked.warn)
-    if placed is not None:
+    if placed is not None and chip is not None:
         from qdqtool.verbs.work.fitting import too_little
 
-        pass_on(too_little(placed), asked.warn)
+        pass_on(too_little(placed, work, chip, asked.output or "MODEL"), asked.warn)
     return Quantized(
         model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
         source_sha256=source, target_refusals=unfit, placed=placed,

@@ -375,7 +375,7 @@ def test_a_group_of_several_suggestions_says_that_it_shows_one(tmp_path: Path) -
     file = saved(tmp_path, chain("Relu", "Softplus", "Softplus"))
     lines = run("analyze", file, "--target", target_file(tmp_path)).out.splitlines()
     [shown] = [line for line in lines if line.startswith("    → ")]
-    assert "`qdqtool extract --outputs d0`; tried without success" in shown
+    assert f"`qdqtool extract {file} -o mended.onnx --outputs d0`; tried without success" in shown
     assert shown.endswith(" (the first; --json has that of each)")
 
 

@@ -310,6 +310,9 @@ def test_a_leaky_relu_on_int8_is_the_one_thing_that_is_left() -> None:
     assert {op: placement.verdict for op, placement in found.items() if placement.verdict != "npu-int"} == {
         "LeakyRelu": "fallback"
     }
-    assert "`qdqtool qdq convert --dtype uint8 --kinds activation`" in found["LeakyRelu"].suggestion
+    assert (
+        "`qdqtool qdq convert model.onnx -o mended.onnx --dtype uint8 --kinds activation`"
+        in found["LeakyRelu"].suggestion
+    )
     unsigned = run_pipeline(made, "convert-encodings{dtype=uint8 kinds=[activation]}", copy=True).model
     assert qdqtool.analyze(unsigned, target="qnn_htp").verdict == "npu-int"

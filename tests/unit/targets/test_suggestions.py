@@ -167,7 +167,7 @@ g ({IMAGE} x) => ({IMAGE} y) <{CONSTANTS}> {{
 def test_following_a_suggestion_mends_the_node(text: str, target: str, node: str, told: str, tmp_path: Path) -> None:
     file = str(tmp_path / "m.onnx")
     qdqtool.save(model(text), file)
-    [before] = [n.placement for n in qdqtool.analyze(file, target=target).nodes if n.name == node]
+    [before] = [n.placement for n in qdqtool.analyze(file, target=target, trials=False).nodes if n.name == node]
     assert before.verdict != "npu-int"
     assert told in before.suggestion
     assert complaint(before.suggestion) is None
@@ -180,7 +180,7 @@ def test_following_a_suggestion_mends_the_node(text: str, target: str, node: str
 def test_a_batch_norm_that_is_left_over_is_to_be_folded(target: str, tmp_path: Path) -> None:
     file = str(tmp_path / "m.onnx")
     qdqtool.save(model(BATCH_NORM), file)
-    [found] = [n.placement for n in qdqtool.analyze(file, target=target).nodes if n.name == "bn"]
+    [found] = [n.placement for n in qdqtool.analyze(file, target=target, trials=False).nodes if n.name == "bn"]
     assert found.verdict != "npu-int"
     assert commands(found.suggestion)[0] == "qdqtool opt -p fold-batch-norm"
     folded = qdqtool.load(follow(found.suggestion.split(" (")[0], file, str(tmp_path)))
@@ -200,7 +200,9 @@ def test_an_operator_without_rule(op: str, told: str, tmp_path: Path) -> None:
         'description = "b"\nversion = "1"\n[[op]]\ntypes = ["Relu"]\n[[op.scheme]]\nactivations = ["int8"]\n', "utf-8"
     )
     found = qdqtool.analyze(
-        model(layer(then="").replace("[relu] r = Relu(cd)", f"[odd] r = {op}(cd)")), target=tmp_path / "bare.toml"
+        model(layer(then="").replace("[relu] r = Relu(cd)", f"[odd] r = {op}(cd)")),
+        target=tmp_path / "bare.toml",
+        trials=False,
     )
     [placement] = [n.placement for n in found.nodes if n.name == "odd"]
     assert placement.rule == "no-rule"
@@ -215,7 +217,9 @@ def test_a_small_group_names_what_is_beside_it() -> None:
     g ({IMAGE} x) => ({IMAGE} y) <{CONSTANTS}> {{
       [qx] xq = QuantizeLinear(x, s, z) [dx] xd = DequantizeLinear(xq, s, z) [relu] r = Relu(xd) [qr] rq = QuantizeLinear(r, s, z)
       [dr] rd = DequantizeLinear(rq, s, z) [sin] y = Sin(rd) }}"""
-    [alone] = [n.placement for n in qdqtool.analyze(model(text), target="vitis_xint8").nodes if n.name == "relu"]
+    [alone] = [
+        n.placement for n in qdqtool.analyze(model(text), target="vitis_xint8", trials=False).nodes if n.name == "relu"
+    ]
     assert alone.rule == "minimum-group"
     assert alone.suggestion.startswith(
         "mend sin (Sin) beside it, so that they run together: no pass is known that replaces this Sin"
@@ -243,11 +247,11 @@ g (float[2] x, float[2] o) => (float[2] y) <{CONSTANTS}> {{
 def test_a_pass_is_named_that_mends_it(text: str, target: str, node: str, way: str, left: str, tmp_path: Path) -> None:
     file = str(tmp_path / "m.onnx")
     qdqtool.save(model(text), file)
-    [before] = [n.placement for n in qdqtool.analyze(file, target=target).nodes if n.name == node]
+    [before] = [n.placement for n in qdqtool.analyze(file, target=target, trials=False).nodes if n.name == node]
     assert before.verdict == left
     assert way in before.suggestion
     assert complaint(before.suggestion) is None
-    after = qdqtool.analyze(follow(way, file, str(tmp_path)), target=target)
+    after = qdqtool.analyze(follow(way, file, str(tmp_path)), target=target, trials=False)
     assert left not in {n.placement.verdict for n in after.nodes if n.is_compute}, after.reasons()
 
 
@@ -279,16 +283,16 @@ def test_pieces_of_an_operator_that_the_opset_lacks_become_one(
     path, quantized = str(tmp_path / "m.onnx"), str(tmp_path / "q.onnx")
     qdqtool.save(model(text), path)
     qdqtool.quantize(path, data="random:2", preset="xint8", output=quantized)
-    said = [n.placement for n in qdqtool.analyze(quantized, target=target).nodes if n.is_compute]
+    said = [n.placement for n in qdqtool.analyze(quantized, target=target, trials=False).nodes if n.is_compute]
     assert {placement.verdict for placement in said} == {verdict}
     whole = [placement.suggestion for placement in said if f"make one {operator} of it" in placement.suggestion]
     assert len(whole) == len(said)
     assert all(complaint(suggestion) is None for suggestion in whole)
     (tmp_path / "steps").mkdir()
-    after = qdqtool.analyze(follow(whole[0], path, str(tmp_path / "steps")), target=target)
+    after = qdqtool.analyze(follow(whole[0], path, str(tmp_path / "steps")), target=target, trials=False)
     assert {n.placement.verdict for n in after.nodes if n.is_compute} == {"npu-int"}  # some presets quantize the pieces
     own = qdqtool.quantize(path, data="random:2", preset="xint8", target=target).model
-    ops = {n.op for n in qdqtool.analyze(own, target=target).nodes if n.is_compute and n.is_npu}
+    ops = {n.op for n in qdqtool.analyze(own, target=target, trials=False).nodes if n.is_compute and n.is_npu}
     assert (ops == {"Gelu"}) == (operator == "Gelu")
 
 
@@ -297,10 +301,14 @@ def test_the_pair_of_a_gain_is_named() -> None:
     g (float[2,4] x) => (float[2,4] y) <float s = {0.5}, uint16 p = {32768}, int16 h = {0}, int16[4] gain = {1, 2, 3, 4}> {
       [qx] xq = QuantizeLinear(x, s, p) [dx] xd = DequantizeLinear(xq, s, p) [dg] g = DequantizeLinear(gain, s, h)
       [norm] n = RMSNormalization(xd, g) [qn] nq = QuantizeLinear(n, s, p) [dn] y = DequantizeLinear(nq, s, p) }"""
-    [before] = [n.placement for n in qdqtool.analyze(model(text), target="qnn_htp").nodes if n.name == "norm"]
+    [before] = [
+        n.placement for n in qdqtool.analyze(model(text), target="qnn_htp", trials=False).nodes if n.name == "norm"
+    ]
     assert before.verdict == "fallback"
     mend = "`qdqtool qdq convert --dtype uint16 --kinds weight --select op:RMSNormalization`"
     assert mend in before.suggestion
     graph = model(text)
     run_pipeline(graph, 'convert-encodings{dtype=uint16 kinds=[weight] select="op:RMSNormalization"}')
-    assert [n.placement.verdict for n in qdqtool.analyze(graph, target="qnn_htp").nodes if n.is_compute] == ["npu-int"]
+    assert [
+        n.placement.verdict for n in qdqtool.analyze(graph, target="qnn_htp", trials=False).nodes if n.is_compute
+    ] == ["npu-int"]
