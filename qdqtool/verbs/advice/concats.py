@@ -55,7 +55,7 @@ class ConcatAdvice:
         }
         again = replace(
             self.asked,
-            output=None, report=None, save_ranges=None, save_statistics=None, data=None, warn=None, progress=None,
+            output=None, report=None, save_statistics=None, data=None, warn=None, progress=None,
             ranges=self.done.ranges, statistics=self.done.statistics,
             **more,
         )  # fmt: skip

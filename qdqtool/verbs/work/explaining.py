@@ -33,6 +33,7 @@ from qdqtool.io.models.load import load
 from qdqtool.quantization.quantized_files import refusal_without_pairs
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
 from qdqtool.targets.loading import load_target
+from qdqtool.verbs.advice.groups import group_edits
 from qdqtool.verbs.edits.pipelines import Opt
 from qdqtool.verbs.pairs import Step
 from qdqtool.verbs.work.from_the_start import again, command_of
@@ -177,7 +178,8 @@ def _explained(
         if isinstance(subject, NodeRecord):
             mends, refused = mends_of_node(subject.name, measured, model=path)
         else:
-            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model)
+            groups = group_edits(subject, subjects, tested, path)
+            mends, refused = mends_of(subject, measured, model=path, floats=asked.float_model, more=groups)
         told.append(_told(subject, subjects, record, mends, refused, prices.noise))
         if tick is not None:
             tick(number + 1, len(chosen))

@@ -49,6 +49,9 @@ MILDER = {
     "int16": 0.5,
     "remove": 1.0,
     "undo-dpu-edits": 0.0,
+    "group": 0.1,
+    "group-int16": 0.6,
+    "group-remove": 1.1,
 }
 #: What the verbs are called.
 COMMANDS: dict[type, str] = {Set: "qdq set", Remove: "qdq remove", Opt: "opt", Quantize: "quantize"}
@@ -68,7 +71,8 @@ class Mend:
 
     Args:
         kind: of an edit ``restore`` (integers quantized anew), ``set``, ``pow2`` (a scale for chips that shift), ``move`` (behind
-            the Relu or Clip that reads it), ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``; of `quantize` anew
+            the Relu or Clip that reads it), ``per-axis``, ``int16``, ``remove`` or ``undo-dpu-edits``, of what a Concat reads
+            and writes ``group`` (another scale), ``group-int16`` or ``group-remove``; of `quantize` anew
             ``exclude``, ``int16`` or ``include``, of what was left float.
         verb: that makes it.
         steps: the passes; none of `quantize`.
@@ -170,7 +174,12 @@ class Measured:
 
 
 def mends_of(
-    subject: Subject, measured: Measured, *, model: str, floats: str | os.PathLike[str] | None
+    subject: Subject,
+    measured: Measured,
+    *,
+    model: str,
+    floats: str | os.PathLike[str] | None,
+    more: Iterable[Sequence[Mend]] = (),
 ) -> tuple[list[Mend], list[str]]:
     """Edits of one tensor, the best first: what wins most, the milder one where two win alike; and what cannot be done, and why.
 
@@ -179,8 +188,9 @@ def mends_of(
         measured: tells what an edit wins.
         model: path of the quantized model.
         floats: path of the float model.
+        more: edits of it with others, each in its forms.
     """
-    edits = [*_edits(subject, measured.model, model, floats), *_moves(subject, measured.bounds, model)]
+    edits = [*_edits(subject, measured.model, model, floats), *_moves(subject, measured.bounds, model), *more]
     return _tried(edits, measured)
 
 

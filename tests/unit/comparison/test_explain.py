@@ -299,3 +299,28 @@ def test_what_cannot_be_explained_is_refused(quantized: Path, tmp_path: Path) ->
     with pytest.raises(UsageError):
         explain(str(quantized), "random:1", worst=1, undo=True)
     assert math.isfinite(sqnr(quantized))
+
+
+def test_what_a_concat_reads_and_writes_is_edited_together(tmp_path: Path) -> None:
+    """Three pairs on one grid that is too coarse: one alone wins little, all together what a finer grid has."""
+    text = """g (float[1,8] x) => (float[1,16] y) <float s = {0.25}, int8 z = {0}> {
+        [neg] a = Neg(x) %s [twice] b = Mul(x, x) %s [cat] c = Concat<axis = 1>(%s) %s [last] y = Neg(%s) }"""
+    source, made, data = tmp_path / "f.onnx", tmp_path / "q.onnx", tmp_path / "x.npz"
+
+    def pair(name: str) -> str:
+        return f"[q{name}] i{name} = QuantizeLinear({name}, s, z) [d{name}] e{name} = DequantizeLinear(i{name}, s, z)"
+
+    write(source, text % ("", "", "a, b", "", "c"))
+    write(made, text % (pair("a"), pair("b"), "ea, eb", pair("c"), "ec"))
+    np.savez(data, x=np.random.default_rng(0).uniform(-1, 1, (16, 8)).astype(np.float32))
+    (one,) = cli("explain", made, "a", "--float", source, "--data", data, "--json").json["told"]
+    mends = {mend["kind"]: mend for mend in one["mends"]}
+    assert mends["group"]["wins_db"] > 15
+    assert mends["group"]["wins_db"] > mends["set"]["wins_db"] + 10
+    assert mends["group-int16"]["wins_db"] > mends["group"]["wins_db"] + 20
+    words = shlex.split(mends["group"]["command"])[1:]
+    words[words.index("--output") + 1] = str(tmp_path / "m.onnx")
+    cli(*words, "-q")
+    found = {pair.tensor: pair.encoding for pair in qdq_pairs(load(tmp_path / "m.onnx"))}
+    assert found.keys() == {"a", "b", "c"}
+    assert len(set(found.values())) == 1
