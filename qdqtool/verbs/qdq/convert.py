@@ -9,6 +9,7 @@ from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import option
 from qdqtool.verbs.editing import Edit
+from qdqtool.verbs.groups import Path
 from qdqtool.verbs.pairs import Boundaries, PairEditing, Step, wrong
 
 
@@ -37,16 +38,22 @@ class Convert(PairEditing, Boundaries, Edit):
         None, "Biases: int32 at the scale s_x·s_w, or int8 with a scale of its own."
     )
     qoperators: bool = option(False, "Integer operators (QLinearConv, QGemm, MatMulNBits…) into pairs.")
+    target: Path | None = option(
+        None, "Instead: all exact conversions that bring more of MODEL onto this NPU; outputs stay the same bits.",
+        value="NAME|FILE", use="read", listed_by="targets",
+    )  # fmt: skip
 
     def steps(self) -> list[Step]:
         """The passes."""
+        if self.target is not None:
+            return self._exact()
         if self.per_tensor and self.per_axis:
             raise wrong("convert", "give either --per-tensor or --per-axis")
         granularity = "per-tensor" if self.per_tensor else "per-axis" if self.per_axis else None
         encodings = {"dtype": self.dtype, "symmetric": self.symmetric, "granularity": granularity, "axis": self.axis}
         encodings = {name: value for name, value in encodings.items() if value is not None}
         if not (encodings or self.domain or self.bias or self.qoperators):
-            raise wrong("convert", "nothing to convert; give --dtype, --domain, --bias, --qoperators…")
+            raise wrong("convert", "nothing to convert; give --dtype, --domain, --bias, --qoperators, --target…")
         chosen = self.optionally_selected()
         only = {"kinds": list(self.kinds)} if self.kinds else {}
         is_narrow = self.domain in ("onnx", "fix-neuron")
@@ -59,3 +66,28 @@ class Convert(PairEditing, Boundaries, Edit):
         steps += [("convert-bias", {**chosen, "to": self.bias})] if self.bias else []
         steps += [("convert-boundaries", {})] if self.boundaries and self.dtype is not None else []
         return [*steps, *(to_domain if is_narrow else [])]
+
+    def _exact(self) -> list[Step]:
+        """The passes of ``target``.
+
+        Raises:
+            UsageError: another conversion, or what to convert, is given too.
+        """
+        from qdqtool.io.models.load import load
+        from qdqtool.targets.loading import load_target
+        from qdqtool.verbs.advice.converting import exact_steps
+
+        given = (
+            self.select,
+            self.dtype,
+            self.symmetric,
+            self.per_tensor,
+            self.per_axis,
+            self.kinds,
+            self.domain,
+            self.bias,
+        )
+        if any(given) or self.qoperators or self.axis is not None:
+            raise wrong("convert", "--target chooses the conversions; give it alone")
+        assert self.target is not None
+        return exact_steps(load(self.paths[0]), load_target(self.target), self.warn)
