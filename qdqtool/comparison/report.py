@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.agreement import Agreement, SliceAgreement, worst
 
+from qdqtool.io.files.shown import Shown
 from qdqtool.record.record import NOTHING, Record
 
 
@@ -31,8 +33,8 @@ class Compared:
         return {**data, "slices": [s.to_json() for s in self.slices]} if self.slices else data
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Shown):
     """What comparing two models found.
 
     Args:
@@ -42,6 +44,13 @@ class Comparison:
         warnings: what was not compared, or compared by position, and why.
         record: the same as a record of the tested model.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {
+        "samples": "samples",
+        "outputs": "outputs",
+        "tensors": "tensors",
+        "min_sqnr": "min_sqnr",
+    }
 
     outputs: tuple[Compared, ...]
     tensors: tuple[Compared, ...]

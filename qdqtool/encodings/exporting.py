@@ -8,7 +8,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
@@ -28,6 +28,7 @@ from qdqtool.encodings.hints import TensorHint, default_hint, to_json
 from qdqtool.encodings.pair_extraction import QuantizedTensor, extract_pairs
 from qdqtool.encodings.reading import encoding_for, represented
 from qdqtool.encodings.tensors import values_by_name
+from qdqtool.io.files.shown import Shown
 from qdqtool.quantization.quantized_files import refusal_without_pairs
 
 Activations = Literal["as-is", "unsigned"]
@@ -37,8 +38,8 @@ SHOWN = 3
 PRODUCER: Mapping[str, Json] = {"producer": {"package": "qdqtool"}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Exported(Shown):
     """What `export` made.
 
     Args:
@@ -50,6 +51,8 @@ class Exported:
         notes: what the two do not tell.
         derived: int32 biases that the format leaves to its reader.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {"format": "format", "encodings": "encodings.entries"}
 
     model: ir.Model
     encodings: Encodings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
@@ -12,6 +12,7 @@ from qdq_passes.core.findings import Finding
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
+from qdqtool.io.files.shown import Shown
 from qdqtool.npu.memory import MemoryPlan
 from qdqtool.npu.shares import NodeReport, Refusal, Shares, group_of
 from qdqtool.record.record import Record
@@ -160,8 +161,8 @@ class Reason:
         return self.nodes[0].placement
 
 
-@dataclass(frozen=True, kw_only=True)
-class Analysis(Shares):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Analysis(Shown, Shares):
     """What a target makes of a model.
 
     Args:
@@ -183,6 +184,16 @@ class Analysis(Shares):
         memory: what it needs of the target's memory; None where nobody asked.
         missing_files: files of external data that are not there → how many tensors of the model lie there.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {
+        "target": "target",
+        "verdict": "verdict",
+        "on_npu": "npu_compute_nodes",
+        "operators": "compute_nodes",
+        "macs_on_npu": "npu_macs_share",
+        "partitions": "partitions",
+        "findings": "findings",
+    }
 
     target: str
     target_version: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.agreement import Agreement
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.io.files.shown import Shown
 from qdqtool.npu.estimated import Estimate
 from qdqtool.npu.shares import group_of
 from qdqtool.record.record import NOTHING, NodeRecord, Record
@@ -104,8 +105,8 @@ class Placement:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulation:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Simulation(Shown):
     """What a simulation found.
 
     Args:
@@ -124,6 +125,14 @@ class Simulation:
         chip_time: what a run takes on a chip, as `estimate` says it; None where nobody asked.
         record: where nodes ran and why, their bytes, their times on a chip; noise at the outputs where the float model is known.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {
+        "target": "target",
+        "samples": "samples",
+        "outputs": "outputs",
+        "is_exact": "is_exact",
+        "estimated_us": "estimate.us",
+    }
 
     target: str
     device: str

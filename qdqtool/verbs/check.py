@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
 
+from qdqtool.io.files.shown import Shown
 from qdqtool.options import option
 from qdqtool.verbs.groups import DATA, MODEL, Path
 from qdqtool.verbs.lint import Lint, Linted, has_grids
@@ -29,8 +31,8 @@ PLACEMENT = "placement"
 _ERRORS = ("error", "fatal")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checked:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Checked(Shown):
     """What was found.
 
     Args:
@@ -39,6 +41,8 @@ class Checked:
         graph: the model; None for a folder.
         known_errors: errors that the baseline has.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {"target": "target", "errors": "errors", "findings": "findings"}
 
     target: str | None
     findings: list[dict[str, Any]]

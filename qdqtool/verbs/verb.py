@@ -13,7 +13,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import kebab_case
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import options_of
+from qdqtool.options import Field, options_of
 from qdqtool.verbs.named_paths import NamedPath, paths_of, refuse_clashes
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
     It raises a UsageError for an option that there is not, a TypeError for arguments that do not fit.
     """
     signature = inspect.signature(verb)
+    assert isinstance(verb, type)
+    cls: type = verb
     known = frozenset(signature.parameters)
 
     @functools.wraps(verb, updated=())
@@ -68,15 +70,38 @@ def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{call.__name__}(): {error}") from None
-        asked = verb(*args, **kwargs)
+        options = (
+            {each.name: each for each in options_of(cls)} if any(isinstance(v, str) for v in kwargs.values()) else {}
+        )
+        read: dict[str, Any] = {name: _read(options.get(name), value) for name, value in kwargs.items()}
+        asked: Verb[R_co] = verb(*args, **read)
         refuse_clashes(asked.named_paths(), overwrite=getattr(asked, "overwrite", False))
         return asked.run()
 
-    assert isinstance(verb, type)
     call.__name__ = call.__qualname__ = kebab_case(verb.__name__.removesuffix("Of")).replace("-", "_")
     call.__doc__ = documented(verb)
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _read(option: Field | None, value: Any) -> Any:
+    """``value``, or what the command reads in it where it is text and the option's value is none: ``require_npu="95%"``.
+
+    Raises:
+        UsageError: the text is no such value.
+    """
+    if (
+        option is None
+        or option.option.read is None
+        or not isinstance(value, str)
+        or option.is_many
+        or str in option.types
+    ):
+        return value
+    try:
+        return option.option.read(value)
+    except ValueError as error:
+        raise UsageError(f"{option.name}: {error}", hint=option.option.help) from error
 
 
 def help_of(verb: type) -> str:

@@ -106,7 +106,7 @@ class _Outputs:
 
     def _run(self, model: ir.Model) -> list[Mapping[str, Array]]:
         session = open_session(model)
-        found = [session.run(feed) for feed in self._feeds]
+        found: list[Mapping[str, Array]] = [session.run(feed) for feed in self._feeds]
         session.close()
         return found
 

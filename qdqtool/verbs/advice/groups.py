@@ -54,8 +54,7 @@ def _group(subject: Subject, activations: Sequence[Subject]) -> list[Subject]:
     by_output = {id(one.pair.output): one for one in activations}
     by_source = {id(one.pair.source): one for one in activations}
     source = subject.pair.source
-    concats = [use.node for use in subject.pair.output.uses()]
-    concats += [] if source is None or source.producer() is None else [source.producer()]
+    concats = [*(use.node for use in subject.pair.output.uses()), None if source is None else source.producer()]
     found: dict[str, Subject] = {}
     for node in concats:
         if node is not None and is_standard(node, "Concat"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.graph.annotate import Placement
@@ -14,6 +14,7 @@ from qdq_passes.numerics.agreement import worst_first
 from qdqtool.comparison.report import Compared, Comparison
 from qdqtool.io.files.artifacts import write_json
 from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.shown import Shown
 from qdqtool.io.files.text_table import EXACT, TextTable, megabytes, plural
 from qdqtool.npu.analyzing import too_little
 from qdqtool.npu.report import Analysis
@@ -83,8 +84,8 @@ class Section:
     rows: tuple[tuple[object, ...], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Deployment:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Deployment(Shown):
     """A folder for an NPU, and what was found on the way.
 
     Args:
@@ -103,6 +104,15 @@ class Deployment:
         seconds: of each step.
         files: name → bytes of the files in the folder.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {
+        "folder": "folder",
+        "target": "target",
+        "npu_share": "analysis.share",
+        "sqnr_db": "comparison.min_sqnr",
+        "missed": "missed",
+        "files": "files",
+    }
 
     folder: str
     source: str

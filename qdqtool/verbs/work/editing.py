@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
@@ -21,6 +21,7 @@ from qdq_passes.verification.rules import verify
 from qdqtool.io.files.atomic import refuse_inputs, refuse_output
 from qdqtool.io.files.edit_script import NamedInputs, append_script, refuse_append
 from qdqtool.io.files.progress import StageProgress, Warn, pass_on
+from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.hooks import Reproducer
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import THRESHOLD, refuse_own_data, save
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from qdqtool.verbs.editing import Editing
 
 
-@dataclass(frozen=True)
-class Saved:
+@dataclass(frozen=True, repr=False)
+class Saved(Shown):
     """A pipeline that ran, and what was written.
 
     Args:
@@ -44,6 +45,8 @@ class Saved:
         source: the model it was made of.
         sha256: hex SHA-256 of the written model's file; empty unless it is recorded.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {"output": "output", "changes": "report.changes"}
 
     report: Report
     output: str

@@ -6,10 +6,10 @@ import difflib
 import gc
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
@@ -29,6 +29,7 @@ from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing
 from qdqtool.io.files.progress import pass_on, stage
+from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.load import load
 from qdqtool.quantization.quantized_files import refusal_without_pairs
 from qdqtool.record.record import NodeRecord, Record, TensorRecord
@@ -95,8 +96,8 @@ class Told:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explained:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Explained(Shown):
     """What `explain` found.
 
     Args:
@@ -105,6 +106,8 @@ class Explained:
         noise_db: SQNR of all outputs together, dB; None where they are exact.
         written: what ``undo`` wrote; "" of none.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {"sqnr_db": "noise_db", "told": "told", "written": "written"}
 
     told: tuple[Told, ...]
     record: Record

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
@@ -26,6 +26,7 @@ from qdqtool.io.feeds.feeds import Feeds, open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import sha256_of_json, write_json
 from qdqtool.io.files.progress import Warn, pass_on, stage
+from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
 from qdqtool.io.models.working import ModelOrPath, opened, provenance_of, refuse_errors
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     from qdqtool.verbs.work.goals.seeking import Sought
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quantized:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Quantized(Shown):
     """A quantized model and the story of it.
 
     Args:
@@ -63,6 +64,14 @@ class Quantized:
         placed: who runs what of it on the target; None without one, and of a folder.
         sought: how it was found, with a goal.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {
+        "preset": "quantization.plan.preset.name",
+        "samples": "quantization.ranges.samples",
+        "pairs": "quantization.pairs",
+        "sqnr_db": "comparison.min_sqnr",
+        "npu_share": "placed.share",
+    }
 
     model: ir.Model
     quantization: Quantization

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.atomic import refuse_existing, write_whole
 from qdqtool.io.files.progress import pass_on
+from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.load import load, missing_warnings, missing_weights
 from qdqtool.page.report_data import Advice, Edit, PageModel
 from qdqtool.page.report_page import report_page
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from qdqtool.verbs.story.report import Report
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reported:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reported(Shown):
     """What `report` found.
 
     Args:
@@ -39,6 +40,8 @@ class Reported:
         page: the HTML.
         written: its file.
     """
+
+    figures: ClassVar[Mapping[str, str]] = {"models": "models", "written": "written"}
 
     models: tuple[PageModel, ...]
     explained: tuple[Explained, ...]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,7 +19,7 @@ import qdqtool
 from qdqtool import api
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.verbs.work.quantizing import Quantized
-from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, Feed, cli
+from tests.cases.cli_helpers import CALIB, DIGITS, SAMPLES, Feed, cli, environment
 from tests.golden_messages.refusal import refusal
 
 
@@ -205,3 +207,45 @@ def test_names_are_listed_and_unknown_ones_refused() -> None:
     assert {"load", "save", "run_pipeline", "quantize", "compare", "to_gs", "from_gs"} <= set(qdqtool.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         qdqtool.nope  # noqa: B018
+
+
+def test_dir_shows_the_verbs_and_imports_none() -> None:
+    code = (
+        "import sys, qdqtool; print(*dir(qdqtool)); print(*[m for m in sys.modules if m.startswith('qdqtool.verbs')])"
+    )
+    shown, loaded = process_of(code)
+    assert set(qdqtool.__all__) <= set(shown.split())
+    assert not loaded
+
+
+def process_of(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    return done.stdout.split("\n")[:2]
+
+
+def test_results_show_themselves_in_a_line_and_a_table(tmp_path: Path) -> None:
+    made = qdqtool.quantize(DIGITS, tmp_path / "q.onnx", data=CALIB, samples=2, target="vitis_xint8")
+    results = [
+        made,
+        qdqtool.analyze(tmp_path / "q.onnx", target="vitis_xint8"),
+        qdqtool.compare(DIGITS, tmp_path / "q.onnx", data=CALIB, samples=2),
+        qdqtool.explain(str(tmp_path / "q.onnx"), CALIB, samples=2, worst=1),
+        api.check(str(tmp_path / "q.onnx")),
+        api.simplify(DIGITS, tmp_path / "s.onnx"),
+        qdqtool.export_encodings(tmp_path / "q.onnx", format="qnn"),
+    ]
+    for result in results:
+        line, name = repr(result), type(result).__name__
+        assert line.startswith(f"{name}(")
+        assert len(line) < 300
+        assert f"<caption>{name}</caption>" in result._repr_html_()
+    assert "on_npu=19, operators=19" in repr(results[1])
+    assert "preset=xint8" in repr(made)
+
+
+def test_a_share_is_said_as_on_the_command_line(tmp_path: Path) -> None:
+    qdqtool.quantize(DIGITS, tmp_path / "q.onnx", data=CALIB, samples=2, target="vitis_xint8")
+    assert qdqtool.analyze(tmp_path / "q.onnx", target="vitis_xint8", require_npu="95%").failures == ()
+    assert qdqtool.analyze(DIGITS, target="vitis_xint8", require_npu="95%").failures
+    with refusal(UsageError):
+        qdqtool.analyze(DIGITS, target="vitis_xint8", require_npu="much")
