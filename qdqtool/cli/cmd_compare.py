@@ -45,7 +45,9 @@ def compare(out: Out, asked: CompareCommand) -> int:
     if before is not None and asked.baseline is not None:
         payload["worse"] = _worse(_judged(payload), before, asked.baseline)
     out.result(payload, lambda: _render_any(payload, out.verbose))
-    below = asked.min_sqnr is not None and found.min_sqnr is not None and found.min_sqnr < asked.min_sqnr
+    below = asked.min_sqnr is not None and (
+        payload.get("uncompared") or (found.min_sqnr is not None and found.min_sqnr < asked.min_sqnr)
+    )
     return 1 if below or payload.get("worse") else 0
 
 
@@ -102,7 +104,7 @@ def _render_any(payload: dict[str, Any], everything: bool) -> None:
 
 
 def _render(payload: dict[str, Any], everything: bool) -> None:
-    outputs = [{"name": name, **figures} for name, figures in payload["outputs"].items()]
+    outputs = [{"name": _named(name, figures), **figures} for name, figures in payload["outputs"].items()]
     inner = payload["tensors"]
     differing = [t for t in inner if t["sqnr_db"] is not None]
     shown = inner if everything else differing[:SHOWN]
@@ -137,8 +139,17 @@ def _agreements(title: str, compared: list[dict[str, Any]]) -> None:
     columns = {"max abs": "max_abs", "max LSB": "lsb", "cosine": "cosine", "exact": "exact"}
     if all(t.get("lsb") is None for t in compared):
         del columns["max LSB"]
-    rows = [(t["name"], _sqnr(t), *(t.get(key) for key in columns.values())) for t in compared]
-    table((title, "SQNR dB", *columns), rows)
+    has_nodes = any("node" in t and "compared_at" not in t for t in compared)
+    named = [(t["name"], t.get("node", "")) if has_nodes else (t["name"],) for t in compared]
+    rows = [
+        (*name, _sqnr(t), *(t.get(key) for key in columns.values())) for name, t in zip(named, compared, strict=True)
+    ]
+    table((title, *(("node",) if has_nodes else ()), "SQNR dB", *columns), rows)
+
+
+def _named(name: str, figures: dict[str, Any]) -> str:
+    """An output, and the tensor that it is compared at."""
+    return f"{name} (compared at {figures['compared_at']})" if "compared_at" in figures else name
 
 
 def _sqnr(figures: dict[str, Any]) -> object:

@@ -86,9 +86,11 @@ def quantize(out: Out, asked: QuantizeCommand) -> int | None:
             render_folder(payload, model, output)
         else:
             _render(payload, done, model, output, out.verbose)
+        for bound in payload.get("missed", ()):
+            say(f"failed: {bound}")
 
     out.result(payload, render)
-    return 1 if payload["output"] is None else None
+    return 1 if payload["output"] is None or payload.get("missed") else None
 
 
 def _show_pipeline(out: Out, asked: Quantize) -> None:

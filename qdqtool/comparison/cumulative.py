@@ -1,6 +1,7 @@
 """Cumulative comparison: both models run on the same feeds, errors add up along the graph as they do in use.
 
-Where a tensor is quantized, what its consumers read is compared: the output of its DequantizeLinear."""
+Where a tensor is quantized, what its consumers read is compared: the output of its DequantizeLinear. What a Relu or Clip behind a
+tensor cuts off is no difference, and outputs that are orders or indices are compared before what selects (`selected`)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
+from qdq_passes.graph.operators.activations import cuts_off_at
 from qdq_passes.graph.sizes import static_sizes
+from qdq_passes.graph.uses import is_standard, label, main_nodes
 from qdq_passes.numerics.agreement import Accumulator, worst_first
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
@@ -20,6 +23,7 @@ from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
 from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.report import Compared, Comparison
+from qdqtool.comparison.selected import compared_before
 from qdqtool.comparison.turns import peeked, turns_of
 from qdqtool.io.feeds.feeds import Feeds
 from qdqtool.io.files.progress import Progress, after
@@ -32,7 +36,8 @@ _LEFT_OUT = "not compared: "
 @dataclass
 class _Track:
     """One tensor followed through the samples: its name in the report, and what is read for it in A and in B; whether a mask may
-    hide keys in it; whether its values say how many there are of them, as of the boxes that a detector keeps."""
+    hide keys in it; whether its values say how many there are of them, as of the boxes that a detector keeps; the tensors that it
+    is selected from; what its readers keep of it; whether it is shown by itself; the node that writes it in A."""
 
     name: str
     in_a: str
@@ -42,6 +47,10 @@ class _Track:
     axis: int | None
     may_hide: bool = False
     may_vary: bool = False
+    before: tuple[str, ...] = ()
+    kept: tuple[float, float] | None = None
+    is_shown: bool = True
+    node: str = ""
     total: Accumulator = field(default_factory=Accumulator)
     sliced: Accumulator | None = None
 
@@ -83,7 +92,7 @@ def compare_models(
     if len(turns) > 1 and not isinstance(feeds, Feeds):
         feeds = list(feeds)
     count = feeds.count if isinstance(feeds, Feeds) else len(feeds) if isinstance(feeds, Sequence) else None
-    samples, kept = 0, list[_Track]()
+    samples, kept, why = 0, list[_Track](), dict[str, str]()
     for at, turn in enumerate(turns):
         those = [tracks[i] for i in turn]
         opened = [
@@ -91,22 +100,61 @@ def compare_models(
             for model, names in ((a, [t.in_a for t in those]), (b, [t.in_b for t in those]))
         ]
         ticks = progress if len(turns) == 1 or count is None else after(at * count, progress, len(turns) * count)
-        samples = _run(opened[0], opened[1], inputs, those, feeds, warnings, ticks)
+        samples = _run(opened[0], opened[1], inputs, those, feeds, why, warnings, ticks)
         kept += those
     if not samples:
         raise UsageError("there is no sample to compare on", hint="--data gives the samples")
-    if outputs_matter and not any(t.is_output for t in kept) and any(t.is_output for t in tracks):
+    return _comparison(tracks, kept, why, warnings, samples, outputs_matter=outputs_matter)
+
+
+def _comparison(
+    tracks: list[_Track],
+    kept: list[_Track],
+    why: dict[str, str],
+    warnings: list[str],
+    samples: int,
+    *,
+    outputs_matter: bool,
+) -> Comparison:
+    """The figures of the tracks that were ``kept``, and of outputs that are compared at others of them.
+
+    Raises:
+        ModelError: ``outputs_matter`` and none can be compared.
+    """
+    found = {track.name: _compared(track) for track in kept}
+    outputs = [_output(track, found) for track in tracks if track.is_output]
+    told = {one.name for one in outputs if one.agreement.count}
+    lost = tuple(
+        (one.name, why.get(one.name, f"output {one.name!r} has no elements")) for one in outputs if one.name not in told
+    )
+    warnings += [
+        f"{_LEFT_OUT}{text}"
+        for text in (*dict(lost).values(), *(why[n] for n in why if n not in {o.name for o in outputs}))
+    ]
+    if outputs_matter and lost and not told:
         raise ModelError(
-            f"no output can be compared: {'; '.join(w.removeprefix(_LEFT_OUT) for w in warnings if w.startswith(_LEFT_OUT))}",
+            f"no output can be compared: {'; '.join(text for _, text in lost)}",
             hint="compare with a metric of your own, or outputs before those: `qdqtool extract --outputs NAME`",
         )
-    inside = [_compared(t) for t in kept if not t.is_output]
+    inside = [found[t.name] for t in kept if not t.is_output and t.is_shown]
     return Comparison(
-        outputs=tuple(_compared(t) for t in kept if t.is_output),
+        outputs=tuple(one for one in outputs if one.name in told),
         tensors=tuple(sorted(inside, key=lambda c: (worst_first(c.agreement.sqnr_db), c.name))),
         samples=samples,
         warnings=tuple(warnings),
+        uncompared=lost,
     )
+
+
+def _output(track: _Track, found: Mapping[str, Compared]) -> Compared:
+    """The figures of an output: of the worst of the tensors that it is selected from, where there are such; none of elements
+    where nothing could be compared."""
+    own = found.get(track.name) or _compared(_Track(track.name, "", "", True, None, None))
+    before = [found[name] for name in track.before if name in found]
+    if not before:
+        return own
+    at = min(before, key=lambda one: worst_first(one.agreement.sqnr_db))
+    return Compared(name=track.name, agreement=at.agreement, slices=at.slices, compared_at=at.name, node=at.node)
 
 
 def _run(
@@ -115,10 +163,11 @@ def _run(
     inputs: Mapping[str, str],
     tracks: list[_Track],
     feeds: Iterable[Mapping[str, Array]],
+    why: dict[str, str],
     warnings: list[str],
     progress: Progress | None,
 ) -> int:
-    """Take all samples into ``tracks``, of which those that cannot be compared go; how many there were.
+    """Take all samples into ``tracks``, of which those that cannot be compared go, and ``why`` says it; how many there were.
 
     Raises:
         ModelError: an output of static shape cannot be compared.
@@ -134,7 +183,7 @@ def _run(
             except ModelError as error:
                 if track.is_output and not track.may_vary:
                     raise
-                warnings.append(f"{_LEFT_OUT}{error}")
+                why[track.name] = str(error)
                 tracks.remove(track)
         del values_a, values_b  # before the next are there
         samples += 1
@@ -151,24 +200,51 @@ def _tracks(
     pairs_a, pairs_b = activation_pairs(a), activation_pairs(b)
     encodings = {name: pair.encoding for name, pair in pairs_b.items()}
     outputs = matched("outputs", _names(a.graph.outputs), _names(b.graph.outputs), warnings)
+    selected = compared_before(a, lambda: _shared(a, b, pairs_b))
     varying = {value.name for value in (*a.graph.outputs, *b.graph.outputs) if static_sizes(value) is None}
     tracks = [
-        _Track(x, x, y, True, encodings.get(y), axis, may_vary=not varying.isdisjoint((x, y)))
+        _Track(
+            x, x, y, True, encodings.get(y), axis, may_vary=x in selected or not varying.isdisjoint((x, y)),
+            before=selected.get(x, ()),
+        )
         for x, y in outputs.items()
-    ]
-    if tensors is not None and not tensors:
+    ]  # fmt: skip
+    before = [name for names in selected.values() for name in names if name not in outputs]
+    if tensors is not None and not tensors and not before:
         return tracks
-    in_b = set(float_tensors(b)) | set(pairs_b)
-    shared = [name for name in float_tensors(a) if name in in_b]
+    shared = _shared(a, b, pairs_b)
     absent = sorted(set(tensors or ()) - set(shared))
     if absent:
         raise UsageError(f"not a float tensor of both models: {', '.join(absent)}", hint="tensors are matched by name")
-    masked = may_hide(a)
+    masked, kept, writers = may_hide(a), _kept_by_readers(a), {v.name: label(n) for n in a.graph for v in n.outputs}
     same = {*outputs, *(name for name in _input_names(a) if name not in pairs_b)}  # shown above, or equal by definition
-    for name in [n for n in shared if n not in same] if tensors is None else dict.fromkeys(tensors):
+    shown = dict.fromkeys([n for n in shared if n not in same] if tensors is None else tensors)
+    for name in dict.fromkeys((*shown, *before)):
         read_a, read_b = read_for(name, pairs_a), read_for(name, pairs_b)
-        tracks.append(_Track(name, read_a, read_b, False, encodings.get(name), axis, name in masked))
+        tracks.append(
+            _Track(
+                name, read_a, read_b, False, encodings.get(name), axis, name in masked,
+                kept=kept.get(name), is_shown=name in shown, node=writers.get(name, ""),
+            )
+        )  # fmt: skip
     return tracks
+
+
+def _shared(a: ir.Model, b: ir.Model, pairs_b: Mapping[str, Pair]) -> list[str]:
+    """The float tensors of both models, in the order of ``a``."""
+    in_b = set(float_tensors(b)) | set(pairs_b)
+    return [name for name in float_tensors(a) if name in in_b]
+
+
+def _kept_by_readers(model: ir.Model) -> dict[str, tuple[float, float]]:
+    """Tensor → what all its readers keep of it, where these are Relus and Clips, and nobody else sees it."""
+    found: dict[str, tuple[float, float]] = {}
+    for value in (value for node in main_nodes(model) for value in node.outputs if not value.is_graph_output()):
+        uses = list(value.uses())
+        if value.name and uses and all(is_standard(use.node, "Relu", "Clip") and use.idx == 0 for use in uses):
+            ends = [cuts_off_at(use.node) for use in uses]
+            found[value.name] = (min(low for low, _ in ends), max(high for _, high in ends))
+    return found
 
 
 def activation_pairs(model: ir.Model) -> dict[str, Pair]:
@@ -219,6 +295,8 @@ def _add(track: _Track, x: Any, y: Any, warnings: list[str]) -> None:
         raise ModelError(f"shape {list(x.shape)} in A, {list(y.shape)} in B", where=where)
     if track.may_hide:
         x, y = seen(x, x), seen(x, y)
+    if track.kept is not None:
+        x, y = np.clip(x, *track.kept), np.clip(y, *track.kept)
     if track.encoding is not None:
         scale = track.encoding.granularity.expand(track.encoding.scale_array(), x.shape)
         track.total.scale = np.asarray(scale, np.float64)
@@ -235,4 +313,4 @@ def _add(track: _Track, x: Any, y: Any, warnings: list[str]) -> None:
 
 def _compared(track: _Track) -> Compared:
     slices = tuple(track.sliced.per_slice()) if track.sliced is not None else ()
-    return Compared(name=track.name, agreement=track.total.result(), slices=slices)
+    return Compared(name=track.name, agreement=track.total.result(), slices=slices, node=track.node)

@@ -21,15 +21,26 @@ class Compared:
         name: name of the tensor in A (and B, unless an output was matched by position).
         agreement: over all samples.
         slices: per index of the axis asked for, worst first; empty when none was asked for or the tensor lacks it.
+        node: that writes it in A; of an output that is compared at another tensor, that writes this one. "" of other outputs.
+        compared_at: the tensor whose figures stand here, of an output that is an order or indices; "" where they are its own.
     """
 
     name: str
     agreement: Agreement
     slices: tuple[SliceAgreement, ...] = ()
+    node: str = ""
+    compared_at: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its name, and where it is compared."""
+        return f"{self.name} (compared at {self.compared_at})" if self.compared_at else self.name
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready: the agreement, and ``slices`` when there are any."""
+        """JSON-ready: the agreement, and ``node``, ``compared_at`` and ``slices`` when there are any."""
         data = self.agreement.to_json()
+        data |= {"node": self.node} if self.node else {}
+        data |= {"compared_at": self.compared_at} if self.compared_at else {}
         return {**data, "slices": [s.to_json() for s in self.slices]} if self.slices else data
 
 
@@ -42,6 +53,7 @@ class Comparison(Shown):
         tensors: tensors inside, worst first.
         samples: feeds compared.
         warnings: what was not compared, or compared by position, and why.
+        uncompared: (output, reason) of the outputs that could not be compared.
         record: the same as a record of the tested model.
     """
 
@@ -56,6 +68,7 @@ class Comparison(Shown):
     tensors: tuple[Compared, ...]
     samples: int
     warnings: tuple[str, ...] = ()
+    uncompared: tuple[tuple[str, str], ...] = ()
     record: Record = NOTHING
 
     @property
@@ -71,6 +84,7 @@ class Comparison(Shown):
             "min_sqnr": self.min_sqnr,
             "samples": self.samples,
             "warnings": list(self.warnings),
+            "uncompared": [{"output": name, "reason": reason} for name, reason in self.uncompared],
             **self.record.as_key(),
         }
 

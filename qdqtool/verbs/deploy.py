@@ -10,7 +10,7 @@ from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.quantization.options import DecoderOptions
-from qdqtool.verbs.groups import DATA_NEEDED, MODEL, EvalData, Findings, Path, Working
+from qdqtool.verbs.groups import DATA_NEEDED, LEAST_DB, MODEL, EvalData, Findings, Path, Working
 from qdqtool.verbs.npu.analyze import share_of
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
@@ -58,8 +58,8 @@ class Deploy(Planned, EvalData, Findings, Working, Verb["Deployment"]):
         "Exit 1 when fewer of the multiply-accumulates are on the NPU: 95%, or 0 to require nothing.",
         value="SHARE", read=share_of, shown=f"{REQUIRED:.0%}", recipe=False,
     )  # fmt: skip
-    min_sqnr: float | None = option(
-        None, "Exit 1 when an output is below this SQNR to the float model.", value="DB", recipe=False
+    min_sqnr: float = option(
+        LEAST_DB, "Exit 1 when an output is below this SQNR to the float model.", value="DB", shown=True, recipe=False
     )
     float_metric: str | None = option(
         None,

@@ -24,6 +24,9 @@ Path = str | os.PathLike[str]
 #: What is put behind the name of an output for the file that an interrupted run leaves.
 PARTIAL = ".partial"
 
+#: SQNR of an output below which a model for a target is not what it was: noise of a tenth of the signal.
+LEAST_DB = 10.0
+
 #: Metadata of the first argument of most verbs.
 MODEL = metadata_of(
     kind="argument", value="MODEL", use="read", help="Path, or a model in memory, which stays as it is."

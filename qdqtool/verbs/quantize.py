@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
-from qdqtool.options import NODES, SCHEME, WRITTEN, option, python_only
+from qdqtool.options import NODES, SAMPLED, SCHEME, WRITTEN, option, python_only
 from qdqtool.quantization.options import SELECTING, DecoderOptions
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
 from qdqtool.verbs.named_paths import NamedPath
@@ -54,6 +54,10 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
     report: Path | None = option(
         None, "Also write what became of each tensor: range, position, clipping, SQNR (JSON).",
         value="FILE", use="file", recipe=False, before="cache", section=WRITTEN,
+    )  # fmt: skip
+    min_sqnr: float | None = option(
+        None, "Exit 1 when an output is below this SQNR to the float model; with --target 10 unless said.",
+        value="DB", recipe=False, section=SAMPLED, before="data",
     )  # fmt: skip
     save_statistics: Path | None = option(
         None, "Also write the statistics that were used (.npz).",

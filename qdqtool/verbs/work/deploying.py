@@ -45,6 +45,7 @@ from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.npu.simulate import Simulate
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work import deployment
+from qdqtool.verbs.work.bounds import PRICED, poor
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.deployment import Bounds, Deployment, Judged
 from qdqtool.verbs.work.editing import run_and_save
@@ -204,6 +205,8 @@ def _filled(job: Job) -> Deployment:
     with job.step("comparing") as tick:
         feeds = _judged_on(job, floats)
         comparison, judged = _compared(job, floats, done.model, feeds, tick)
+        plain = [_inputs(floats, feed) for feed in feeds[:PRICED]]
+        pass_on(poor(comparison, asked.min_sqnr, floats, done.model, plain), asked.warn)
     compare = Compare(
         job.file(deployment.FLOAT), job.file(deployment.MODEL), samples=len(feeds), min_sqnr=asked.min_sqnr,
         data=job.judged_on, seed=asked.seed, image=asked.image,
@@ -262,7 +265,10 @@ def _quantizing(job: Job) -> Quantize:
     """The quantization of the cleaned model, with every option of `quantize` that was given."""
     asked = job.asked
     shared = {each.name for each in options_of(type(asked))} & {each.name for each in options_of(Quantize)}
-    given = {name: getattr(asked, name) for name in shared - {"model", "output", "overwrite", "tokenizer", "data"}}
+    given = {
+        name: getattr(asked, name)
+        for name in shared - {"model", "output", "overwrite", "tokenizer", "data", "min_sqnr"}
+    }
     return Quantize(
         job.file(deployment.FLOAT), job.file(deployment.MODEL), data=job.data, tokenizer=job.tokenizer,
         save_statistics=job.file(deployment.STATISTICS), **{**given, "progress": None, "warn": None},

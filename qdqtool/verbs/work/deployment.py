@@ -21,6 +21,8 @@ from qdqtool.npu.report import Analysis
 from qdqtool.npu.simulated import Simulation
 from qdqtool.record.record import Record, merged
 from qdqtool.verbs.check import Checked
+from qdqtool.verbs.groups import LEAST_DB
+from qdqtool.verbs.work.bounds import missed
 from qdqtool.verbs.work.quantizing import Quantized
 from qdqtool.verbs.work.records import comparison_record
 
@@ -56,7 +58,7 @@ class Bounds:
     """
 
     npu_share: float = 0.0
-    sqnr_db: float | None = None
+    sqnr_db: float = LEAST_DB
     metric: float | None = None
 
 
@@ -142,12 +144,7 @@ class Deployment(Shown):
         yield from (f"analyze: {failure}" for failure in self.analysis.failures)
         if short := too_little(self.analysis, bounds.npu_share):
             yield short
-        for output in self.outputs:
-            figure = output.agreement.sqnr_db
-            if bounds.sqnr_db is not None and figure is not None and figure < bounds.sqnr_db:
-                yield f"output {output.name}: SQNR {figure:.1f} dB, required are {bounds.sqnr_db:g} dB"
-        if bounds.sqnr_db is not None and not self.outputs:
-            yield f"compare: no output could be compared, required are {bounds.sqnr_db:g} dB"
+        yield from missed(self.comparison, bounds.sqnr_db)
         judged = self.judged
         if (
             judged is not None
@@ -250,9 +247,11 @@ class Deployment(Shown):
         """Outputs and tensors, the worst first; what is not on the NPU, and what was found."""
         columns = ("SQNR dB", "max abs", "cosine", "exact")
         yield Section(title="", columns=("output", *columns), rows=tuple(map(_figures_of, self.outputs[:SHOWN])))
-        worst = tuple(_figures_of(tensor) for tensor in self.comparison.tensors[:SHOWN])
+        worst = tuple(
+            (name, each.node, *rest) for each in self.comparison.tensors[:SHOWN] for name, *rest in [_figures_of(each)]
+        )
         if worst:
-            yield Section(title="", columns=("worst tensor", *columns), rows=worst)
+            yield Section(title="", columns=("worst tensor", "node", *columns), rows=worst)
         converted = self.quantized.quantization.conversions
         if converted:
             told: list[tuple[object, ...]] = [(change.where, change.because) for change in converted[:SHOWN]]
@@ -303,7 +302,7 @@ def written(found: Deployment, made: str) -> Deployment:
 
 def _script(found: Deployment) -> str:
     """The commands as a script that makes the folder again."""
-    makes, judges = found.commands[:2], found.commands[2:]
+    clean, *rest = found.commands
     replay = f'qdqtool opt "$out"/{FLOAT} -p @"$out"/{PIPELINE} --ranges "$out"/{RANGES} -o NEW.onnx'
     lines = [
         "#!/bin/sh",
@@ -313,9 +312,9 @@ def _script(found: Deployment) -> str:
         "set -eu",
         "out=${1:?give a new folder}",
         'mkdir "$out"',
-        *makes,
+        clean,
         "failed=0",
-        *(f"{line} || failed=1" for line in judges),
+        *(f"{line} || failed=1" for line in rest),
         "exit $failed",
     ]
     return "\n".join(lines) + "\n"
@@ -350,7 +349,7 @@ def _agreement(found: Simulation) -> str:
 def _figures_of(found: Compared) -> tuple[object, ...]:
     agreement = found.agreement
     sqnr = EXACT if agreement.sqnr_db is None else round(agreement.sqnr_db, 2)
-    return found.name, sqnr, agreement.max_abs, agreement.cosine, agreement.exact
+    return found.text, sqnr, agreement.max_abs, agreement.cosine, agreement.exact
 
 
 def _because(placement: Placement) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,6 @@ import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import QdqError
 from qdq_passes.graph.edit import copy_model
-from qdq_passes.numerics.arrays import Array
 from qdq_passes.pipeline.hooks import naming_the_pass
 from qdq_passes.pipeline.pipeline import run_pipeline
 from qdq_passes.verification.rules import verify
@@ -40,6 +39,7 @@ from qdqtool.quantization.quantized_files import existing_quantization, way_to_f
 from qdqtool.quantization.quantizing import Quantization, prepare, quantize_model
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
+from qdqtool.verbs.groups import LEAST_DB
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
@@ -63,6 +63,7 @@ class Quantized(Shown):
         target_refusals: (node, reason) of what the target does not take as it was quantized; None without a target.
         placed: who runs what of it on the target; None without one, and of a folder.
         sought: how it was found, with a goal.
+        missed: the outputs below what is required of them, and those that could not be compared.
     """
 
     figures: ClassVar[Mapping[str, str]] = {
@@ -80,6 +81,7 @@ class Quantized(Shown):
     target_refusals: tuple[tuple[str, str], ...] | None = None
     placed: Placed | None = None
     sought: Sought | None = None
+    missed: tuple[str, ...] = ()
 
     @property
     def provenance(self) -> Provenance:
@@ -116,6 +118,7 @@ class Quantized(Shown):
             data["placement"] = self.placed.to_json()
         if self.sought is not None:
             data["sought"] = self.sought.to_json()
+        data["missed"] = list(self.missed)
         return data
 
 
@@ -168,12 +171,13 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
             work, job, feeds=feeds if is_shared else passing, calibrator=calibrator, allow_empty=asked.allow_empty,
             hooks=asked.hooks, warn=asked.warn, recovering=recovering, known=known,
         )  # fmt: skip
+    few = _first(feeds, passing, work) if reference is not None or chip is not None else ()
     placed = None
     if chip is not None and untouched is not None:
         from qdqtool.verbs.work.fitting import fitted
 
-        few = [] if asked.keep_sigmoid is not None or feeds is None or passing is None else _few(feeds, passing, work)
-        done, placed = fitted(done, untouched, chip, feeds=few, hooks=asked.hooks, warn=asked.warn, known=known)
+        tried = few if asked.keep_sigmoid is None else ()
+        done, placed = fitted(done, untouched, chip, feeds=tried, hooks=asked.hooks, warn=asked.warn, known=known)
         work = done.model
     advice = None
     if placed is not None and advises:
@@ -188,9 +192,11 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
         from qdqtool.verbs.work.fitting import too_little
 
         pass_on(too_little(placed, work, chip, asked.output or "MODEL"), asked.warn)
+    comparison = _compared(asked, job, reference, work, few)
+    pass_on(() if feeds is None or reference is None else feeds.warnings, asked.warn)
     return Quantized(
-        model=work, quantization=done, comparison=_compared(asked, job, reference, work, feeds, passing),
-        source_sha256=source, target_refusals=unfit, placed=placed,
+        model=work, quantization=done, comparison=comparison if comparison is not None and comparison.outputs else None,
+        source_sha256=source, target_refusals=unfit, placed=placed, missed=_judged(asked, comparison, reference, work, few),
     )  # fmt: skip
 
 
@@ -223,40 +229,51 @@ def _with_data(asked: Quantize, job: Plan, model: ir.Model) -> tuple[Plan, Feeds
     return job, open_feeds(data, input_specs(model), samples=asked.samples, seed=asked.seed, image=asked.image)
 
 
+def _first(feeds: Feeds | None, passing: Passing | None, model: ir.Model) -> Sequence[Mapping[str, Any]]:
+    """The samples that results are compared on."""
+    if feeds is None or passing is None:
+        return ()
+    return (passing.first or list(itertools.islice(feeds, SQNR_SAMPLES)))[: sqnr_samples(model)]
+
+
 def _compared(
-    asked: Quantize,
-    job: Plan,
-    reference: ir.Model | None,
-    model: ir.Model,
-    feeds: Feeds | None,
-    passing: Passing | None,
+    asked: Quantize, job: Plan, reference: ir.Model | None, model: ir.Model, few: Sequence[Mapping[str, Any]]
 ) -> Comparison | None:
-    """Quantized against float on the first samples; None where that cannot be, with the reason told."""
-    if reference is not None and not all(
-        a.dtype == b.dtype for a, b in zip(_ends(reference), _ends(model), strict=True)
-    ):
+    """Quantized against float on ``few`` samples; None where that cannot be, with the reason told."""
+    if reference is None:
+        return None
+    if not all(a.dtype == b.dtype for a, b in zip(_ends(reference), _ends(model), strict=True)):
         pass_on(
             ["the SQNR of the result is not measured: inputs and outputs are of other types than before"], asked.warn
         )
         return None
-    if reference is None or passing is None or feeds is None:
-        return None
-    comparison = None
-    few = _few(feeds, passing, model)
     try:
         ticks = stage(asked.progress, "comparing", len(few))
-        comparison = compare_models(reference, model, few, tensors=[], progress=ticks, outputs_matter=False)
+        found = compare_models(reference, model, few, tensors=[], progress=ticks, outputs_matter=False)
     except QdqError as error:
         if not job.is_for_chips:
             raise
         pass_on([f"not compared with the float model, as it computes in bfloat16: {error}"], asked.warn)
-    pass_on([*feeds.warnings, *(comparison.warnings if comparison is not None else ())], asked.warn)
-    return comparison if comparison is not None and comparison.outputs else None
+        return None
+    pass_on(found.warnings, asked.warn)
+    return found
 
 
-def _few(feeds: Feeds, passing: Passing, model: ir.Model) -> list[Mapping[str, Array]]:
-    """The samples that the result is compared on."""
-    return list(passing.first or itertools.islice(feeds, SQNR_SAMPLES))[: sqnr_samples(model)]
+def _judged(
+    asked: Quantize,
+    found: Comparison | None,
+    reference: ir.Model | None,
+    model: ir.Model,
+    few: Sequence[Mapping[str, Any]],
+) -> tuple[str, ...]:
+    """What of ``found`` is below what is required, of models for a target at least `LEAST_DB`; what is little above is told."""
+    least = LEAST_DB if asked.min_sqnr is None and asked.target is not None else asked.min_sqnr
+    if least is None or found is None or reference is None:
+        return ()
+    from qdqtool.verbs.work.bounds import missed, poor
+
+    pass_on(poor(found, least, reference, model, few), asked.warn)
+    return tuple(missed(found, least))
 
 
 def _ends(model: ir.Model) -> list[ir.Value]:
