@@ -13,14 +13,14 @@ import numpy as np
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import ModelError, UsageError
-from qdq_passes.graph.operators.activations import cuts_off_at
 from qdq_passes.graph.sizes import static_sizes
-from qdq_passes.graph.uses import is_standard, label, main_nodes
+from qdq_passes.graph.uses import label
 from qdq_passes.numerics.agreement import Accumulator, worst_first
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.qdq.look.pairs import Pair, qdq_pairs
 
+from qdqtool.comparison.kept import kept_by_readers
 from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.report import Compared, Comparison
 from qdqtool.comparison.selected import compared_before
@@ -216,7 +216,7 @@ def _tracks(
     absent = sorted(set(tensors or ()) - set(shared))
     if absent:
         raise UsageError(f"not a float tensor of both models: {', '.join(absent)}", hint="tensors are matched by name")
-    masked, kept, writers = may_hide(a), _kept_by_readers(a), {v.name: label(n) for n in a.graph for v in n.outputs}
+    masked, kept, writers = may_hide(a), kept_by_readers(a), {v.name: label(n) for n in a.graph for v in n.outputs}
     same = {*outputs, *(name for name in _input_names(a) if name not in pairs_b)}  # shown above, or equal by definition
     shown = dict.fromkeys([n for n in shared if n not in same] if tensors is None else tensors)
     for name in dict.fromkeys((*shown, *before)):
@@ -234,17 +234,6 @@ def _shared(a: ir.Model, b: ir.Model, pairs_b: Mapping[str, Pair]) -> list[str]:
     """The float tensors of both models, in the order of ``a``."""
     in_b = set(float_tensors(b)) | set(pairs_b)
     return [name for name in float_tensors(a) if name in in_b]
-
-
-def _kept_by_readers(model: ir.Model) -> dict[str, tuple[float, float]]:
-    """Tensor → what all its readers keep of it, where these are Relus and Clips, and nobody else sees it."""
-    found: dict[str, tuple[float, float]] = {}
-    for value in (value for node in main_nodes(model) for value in node.outputs if not value.is_graph_output()):
-        uses = list(value.uses())
-        if value.name and uses and all(is_standard(use.node, "Relu", "Clip") and use.idx == 0 for use in uses):
-            ends = [cuts_off_at(use.node) for use in uses]
-            found[value.name] = (min(low for low, _ in ends), max(high for _, high in ends))
-    return found
 
 
 def activation_pairs(model: ir.Model) -> dict[str, Pair]:

@@ -40,6 +40,7 @@ from qdqtool.quantization.quantizing import Quantization, prepare, quantize_mode
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
 from qdqtool.verbs.groups import LEAST_DB
+from qdqtool.verbs.work.scale_moves import costly_moves
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
@@ -184,7 +185,7 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
         from qdqtool.verbs.advice.concats import ConcatAdvice
 
         advice = ConcatAdvice(asked, done, placed)
-    pass_on(concat_warnings(work, done.ranges.bound, advice), asked.warn)
+    pass_on([*concat_warnings(work, done.ranges.bound, advice), *costly_moves(done)], asked.warn)
     refuse_errors(work, known, allow_findings=asked.allow_findings)
     unfit = None if chip is None else target_refusals(work, chip)
     pass_on(grouped(unfit or ()), asked.warn)

@@ -38,6 +38,7 @@ from qdqtool.targets.target import Target
 from qdqtool.verbs.work.folder_calibration import GraphFeeds, calibrate_folder, needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
 from qdqtool.verbs.work.records import quantization_record
+from qdqtool.verbs.work.scale_moves import costly_moves
 from qdqtool.verbs.work.token_ids import texts_of
 from qdqtool.workers.cluster import open_workers
 
@@ -201,7 +202,7 @@ def _alike(
         quantized = quantize_model(
             model, plan, calibrator=Calibrator(ranges), recovering=recovering, hooks=asked.hooks, warn=told
         )
-        pass_on(concat_warnings(model, ranges.bound), told)
+        pass_on([*concat_warnings(model, ranges.bound), *costly_moves(quantized)], told)
         return quantized
 
     done: dict[str, Quantization] = {}

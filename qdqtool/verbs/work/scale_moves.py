@@ -1,0 +1,75 @@
+"""Warnings of scales that passes moved away from what calibration chose, where that costs the tensor much."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from qdq_passes.encode.edit.encoding_policy import histogram_of
+from qdq_passes.graph.uses import constant_array
+from qdq_passes.numerics.agreement import worst_first
+from qdq_passes.numerics.arrays import Array
+from qdq_passes.numerics.encoding import Encoding
+from qdq_passes.numerics.histogram import Histogram
+from qdq_passes.numerics.price import Level, fit_of, sqnr_of_range
+from qdq_passes.qdq.look.grids import grid_text
+from qdq_passes.qdq.look.pairs import qdq_pairs
+
+from qdqtool.comparison.kept import Interval, kept_by_readers
+from qdqtool.quantization.quantizing import Quantization
+from qdqtool.quantization.reports import TensorReport, grouped
+
+#: What a tensor may lose by moves of its scale without a word, dB: two bits.
+LOST_DB = 12.0
+#: Tensors that stay above have nothing to lose that 8 bits hold, dB.
+FINE_DB = 40.0
+
+
+def costly_moves(done: Quantization) -> list[str]:
+    """One line for each rule that moved scales by which tensors lose more than `LOST_DB`: what they lose is told of the first."""
+    reports = {report.tensor: report for report in done.tensors}
+    moved = {name: moves for name, moves in done.watch.moves(reports).items() if len(moves) > 1}
+    if not moved:
+        return []
+    keeps = kept_by_readers(done.model)
+    constants = {pair.tensor: constant_array(pair.source) for pair in qdq_pairs(done.model) if pair.tensor in moved}
+    found = list[tuple[float, str, str]]()
+    for name, moves in moved.items():
+        first, last = moves[0].after, moves[-1].after
+        if first is None or last is None:
+            continue
+        encodings = [Encoding.from_json(dict(each)) for each in (first, last)]
+        report, histogram = reports[name], histogram_of(done.ranges.bound, name)
+        if report.kind == "activation":
+            before, after = (_level(report, each, histogram, keeps.get(name)) for each in encodings)
+        else:
+            before, after = _of_constant(report, constants.get(name), *encodings)
+        lost = min(worst_first(before), FINE_DB + LOST_DB) - worst_first(after)
+        if lost > LOST_DB and worst_first(after) < FINE_DB:
+            grids = " to ".join(map(grid_text, encodings))
+            found.append(
+                (lost, name, f"{moves[-1].by} moved the scale from {grids}, by which the tensor loses {lost:.1f} dB")
+            )
+    return grouped((name, text) for _, name, text in sorted(found, key=lambda one: (-one[0], one[1])))
+
+
+def _of_constant(report: TensorReport, data: Array | None, first: Encoding, last: Encoding) -> tuple[Level, Level]:
+    """SQNR of a constant before and after; where its float data are gone, before as a finer scale would have it."""
+    after = None if report.fit is None else report.fit.sqnr_db
+    if data is not None and np.issubdtype(data.dtype, np.floating):
+        return fit_of(data, first).sqnr_db, after
+    coarser = max(last.scale) / max(first.scale)
+    return (after if after is None or coarser < 1 else after + 20 * math.log10(coarser)), after
+
+
+def _level(report: TensorReport, encoding: Encoding, histogram: Histogram | None, kept: Interval | None) -> Level:
+    """SQNR of a tensor by ``encoding``: of its histogram, else estimated of values that are spread evenly over its range, or over
+    what its readers keep of that."""
+    low, high = report.low, report.high
+    if low is None or high is None or len(encoding.scale) != 1:
+        return None
+    if histogram is not None and histogram.total and kept is None:
+        return histogram.sqnr(encoding)
+    if kept is not None:
+        low, high = (min(max(end, kept[0]), kept[1]) for end in (low, high))
+    return sqnr_of_range(low, high, encoding)
