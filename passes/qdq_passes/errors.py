@@ -47,6 +47,10 @@ def _unpickled(cls: type[QdqError], arguments: tuple[object, ...], state: dict[s
     return error
 
 
+class QdqWarning(UserWarning):
+    """What is likely a mistake, or worth a look; see Python's ``warnings`` for how to make it an error, or silent."""
+
+
 class ModelError(QdqError):
     """The input model (or data file) is broken. Exit 2."""
 

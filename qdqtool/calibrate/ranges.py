@@ -14,6 +14,7 @@ from qdq_passes.numerics.histogram import Histogram
 from qdqtool.calibrate.observer import Observer, Option, Range, State, checked_options, counts, observers
 from qdqtool.io.feeds.hashes import join
 from qdqtool.io.files.artifacts import read_json, sha256_of_json, write_json
+from qdqtool.io.files.progress import Warned
 
 KIND, VERSION = "ranges", 1
 #: Where a histogram stands: in the state of a method that keeps one, else beside it.
@@ -21,7 +22,7 @@ HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranges:
+class Ranges(Warned):
     """What calibration found.
 
     Args:

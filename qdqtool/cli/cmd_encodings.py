@@ -73,10 +73,10 @@ def import_(out: Out, asked: ImportCommand) -> None:
     if asked.data is not None and asked.missing != "calibrate":
         out.warn("--data is not used: it goes with --missing calibrate")
     done = ran(out, asked, "importing")
-    payload = {**done.to_json(), "output": output}
+    _warn(out, done)
+    payload = {**done.to_json(), "output": output, "warnings": list(out.warned)}
     if asked.report is not None:
         write_document(asked.report, payload, overwrite=asked.overwrite)
-    _warn(out, done)
     out.result(payload, lambda: _show_import(out, done, text(asked.model), output))
 
 

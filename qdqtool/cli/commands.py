@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, replace
 from typing import Any, TypeVar, get_args
@@ -58,7 +59,7 @@ def command_of(
 def ran(out: Out, verb: Verb[R], stage: str) -> R:
     """What ``verb`` gives, its warnings and its progress shown; ``stage`` is what is done first."""
     with out.progress(stage) as tick:
-        return verb.with_listeners(warn=out.warn, progress=tick, stage=stage).run()
+        return verb.heard(out.warn, progress=tick if verb.has_stages else functools.partial(tick, stage))
 
 
 def values_of(cls: type, given: dict[str, Any]) -> dict[str, Any]:

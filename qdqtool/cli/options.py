@@ -47,14 +47,17 @@ def command(
         has_own = overwrites or any(each.name == "overwrite" for each in getattr(function, "__click_params__", ()))
 
         @functools.wraps(function)
-        def call(as_json: bool, json_out: str | None, verbose: bool, quiet: bool, **options: Any) -> Any:
+        def call(
+            as_json: bool, json_out: str | None, verbose: bool, quiet: bool, fail_on_warning: bool, **options: Any
+        ) -> Any:
             overwrite = bool(options["overwrite"] if has_own else options.pop("overwrite"))
             out = Out(as_json, json_out, verbose, quiet, overwrite)
             if uses is not None:
                 given = {key: value for key, value in options.items() if isinstance(value, str)}
                 named = [NamedPath(f"--{key}", value, uses.get(key, "read")) for key, value in given.items()]
                 refuse_clashes([*named, *out.named_paths()], overwrite=overwrite)
-            return function(out, **options)
+            code = function(out, **options)
+            return 1 if fail_on_warning and out.warned and not code else code
 
         shared = click.option("--overwrite", is_flag=True, help="Replace the FILE of --json-out if it exists.")
         options = stack(
@@ -63,6 +66,7 @@ def command(
             *(() if has_own else (shared,)),
             click.option("-v", "--verbose", is_flag=True, help="Show what was skipped and why; tracebacks on errors."),
             click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors and warnings."),
+            click.option("--fail-on-warning", is_flag=True, help="Exit 1 where there is a warning."),
             click.option(
                 "--path", multiple=True, metavar="DIR", is_eager=True, expose_value=False, callback=_add_paths,
                 help="Also search DIR for own passes, presets, targets, methods, commands.",

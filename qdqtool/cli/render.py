@@ -41,7 +41,7 @@ class Out:
     verbose: bool = False
     quiet: bool = False
     overwrite: bool = False
-    _warned: set[str] = field(default_factory=set)
+    warned: list[str] = field(default_factory=list)
 
     def named_paths(self) -> tuple[NamedPath, ...]:
         """The file that it writes."""
@@ -53,8 +53,9 @@ class Out:
         return self.as_json or self.json_out is not None
 
     def result(self, payload: Any, render: Callable[[], None]) -> None:
-        """The result: ``payload`` as JSON where asked for, else ``render()`` prints tables."""
+        """The result: ``payload`` as JSON where asked for, with the warnings that were given; else ``render()`` prints tables."""
         if self.writes_json:
+            payload = {**payload, "warnings": list(dict.fromkeys((*payload.get("warnings", ()), *self.warned)))}
             text = _json(payload)
             if self.json_out is not None:
                 from qdqtool.io.files.atomic import write_whole
@@ -79,8 +80,8 @@ class Out:
 
     def warn(self, text: str) -> None:
         """A warning on stderr, each once; ``-q`` does not silence it."""
-        if text not in self._warned:
-            self._warned.add(text)
+        if text not in self.warned:
+            self.warned.append(text)
             tell(f"warning: {text}")
 
     @contextmanager

@@ -28,6 +28,7 @@ from qdqtool.encodings.hints import TensorHint, default_hint, to_json
 from qdqtool.encodings.pair_extraction import QuantizedTensor, extract_pairs
 from qdqtool.encodings.reading import encoding_for, represented
 from qdqtool.encodings.tensors import values_by_name
+from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.shown import Shown
 from qdqtool.quantization.quantized_files import refusal_without_pairs
 
@@ -39,7 +40,7 @@ PRODUCER: Mapping[str, Json] = {"producer": {"package": "qdqtool"}}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Exported(Shown):
+class Exported(Shown, Warned):
     """What `export` made.
 
     Args:

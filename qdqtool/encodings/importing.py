@@ -26,10 +26,11 @@ from qdqtool.encodings.lpbq import remember
 from qdqtool.encodings.reading import made_of
 from qdqtool.encodings.restoring import Builder
 from qdqtool.encodings.tensors import values_by_name
+from qdqtool.io.files.progress import Warned
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imported:
+class Imported(Warned):
     """What `put_in` did.
 
     Args:

@@ -19,6 +19,7 @@ from qdq_passes.npu.program import DOMAIN
 from qdq_passes.npu.units.verdict import Boundary, Verdict
 from qdq_passes.pipeline.pipeline import Hook, run_pipeline
 
+from qdqtool.io.files.progress import Warned
 from qdqtool.io.models.provenance import own_version
 from qdqtool.io.models.versions import IR_VERSION
 from qdqtool.npu.compiled import refuse_compiled
@@ -79,7 +80,7 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lowered:
+class Lowered(Warned):
     """A model whose partitions are programs, and the story of it.
 
     Args:

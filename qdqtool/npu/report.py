@@ -12,6 +12,7 @@ from qdq_passes.core.findings import Finding
 from qdq_passes.graph.annotate import Placement
 from qdq_passes.npu.units.verdict import VERDICT_KINDS, VerdictKind
 
+from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.shown import Shown
 from qdqtool.npu.memory import MemoryPlan
 from qdqtool.npu.shares import NodeReport, Refusal, Shares, group_of
@@ -162,7 +163,7 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Analysis(Shown, Shares):
+class Analysis(Shown, Shares, Warned):
     """What a target makes of a model.
 
     Args:

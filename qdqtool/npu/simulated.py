@@ -11,6 +11,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.numerics.agreement import Agreement
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.shown import Shown
 from qdqtool.npu.estimated import Estimate
 from qdqtool.npu.shares import group_of
@@ -106,7 +107,7 @@ class Placement:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Simulation(Shown):
+class Simulation(Shown, Warned):
     """What a simulation found.
 
     Args:

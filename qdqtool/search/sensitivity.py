@@ -14,7 +14,7 @@ from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import worst_first
 from qdq_passes.select.selectors import Selector, select_nodes
 
-from qdqtool.io.files.progress import Progress
+from qdqtool.io.files.progress import Progress, Warned
 from qdqtool.search.measuring import Measurements, Setting, figure_json
 from qdqtool.search.metrics import Metric
 from qdqtool.search.node_groups import By, NodeGroup, merged, node_groups, touching_nodes
@@ -67,7 +67,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sensitivity:
+class Sensitivity(Warned):
     """Which nodes hurt.
 
     Args:

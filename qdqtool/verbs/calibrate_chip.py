@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
+from qdqtool.io.files.progress import Warned
 from qdqtool.options import metadata_of, option
 from qdqtool.verbs.groups import Path, Warns
 from qdqtool.verbs.verb import Verb, function_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibratedChip:
+class CalibratedChip(Warned):
     """A chip that own rows have moved.
 
     Args:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
 
+from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.shown import Shown
 from qdqtool.options import option
 from qdqtool.verbs.groups import DATA, MODEL, Path
@@ -32,7 +33,7 @@ _ERRORS = ("error", "fatal")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Checked(Shown):
+class Checked(Shown, Warned):
     """What was found.
 
     Args:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
+from qdqtool.io.files.progress import Warned
 from qdqtool.options import option
 from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Judging, Path, Saving, Working
 from qdqtool.verbs.planned import Planned
@@ -29,7 +30,7 @@ TYPES = ("int16", "fp16", "float")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedQuantized:
+class MixedQuantized(Warned):
     """What a search found, and what was made of it.
 
     Args:

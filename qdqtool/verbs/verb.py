@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import kebab_case
-from qdq_passes.errors import UsageError
+from qdq_passes.errors import QdqWarning, UsageError
 
+from qdqtool.io.files.progress import Warn, Warnings
 from qdqtool.options import Field, options_of
 from qdqtool.verbs.named_paths import NamedPath, paths_of, refuse_clashes
 
-if TYPE_CHECKING:
-    from qdqtool.io.files.progress import StageProgress
-
 P = ParamSpec("P")
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -45,15 +45,29 @@ class Verb(Generic[R_co]):
         """The files and folders that it reads and writes."""
         return paths_of(self)
 
-    def with_listeners(self, *, warn: Callable[[str], None], progress: StageProgress, stage: str) -> Self:
-        """This verb with somebody who listens, where it tells anything; ``stage`` is the name of its only one."""
-        steps = progress if self.has_stages else functools.partial(progress, stage)
-        listeners: dict[str, Any] = {"warn": warn, "progress": steps}
+    def with_listeners(self, **listeners: Any) -> Self:
+        """This verb with ``warn`` and ``progress``, where it has such."""
         return replace(self, **{each.name: listeners[each.name] for each in fields(self) if each.name in listeners})
+
+    def heard(self, warn: Warn | None, **listeners: Any) -> R_co:
+        """Run it; the result has the warnings that it gave, of which ``warn`` is told as they come up."""
+        told = Warnings(warn)
+        return with_warnings(self.with_listeners(warn=told, **listeners).run(), told)
+
+
+def with_warnings(result: R, told: Sequence[str]) -> R:
+    """``result`` with what was ``told``, where it has a place for it: a field of a dataclass, or a key."""
+    if isinstance(result, dict):
+        return {**result, "warnings": list(told)}  # type: ignore[return-value]
+    if not is_dataclass(result) or not hasattr(result, "warnings"):
+        return result
+    return replace(result, warnings=tuple(dict.fromkeys((*result.warnings, *told))))  # type: ignore[type-var]
 
 
 def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
     """The function that a caller in Python uses: it takes what ``verb`` is made of, and runs it.
+
+    Warnings that no ``warn`` is told are those of Python, a `QdqWarning` each.
 
     It raises a UsageError for an option that there is not, a TypeError for arguments that do not fit.
     """
@@ -76,7 +90,12 @@ def function_of(verb: Callable[P, Verb[R_co]]) -> Callable[P, R_co]:
         read: dict[str, Any] = {name: _read(options.get(name), value) for name, value in kwargs.items()}
         asked: Verb[R_co] = verb(*args, **read)
         refuse_clashes(asked.named_paths(), overwrite=getattr(asked, "overwrite", False))
-        return asked.run()
+        told = Warnings(getattr(asked, "warn", None))
+        try:
+            return asked.heard(told)
+        finally:
+            for text in told if getattr(asked, "warn", None) is None else ():
+                warnings.warn(text, QdqWarning, stacklevel=2)
 
     call.__name__ = call.__qualname__ = kebab_case(verb.__name__.removesuffix("Of")).replace("-", "_")
     call.__doc__ = documented(verb)

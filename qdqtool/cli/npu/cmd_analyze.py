@@ -68,10 +68,10 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
             say()
             show_memory(found.memory)
 
-    out.result(payload, render)
     short = None if asked.require_npu is None else too_little(found, as_share(asked.require_npu))
     if short in found.failures:
         out.warn(f"{short}: {found.refusals[0].text}" if found.refusals else short)
+    out.result(payload, render)
     return 1 if found.failures else 0
 
 

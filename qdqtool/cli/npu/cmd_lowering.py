@@ -34,6 +34,8 @@ def _run(out: Out, asked: Compile | Lower, stage: str) -> None:
 
     source, output = text(asked.model), text(asked.output)
     done = ran(out, replace(asked, hooks=(Reproducer(f"{output}.reproducer"),)), stage)
+    if not done.npu_nodes:
+        out.warn(f"nothing of the model runs on {done.target}; `qdqtool analyze` says of each node why")
     out.result({**done.to_json(), "output": output}, lambda: _render(out, done, source))
 
 
@@ -58,8 +60,6 @@ def _render(out: Out, done: Lowered, source: str) -> None:
         table(("nodes", "rule", "on the CPU, because"), [(str(r.nodes), r.rule, _first(r)) for r in shown])
         if len(done.reasons) > len(shown):
             say(f"and {plural(len(done.reasons) - len(shown), 'more reason')} (-v)")
-    if not done.npu_nodes:
-        out.warn(f"nothing of the model runs on {done.target}; `qdqtool analyze` says of each node why")
     say(f"wrote {files_of(done.files[0], source, *done.files[1:])}")
 
 

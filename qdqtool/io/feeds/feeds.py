@@ -26,7 +26,7 @@ from qdqtool.io.feeds.sample_arrays import SampleArrays
 from qdqtool.io.feeds.sources import DataReader, RawFeed, Source, npz_folder, object_feeds, python_feeds, random_feeds
 from qdqtool.io.feeds.spec import InputSpec, conform, input_specs
 from qdqtool.io.feeds.stored_array import arrays_in
-from qdqtool.io.files.progress import Warn
+from qdqtool.io.files.progress import Warn, Warnings
 
 FORMS = "file.npz, a folder of .npz or of images, a text for a language model, module:function, or random:N[:SEED]"
 #: A text as it stands; what verbs that know language models make feeds of.
@@ -40,14 +40,6 @@ _PYTHON = re.compile(r"[^:]+:[A-Za-z_]\w*")
 
 #: What feeds are opened from: a ``--data`` text, a path, arrays by input name, feeds, a data reader, a function giving feeds.
 FeedSpec = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any] | DataReader | Callable[[], Any]
-
-
-class Warnings(list[str]):
-    """Texts in the order they came up, each once; called to add one."""
-
-    def __call__(self, text: str) -> None:
-        if text not in self:
-            self.append(text)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from qdq_passes.errors import ModelError, UsageError
@@ -13,6 +14,9 @@ from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.atomic import write_whole
 from qdqtool.io.files.read import read_text
+
+#: Keys of what a machine took for it.
+TIMES = ("seconds", "wall_s")
 
 
 def canonical_json(payload: Any, *, indent: int | None = None) -> str:
@@ -45,6 +49,21 @@ def write_json(
     """
     document = {**payload, "format": f"qdqtool.{kind}", "version": version}
     write_whole(path, (canonical_json(document, indent=1) + "\n").encode(), overwrite=overwrite)
+
+
+def without_seconds(payload: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``payload`` without the times that a machine took, and these alone, under the same keys.
+
+    What stays is equal of equal runs."""
+    kept, times = dict[str, Any](), dict[str, Any]()
+    for key, value in payload.items():
+        if key in TIMES:
+            times[key] = value
+            continue
+        inner, taken = without_seconds(value) if isinstance(value, Mapping) else (value, {})
+        kept[key] = inner
+        times |= {key: taken} if taken else {}
+    return kept, times
 
 
 def read_json(path: str | os.PathLike[str], *, kind: str, max_version: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_hashed
 from qdqtool.io.files.folders import files_left, remove_inside
+from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.provenance import PRODUCER, own_version
 from qdqtool.io.models.shared_weights import save_shared
@@ -66,7 +67,7 @@ class GraphFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitFolder:
+class SplitFolder(Warned):
     """What `split` wrote.
 
     Args:

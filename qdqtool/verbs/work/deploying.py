@@ -25,7 +25,7 @@ from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import read_json
 from qdqtool.io.files.folders import files_left, refuse_inside, whole_folder
-from qdqtool.io.files.progress import StageProgress, pass_on, stage
+from qdqtool.io.files.progress import StageProgress, Warnings, pass_on, stage
 from qdqtool.io.models.load import load
 from qdqtool.io.models.save import save
 from qdqtool.npu.report import Analysis
@@ -45,7 +45,7 @@ from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.npu.simulate import Simulate
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work import deployment
-from qdqtool.verbs.work.bounds import PRICED, poor
+from qdqtool.verbs.work.bounds.outputs import PRICED, poor
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.deployment import Bounds, Deployment, Judged
 from qdqtool.verbs.work.editing import run_and_save
@@ -61,7 +61,7 @@ STEPS = ("cleaning", "quantizing", "checking", "analyzing", "comparing", "simula
 
 def deployed(asked: Deploy) -> Deployment:
     """``asked``: the folder, whole or not at all."""
-    job = _begun(asked)
+    job = _begun(replace(asked, warn=Warnings(asked.warn)))
     with whole_folder(job.folder) as made:
         return _filled(replace(job, made=made))
 
@@ -95,6 +95,11 @@ class Job:
     def file(self, name: str) -> str:
         """A file of the folder, where it lies now."""
         return os.path.join(self.made, name)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was warned of so far."""
+        return tuple(self.asked.warn) if isinstance(self.asked.warn, Warnings) else ()
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -228,10 +233,11 @@ def _filled(job: Job) -> Deployment:
             )  # fmt: skip
             simulation = _simulated(simulate, floats, done, feeds, tick)
     found = Deployment(
-        folder=job.folder, source=job.source, target=job.chip.name, quantized=done, checked=checked, analysis=analysis,
+        folder=job.folder, source=deployment.SOURCE if isinstance(asked.model, ir.Model) else job.source,
+        target=job.chip.name, quantized=done, checked=checked, analysis=analysis,
         comparison=comparison, judged=judged, simulation=simulation, seconds=job.seconds,
         bounds=Bounds(npu_share=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric),
-        commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text,
+        commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text, warnings=job.warnings,
     )  # fmt: skip
     return deployment.written(found, job.made)
 

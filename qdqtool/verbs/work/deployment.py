@@ -12,8 +12,9 @@ from qdq_passes.graph.annotate import Placement
 from qdq_passes.numerics.agreement import worst_first
 
 from qdqtool.comparison.report import Compared, Comparison
-from qdqtool.io.files.artifacts import write_json
+from qdqtool.io.files.artifacts import without_seconds, write_json
 from qdqtool.io.files.atomic import write_whole
+from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.shown import Shown
 from qdqtool.io.files.text_table import EXACT, TextTable, megabytes, plural
 from qdqtool.npu.analyzing import too_little
@@ -22,15 +23,16 @@ from qdqtool.npu.simulated import Simulation
 from qdqtool.record.record import Record, merged
 from qdqtool.verbs.check import Checked
 from qdqtool.verbs.groups import LEAST_DB
-from qdqtool.verbs.work.bounds import missed
+from qdqtool.verbs.work.bounds.outputs import missed
 from qdqtool.verbs.work.quantizing import Quantized
 from qdqtool.verbs.work.records import comparison_record
 
 #: The report as an artifact.
-KIND, VERSION = "deployment", 1
+KIND, VERSION, KIND_OF_SECONDS = "deployment", 1, "seconds"
 #: The files of the folder.
 MODEL, FLOAT, SOURCE, RANGES, STATISTICS = "model.onnx", "float.onnx", "source.onnx", "ranges.json", "statistics.npz"
 PIPELINE, COMMANDS, REPORT, TEXT = "pipeline.txt", "commands.sh", "report.json", "report.txt"
+SECONDS = "seconds.json"
 #: What is in each.
 _WHAT = {
     MODEL: "the quantized model",
@@ -41,6 +43,7 @@ _WHAT = {
     PIPELINE: f"the passes that make {MODEL} of {FLOAT} and {RANGES}",
     COMMANDS: "the commands that make all of it again",
     REPORT: "every figure",
+    SECONDS: "what the steps took on this machine",
     TEXT: "this summary",
 }
 #: Outputs, tensors, reasons and findings that the summary shows.
@@ -87,7 +90,7 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Deployment(Shown):
+class Deployment(Shown, Warned):
     """A folder for an NPU, and what was found on the way.
 
     Args:
@@ -179,6 +182,7 @@ class Deployment(Shown):
             "preset": self.quantized.quantization.plan.preset.name,
             "passed": not self.missed,
             "missed": list(self.missed),
+            "warnings": list(self.warnings),
             "bounds": {
                 "require_npu": self.bounds.npu_share, "min_sqnr": self.bounds.sqnr_db, "min_metric": self.bounds.metric
             },
@@ -202,7 +206,7 @@ class Deployment(Shown):
 
     @property
     def sections(self) -> list[Section]:
-        """The summary."""
+        """The summary; of warnings whoever listens is told as they come up."""
         return [*self._figures(), *self._tables(), *self._end()]
 
     @property
@@ -210,7 +214,7 @@ class Deployment(Shown):
         """The summary as text."""
         parts = [
             "\n".join([*([part.title] if part.title else []), *TextTable(part.columns, part.rows).lines])
-            for part in self.sections
+            for part in [*self._figures(), *self._tables(), *self._warned(), *self._end()]
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -273,6 +277,10 @@ class Deployment(Shown):
             )
             yield Section(title="", columns=("finding", "rule", "where"), rows=rows)
 
+    def _warned(self) -> Iterator[Section]:
+        """The warnings."""
+        yield from (Section(title=f"warning: {text}") for text in self.warnings)
+
     def _end(self) -> Iterator[Section]:
         """The files, and what is missed."""
         rows = tuple(
@@ -293,8 +301,9 @@ def written(found: Deployment, made: str) -> Deployment:
     write_whole(os.path.join(made, PIPELINE), f"{found.quantized.quantization.plan.pipeline}\n".encode())
     write_whole(os.path.join(made, COMMANDS), _script(found).encode())
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(made)}
-    whole = replace(found, files={**sizes, REPORT: None, TEXT: None})
-    report = {key: value for key, value in whole.to_json().items() if key != "folder"}
+    whole = replace(found, files={**sizes, REPORT: None, SECONDS: None, TEXT: None})
+    report, seconds = without_seconds({key: value for key, value in whole.to_json().items() if key != "folder"})
+    write_json(os.path.join(made, SECONDS), kind=KIND_OF_SECONDS, version=VERSION, payload=seconds)
     write_json(os.path.join(made, REPORT), kind=KIND, version=VERSION, payload=report)
     write_whole(os.path.join(made, TEXT), whole.text.encode())
     return whole

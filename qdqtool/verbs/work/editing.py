@@ -20,7 +20,7 @@ from qdq_passes.verification.rules import verify
 
 from qdqtool.io.files.atomic import refuse_inputs, refuse_output
 from qdqtool.io.files.edit_script import NamedInputs, append_script, refuse_append
-from qdqtool.io.files.progress import StageProgress, Warn, pass_on
+from qdqtool.io.files.progress import StageProgress, Warn, Warned, pass_on
 from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.hooks import Reproducer
 from qdqtool.io.models.load import load
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Saved(Shown):
+class Saved(Shown, Warned):
     """A pipeline that ran, and what was written.
 
     Args:

@@ -28,7 +28,7 @@ from qdqtool.comparison.sides import Sides, prepared_otherwise
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.atomic import refuse_existing
-from qdqtool.io.files.progress import pass_on, stage
+from qdqtool.io.files.progress import Warned, pass_on, stage
 from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.load import load
 from qdqtool.quantization.quantized_files import refusal_without_pairs
@@ -97,7 +97,7 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Explained(Shown):
+class Explained(Shown, Warned):
     """What `explain` found.
 
     Args:

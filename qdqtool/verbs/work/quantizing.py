@@ -23,8 +23,8 @@ from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.report import Comparison
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files.artifacts import sha256_of_json, write_json
-from qdqtool.io.files.progress import Warn, pass_on, stage
+from qdqtool.io.files.artifacts import sha256_of_json, without_seconds, write_json
+from qdqtool.io.files.progress import Warn, Warned, Warnings, pass_on, stage
 from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import refuse_own_data, save
@@ -40,7 +40,7 @@ from qdqtool.quantization.quantizing import Quantization, prepare, quantize_mode
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
 from qdqtool.verbs.groups import LEAST_DB
-from qdqtool.verbs.work.scale_moves import costly_moves
+from qdqtool.verbs.work.bounds.scale_moves import costly_moves
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Quantized(Shown):
+class Quantized(Shown, Warned):
     """A quantized model and the story of it.
 
     Args:
@@ -119,13 +119,15 @@ class Quantized(Shown):
             data["placement"] = self.placed.to_json()
         if self.sought is not None:
             data["sought"] = self.sought.to_json()
-        data["missed"] = list(self.missed)
+        data |= {"missed": list(self.missed), "warnings": list(self.warnings)}
         return data
 
 
 def quantized(asked: Quantize, *, compares: bool = True) -> Quantized:
     """``asked``, of one model; without a comparison where somebody else compares."""
-    result = made(asked, compares=compares)
+    told = Warnings(asked.warn)
+    asked = replace(asked, warn=told)
+    result = replace(made(asked, compares=compares), warnings=tuple(told))
     write(asked, result)
     return result
 
@@ -136,7 +138,7 @@ def write(asked: Quantize, result: Quantized) -> None:
         entry = None if asked.no_provenance else result.provenance
         save(result.model, asked.output, overwrite=asked.overwrite, provenance=entry, copy_data=asked.copy_data)
     if asked.report is not None:
-        payload = {**result.to_json(), **result.record.as_key()}
+        payload, _ = without_seconds({**result.to_json(), **result.record.as_key()})
         write_json(asked.report, kind="quantization", version=1, payload=payload, overwrite=asked.overwrite)
 
 
@@ -271,7 +273,7 @@ def _judged(
     least = LEAST_DB if asked.min_sqnr is None and asked.target is not None else asked.min_sqnr
     if least is None or found is None or reference is None:
         return ()
-    from qdqtool.verbs.work.bounds import missed, poor
+    from qdqtool.verbs.work.bounds.outputs import missed, poor
 
     pass_on(poor(found, least, reference, model, few), asked.warn)
     return tuple(missed(found, least))

@@ -35,10 +35,10 @@ from qdqtool.quantization.shared_tensors import disagreements, share_names, with
 from qdqtool.record.record import Record
 from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
+from qdqtool.verbs.work.bounds.scale_moves import costly_moves
 from qdqtool.verbs.work.folder_calibration import GraphFeeds, calibrate_folder, needs_statistics, recover_folder
 from qdqtool.verbs.work.quantizing import Quantized, begun, recovering_for
 from qdqtool.verbs.work.records import quantization_record
-from qdqtool.verbs.work.scale_moves import costly_moves
 from qdqtool.verbs.work.token_ids import texts_of
 from qdqtool.workers.cluster import open_workers
 

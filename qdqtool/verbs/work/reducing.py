@@ -19,7 +19,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdqtool.io.feeds.array_store import write_npz
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.spec import input_specs
-from qdqtool.io.files.progress import StageProgress, pass_on
+from qdqtool.io.files.progress import StageProgress, Warned, pass_on
 from qdqtool.io.models.save import save
 from qdqtool.io.models.working import ModelOrPath, opened, repair
 from qdqtool.reduction.checks import Candidate, Check, CommandCheck, CrashCheck, SqnrCheck
@@ -35,7 +35,7 @@ _FLOAT = "restore-relu,remove-qdq{keep-weights=true}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduction:
+class Reduction(Warned):
     """The smallest part that still fails.
 
     Args:

@@ -11,7 +11,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.atomic import refuse_existing, write_whole
-from qdqtool.io.files.progress import pass_on
+from qdqtool.io.files.progress import Warned, pass_on
 from qdqtool.io.files.shown import Shown
 from qdqtool.io.models.load import load, missing_warnings, missing_weights
 from qdqtool.page.report_data import Advice, Edit, PageModel
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Reported(Shown):
+class Reported(Shown, Warned):
     """What `report` found.
 
     Args:

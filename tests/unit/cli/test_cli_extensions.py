@@ -166,7 +166,7 @@ def test_a_method(mine: str, tmp_path: Path) -> None:
 
 def test_a_command(mine: str) -> None:
     assert cli("--path", mine, "count", DIGITS).out == "24 nodes\n"
-    assert cli("count", DIGITS, "--json").json == {"nodes": 24}
+    assert cli("count", DIGITS, "--json").json == {"nodes": 24, "warnings": []}
     assert "Count the nodes of MODEL." in cli("count", "--help").out
     told(cli("count", "nowhere.onnx", code=2).error)
     done = process("--path", mine, "--help")

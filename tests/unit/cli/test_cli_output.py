@@ -75,7 +75,7 @@ def test_inspect_of_everything_we_have() -> None:
 
 def test_match() -> None:
     found = cli("match", DIGITS, "op:Gemm", "--json").json
-    assert found == {"nodes": ["/head/fc"], "tensors": ["head.fc.weight", "head.fc.bias", "logits"]}
+    assert found == {"nodes": ["/head/fc"], "tensors": ["head.fc.weight", "head.fc.bias", "logits"], "warnings": []}
     assert cli("match", DIGITS, "op:Gemm").out.splitlines() == [
         "1 node, 3 tensors",
         "node      operator  scope",
@@ -86,7 +86,11 @@ def test_match() -> None:
         "head.fc.bias    float  [10]",
         "logits          float  [N,10]",
     ]
-    assert cli("match", DIGITS, "op:Nope", "--allow-empty", "--json").json == {"nodes": [], "tensors": []}
+    assert cli("match", DIGITS, "op:Nope", "--allow-empty", "--json").json == {
+        "nodes": [],
+        "tensors": [],
+        "warnings": ["the selectors match nothing"],
+    }
 
 
 def test_qdq_list(quantized: str) -> None:

@@ -308,7 +308,7 @@ def test_a_huge_finite_mask_is_warned_about(tmp_path: Path) -> None:
     command = (*quantize, "--overwrite", "-o", tmp_path / "q.onnx")
     done = cli(*command, "--no-bound-masks")
     assert done.err.startswith("warning: bias, t: the range reaches ")
-    assert done.err.rstrip().endswith(
+    assert done.err.partition("\n")[0].endswith(
         f"; hide by a bound that the grid holds without --no-bound-masks, or leave it float with {WAY_OUT}"
     )
     assert cli(*command, "--no-bound-masks", *WAY_OUT.split()).err == ""

@@ -105,13 +105,13 @@ def test_a_language_model_with_its_mask_left_float(tmp_path: Path) -> None:
     )
     done = cli(*command)
     assert done.json["sqnr_db"] < 8
-    way_out = done.err.rpartition("leave it float with ")[2].split()
+    way_out = done.err.partition("leave it float with ")[2].partition("\n")[0].split()
     assert way_out == [
         "--exclude", "node_Where_239", "--exclude", "node_Add_241", "--exclude", "node_Add_417", "--exclude", "node_Add_593",
         "--exclude", "node_Add_769", "--isolate",
     ]  # fmt: skip
     better = cli(*command, *way_out)
-    assert better.err == ""
+    assert "leave it float" not in better.err
     assert better.json["sqnr_db"] > done.json["sqnr_db"] + 10
     accepted(tmp_path / "q.onnx")
 

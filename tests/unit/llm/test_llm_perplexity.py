@@ -75,7 +75,7 @@ def test_the_perplexity_command(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(" ".join(f"w{token}" for token in ids), encoding="utf-8")
     static = cli("llm", "perplexity", model, "--data", text, "--json").json
-    assert set(static) == {"perplexity", "tokens", "windows", "window", "stride", "seconds"}
+    assert set(static) == {"perplexity", "tokens", "windows", "window", "stride", "seconds", "warnings"}
     assert (static["tokens"], static["windows"], static["window"], static["stride"]) == (97, 3, 40, 40)
     assert static["perplexity"] == pytest.approx(by_hand(ids, 40, 40), rel=1e-5)
     words(tmp_path)

@@ -55,6 +55,7 @@ def test_json(tiny: Path, tmp_path: Path) -> None:
     found = cli("split", tiny, "-o", tmp_path / "a", *SHAPE, "--verify", "--prompt-lengths", "3,9", "--json").json
     assert list(found) == [
         "folder", "layout", "roles", "specializations", "pipelines", "padding", "weight_bytes", "files", "verification",
+        "warnings",
     ]  # fmt: skip
     assert found["verification"]["passed"] is True
     assert {row["role"]: row["name"] for row in found["roles"]}["mask"] == "attention_mask"

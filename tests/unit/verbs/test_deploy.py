@@ -22,7 +22,16 @@ from tests.golden_messages.refusal import refusal, told
 
 TARGET = ["--target", "vitis_xint8"]
 FEW = ["--samples", "4"]
-FILES = ["commands.sh", "float.onnx", "model.onnx", "pipeline.txt", "ranges.json", "report.json", "report.txt"]
+FILES = [
+    "commands.sh",
+    "float.onnx",
+    "model.onnx",
+    "pipeline.txt",
+    "ranges.json",
+    "report.json",
+    "report.txt",
+    "seconds.json",
+]
 
 
 @pytest.fixture(scope="module")

@@ -176,6 +176,15 @@ def test_names_of_options_are_the_same_in_python() -> None:
     python = set(inspect.signature(qdqtool.api.quantize_to_goal).parameters)
     assert set(inspect.signature(qdqtool.quantize).parameters) < python
     names = {each.name for each in command.params if each.name and not each.name.startswith("image_")}
-    assert names - python == {"as_json", "json_out", "path", "print_pipeline", "quiet", "save_ranges", "verbose"}
+    assert names - python == {
+        "as_json",
+        "fail_on_warning",
+        "json_out",
+        "path",
+        "print_pipeline",
+        "quiet",
+        "save_ranges",
+        "verbose",
+    }
     assert python - names == {"hooks", "image", "progress", "warn"}
     assert {each.name for each in dataclasses.fields(PlanOptions)} <= python

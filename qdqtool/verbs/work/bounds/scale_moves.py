@@ -17,7 +17,7 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 
 from qdqtool.comparison.kept import Interval, kept_by_readers
 from qdqtool.quantization.quantizing import Quantization
-from qdqtool.quantization.reports import TensorReport, grouped
+from qdqtool.quantization.reports import SHOWN, TensorReport
 
 #: What a tensor may lose by moves of its scale without a word, dB: two bits.
 LOST_DB = 12.0
@@ -26,14 +26,14 @@ FINE_DB = 40.0
 
 
 def costly_moves(done: Quantization) -> list[str]:
-    """One line for each rule that moved scales by which tensors lose more than `LOST_DB`: what they lose is told of the first."""
+    """One line for each pass that moved scales by which tensors lose more than `LOST_DB`."""
     reports = {report.tensor: report for report in done.tensors}
     moved = {name: moves for name, moves in done.watch.moves(reports).items() if len(moves) > 1}
     if not moved:
         return []
     keeps = kept_by_readers(done.model)
     constants = {pair.tensor: constant_array(pair.source) for pair in qdq_pairs(done.model) if pair.tensor in moved}
-    found = list[tuple[float, str, str]]()
+    found = dict[str, list[tuple[float, str, str]]]()
     for name, moves in moved.items():
         first, last = moves[0].after, moves[-1].after
         if first is None or last is None:
@@ -44,13 +44,19 @@ def costly_moves(done: Quantization) -> list[str]:
             before, after = (_level(report, each, histogram, keeps.get(name)) for each in encodings)
         else:
             before, after = _of_constant(report, constants.get(name), *encodings)
-        lost = min(worst_first(before), FINE_DB + LOST_DB) - worst_first(after)
+        lost = (FINE_DB + LOST_DB if before is None else before) - worst_first(after)
         if lost > LOST_DB and worst_first(after) < FINE_DB:
             grids = " to ".join(map(grid_text, encodings))
-            found.append(
-                (lost, name, f"{moves[-1].by} moved the scale from {grids}, by which the tensor loses {lost:.1f} dB")
-            )
-    return grouped((name, text) for _, name, text in sorted(found, key=lambda one: (-one[0], one[1])))
+            found.setdefault(moves[-1].by, []).append((-lost, name, grids))
+    return [_told(by, sorted(lost)) for by, lost in found.items()]
+
+
+def _told(by: str, lost: list[tuple[float, str, str]]) -> str:
+    """Of the pass ``by``, whose moves cost the most first."""
+    names = ", ".join(f"{name} ({-db:.1f} dB)" for db, name, _ in lost[:SHOWN])
+    more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
+    which = f"that of {lost[0][1]}" if len(lost) > 1 else "it"
+    return f"{names}{more}: lost by a scale that {by} moved; {which} from {lost[0][2]}"
 
 
 def _of_constant(report: TensorReport, data: Array | None, first: Encoding, last: Encoding) -> tuple[Level, Level]:
