@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import onnx_ir as ir
-from qdq_passes.graph.operators.fused_products import is_fused
-from qdq_passes.graph.operators.macs import MULTIPLYING
+from qdq_passes.graph.operators.macs import macs_of
 from qdq_passes.graph.uses import constant_array, is_standard
 
 #: Operators that write an order, indices, or what such select.
@@ -36,7 +35,7 @@ def _chosen(model: ir.Model) -> set[ir.Value]:
     """The values of the main graph that are an order or indices, or were selected by such."""
     found: set[ir.Value] = set()
     for node in model.graph:
-        passes_on = not (is_standard(node, *MULTIPLYING) or is_fused(node))
+        passes_on = macs_of(node) == 0
         if is_standard(node, *SELECTING) or (
             passes_on and not found.isdisjoint(v for v in node.inputs if v is not None)
         ):

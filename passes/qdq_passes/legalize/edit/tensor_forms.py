@@ -97,7 +97,9 @@ def _average_pool(at: Given) -> ir.Value:
         raise Declined("leaves its pads out of the mean")
     if channels is None:
         raise Declined("its channels are not known; run infer-shapes first")
-    given = {name: found for name in ("strides", "pads", "dilations") if (found := integers_of(at.node, name))}
+    given: dict[str, Any] = {
+        name: found for name in ("strides", "pads", "dilations") if (found := integers_of(at.node, name))
+    }
     weights = at.array(np.full((channels[0], 1, *kernel), 1 / math.prod(kernel)), "mean")
     return at.site("Conv", at.x, weights, group=channels[0], kernel_shape=kernel, **given)
 
