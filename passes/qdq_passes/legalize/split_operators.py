@@ -33,13 +33,13 @@ class SplitOperators(Pass):
     Functions: ``Abs``, ``Celu``, ``Clip``, ``Elu``, ``Gelu``, ``HardSigmoid``, ``HardSwish``, ``LeakyRelu``, ``Mish``,
     ``Neg``, ``PRelu``, ``Pow``, ``Reciprocal``, ``Selu``, ``Sigmoid``, ``Softplus``, ``Softsign``, ``Swish``, ``Tanh``. Of
     two forms one is named by what it is made of: ``Elu:Exp``, ``Elu:Tanh``; ``Softplus:Sigmoid`` is that of Softplus and
-    Tanh, as exporters write Mish, ``Expand:Pad`` that of an Expand and a Concat, a token before those of each sample.
+    Tanh, as exporters write Mish, ``Expand:Pad`` that of an Expand and a Concat, a token before those of each sample,
+    ``AveragePool:Large`` that of more than 9 elements.
     Sums: ``Div`` (by a constant), ``Max`` and ``Min`` (of more than two), ``Mean``, ``ReduceMax``, ``ReduceSum``, ``Softmax``,
     ``Sub``, ``Sum``. Normalizations: ``BatchNormalization``, ``GroupNormalization``, ``InstanceNormalization``,
-    ``LayerNormalization``, ``RMSNormalization``. Pools: ``AveragePool`` (``AveragePool:Large`` is that of more than 9 elements),
-    ``GlobalAveragePool``, ``GlobalMaxPool``. Moves: ``Col2Im`` (of
-    blocks side by side), ``DepthToSpace``, ``Expand``, ``Flatten``, ``GatherElements`` (at constant places), ``SpaceToDepth``,
-    ``Squeeze``, ``Tile``, ``Unsqueeze``.
+    ``LayerNormalization``, ``RMSNormalization``. Pools: ``AveragePool``, ``GlobalAveragePool``, ``GlobalMaxPool``. Moves:
+    ``Col2Im`` (of blocks side by side), ``DepthToSpace``, ``Expand``, ``Flatten``, ``GatherElements`` and
+    ``ScatterElements`` (at constant places), ``SpaceToDepth``, ``Squeeze``, ``Tile``, ``Unsqueeze``.
 
     Graph: ``x → Mish → y`` → ``r = Sigmoid(−x); y = x·((1 − r²)/(1 + r²))``; ``x → Elu → y`` → ``t = Tanh(min(x, 0)/2);
     y = Relu(x) + 2α·t/(1 − t)``; ``x → GroupNormalization → y`` → ``x → Reshape → InstanceNormalization → Reshape → Mul → Add

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -97,11 +97,12 @@ def _average_pool(at: Given) -> ir.Value:
         raise Declined("leaves its pads out of the mean")
     if channels is None:
         raise Declined("its channels are not known; run infer-shapes first")
-    given: dict[str, Any] = {
-        name: found for name in ("strides", "pads", "dilations") if (found := integers_of(at.node, name))
-    }
+    steps, dilations = (integers_of(at.node, name) or [1] * len(kernel) for name in ("strides", "dilations"))
     weights = at.array(np.full((channels[0], 1, *kernel), 1 / math.prod(kernel)), "mean")
-    return at.site("Conv", at.x, weights, group=channels[0], kernel_shape=kernel, **given)
+    return at.site(
+        "Conv", at.x, weights, group=channels[0], kernel_shape=kernel, strides=steps, dilations=dilations,
+        pads=pads or [0] * 2 * len(kernel),
+    )  # fmt: skip
 
 
 def _large_average_pool(at: Given) -> ir.Value:
@@ -188,18 +189,39 @@ def _gather_elements(at: Given) -> ir.Value:
     index, sizes = at.constant(1, "indices").astype(np.int64), at.sizes()
     axis = at.integer_of("axis", 0) % len(sizes)
     index = np.where(index < 0, index + sizes[axis], index)
-    if index.shape != tuple(index.shape[axis] if a == axis else size for a, size in enumerate(sizes)):
-        raise Declined("takes elements of a part of its input")
+    result = [*index.shape]
     places: list[npt.NDArray[np.int64]] = [*np.indices(index.shape, np.int64)]
     places[axis] = index
     rows = 0
-    while rows < axis and (index == index[:1]).all():
+    while rows < axis and index.shape[0] == sizes[rows] and (index == index[:1]).all():
         index, places, rows = index[0], [place[0] for place in places], rows + 1
     inner = sizes[rows:]
-    flat = np.ravel_multi_index(tuple(places[rows:]), inner)
+    flat = _flat(places[rows:], inner)
     table = at.site.reshape(at.x, [math.prod(sizes[:rows]), math.prod(inner)])
     found = at.site("Gather", table, at.site.constant(flat, word="places"), axis=1)
-    return at.site.reshape(found, [*sizes[:rows], *index.shape])
+    return at.site.reshape(found, result)
+
+
+def _scatter_elements(at: Given) -> ir.Value:
+    """Updates at constant places: rows of a table of the elements and the updates behind them, of several updates the last."""
+    index, sizes = at.constant(1, "indices").astype(np.int64), at.sizes()
+    if text_of(at.node, "reduction", "none") != "none" or len(at.read) != 3:
+        raise Declined("combines what it writes")
+    axis = at.integer_of("axis", 0) % len(sizes)
+    places: list[npt.NDArray[np.int64]] = [*np.indices(index.shape, np.int64)]
+    places[axis] = np.where(index < 0, index + sizes[axis], index)
+    rows = np.arange(math.prod(sizes))
+    rows[_flat(places, sizes).ravel()] = rows.size + np.arange(index.size)
+    table = at.site("Concat", *(at.site.reshape(value, [1, -1]) for value in (at.x, at.read[2])), axis=1)
+    found = at.site("Gather", table, at.site.constant(rows, word="places"), axis=1)
+    return at.site.reshape(found, sizes)
+
+
+def _flat(places: Sequence[npt.NDArray[np.int64]], sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """``places`` in a tensor of ``sizes``, counted along all axes."""
+    if any(((place < 0) | (place >= size)).any() for place, size in zip(places, sizes, strict=True)):
+        raise Declined("has places outside of what it reads")
+    return np.asarray(np.ravel_multi_index(tuple(places), sizes))
 
 
 def _softmax(at: Given) -> ir.Value:
@@ -342,6 +364,7 @@ TENSORS = (
     Form("RMSNormalization", ("Concat", "LayerNormalization", "Mul", "Slice"), _rms_norm),
     Form("ReduceMax", ("MaxPool", "Reshape"), _reduce_max),
     Form("ReduceSum", ("Mul", "ReduceMean"), _reduce_sum),
+    Form("ScatterElements", ("Concat", "Gather", "Reshape"), _scatter_elements),
     Form("Softmax", ("Div", "Exp", "ReduceMax", "ReduceSum", "Sub"), _softmax),
     Form("SpaceToDepth", ("Reshape", "Transpose"), _space_to_depth, any_type=True),
     Form("Squeeze", ("Reshape",), _reshape, any_type=True),
