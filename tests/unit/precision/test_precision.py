@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from qdq_passes import run_pipeline
+from qdq_passes.clean.convert_opset import ConvertOpset
 from qdq_passes.errors import ModelError, UsageError
 from qdq_passes.graph.annotate import PRECISION, Precision, read_metadata, write_metadata
 from qdq_passes.graph.edit import copy_model
@@ -350,6 +351,7 @@ def test_rules_that_match_nothing_say_nothing() -> None:
 def test_plain_plans_are_as_they_were() -> None:
     job = plan(load_preset("xint8"), PlanOptions())
     assert job.precision.passes == ()
-    assert not any(p.name() in ("set-precision", "convert-precision", "convert-opset") for p in job.pipeline.passes)
+    assert not any(p.name() in ("set-precision", "convert-precision") for p in job.pipeline.passes)
+    assert [p.version for p in job.pipeline.passes if isinstance(p, ConvertOpset)] == [13]  # of pairs along an axis
     with refusal(UsageError):
         plan(load_preset("xint8"), PlanOptions(no_switch=("x",)))
