@@ -30,8 +30,8 @@ from qdqtool.presets.recovery import recovery_of
 POLICY = (
     "activations", "weights", "bias", "bias_overflow", "scales", "rounding", "constants", "symmetric",
     "asymmetric_outputs", "weights_symmetric", "per_axis", "block_size", "weight_types", "reduce_range", "min_range", "min_scale",
-    "sharing", "share_constants", "followers", "hard_sigmoid", "batch_norm_parameters", "outputs_stay_float",
-    "constant_b_only", "follow_input",
+    "widening", "sharing", "share_constants", "followers", "hard_sigmoid", "batch_norm_parameters",
+    "outputs_stay_float", "constant_b_only", "follow_input",
 )  # fmt: skip
 INSERT = ("weights", "narrow", "dedicated", "domain")
 #: Those of them that are lists of texts.

@@ -10,6 +10,9 @@ from qdq_passes.encode.isolate_concats import IsolateConcats
 from qdq_passes.pipeline.pipeline import PassReport, Pipeline
 from qdq_passes.refine.refine_positions import RefinePositions
 
+from qdqtool.io.files.progress import Warn, pass_on
+from qdqtool.quantization.reports import grouped
+
 
 def with_float_heads(materialise: Pipeline, ranges: str) -> Pipeline:
     """``materialise``, which is for a target, with `isolate-concats` before its `annotate-encodings`, where activations are
@@ -34,8 +37,10 @@ def with_float_heads(materialise: Pipeline, ranges: str) -> Pipeline:
     return Pipeline(tuple(found))
 
 
-def float_heads(materialise: Pipeline, reports: Sequence[PassReport]) -> list[tuple[str, str]]:
-    """(node, reason) of what `isolate-concats` left float in the run of ``materialise`` that ``reports`` are of."""
+def float_heads(materialise: Pipeline, reports: Sequence[PassReport], warn: Warn | None) -> list[tuple[str, str]]:
+    """(node, reason) of what `isolate-concats` left float, by the ``reports`` of ``materialise``; ``warn`` is told."""
     ran = zip(materialise.passes, reports, strict=True)
     changes = [c for step, done in ran if isinstance(step, IsolateConcats) for c in done.changes]
-    return [(c.where, c.because) for c in changes if not c.is_skip]
+    found = [(c.where, c.because) for c in changes if not c.is_skip]
+    pass_on(grouped(found), warn)
+    return found

@@ -180,8 +180,7 @@ def quantize_model(
     inputs = {RANGES: ranges.bound, **recovering.inputs(plan.materialise)}
     materialised = plan.materialise.run(model, inputs=inputs, hooks=(*hooks, recovering))
     passes = (*prepared.passes, *recovered, *observed.passes, *materialised.passes)
-    heads = float_heads(plan.materialise, materialised.passes)
-    pass_on(grouped(heads), warn)
+    heads = float_heads(plan.materialise, materialised.passes, warn)
     if known is None:
         refuse_new(model, before, "the passes of the plan")
     return Quantization(

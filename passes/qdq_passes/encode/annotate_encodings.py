@@ -78,6 +78,7 @@ class AnnotateEncodings(Pass):
         min_range: an observed range narrower than this is widened.
         min_scale: smallest scale, of activations, weights and biases with a scale of their own, and that of what is 0 everywhere
             (the eps of PyTorch's observers); 0 sets no bound.
+        widening: most times that min-range and min-scale widen what is not 0: 2, one bit; 0 for whatever it takes.
         ops: operator types that are quantized.
         sharing: operator types whose (first) output shares the encoding of their first input.
         share_constants: also with a weight of the type of activations (what a Gather takes out of a table), by value.
@@ -113,6 +114,7 @@ class AnnotateEncodings(Pass):
     reduce_range: bool = False
     min_range: float = 0.0
     min_scale: float = 0.0
+    widening: float = 2.0
     ops: tuple[str, ...] = QUANTIZED_OPS
     sharing: tuple[str, ...] = tuple(sorted(SHARING))
     share_constants: bool = True
@@ -203,6 +205,7 @@ class AnnotateEncodings(Pass):
             reduced=self.reduce_range,
             min_range=self.min_range,
             min_scale=self.min_scale,
+            widening=self.widening,
             per_axis=parse_per_axis(self.per_axis),
             block_size=self.block_size,
             weight_types=parse_weight_types(self.weight_types),

@@ -196,6 +196,8 @@ def encoding_of_range(
     min_range: float = 0.0,
     nearest: bool = False,
     empty: float = 1.0,
+    floor: float = 0.0,
+    widening: float = math.inf,
 ) -> Encoding:
     """The encoding that covers the observed range [low, high].
 
@@ -203,7 +205,8 @@ def encoding_of_range(
     the range is widened to include 0, scale = (high − low) / (qmax − qmin), zero point = round(qmin − low / scale).
     Power of two: the scale is rounded up, so that the range never overflows. An empty range gets scale ``empty``;
     no scale is below ``smallest``, what the tensor's float type can hold. ``reduced`` uses one bit less, see
-    `reduced_range`. A range that includes 0 and is still narrower than ``min_range`` is widened upwards.
+    `reduced_range`. A range that includes 0 and is still narrower than ``min_range`` is widened upwards, a scale below ``floor``
+    is raised to it; of what is not 0 throughout both at most ``widening`` times.
     ``nearest`` rounds to the nearest power of two in log2 instead, as the Vitis line does (clips by up to √2): that of
     2·max(|low|, |high|) / (qmax − qmin) as a float32, or scale 1 where this is no normal number.
 
@@ -216,7 +219,9 @@ def encoding_of_range(
     if power_of_two and not symmetric:
         raise UsageError("power-of-two scales are symmetric", hint="drop asymmetric or the power-of-two rule")
     low, high = max(min(low, 0.0), -FLOAT32_MAX / 2), min(max(high, 0.0), FLOAT32_MAX / 2)
-    high = max(high, low + min_range)
+    own = high - low
+    most = math.inf if own == 0 else widening * max(-low, high) if symmetric else low + widening * own
+    high = max(high, min(low + min_range, most))
     qmin, qmax = reduced_range(dtype) if reduced else integer_range(dtype, symmetric=symmetric)
     signed = integer_format(dtype)[0]
     middle = 0 if signed or not symmetric else (qmax + 1) // 2
@@ -228,8 +233,10 @@ def encoding_of_range(
         scale = 1.0 if nearest and wanted < FLOAT32_TINY else pow2.round_scale(wanted, nearest=nearest)
     else:
         scale = float(np.float32(exact))
-    scale = max(scale, smallest)
-    zero_point = middle if symmetric else int(np.clip(round(qmin - low / max(exact, smallest)), qmin, qmax))
+    left = math.inf if own == 0 else widening if high - low == own else 1.0
+    scale = max(scale, smallest, min(floor, scale * left))
+    step = max(exact, smallest, min(floor, exact * left))
+    zero_point = middle if symmetric else int(np.clip(round(qmin - low / step), qmin, qmax))
     return Encoding.per_tensor(dtype, scale, zero_point)
 
 
@@ -245,6 +252,8 @@ def encoding_of_weight(
     min_range: float = 0.0,
     nearest: bool = False,
     empty: float = 1.0,
+    floor: float = 0.0,
+    widening: float = math.inf,
 ) -> Encoding:
     """The encoding that covers the data of a weight: per-tensor, or with a scale per index of ``axis``.
 
@@ -259,6 +268,8 @@ def encoding_of_weight(
         min_range: narrowest range.
         nearest: powers of two are rounded to the nearest.
         empty: scale of what is 0 everywhere.
+        floor: smallest scale of a policy.
+        widening: most times that it and ``min_range`` widen what is not 0.
 
     Raises:
         ModelError: the data is not finite.
@@ -273,6 +284,7 @@ def encoding_of_weight(
         encoding_of_range(
             float(low), float(high), dtype=dtype, symmetric=symmetric, power_of_two=power_of_two, smallest=smallest,
             reduced=reduced, min_range=min_range, nearest=nearest, empty=empty,
+            floor=floor, widening=widening,
         )
         for low, high in zip(lows, highs, strict=True)
     ]  # fmt: skip

@@ -234,6 +234,21 @@ def test_narrow_ranges_are_widened() -> None:
     assert scale(0, 0, True) == float(np.float32(255 / 127))
 
 
+@pytest.mark.parametrize("power_of_two", [False, True])
+@pytest.mark.parametrize("high", [2.0**-30, 2.0**-14, 1.0, 2.0**10])
+def test_a_floor_widens_what_is_not_0_by_a_bit_at_most(high: float, power_of_two: bool) -> None:
+    def scale(**floors: float) -> float:
+        return encoding_of_range(-high, high, dtype=INT8, symmetric=True, power_of_two=power_of_two, **floors).scale[0]
+
+    own = scale()
+    assert scale(floor=0.25, widening=2.0) == max(own, min(0.25, 2 * own))
+    assert own <= scale(min_range=1.0, widening=2.0) <= 2 * own
+    empty = encoding_of_range(
+        0, 0, dtype=INT8, symmetric=True, power_of_two=power_of_two, min_range=127.0, widening=2.0
+    )
+    assert empty.scale == (1.0,)
+
+
 def test_the_zero_point_is_that_of_the_exact_scale() -> None:
     """[-1, 101]: scale 0.4 is no float32, but 255/102 = 2.5 is a tie, which rounds to the even 2."""
     encoding = encoding_of_range(-1, 101, dtype=UINT8, symmetric=False, power_of_two=False)

@@ -56,6 +56,8 @@ class EncodingPolicy:
         min_range: narrowest range.
         min_scale: smallest scale, and that of what is 0 everywhere; 0 sets no bound, and 1 for what is 0. What is stored in other
             bits than its role asks for has as much as that grid asks for: 2^-20 in 16 bit for 2^-12 in 8.
+        widening: most times that ``min_range`` and ``min_scale`` widen what is not 0, so that they cost no more than a bit; 0 for
+            whatever it takes.
         per_axis: operator type → axis of the scales of its weights, see `graph.operators.channels`.
         block_size: elements per scale of weights of which one axis is summed over; 0 for none. With ``minmse`` their scales are
             those of least squares.
@@ -72,6 +74,7 @@ class EncodingPolicy:
     nearest: bool = False
     minmse: bool = False
     min_scale: float = 0.0
+    widening: float = 2.0
     per_axis: Mapping[str, int | None] = field(default_factory=dict)
     block_size: int = 0
     weight_types: Mapping[str, ir.DataType | None] = field(default_factory=dict)
@@ -141,10 +144,12 @@ class EncodingPolicy:
             symmetric=symmetric,
             power_of_two=self.power_of_two,
             nearest=self.nearest,
-            smallest=max(floor, SMALLEST_SCALE.get(dtype_of(value) or ir.DataType.FLOAT, FLOAT32_TINY)),
+            smallest=SMALLEST_SCALE.get(dtype_of(value) or ir.DataType.FLOAT, FLOAT32_TINY),
             reduced=self.reduced and role == "weight",
             min_range=self.min_range,
             empty=floor or 1.0,
+            floor=floor,
+            widening=self.widening or math.inf,
         )
         said = replace(
             rule,
@@ -187,7 +192,8 @@ class EncodingPolicy:
         qmin, qmax = reduced_range(rule.dtype) if rule.reduced else integer_range(rule.dtype, symmetric=True)
         middle = int(start.zero_point[0]) if start.zero_point else 0
         limits = (qmin - middle, qmax - middle)
-        return minmse.search(array, start, limits=limits, smallest=rule.smallest, keep_zeros=not self.nearest)
+        smallest = max(rule.smallest, min(rule.floor, rule.widening * max(start.scale)))
+        return minmse.search(array, start, limits=limits, smallest=smallest, keep_zeros=not self.nearest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +208,8 @@ class _Rule:
     reduced: bool
     min_range: float
     empty: float
+    floor: float
+    widening: float
 
 
 def _of_activation(rule: _Rule, override: Override, observed: ObservedRange | None) -> tuple[Encoding, str]:

@@ -21,6 +21,8 @@ class _Rule(Protocol):
     @property
     def smallest(self) -> float: ...
     @property
+    def floor(self) -> float: ...
+    @property
     def empty(self) -> float: ...
 
 
@@ -44,7 +46,8 @@ def blocked_encoding(
         return axis
     if not integer_format(rule.dtype)[0]:
         return f"{rule.dtype.name.lower()} has no sign"
-    blocks = BlockRule(dtype=rule.dtype, block_size=block_size, fitted=fitted, smallest=rule.smallest, empty=rule.empty)
+    smallest = max(rule.smallest, rule.floor)
+    blocks = BlockRule(dtype=rule.dtype, block_size=block_size, fitted=fitted, smallest=smallest, empty=rule.empty)
     return BlockedWeight(tensor=tensor, axis=axis, rule=blocks).encoding()
 
 
