@@ -127,6 +127,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "fold-batch-norm": (Row("fold-batch-norm{precision=float32 reference=true}", runs=True),),
     "fold-constants": (Row("fold-constants{what=all}"),),
     "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq", runs=True),),
+    "isolate-concats": (Row(f"isolate-concats{{ranges=@ranges}},{_ANNOTATE},insert-qdq", runs=True),),
     "isolate-operators": (
         Row(f"isolate-operators{{taken=[{','.join(QUANTIZED_OPS)}]}},{_ANNOTATE},insert-qdq", runs=True),
     ),

@@ -81,7 +81,7 @@ SWITCHED: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["refine-positions{stored=keep reference=true}"],
         [f"refine-positions{{steps=[{steps_without('align-pad')}] stored=keep reference=true}}"],
     ),
-    ("a8w8", {"AlignConcat": False}, ["align-concat{scales=any}"], []),
+    ("a8w8", {"AlignConcat": False}, ["align-concat{ranges=@ranges scales=any}"], []),
     ("a8w8", {"AlignPool": True, "AlignPad": True}, [], ["align-pool{scales=any}", "align-pad{scales=any}"]),
     ("vint8", {"FoldBatchNorm": False}, ["fold-batch-norm"] * 3, []),
     ("vint8", {"FoldBatchNormAfterConcat": False}, ["fold-batch-norm"] * 3, ["fold-batch-norm{concat=false}"] * 3),
