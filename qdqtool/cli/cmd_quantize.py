@@ -131,7 +131,12 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str, 
     if done.comparison is not None:
         sqnr = payload["sqnr_db"]
         shown = "exact" if sqnr is None else f"{sqnr:.1f} dB"
-        rows.append(("SQNR of the worst output", f"{shown} on {plural(payload['sqnr_samples'], 'sample')}"))
+        rows.append(
+            (
+                "SQNR of the worst output",
+                f"{shown} on {plural(payload['sqnr_samples'], 'sample')} {done.compared_on}".rstrip(),
+            )
+        )
     if done.placed is not None:
         rows.append((f"on {done.placed.target}", done.placed.text))
         rows += [("not taken", refusal.who) for refusal in done.placed.refusals if refusal.pulled]

@@ -207,7 +207,7 @@ def replayed_kinds() -> dict[str, tuple[Any, ...]]:
     """Of each option that a recipe may hold the types that it may have: no recipe says what is read, written or replaced."""
     found = {each.name: each.types for each in options_of(PlanOptions)}
     texts = {each.name: (tuple[str, ...],) for each in options_of(PlanOptions) if each.is_many and each.types == (str,)}
-    return {**found, **texts, "target": (str,), "samples": (int,), "seed": (int,)}
+    return {**found, **texts, "target": (str,), "samples": (int,), "seed": (int,), "hold_out": (int,)}
 
 
 def _option(name: str, value: object) -> OptionValue:

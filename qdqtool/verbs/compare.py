@@ -10,7 +10,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import metadata_of, option
-from qdqtool.verbs.groups import DATA, Path, Reports, Samples, Threaded, Tokenized
+from qdqtool.verbs.groups import DATA, Path, Reports, Samples, TakesHeldOut, Threaded, Tokenized
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ STATISTICS = "statistics"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalComparison | DumpComparison"]):
+class Compare(
+    Samples, TakesHeldOut, Tokenized, Threaded, Reports, Verb["Comparison | LocalComparison | DumpComparison"]
+):
     """Compare model B with the reference A on --data: SQNR, largest difference, cosine, share of equal elements; worst first.
 
     With --dumps what is compared is what a board computed: with A, and with B where it is given, which the board runs.
@@ -101,7 +103,9 @@ class Compare(Samples, Tokenized, Threaded, Reports, Verb["Comparison | LocalCom
         first = self.a if isinstance(self.a, ir.Model) else load(self.a)
         second = self.b if self.b is None or isinstance(self.b, ir.Model) else load(self.b)
         data = with_texts(self.data, first, self.a, tokenizer=self.tokenizer, samples=self.samples)
-        feeds = open_feeds(data, input_specs(first), samples=self.samples, seed=self.seed, image=self.image)
+        feeds = open_feeds(
+            data, input_specs(first), samples=self.samples, seed=self.seed, image=self.image, part=self.part
+        )
         ticks = stage(self.progress, "comparing", feeds.count)
         found: Comparison | LocalComparison | DumpComparison
         if self.dumps is not None:

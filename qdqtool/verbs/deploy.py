@@ -10,7 +10,7 @@ from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.quantization.options import DecoderOptions
-from qdqtool.verbs.groups import DATA_NEEDED, LEAST_DB, MODEL, EvalData, Findings, Path, Working
+from qdqtool.verbs.groups import DATA_NEEDED, LEAST_DB, MODEL, EvalData, Findings, HoldsOut, Path, Working
 from qdqtool.verbs.npu.analyze import share_of
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
@@ -27,7 +27,7 @@ SIMULATED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deploy(Planned, EvalData, Findings, Working, Verb["Deployment"]):
+class Deploy(Planned, HoldsOut, EvalData, Findings, Working, Verb["Deployment"]):
     """Make a folder for an NPU of the float MODEL: clean, quantize, check, analyze, compare, simulate; exit 1 below a bound.
 
     The folder holds the quantized model, the float model as cleaned, the ranges, the pipeline and the commands that make them

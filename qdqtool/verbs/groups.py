@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qdq_passes.decoder.look.record import Phase
 
     from qdqtool.io.feeds.feeds import FeedSpec
+    from qdqtool.io.feeds.sources import Part
     from qdqtool.io.files.progress import Progress, StageProgress
 
 Path = str | os.PathLike[str]
@@ -166,6 +167,36 @@ class Samples:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HoldsOut:
+    """What is kept to judge on."""
+
+    section: ClassVar[str] = SAMPLED
+
+    hold_out: int | None = option(
+        None, "Of each N samples of --data keep the last to judge on, and learn from the others; 0 for none. By default of 4 "
+        "where weights are learned or a goal is sought, and no --eval-data are given.", value="N", least=0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakesHeldOut:
+    """Which samples are judged on."""
+
+    section: ClassVar[str] = SAMPLED
+
+    held_out: int | None = option(
+        None, "Only the samples that `quantize --hold-out N` kept.", value="N", least=2
+    )  # fmt: skip
+
+    @property
+    def part(self) -> Part | None:
+        """These samples; None for all."""
+        from qdqtool.io.feeds.sources import Part
+
+        return None if self.held_out is None else Part(self.held_out, is_held_out=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tokenized:
     """Who makes tokens of a text."""
 
@@ -281,7 +312,7 @@ class EvalData:
     section: ClassVar[str] = SAMPLED
 
     eval_data: FeedSpec | None = option(
-        None, "Samples to judge on, in any form of --data; by default those of --data.", value="D", use="read"
+        None, "Samples to judge on, in any form of --data; by default of --data, see --hold-out.", value="D", use="read"
     )
     eval_samples: int | None = option(
         None,

@@ -12,7 +12,7 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.options import NODES, SAMPLED, SCHEME, WRITTEN, option, python_only
 from qdqtool.quantization.options import SELECTING, DecoderOptions
-from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, Path, Saving, Working
+from qdqtool.verbs.groups import DATA, MODEL, OUTPUT, Findings, HoldsOut, Path, Saving, Working
 from qdqtool.verbs.named_paths import NamedPath
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
+class Quantize(Planned, HoldsOut, Saving, Findings, Working, Verb["Quantized"]):
     """Quantize the float MODEL: clean, fuse, calibrate on --data, insert QDQ pairs."""
 
     examples: ClassVar[tuple[str, ...]] = (
@@ -86,6 +86,8 @@ class Quantize(Planned, Saving, Findings, Working, Verb["Quantized"]):
             return replayed(self, self.recipe)
         if not is_folder(self.model):
             return quantized(self)
+        if self.hold_out:
+            raise UsageError("--hold-out is of one model, not of a folder", hint="give fewer --samples")
         from qdqtool.verbs.work.quantizing_decoders import quantized_folder
 
         return quantized_folder(self)

@@ -23,7 +23,16 @@ from qdqtool.io.feeds.image_options import ImageOptions
 from qdqtool.io.feeds.images import SUFFIXES as IMAGE_SUFFIXES
 from qdqtool.io.feeds.images import image_feeds
 from qdqtool.io.feeds.sample_arrays import SampleArrays
-from qdqtool.io.feeds.sources import DataReader, RawFeed, Source, npz_folder, object_feeds, python_feeds, random_feeds
+from qdqtool.io.feeds.sources import (
+    DataReader,
+    Part,
+    RawFeed,
+    Source,
+    npz_folder,
+    object_feeds,
+    python_feeds,
+    random_feeds,
+)
 from qdqtool.io.feeds.spec import InputSpec, conform, input_specs
 from qdqtool.io.feeds.stored_array import arrays_in
 from qdqtool.io.files.progress import Warn, Warnings
@@ -51,16 +60,18 @@ class Opening:
         samples: take the first so many.
         image: how images become arrays.
         is_path: whether ``spec`` is a path.
+        part: of these samples.
     """
 
     spec: str
     samples: int | None
     image: ImageOptions | None
     is_path: bool
+    part: Part | None = None
 
     def open(self, inputs: Sequence[InputSpec]) -> Feeds:
         """The feeds once more, see `open_feeds`."""
-        return open_feeds(self.spec, inputs, samples=self.samples, image=self.image)
+        return open_feeds(self.spec, inputs, samples=self.samples, image=self.image, part=self.part)
 
 
 class Feeds:
@@ -153,6 +164,7 @@ def open_feeds(
     seed: int = 0,
     image: ImageOptions | None = None,
     extras: bool = False,
+    part: Part | None = None,
 ) -> Feeds:
     """Open sample data for a model.
 
@@ -165,6 +177,7 @@ def open_feeds(
         image: how images become arrays; default: `ImageOptions()`.
         extras: feeds also hold the arrays of the data that are no inputs: labels that a metric judges by. In an ``.npz`` they are
             cut as the inputs are, see `qdqtool.io.feeds.sample_arrays`.
+        part: of the first ``samples`` those that are held out, or the others; None for all.
 
     Raises:
         UsageError: no such data, or it does not fit the model.
@@ -174,14 +187,19 @@ def open_feeds(
     if samples is not None and samples < 1:
         raise UsageError(f"{samples} samples", hint="--samples takes a number from 1")
     if isinstance(spec, Feeds):
-        if samples is None and not extras:
+        if samples is None and not extras and part is None:
             return spec
         taken = spec._samples if samples is None else samples
-        opening = None if spec.opening is None or extras else replace(spec.opening, samples=taken)
+        opening = None if spec.opening is None or extras else replace(spec.opening, samples=taken, part=part)
+        if part is not None:
+            return Feeds(part.of(spec._source, taken), inputs, warnings=spec.warnings, extras=extras, opening=opening)
         return Feeds(spec._source, inputs, samples=taken, warnings=spec.warnings, extras=extras, opening=opening)
     warnings = Warnings()
     source = _source(spec, inputs, warnings, seed, image or ImageOptions(), extras=extras)
     opening = None if extras else _opening(spec, samples, seed, image)
+    if part is not None:
+        opening = None if opening is None else replace(opening, part=part)
+        return Feeds(part.of(source, samples), inputs, warnings=warnings, extras=extras, opening=opening)
     return Feeds(source, inputs, samples=samples, warnings=warnings, extras=extras, opening=opening)
 
 

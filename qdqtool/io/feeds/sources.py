@@ -4,6 +4,7 @@ Sources yield ``(label, feed)`` with the feed as found; `qdqtool.io.feeds.feeds`
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,34 @@ class Source:
     count: int | None = None
     read_from: Callable[[int], Iterator[tuple[str, RawFeed]]] | None = None
     is_drawn: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the samples: every so-many-th, which is held out, or the others.
+
+    Args:
+        every: of so many samples the last is held out.
+        is_held_out: whether it is those.
+    """
+
+    every: int
+    is_held_out: bool
+
+    def of(self, source: Source, samples: int | None) -> Source:
+        """This part of the first ``samples`` of ``source``; None of all."""
+        every, count = self.every, source.count
+        count = count if samples is None or count is None else min(count, samples)
+
+        def read() -> Iterator[tuple[str, RawFeed]]:
+            for at, found in enumerate(itertools.islice(source.read(), samples)):
+                if (at % every == every - 1) == self.is_held_out:
+                    yield found
+
+        held = None if count is None else count // every
+        return Source(
+            read, held if self.is_held_out or held is None or count is None else count - held, None, source.is_drawn
+        )
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from qdq_passes.pipeline.pipeline import Pipeline, parse_pipeline
 from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.report import Comparison
 from qdqtool.io.feeds.feeds import FeedSpec, open_feeds
+from qdqtool.io.feeds.sources import Part
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import read_json
 from qdqtool.io.files.folders import files_left, refuse_inside, whole_folder
@@ -45,6 +46,7 @@ from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.npu.simulate import Simulate
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work import deployment
+from qdqtool.verbs.work.bounds.holding_out import held_out, learns
 from qdqtool.verbs.work.bounds.outputs import PRICED, poor
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.deployment import Bounds, Deployment, Judged
@@ -78,6 +80,7 @@ class Job:
         chip: the target.
         metric: what judges beside the SQNR.
         folder: what is written, by its whole path.
+        hold_out: of so many samples of the data one is kept to judge on; 0 for none.
         made: the hidden folder that becomes it.
         seconds: of each step that is done.
     """
@@ -89,6 +92,7 @@ class Job:
     chip: Target
     metric: Metric | None
     folder: str
+    hold_out: int = 0
     made: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -196,6 +200,7 @@ def _filled(job: Job) -> Deployment:
     with job.step("cleaning") as tick:
         cleaning = _cleaned(job, tick)
         floats = load(job.file(deployment.FLOAT))
+        job = replace(job, hold_out=_hold_out(job, floats))
     with job.step("quantizing") as tick:
         quantizing = _quantizing(job)
         done = quantized(replace(quantizing, progress=tick, warn=job.warn), compares=False)
@@ -212,9 +217,10 @@ def _filled(job: Job) -> Deployment:
         comparison, judged = _compared(job, floats, done.model, feeds, tick)
         plain = [_inputs(floats, feed) for feed in feeds[:PRICED]]
         pass_on(poor(comparison, asked.min_sqnr, floats, done.model, plain), asked.warn)
+    held = job.hold_out if job.hold_out and asked.eval_data is None else None
     compare = Compare(
-        job.file(deployment.FLOAT), job.file(deployment.MODEL), samples=len(feeds), min_sqnr=asked.min_sqnr,
-        data=job.judged_on, seed=asked.seed, image=asked.image,
+        job.file(deployment.FLOAT), job.file(deployment.MODEL), samples=len(feeds) * (held or 1),
+        min_sqnr=asked.min_sqnr, held_out=held, data=job.judged_on, seed=asked.seed, image=asked.image,
         tokenizer=job.tokenizer,
     )  # fmt: skip
     verbs: dict[str, Any] = {
@@ -238,6 +244,7 @@ def _filled(job: Job) -> Deployment:
         comparison=comparison, judged=judged, simulation=simulation, seconds=job.seconds,
         bounds=Bounds(npu_share=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric),
         commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text, warnings=job.warnings,
+        judged_on="held out of --data" if held else "of --eval-data" if asked.eval_data is not None else "calibrated on",
     )  # fmt: skip
     return deployment.written(found, job.made)
 
@@ -277,15 +284,29 @@ def _quantizing(job: Job) -> Quantize:
     }
     return Quantize(
         job.file(deployment.FLOAT), job.file(deployment.MODEL), data=job.data, tokenizer=job.tokenizer,
-        save_statistics=job.file(deployment.STATISTICS), **{**given, "progress": None, "warn": None},
+        save_statistics=job.file(deployment.STATISTICS), **{**given, "progress": None, "warn": None, "hold_out": job.hold_out},
     )  # fmt: skip
 
 
-def _feeds(job: Job, data: FeedSpec, model: ir.Model, count: int | None, *, extras: bool = False) -> list[Any]:
-    """The first samples of ``data`` as ``model`` wants them."""
+def _hold_out(job: Job, floats: ir.Model) -> int:
+    """Of how many samples one is held out: as is said, else where weights are learned, and no other samples are there."""
     asked = job.asked
-    given = with_texts(data, model, job.source, tokenizer=job.tokenizer, samples=count)
-    feeds = open_feeds(given, input_specs(model), samples=count, seed=asked.seed, image=asked.image, extras=extras)
+    if asked.hold_out == 0 or (asked.hold_out is None and (asked.eval_data is not None or not learns(asked))):
+        return 0
+    given = with_texts(job.data, floats, job.source, tokenizer=job.tokenizer, samples=asked.samples)
+    feeds = open_feeds(given, input_specs(floats), samples=asked.samples, seed=asked.seed, image=asked.image)
+    return held_out(asked.hold_out, feeds)
+
+
+def _feeds(job: Job, data: FeedSpec, model: ir.Model, count: int | None, *, extras: bool = False) -> list[Any]:
+    """The first samples of ``data`` as ``model`` wants them; of those that are held out where such are judged on."""
+    asked = job.asked
+    part = Part(job.hold_out, is_held_out=True) if job.hold_out and asked.eval_data is None else None
+    most = count if part is None else asked.samples
+    given = with_texts(data, model, job.source, tokenizer=job.tokenizer, samples=most)
+    feeds = open_feeds(
+        given, input_specs(model), samples=most, seed=asked.seed, image=asked.image, extras=extras, part=part
+    )
     found = list(islice(feeds, count))
     pass_on(feeds.warnings, asked.warn)
     return found

@@ -107,6 +107,7 @@ class Deployment(Shown, Warned):
         bounds: what must hold.
         commands: commands that do the same, into a folder ``$out``.
         seconds: of each step.
+        judged_on: what samples the comparison is of: those it was calibrated on, some held out of these, or others.
         files: name → bytes of the files in the folder.
     """
 
@@ -132,6 +133,7 @@ class Deployment(Shown, Warned):
     bounds: Bounds
     commands: tuple[str, ...]
     seconds: Mapping[str, float]
+    judged_on: str = ""
     files: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
@@ -188,6 +190,7 @@ class Deployment(Shown, Warned):
             },
             "npu_share": self.analysis.share,
             "sqnr_db": self.comparison.min_sqnr,
+            "judged_on": {"samples": self.comparison.samples, "which": self.judged_on},
             "metric": None
             if judged is None
             else {"name": judged.name, "float": judged.floating, "quantized": judged.quantized},
@@ -234,6 +237,7 @@ class Deployment(Shown, Warned):
             ),
             ("findings", _counted(self.checked.findings)),
             *([("Sigmoid", done.choice)] if done.choice else []),
+            ("judged on", f"{plural(self.comparison.samples, 'sample')} {self.judged_on}"),
         ]
         if self.judged is not None:
             floating, quantized = (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import onnx_ir as ir
@@ -22,6 +24,7 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.comparison.cumulative import compare_models
 from qdqtool.comparison.report import Comparison
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
+from qdqtool.io.feeds.sources import Part
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import sha256_of_json, without_seconds, write_json
 from qdqtool.io.files.progress import Warn, Warned, Warnings, pass_on, stage
@@ -40,6 +43,7 @@ from qdqtool.quantization.quantizing import Quantization, prepare, quantize_mode
 from qdqtool.quantization.recovery import STATISTICS, Recovering
 from qdqtool.quantization.reports import grouped, target_refusals
 from qdqtool.verbs.groups import LEAST_DB
+from qdqtool.verbs.work.bounds.holding_out import again_and_again, held_out, learns
 from qdqtool.verbs.work.bounds.scale_moves import costly_moves
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import open_workers
@@ -65,6 +69,7 @@ class Quantized(Shown, Warned):
         placed: who runs what of it on the target; None without one, and of a folder.
         sought: how it was found, with a goal.
         missed: the outputs below what is required of them, and those that could not be compared.
+        compared_on: what samples those of the comparison are, where they are not those that ranges are of.
     """
 
     figures: ClassVar[Mapping[str, str]] = {
@@ -83,6 +88,7 @@ class Quantized(Shown, Warned):
     placed: Placed | None = None
     sought: Sought | None = None
     missed: tuple[str, ...] = ()
+    compared_on: str = ""
 
     @property
     def provenance(self) -> Provenance:
@@ -112,7 +118,7 @@ class Quantized(Shown, Warned):
         data = self.quantization.to_json()
         if self.comparison is not None:
             data["sqnr_db"] = self.comparison.min_sqnr
-            data["sqnr_samples"] = self.comparison.samples
+            data |= {"sqnr_samples": self.comparison.samples, "sqnr_on": self.compared_on or "calibrated on"}
         if self.target_refusals is not None:
             data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
         if self.placed is not None:
@@ -154,7 +160,7 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
         file = "MODEL" if isinstance(asked.model, ir.Model) else asked.model
         pass_on([f"the model has {found} already, which stay; {way_to_floats(file)}"], asked.warn)
     known = verify(work, minimum="error")
-    job, feeds = _with_data(asked, job, work)
+    job, feeds, held = _with_data(asked, job, work, judges=compares)
     passing = None if feeds is None else Passing(feeds, SQNR_SAMPLES)
     reference = None
     if feeds is not None and compares:  # named alike, as onnxruntime takes no two nodes of one name
@@ -174,12 +180,11 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
             work, job, feeds=feeds if is_shared else passing, calibrator=calibrator, allow_empty=asked.allow_empty,
             hooks=asked.hooks, warn=asked.warn, recovering=recovering, known=known,
         )  # fmt: skip
-    few = _first(feeds, passing, work) if reference is not None or chip is not None else ()
     placed = None
     if chip is not None and untouched is not None:
         from qdqtool.verbs.work.fitting import fitted
 
-        tried = few if asked.keep_sigmoid is None else ()
+        tried = _first(feeds, passing, work) if asked.keep_sigmoid is None else ()
         done, placed = fitted(done, untouched, chip, feeds=tried, hooks=asked.hooks, warn=asked.warn, known=known)
         work = done.model
     advice = None
@@ -195,11 +200,15 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
         from qdqtool.verbs.work.fitting import too_little
 
         pass_on(too_little(placed, work, chip, asked.output or "MODEL"), asked.warn)
+    few: Sequence[Mapping[str, Any]] = ()
+    if reference is not None:
+        few = _first(feeds, passing, work) if held is None else _first(held, Passing(held), work)
     comparison = _compared(asked, job, reference, work, few)
     pass_on(() if feeds is None or reference is None else feeds.warnings, asked.warn)
     return Quantized(
         model=work, quantization=done, comparison=comparison if comparison is not None and comparison.outputs else None,
-        source_sha256=source, target_refusals=unfit, placed=placed, missed=_judged(asked, comparison, reference, work, few),
+        source_sha256=source, target_refusals=unfit, placed=placed,
+        missed=_judged(asked, comparison, reference, work, few), compared_on=_compared_on(asked, held),
     )  # fmt: skip
 
 
@@ -223,13 +232,31 @@ def recovering_for(asked: Quantize) -> Recovering:
     return Recovering(given=found, file=asked.save_statistics, progress=asked.progress, warn=asked.warn)
 
 
-def _with_data(asked: Quantize, job: Plan, model: ir.Model) -> tuple[Plan, Feeds | None]:
-    """``job`` as the data want it, and the data."""
+def _with_data(asked: Quantize, job: Plan, model: ir.Model, *, judges: bool) -> tuple[Plan, Feeds | None, Feeds | None]:
+    """``job`` as the data want it, the data to calibrate on, and those that are held out: as is said, else where the result of
+    learned weights is judged."""
     if asked.data is None:
-        return job, None
+        return job, None, None
     job = without_angles(job, model) if is_text(asked.data) else job
     data = with_texts(asked.data, model, asked.model, tokenizer=asked.tokenizer, samples=asked.samples)
-    return job, open_feeds(data, input_specs(model), samples=asked.samples, seed=asked.seed, image=asked.image)
+    specs, said = input_specs(model), asked.hold_out
+    opened_as = partial(open_feeds, inputs=specs, samples=asked.samples, seed=asked.seed, image=asked.image)
+    if said == 0 or (said is None and not (judges and least_of(asked) is not None and learns(asked))):
+        return job, opened_as(data), None
+    data = again_and_again(data, specs)
+    every = held_out(said, opened_as(data))
+    return (
+        job,
+        opened_as(data, part=Part(every, is_held_out=False)),
+        opened_as(data, part=Part(every, is_held_out=True)),
+    )
+
+
+def _compared_on(asked: Quantize, held: Feeds | None) -> str:
+    """What samples the SQNR is of."""
+    if held is not None:
+        return "held out of --data"
+    return "that weights were learned on" if learns(asked) else ""
 
 
 def _first(feeds: Feeds | None, passing: Passing | None, model: ir.Model) -> Sequence[Mapping[str, Any]]:
@@ -270,13 +297,22 @@ def _judged(
     few: Sequence[Mapping[str, Any]],
 ) -> tuple[str, ...]:
     """What of ``found`` is below what is required, of models for a target at least `LEAST_DB`; what is little above is told."""
-    least = LEAST_DB if asked.min_sqnr is None and asked.target is not None else asked.min_sqnr
+    least = least_of(asked)
     if least is None or found is None or reference is None:
+        return ()
+    if asked.hold_out == 0 and learns(asked):
+        pass_on(["the outputs are not judged: weights were learned on all samples (--hold-out 0)"], asked.warn)
         return ()
     from qdqtool.verbs.work.bounds.outputs import missed, poor
 
     pass_on(poor(found, least, reference, model, few), asked.warn)
     return tuple(missed(found, least))
+
+
+def least_of(asked: Quantize) -> float | None:
+    """What SQNR is required of an output; None where nothing is judged."""
+    least = LEAST_DB if asked.min_sqnr is None and asked.target is not None else asked.min_sqnr
+    return None if least == -math.inf else least
 
 
 def _ends(model: ir.Model) -> list[ir.Value]:
@@ -304,6 +340,7 @@ def laid_under(asked: Quantize, recipe: Recipe | str | os.PathLike[str]) -> Quan
     defaults = {each.name: each.default for each in options_of(type(asked))}
     found = replace(asked, **made.options_beside(changed(asked), defaults), recipe=None)
     is_same = isinstance(asked.preset, Preset) and asked.preset.sha256 == made.preset_sha256
+    found = replace(found, hold_out=found.hold_out or 0)  # what a recipe does not say was not done
     return replace(found, preset=asked.preset) if is_same else found
 
 

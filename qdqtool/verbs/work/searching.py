@@ -161,6 +161,8 @@ def recipe_of(
         UsageError: a function is said, which a file cannot hold.
     """
     said = {**changed(asked), **dict(point.options)}
+    if not said.get("hold_out"):  # a recipe that says nothing holds nothing out
+        said.pop("hold_out", None)
     preset = said.pop("preset", None) or asked.wanted_preset() or DEFAULT_PRESET
     loaded = preset if isinstance(preset, Preset) else load_preset(preset)
     return Recipe(

@@ -32,13 +32,15 @@ SAID = (
 
 @pytest.fixture
 def decoder(tmp_path: Path) -> Path:
-    """A folder of float graphs of 8 tokens and of one, with a tokenizer, and a text beside it."""
+    """A folder of float graphs of 8 tokens and of one, with a tokenizer, and two texts beside it."""
     path = tmp_path / "float"
     path.mkdir()
     words(path)
     folder(path, [(1, 8, WINDOW), (1, 1, WINDOW)], tokenizer=("tokenizer.json",), eos_token_ids=(0,))
-    ids = np.random.default_rng(5).integers(2, VOCABULARY, 100)
-    (tmp_path / "text.txt").write_text(" ".join(f"w{n}" for n in ids), encoding="utf-8")
+    for name, ids in zip(
+        ("text.txt", "judged.txt"), np.random.default_rng(5).integers(2, VOCABULARY, (2, 100)), strict=True
+    ):
+        (tmp_path / name).write_text(" ".join(f"w{n}" for n in ids), encoding="utf-8")
     return path
 
 
@@ -46,11 +48,12 @@ def test_a_folder_is_judged_by_its_perplexity_and_replayed(decoder: Path) -> Non
     """The figure is that of the command `perplexity`; the plain quantization of this decoder, whose weights are random, is met."""
     text, made, again = decoder.with_name("text.txt"), decoder.with_name("a"), decoder.with_name("b")
     said = ("quantize", decoder, "--preset", "16a8w", "--data", text, "--samples", "4")
-    goal = ("--goal", "perplexity <= 1.05 * float", "--eval-samples", "3")
+    judged = decoder.with_name("judged.txt")
+    goal = ("--goal", "perplexity <= 1.05 * float", "--eval-data", judged, "--eval-samples", "3")
     found = cli(*said, *goal, "-o", made, "--save-recipe", decoder.with_name("r.toml"), "--json").json["sought"]
     assert found["met"]
     assert (found["samples"], len(found["trials"])) == (3, 1)
-    float_one, own = (perplexity(path, text, max_tokens=3 * WINDOW, threads=1).perplexity for path in (decoder, made))
+    float_one, own = (perplexity(path, judged, max_tokens=3 * WINDOW, threads=1).perplexity for path in (decoder, made))
     assert found["float"] == pytest.approx(float_one, rel=1e-6)  # float32 logits of one thread, summed up in float64
     assert found["trials"][0]["figure"] == pytest.approx(own, rel=1e-6)
     cli("quantize", decoder, "--recipe", decoder.with_name("r.toml"), "--data", text, "-o", again, "-q")
@@ -62,7 +65,7 @@ def test_a_goal_out_of_reach_tries_what_there_is_and_writes_nothing(decoder: Pat
     text, made = decoder.with_name("text.txt"), decoder.with_name("a")
     found = cli(
         "quantize", decoder, "--preset", "8a8w", "--data", text, "--samples", "2", "--goal", "perplexity <= 0.5 * float",
-        "--eval-samples", "2", "--budget", "4", "-o", made, "--page", decoder.with_name("p.html"), code=1,
+        "--eval-data", decoder.with_name("judged.txt"), "--eval-samples", "2", "--budget", "4", "-o", made, "--page", decoder.with_name("p.html"), code=1,
     )  # fmt: skip
     assert "failed: the float model does not reach it either, and nothing is written; ask for less" in found.out
     assert not made.exists()
@@ -90,8 +93,8 @@ def test_causes_of_a_cache_of_integers_are_those_of_a_float_one(decoder: Path) -
     """Graphs that read integers are not compared with those that read floats: the goal is missed, and mends are tried."""
     found = cli(
         "quantize", decoder, "--preset", "16a8w", "--kv-cache", "int8", "--data", decoder.with_name("text.txt"), "--samples", "2",
-        "--goal", "perplexity <= 0.5 * float", "--eval-samples", "2", "--budget", "6", "-o", decoder.with_name("a"), "--json",
-        code=1,
+        "--goal", "perplexity <= 0.5 * float", "--eval-data", decoder.with_name("judged.txt"), "--eval-samples", "2", "--budget", "6",
+        "-o", decoder.with_name("a"), "--json", code=1,
     ).json["sought"]  # fmt: skip
     assert any("of the noise" in trial["why"] for trial in found["trials"])
 
@@ -101,11 +104,12 @@ def test_layers_that_cost_most_get_int8_weights(decoder: Path) -> None:
     """In 4 bit the decoder is 10 % off on what it says itself, with int8 weights throughout 0.1 %: some of its layers suffice.
     The recipe names them, for all graphs."""
     text, made, again = decoder.with_name("text.txt"), decoder.with_name("a"), decoder.with_name("b")
-    text.write_text(" ".join(f"w{n}" for n in SAID), encoding="utf-8")
+    for each in (text, decoder.with_name("judged.txt")):
+        each.write_text(" ".join(f"w{n}" for n in SAID), encoding="utf-8")
     said = ("quantize", decoder, "--data", text, "--samples", "4")
     found = cli(
-        *said, "--preset", "w4-g32", "--goal", "perplexity <= 1.02 * float", "--eval-samples", "3", "--budget", "8", "-o", made,
-        "--save-recipe", decoder.with_name("r.toml"), "--page", decoder.with_name("p.html"), "--json",
+        *said, "--preset", "w4-g32", "--goal", "perplexity <= 1.02 * float", "--eval-data", decoder.with_name("judged.txt"),
+        "--eval-samples", "3", "--budget", "8", "-o", made, "--save-recipe", decoder.with_name("r.toml"), "--page", decoder.with_name("p.html"), "--json",
     ).json["sought"]  # fmt: skip
     chosen, plain = found["trials"][found["chosen"]], found["trials"][0]
     layers = {layer.name for layer in weighted_layers(load(made / "prefill_b1_s8_c16.onnx"))}
@@ -124,6 +128,10 @@ def test_layers_that_cost_most_get_int8_weights(decoder: Path) -> None:
     [
         (["--goal", "sqnr >= 30", "--data", "text.txt"], "a folder of graphs is not judged by sqnr; by perplexity"),
         (["--goal", "perplexity <= float", "--data", "random:2"], "perplexity is of a text; give a file of text"),
+        (
+            ["--goal", "perplexity <= float", "--data", "text.txt"],
+            "a folder of graphs is not judged on what it learns from; give --eval-data",
+        ),
         (
             ["--goal", "perplexity <= float", "--data", "text.txt", "--chip", "sa8295p"],
             "--chip tells the time of one graph",

@@ -11,6 +11,7 @@ import pytest
 
 import qdqtool
 from qdqtool.io.feeds.feeds import open_feeds
+from qdqtool.io.feeds.sources import Part
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.search.goal.chance import standing
 from qdqtool.search.goal.goal import Goal
@@ -138,10 +139,10 @@ PRESETS = {"vitis_xint8": ["xint8"], "qnn_htp": ["qnn-a8w8", "a8w8", "u8w8"], "g
 def test_it_meets_what_any_preset_with_any_recovery_meets(tmp_path: Path, model: str | Path, target: str) -> None:
     """All presets of 8-bit activations that suit the target × all recoveries, each by itself. The goal lies nine tenths of the way
     from the plain quantization to what the best of them surely reaches; the search meets it within 15 quantizations' work."""
-    path, data = str(model), CALIB if model == DIGITS else "random:16"
-    common: dict[str, Any] = {"target": target, "data": data, "samples": 16}
+    path, data = str(model), CALIB if model == DIGITS else "random:32"
+    common: dict[str, Any] = {"target": target, "data": data, "samples": 32, "hold_out": 2}
     any_goal, metric, floating = Goal.of("sqnr >= 0"), open_metric("sqnr"), qdqtool.load(path)
-    feeds = list(open_feeds(data, input_specs(floating), samples=16))
+    feeds = list(open_feeds(data, input_specs(floating), samples=32, part=Part(2, is_held_out=True)))
     references = outputs_of(floating, feeds)
 
     def reached(**said: Any) -> Standing:
@@ -153,7 +154,7 @@ def test_it_meets_what_any_preset_with_any_recovery_meets(tmp_path: Path, model:
     assert plain is not None
     assert best > plain, "nothing helps: the goal would be met at once"
     goal = f"sqnr >= {plain + 0.9 * (best - plain):.4f}"
-    done = cli("quantize", path, "--target", target, "--data", data, "--samples", "16", "--goal", goal, "-o",
+    done = cli("quantize", path, "--target", target, "--data", data, "--samples", "32", "--hold-out", "2", "--goal", goal, "-o",
                tmp_path / "a.onnx", "--json").json["sought"]  # fmt: skip
     assert done["met"]
     assert done["units"] <= 15

@@ -278,6 +278,10 @@ def windows_of(asked: QuantizeToGoal, metric: Metric) -> list[Arrays]:
         raise UsageError(f"a folder of graphs is not judged by {metric.name}", where="--goal", hint="by perplexity")
     if not is_text(data):
         raise UsageError("perplexity is of a text", where="--eval-data", hint="give a file of text (.txt)")
+    if asked.eval_data is None:
+        raise UsageError(
+            "a folder of graphs is not judged on what it learns from", where="--goal", hint="give --eval-data"
+        )
     assert isinstance(data, str | os.PathLike)
     assert isinstance(asked.model, str | os.PathLike)
     ids = Tokenizer(asked.tokenizer or asked.model).encode(read_text(data))

@@ -5,6 +5,7 @@ as they are serve all of these, and are paid once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING
@@ -153,7 +154,12 @@ class GraphSubject:
     def _final(self, point: Point) -> Quantize:
         asked = self.asked
         return replace(
-            self.quantizing(point), output=asked.output, report=asked.report, warn=asked.warn, progress=asked.progress
+            self.quantizing(point),
+            output=asked.output,
+            report=asked.report,
+            warn=asked.warn,
+            progress=asked.progress,
+            min_sqnr=-math.inf,
         )
 
     def measure(self, points: Sequence[Point]) -> list[Measured]:

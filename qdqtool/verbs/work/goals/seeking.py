@@ -19,6 +19,7 @@ from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.chips.loading import load_chip
 from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
 from qdqtool.io.feeds.hashes import EMPTY, add_feed
+from qdqtool.io.feeds.sources import Part
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.artifacts import sha256_of_json
 from qdqtool.io.files.atomic import write_whole
@@ -37,6 +38,7 @@ from qdqtool.search.metrics import Arrays, Metric, open_metric
 from qdqtool.search.recipe import Recipe, replayed_kinds
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.groups import OnChip
+from qdqtool.verbs.work.bounds.holding_out import again_and_again, held_out
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.goals.folders import FolderSubject, hash_of, surprises_of_float, windows_of
 from qdqtool.verbs.work.goals.graphs import GraphSubject
@@ -68,6 +70,7 @@ class Sought:
         capped: the data may hold more samples than were judged on, as nothing was said of their number.
         resume: the file that keeps what was tried, where the goal is not met; empty without one.
         recipe: what makes the chosen one again.
+        hold_out: the samples are each so-many-th of the data; 0 where they are others.
     """
 
     goal: Goal
@@ -81,11 +84,22 @@ class Sought:
     capped: bool
     resume: str
     recipe: Recipe
+    hold_out: int = 0
 
     @property
     def is_met(self) -> bool:
         """Whether the goal is met, and not by chance."""
         return self.chosen.is_met
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Between what the figure lies on 90 % of the draws of the samples; None where it is exact, or of one sample."""
+        standing = self.chosen.measured.standing
+        if standing is None or standing.figure is None or not all(map(math.isfinite, (standing.low, standing.high))):
+            return None
+        sign = -1 if self.goal.is_lower else 1
+        ends = sorted(standing.figure + sign * (end - standing.margin) for end in (standing.low, standing.high))
+        return ends[0], ends[1]
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -94,7 +108,7 @@ class Sought:
             "goal": self.goal.text, "metric": self.goal.metric, "met": self.is_met, "float": self.floating,
             "bound": self.goal.bound(self.floating), "samples": self.samples, "units": self.units,
             "chosen": self.trials.index(self.chosen), "max_ms": self.max_ms, "reachable": self.reachable,
-            "capped": self.capped, "resume": self.resume,
+            "capped": self.capped, "resume": self.resume, "hold_out": self.hold_out, "interval": self.interval,
             "trials": [
                 {**trial.to_json(), "lost": why_lost(trial, self.chosen, plain)}
                 for trial in self.trials
@@ -112,10 +126,6 @@ def sought(asked: QuantizeToGoal) -> Quantized:
     goal = Goal.of(asked.goal, asked.metric)
     _refuse(asked)
     metric = open_metric(goal.metric)
-    if asked.eval_data is None:
-        pass_on(
-            ["judged on the samples that it is calibrated on, which flatters; give others as --eval-data"], asked.warn
-        )
     with open_workers(asked.jobs, asked.cluster, warn=asked.warn) as workers, ExitStack() as ended:
         subject = _folder(asked, goal, metric) if is_folder(asked.model) else _graph(asked, goal, metric, workers)
         ended.callback(subject.close)
@@ -138,7 +148,7 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         done = _finished(subject, seeking)
     chosen, journal = seeking.best, subject.journal
     recipe = recipe_of(
-        asked, chosen.candidate.point, chosen.measured, metric=goal.metric, bound=goal.bound(figure),
+        subject.asked, chosen.candidate.point, chosen.measured, metric=goal.metric, bound=goal.bound(figure),
         model_sha256=subject.fingerprint,
     )  # fmt: skip
     recipe = replace(recipe, ranges_sha256=done.quantization.ranges.sha256)
@@ -146,7 +156,7 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         recipe.write(asked.save_recipe, overwrite=asked.overwrite)
     found = Sought(
         goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units,
-        samples=samples, max_ms=asked.max_ms, recipe=recipe,
+        samples=samples, max_ms=asked.max_ms, recipe=recipe, hold_out=subject.asked.hold_out or 0,
         reachable=reachable, capped=asked.eval_samples is None and not metric.needs_labels and not is_folder(asked.model),
         resume="" if journal is None or chosen.is_met else journal.path,
     )  # fmt: skip
@@ -157,7 +167,7 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         write_whole(asked.page, page.encode(), overwrite=asked.overwrite)
     if chosen.is_met:
         close_journal(journal, asked.output)
-    return replace(done, sought=found)
+    return replace(done, sought=found, missed=())  # the goal says what is required
 
 
 def _run(seeking: Seeking, journal: Journal | None, warn: Warn | None) -> None:
@@ -195,9 +205,14 @@ def _graph(asked: QuantizeToGoal, goal: Goal, metric: Metric, workers: Workers) 
     """The model that is quantized, with its data and what the float model makes of them."""
     work, _ = opened(asked.model)
     asked = _readable(asked, work)
-    judged = _judged(asked, work, metric)
     assert asked.data is not None
-    feeds = _feeds(asked, asked.data, work, asked.samples)
+    data = asked.data
+    feeds = _feeds(asked, data, work, asked.samples)
+    every = held_out(asked.hold_out, feeds) if asked.eval_data is None else asked.hold_out or 0
+    asked = replace(asked, hold_out=every)
+    judged = _judged(asked, work, metric)
+    if every:
+        feeds = _feeds(asked, data, work, asked.samples, part=Part(every, is_held_out=False))
     calibration, count = EMPTY, 0
     for feed in feeds:
         calibration, count = add_feed(calibration, feed), count + 1
@@ -231,6 +246,8 @@ def _refuse(asked: QuantizeToGoal) -> None:
         raise UsageError("--goal searches, --recipe says what was found", hint="leave one of them out")
     if asked.data is None:
         raise UsageError("--goal calibrates", hint="give --data, and --eval-data to judge on other samples")
+    if asked.eval_data is not None and _is_same(asked.data, asked.eval_data):
+        raise UsageError("--eval-data are --data", hint="leave --eval-data out: a part of --data is held out then")
     if asked.ranges is not None or asked.statistics is not None:
         raise UsageError("--goal calibrates in several ways", hint="leave --ranges and --statistics out")
     if asked.max_ms is not None and not asked.is_on_chip:
@@ -239,33 +256,47 @@ def _refuse(asked: QuantizeToGoal) -> None:
         raise UsageError("--chip tells the time of one graph", hint="`qdqtool plan` tells that of a folder")
 
 
+def _is_same(data: FeedSpec, eval_data: FeedSpec) -> bool:
+    """Whether both are one file, one folder, or one object."""
+    if isinstance(data, str | os.PathLike) and isinstance(eval_data, str | os.PathLike):
+        return os.path.abspath(data) == os.path.abspath(eval_data)
+    return data is eval_data
+
+
 def _readable(asked: QuantizeToGoal, model: ir.Model) -> QuantizeToGoal:
     """``asked``, whose data can be read again and again: what a reader or an iterator gives is held here."""
     specs = input_specs(model)
-
-    def held(data: FeedSpec | None) -> FeedSpec | None:
-        is_once = data is not None and (hasattr(data, "get_next") or hasattr(data, "__next__"))
-        return list(open_feeds(data, specs, extras=True)) if is_once and data is not None else data
-
-    data = held(asked.data)
-    return replace(asked, data=data, eval_data=data if asked.eval_data is asked.data else held(asked.eval_data))
+    data, eval_data = (None if each is None else again_and_again(each, specs) for each in (asked.data, asked.eval_data))
+    return replace(asked, data=data, eval_data=eval_data)
 
 
 def _feeds(
-    asked: QuantizeToGoal, data: FeedSpec, model: ir.Model, samples: int | None, *, extras: bool = False
+    asked: QuantizeToGoal,
+    data: FeedSpec,
+    model: ir.Model,
+    samples: int | None,
+    *,
+    extras: bool = False,
+    part: Part | None = None,
 ) -> Feeds:
     given = with_texts(data, model, asked.model, tokenizer=asked.tokenizer, samples=samples)
-    return open_feeds(given, input_specs(model), samples=samples, seed=asked.seed, image=asked.image, extras=extras)
+    return open_feeds(
+        given, input_specs(model), samples=samples, seed=asked.seed, image=asked.image, extras=extras, part=part
+    )
 
 
 def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> list[Arrays]:
     """The samples that every trial is judged on."""
-    data = asked.eval_data if asked.eval_data is not None else asked.data
-    assert data is not None
-    count = asked.eval_samples or (asked.samples if asked.eval_data is None else None)
+    data, count = asked.eval_data, asked.eval_samples
     if count is None and not metric.needs_labels:
         count = sqnr_samples(model)
-    feeds = _feeds(asked, data, model, count, extras=metric.needs_labels)
+    if data is not None:
+        feeds = _feeds(asked, data, model, count, extras=metric.needs_labels)
+    else:
+        assert asked.data is not None
+        assert asked.hold_out is not None
+        part = Part(asked.hold_out, is_held_out=True)
+        feeds = _feeds(asked, asked.data, model, asked.samples, extras=metric.needs_labels, part=part)
     found: list[Arrays] = list(itertools.islice(feeds, count))
     pass_on(feeds.warnings, asked.warn)
     return found

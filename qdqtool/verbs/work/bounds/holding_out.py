@@ -1,0 +1,43 @@
+"""Which samples of ``--data`` are kept to judge on: what was learned from says nothing of samples that come afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qdq_passes.errors import UsageError
+
+from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
+from qdqtool.io.feeds.spec import InputSpec
+from qdqtool.verbs.planned import Planned
+
+#: Of so many samples one is held out.
+HELD_OUT = 4
+
+
+def learns(asked: Planned) -> bool:
+    """Whether weights are fitted to what the model computes on the samples, beside ranges."""
+    recovery = asked.over(asked.loaded_preset().recovery)
+    return bool(recovery.round_weights or recovery.learn_rounding or recovery.tune_weights)
+
+
+def held_out(said: int | None, feeds: Feeds) -> int:
+    """Of how many samples one is held out where that is needed: as ``said``, else of `HELD_OUT`, of fewer where there are fewer.
+
+    Raises:
+        UsageError: there are too few.
+    """
+    count = feeds.count
+    every = said if said is not None else HELD_OUT if count is None else min(HELD_OUT, count)
+    if every < 2 or (count is not None and count < every):
+        found = "" if count is None else f" of {count}"
+        raise UsageError(
+            f"no sample{found} can be held out to judge on",
+            hint="give more as --data; `deploy` and --goal also take --eval-data",
+        )
+    return every
+
+
+def again_and_again(data: FeedSpec, inputs: Sequence[InputSpec]) -> FeedSpec:
+    """``data``; held in memory where a reader or an iterator gives them only once."""
+    is_once = hasattr(data, "get_next") or hasattr(data, "__next__")
+    return list(open_feeds(data, inputs, extras=True)) if is_once else data

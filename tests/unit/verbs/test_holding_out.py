@@ -1,0 +1,131 @@
+"""What weights were learned on says nothing of samples that come afterwards: a stated part of the data is held out to judge on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from qdq_passes.errors import UsageError
+
+import qdqtool
+from qdqtool.io.feeds.feeds import open_feeds
+from qdqtool.io.feeds.sources import Part
+from qdqtool.io.feeds.spec import input_specs
+from tests.cases.cli_helpers import CALIB, DIGITS, cli
+from tests.golden_messages.refusal import refusal
+
+TARGET = ["--target", "qnn_htp"]
+LEARNED = ["--round-weights"]
+
+
+@pytest.mark.parametrize(
+    ("count", "samples", "every", "held"),
+    [(9, None, 4, [3, 7]), (9, 7, 4, [3]), (4, None, 2, [1, 3]), (3, None, 3, [2]), (None, 8, 4, [3, 7])],
+)
+def test_parts_make_the_whole(count: int | None, samples: int | None, every: int, held: list[int]) -> None:
+    """Of the first samples; of a generator nobody knows how many there are."""
+    model = qdqtool.load(DIGITS)
+    feeds: list[dict[str, Any]] = [{"input": np.full((1, 1, 8, 8), n, np.float32)} for n in range(count or 9)]
+    data: Any = feeds if count is not None else lambda: iter(feeds)
+    parts = [
+        open_feeds(data, input_specs(model), samples=samples, part=Part(every, is_held_out=is_held))
+        for is_held in (True, False)
+    ]
+    numbers = [[int(feed["input"].flat[0]) for feed in part] for part in parts]
+    assert numbers[0] == held
+    assert sorted([*numbers[0], *numbers[1]]) == list(range(samples or len(feeds)))
+    assert [part.count for part in parts] in ([len(each) for each in numbers], [None, None])
+
+
+def test_workers_open_the_same_part() -> None:
+    feeds = open_feeds(CALIB, input_specs(qdqtool.load(DIGITS)), samples=9, part=Part(4, is_held_out=False))
+    assert feeds.opening is not None
+    assert feeds.opening.open(feeds.inputs).sha256() == feeds.sha256()
+
+
+def test_a_goal_is_judged_on_what_is_held_out(tmp_path: Path) -> None:
+    """And the recipe says so: what is replayed is calibrated on the others."""
+    asked = ["quantize", DIGITS, *TARGET, "--data", CALIB, "--samples", "32"]
+    done = cli(
+        *asked,
+        "--goal",
+        "sqnr >= 20",
+        "--budget",
+        "1",
+        "-o",
+        tmp_path / "a.onnx",
+        "--save-recipe",
+        tmp_path / "r.toml",
+        "--json",
+    ).json
+    assert (done["samples"], done["sought"]["samples"], done["sought"]["hold_out"]) == (24, 8, 4)
+    low, high = done["sought"]["interval"]
+    assert low <= done["sought"]["trials"][0]["figure"] <= high
+    cli("quantize", DIGITS, "--recipe", tmp_path / "r.toml", "--data", CALIB, "-o", tmp_path / "b.onnx")
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    told = cli(*asked, "--goal", "sqnr >= 20", "--budget", "1", "-o", tmp_path / "c.onnx").out
+    assert "8 samples held out of --data" in told
+
+
+def test_a_goal_needs_samples_that_it_did_not_learn_from(tmp_path: Path) -> None:
+    asked = ["quantize", DIGITS, *TARGET, "--goal", "sqnr >= 20", "-o", tmp_path / "a.onnx", "--data"]
+    assert "can be held out" in cli(*asked, "random:1", code=2).error
+    assert "--eval-data are --data" in cli(*asked, CALIB, "--eval-data", CALIB, code=2).error
+    assert "can be held out" in cli(*asked, CALIB, "--hold-out", "0", code=2).error
+
+
+def test_deploy_judges_learned_weights_on_what_is_held_out(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cli(
+        "deploy",
+        DIGITS,
+        *TARGET,
+        "--data",
+        CALIB,
+        "--samples",
+        "16",
+        *LEARNED,
+        "-o",
+        out,
+        "--simulate-samples",
+        "0",
+        "--require-npu",
+        "0",
+    )
+    report = json.loads((out / "report.json").read_text())
+    assert report["judged_on"] == {"samples": 4, "which": "held out of --data"}
+    assert report["quantization"]["samples"] == 12
+    line = next(line for line in (out / "commands.sh").read_text().splitlines() if line.startswith("qdqtool compare "))
+    words = line.removesuffix(" || failed=1").replace('"$out"', str(out)).split()
+    again = cli(*words[1:], "--json").json
+    assert again["outputs"] == report["comparison"]["outputs"]
+
+
+def test_deploy_judges_plain_ranges_on_the_samples_that_they_are_of(tmp_path: Path) -> None:
+    done = qdqtool.deploy(DIGITS, tmp_path / "out", target="qnn_htp", data=CALIB, samples=8, simulate_samples=0)
+    assert done.judged_on == "calibrated on"
+    assert "8 samples calibrated on" in done.text
+
+
+def test_quantize_judges_learned_weights_on_what_is_held_out() -> None:
+    """Where it judges: without a bound it says what its figure is of."""
+    said: dict[str, Any] = {"data": CALIB, "samples": 16, "round_weights": True, "preset": "a8w8"}
+    judged, plain = qdqtool.quantize(DIGITS, **said, target="qnn_htp"), qdqtool.quantize(DIGITS, **said)
+    assert judged.comparison is not None
+    assert (judged.quantization.ranges.samples, judged.comparison.samples, judged.compared_on) == (
+        12,
+        4,
+        "held out of --data",
+    )
+    assert (plain.quantization.ranges.samples, plain.compared_on) == (16, "that weights were learned on")
+    everything = qdqtool.quantize(DIGITS, **said, target="qnn_htp", hold_out=0, min_sqnr=99)
+    assert everything.missed == ()
+    assert "the outputs are not judged: weights were learned on all samples (--hold-out 0)" in everything.warnings
+
+
+def test_a_part_of_one_is_none() -> None:
+    with refusal(UsageError):
+        qdqtool.quantize(DIGITS, data=CALIB, hold_out=1)
