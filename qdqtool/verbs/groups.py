@@ -174,7 +174,8 @@ class HoldsOut:
 
     hold_out: int | None = option(
         None, "Of each N samples of --data keep the last to judge on, and learn from the others; 0 for none. By default of 4 "
-        "where weights are learned or a goal is sought, and no --eval-data are given.", value="N", least=0,
+        "(of fewer than 64 more, at most half) where weights are learned or a goal is sought, and no --eval-data are given.",
+        value="N", least=0,
     )  # fmt: skip
 
 

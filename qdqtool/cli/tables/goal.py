@@ -28,7 +28,7 @@ def render_goal(sought: dict[str, Any]) -> None:
     judged = f"by {best['samples']} of {judged}" if 0 < best["samples"] < sought["samples"] else judged
     judged += " held out of --data" if sought["hold_out"] else ""
     if sought["interval"] is not None:
-        reached += " ({:.6g} to {:.6g})".format(*sought["interval"])
+        reached += ", 95 % interval {:.6g} to {:.6g}".format(*sought["interval"])
     say(f"{sought['goal']}: {reached} (bound {sought['bound']:.6g}{floating}); {work}, {judged}")
     if not sought["met"]:
         _render_failure(sought, best)

@@ -85,12 +85,12 @@ def test_what_is_judged_is_what_quantize_makes(
     if in_file:
         monkeypatch.setattr(recovery, "IN_MEMORY", 0)
     said: dict[str, Any] = {"data": "random:8", "target": "qnn_htp", "smooth": 0.5}
-    found = quantize_to_goal(small, None, **said, eval_samples=4, goal="sqnr >= 99", budget=14).sought
+    found = quantize_to_goal(small, None, **said, eval_data="random:4:1", goal="sqnr >= 99", budget=14).sought
     assert found is not None
     assert set(names) <= {name for one in found.trials for name in one.candidate.options}
     for one in some(found.trials, 4):
         assert one.measured.placing is not None, one.measured.reason
-        made = qdqtool.quantize(small, None, **said, **one.candidate.options)
+        made = qdqtool.quantize(small, None, **said, **one.candidate.options, hold_out=0)
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
 
 
@@ -103,7 +103,7 @@ def test_statistics_that_a_candidate_before_has_among_its_own_cost_nothing(
         monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
     found = quantize_to_goal(
-        small, None, data="random:8", target="generic_int8", goal="sqnr >= 99", eval_samples=4, budget=15
+        small, None, data="random:8", target="generic_int8", goal="sqnr >= 99", eval_data="random:4:1", budget=15
     ).sought
     assert found is not None
     units = {trial.candidate.text: trial.units for trial in found.trials}
@@ -118,7 +118,7 @@ def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.Monkey
         monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
     said: dict[str, Any] = {"data": "random:8", "target": "generic_int8"}
-    found = quantize_to_goal(small, None, **said, eval_samples=4, goal="sqnr >= 99", budget=8).sought
+    found = quantize_to_goal(small, None, **said, eval_data="random:4:1", goal="sqnr >= 99", budget=8).sought
     assert found is not None
     assert [(trial.candidate.text, trial.units) for trial in found.trials[1:]] == [
         ("--method percentile --method-option percentile=99.0", 12 / 12),
@@ -127,14 +127,20 @@ def test_methods_that_count_alike_are_calibrated_once(monkeypatch: pytest.Monkey
     ]
     for one in some(found.trials[1:]):
         assert one.measured.placing is not None
-        made = qdqtool.quantize(small, None, **said, **one.candidate.options)
+        made = qdqtool.quantize(small, None, **said, **one.candidate.options, hold_out=0)
         assert model_sha256(made.model) == one.measured.placing.sha256, one.candidate.text
 
 
 def test_options_of_a_method_that_are_said_stay_with_it(small: Path) -> None:
     """Other methods would not take them; and a recipe holds them."""
     method: dict[str, Any] = {"method_options": {"eps": 0.5}, "method": "moving-average"}
-    said: dict[str, Any] = {"preset": "a8w8", "data": "random:4", "goal": "sqnr >= 99", "eval_samples": 2, "budget": 10}
+    said: dict[str, Any] = {
+        "preset": "a8w8",
+        "data": "random:4",
+        "goal": "sqnr >= 99",
+        "eval_data": "random:2:1",
+        "budget": 10,
+    }
     for more in ({}, method):
         found = quantize_to_goal(small, None, target="generic_int8", **said, **more).sought
         assert found is not None
@@ -187,7 +193,13 @@ def test_mends_are_judged_by_workers(target: str, small: Path, monkeypatch: pyte
         monkeypatch.setattr(graphs.GraphSubject, name, lambda *_, **__: ())
     monkeypatch.setattr(graphs, "proposals", lambda *_, **__: mends)
     monkeypatch.setattr(graphs.GraphSubject, "record", lambda *_: None)
-    said: dict[str, Any] = {"goal": "sqnr >= 99", "target": target, "eval_samples": 2, "budget": 9, "data": "random:2"}
+    said: dict[str, Any] = {
+        "goal": "sqnr >= 99",
+        "target": target,
+        "eval_data": "random:2:1",
+        "budget": 9,
+        "data": "random:2",
+    }
     alone = quantize_to_goal(small, None, **said).sought
     sent = without_processes(monkeypatch)
     together = quantize_to_goal(small, None, **said, jobs=2).sought
@@ -280,7 +292,8 @@ class Reader:
 
 def test_data_that_can_be_read_once_are_held() -> None:
     done = quantize_to_goal(DIGITS, None, target="generic_int8", data=Reader(), goal="sqnr >= 10")
-    assert done.quantization.ranges.samples == 6
+    assert done.sought is not None
+    assert (done.quantization.ranges.samples, done.sought.samples) == (3, 3)
 
 
 def test_a_recipe_of_a_target_in_a_file_is_written_and_nothing_is_left(tmp_path: Path) -> None:

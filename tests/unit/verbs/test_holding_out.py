@@ -61,13 +61,13 @@ def test_a_goal_is_judged_on_what_is_held_out(tmp_path: Path) -> None:
         tmp_path / "r.toml",
         "--json",
     ).json
-    assert (done["samples"], done["sought"]["samples"], done["sought"]["hold_out"]) == (24, 8, 4)
+    assert (done["samples"], done["sought"]["samples"], done["sought"]["hold_out"]) == (16, 16, 2)
     low, high = done["sought"]["interval"]
     assert low <= done["sought"]["trials"][0]["figure"] <= high
     cli("quantize", DIGITS, "--recipe", tmp_path / "r.toml", "--data", CALIB, "-o", tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     told = cli(*asked, "--goal", "sqnr >= 20", "--budget", "1", "-o", tmp_path / "c.onnx").out
-    assert "8 samples held out of --data" in told
+    assert "16 samples held out of --data" in told
 
 
 def test_a_goal_needs_samples_that_it_did_not_learn_from(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_deploy_judges_learned_weights_on_what_is_held_out(tmp_path: Path) -> No
         "0",
     )
     report = json.loads((out / "report.json").read_text())
-    assert report["judged_on"] == {"samples": 4, "which": "held out of --data"}
-    assert report["quantization"]["samples"] == 12
+    assert report["judged_on"] == {"samples": 8, "which": "held out of --data"}
+    assert report["quantization"]["samples"] == 8
     line = next(line for line in (out / "commands.sh").read_text().splitlines() if line.startswith("qdqtool compare "))
     words = line.removesuffix(" || failed=1").replace('"$out"', str(out)).split()
     again = cli(*words[1:], "--json").json
@@ -116,8 +116,8 @@ def test_quantize_judges_learned_weights_on_what_is_held_out() -> None:
     judged, plain = qdqtool.quantize(DIGITS, **said, target="qnn_htp"), qdqtool.quantize(DIGITS, **said)
     assert judged.comparison is not None
     assert (judged.quantization.ranges.samples, judged.comparison.samples, judged.compared_on) == (
-        12,
-        4,
+        8,
+        8,
         "held out of --data",
     )
     assert (plain.quantization.ranges.samples, plain.compared_on) == (16, "that weights were learned on")

@@ -10,8 +10,8 @@ from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
 from qdqtool.io.feeds.spec import InputSpec
 from qdqtool.verbs.planned import Planned
 
-#: Of so many samples one is held out.
-HELD_OUT = 4
+#: Of so many samples one is held out; of few samples more, down to every second, so that there are so many to judge on.
+HELD_OUT, ENOUGH = 4, 16
 
 
 def learns(asked: Planned) -> bool:
@@ -21,13 +21,13 @@ def learns(asked: Planned) -> bool:
 
 
 def held_out(said: int | None, feeds: Feeds) -> int:
-    """Of how many samples one is held out where that is needed: as ``said``, else of `HELD_OUT`, of fewer where there are fewer.
+    """Of how many samples one is held out where that is needed: as ``said``, else of `HELD_OUT`, or of fewer.
 
     Raises:
         UsageError: there are too few.
     """
     count = feeds.count
-    every = said if said is not None else HELD_OUT if count is None else min(HELD_OUT, count)
+    every = said if said is not None else HELD_OUT if count is None else min(HELD_OUT, max(2, count // ENOUGH))
     if every < 2 or (count is not None and count < every):
         found = "" if count is None else f" of {count}"
         raise UsageError(

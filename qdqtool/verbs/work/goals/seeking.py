@@ -93,11 +93,23 @@ class Sought:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Between what the figure lies on 90 % of the draws of the samples; None where it is exact, or of one sample."""
+        """95 % interval of the figure on other samples of the same kind; None where it is exact, or of one sample.
+
+        Its ends are those that 5 % of the draws pass, further out by t₀.₉₇₅(n − 1)/z₀.₉₅ and by √(n/(n − 1)), as draws from n
+        samples vary less than n samples do."""
         standing = self.chosen.measured.standing
-        if standing is None or standing.figure is None or not all(map(math.isfinite, (standing.low, standing.high))):
+        if (
+            standing is None
+            or standing.figure is None
+            or standing.samples < 2
+            or not all(map(math.isfinite, (standing.low, standing.high)))
+        ):
             return None
-        sign = -1 if self.goal.is_lower else 1
+        rest = standing.samples - 1
+        wider = (
+            (1.96 + 2.37 / rest) / 1.645 * math.sqrt(standing.samples / rest)
+        )  # t by its first term beside the normal one
+        sign = -wider if self.goal.is_lower else wider
         ends = sorted(standing.figure + sign * (end - standing.margin) for end in (standing.low, standing.high))
         return ends[0], ends[1]
 
