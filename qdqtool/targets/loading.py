@@ -14,6 +14,7 @@ from qdq_passes.core.toml_table import TomlTable
 from qdq_passes.npu.units.verdict import Boundary, Policy
 
 from qdqtool.targets import TARGETS
+from qdqtool.targets.device import device_of
 from qdqtool.targets.legalization import legalization_of
 from qdqtool.targets.loading_parts import (
     arithmetic_of,
@@ -31,7 +32,7 @@ from qdqtool.targets.toml_values import integer, optional_text, some_tables
 
 ROOT_KEYS = (
     "name", "description", "version", "extends", "family", "architecture", "sdk", "policy", "boundary", "minimum_group", "traps",
-    "arithmetic", "limits", "engine", "memory", "cost", "shifts", "quantize", "case", "op", "arrange",
+    "arithmetic", "limits", "engine", "memory", "cost", "shifts", "quantize", "case", "op", "arrange", "device",
 )  # fmt: skip
 
 #: What a target is laid over that extends none.
@@ -83,6 +84,7 @@ def _target(family: tuple[TomlFile, ...]) -> Target:
         legalization=dataclasses.replace(
             legalization_of(root, file, base.legalization), isolates=policy == "region", binds=limits.binds
         ),
+        device=device_of(root, base.device),
         arrange=cast(Arrange, root.choice("arrange", get_args(Arrange))) if "arrange" in root.data else base.arrange,
     )
 

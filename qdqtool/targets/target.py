@@ -22,6 +22,7 @@ from qdq_passes.refine.look.shifts import ShiftLimits, Violation
 
 from qdqtool.targets import remedies
 from qdqtool.targets.cost import Cost, Memory
+from qdqtool.targets.device import Device
 from qdqtool.targets.legalization import Binds, Legalization
 from qdqtool.targets.reach import out_of_reach
 from qdqtool.targets.rules import Case, Complaint, Engine, Operand, OpRule, Scheme, UnmetDemand, conversions
@@ -107,6 +108,7 @@ class Target:
         legalization: what quantizing for it does besides a preset.
         arrange: of a language model, whether the NPU takes what it can, or linear layers alone, with attention and norms on the
             CPU.
+        device: how a model runs on it; None where nobody knows.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Target:
     cost: Cost = field(default_factory=Cost)
     legalization: Legalization = field(default_factory=Legalization)
     arrange: Arrange = "whole"
+    device: Device | None = None
 
     @property
     def has_integers(self) -> bool:

@@ -240,7 +240,7 @@ def _filled(job: Job) -> Deployment:
             simulation = _simulated(simulate, floats, done, feeds, tick)
     found = Deployment(
         folder=job.folder, source=deployment.SOURCE if isinstance(asked.model, ir.Model) else job.source,
-        target=job.chip.name, quantized=done, checked=checked, analysis=analysis,
+        target=job.chip.name, device=job.chip.device, quantized=done, checked=checked, analysis=analysis,
         comparison=comparison, judged=judged, simulation=simulation, seconds=job.seconds,
         bounds=Bounds(npu_share=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric),
         commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text, warnings=job.warnings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
@@ -21,6 +21,7 @@ from qdqtool.npu.analyzing import too_little
 from qdqtool.npu.report import Analysis
 from qdqtool.npu.simulated import Simulation
 from qdqtool.record.record import Record, merged
+from qdqtool.targets.device import Device
 from qdqtool.verbs.check import Checked
 from qdqtool.verbs.groups import LEAST_DB
 from qdqtool.verbs.work.bounds.outputs import missed
@@ -31,7 +32,7 @@ from qdqtool.verbs.work.records import comparison_record
 KIND, VERSION, KIND_OF_SECONDS = "deployment", 1, "seconds"
 #: The files of the folder.
 MODEL, FLOAT, SOURCE, RANGES, STATISTICS = "model.onnx", "float.onnx", "source.onnx", "ranges.json", "statistics.npz"
-PIPELINE, COMMANDS, REPORT, TEXT = "pipeline.txt", "commands.sh", "report.json", "report.txt"
+PIPELINE, COMMANDS, REPORT, TEXT, DEVICE = "pipeline.txt", "commands.sh", "report.json", "report.txt", "device.py"
 SECONDS = "seconds.json"
 #: What is in each.
 _WHAT = {
@@ -45,6 +46,7 @@ _WHAT = {
     REPORT: "every figure",
     SECONDS: "what the steps took on this machine",
     TEXT: "this summary",
+    DEVICE: "runs it on the device",
 }
 #: Outputs, tensors, reasons and findings that the summary shows.
 SHOWN = 5
@@ -97,6 +99,7 @@ class Deployment(Shown, Warned):
         folder: where it lies.
         source: file of the float model.
         target: name of the NPU.
+        device: how it runs there; None where the target does not say.
         cleaning: text of the pipeline that cleaned the float model.
         quantized: the quantized model and the story of it.
         checked: findings about it.
@@ -123,6 +126,7 @@ class Deployment(Shown, Warned):
     folder: str
     source: str
     target: str
+    device: Device | None
     cleaning: str
     quantized: Quantized
     checked: Checked
@@ -202,6 +206,7 @@ class Deployment(Shown, Warned):
             "comparison": self.comparison.to_json(),
             "simulation": None if self.simulation is None else _beside(self.simulation.to_json()),
             "record": self.record.to_json(),
+            "device": None if self.device is None else asdict(self.device),
             "commands": list(self.commands),
             "files": sorted(self.files),
             "seconds": {step: round(seconds, 3) for step, seconds in self.seconds.items()},
@@ -233,7 +238,7 @@ class Deployment(Shown, Warned):
             ("size", " → ".join(sizes) + self.quantized.why_large),
             (
                 "on the NPU",
-                f"{found.npu_compute_nodes} of {plural(found.compute_nodes, 'operator')}{share}, {partitions}",
+                f"{found.npu_compute_nodes} of {self._operators}{share}, {partitions}",
             ),
             ("findings", _counted(self.checked.findings)),
             *([("Sigmoid", done.choice)] if done.choice else []),
@@ -250,6 +255,10 @@ class Deployment(Shown, Warned):
             if us is not None:
                 rows.append(("estimated time", f"about {us:,.4g} µs a run; computed, not measured"))
         yield Section(title="", columns=("", ""), rows=tuple(rows))
+
+    @property
+    def _operators(self) -> str:
+        return plural(self.analysis.compute_nodes, "operator")
 
     def _tables(self) -> Iterator[Section]:
         """Outputs and tensors, the worst first; what is not on the NPU, and what was found."""
@@ -286,7 +295,13 @@ class Deployment(Shown, Warned):
         yield from (Section(title=f"warning: {text}") for text in self.warnings)
 
     def _end(self) -> Iterator[Section]:
-        """The files, and what is missed."""
+        """How it runs on the device, the files, and what is missed."""
+        if self.device is not None:
+            rows = (
+                ("run it on", self.device.machines), ("with", f"python {DEVICE} SAMPLES.npz  ({self.device.provider})"),
+                ("the log says", self.device.log), ("as here", f"{self.analysis.npu_compute_nodes} of {self._operators}"),
+            )  # fmt: skip
+            yield Section(title="", columns=("", ""), rows=rows)
         rows = tuple(
             (name, "" if size is None else megabytes(size), _WHAT.get(name, "weights"))
             for name, size in sorted(self.files.items())
@@ -304,6 +319,9 @@ def written(found: Deployment, made: str) -> Deployment:
     """``found`` with the files that are in the folder ``made``, where pipeline, commands and report are written too."""
     write_whole(os.path.join(made, PIPELINE), f"{found.quantized.quantization.plan.pipeline}\n".encode())
     write_whole(os.path.join(made, COMMANDS), _script(found).encode())
+    if found.device is not None:
+        is_whole = found.analysis.npu_compute_nodes == found.analysis.compute_nodes
+        write_whole(os.path.join(made, DEVICE), found.device.script(MODEL, is_whole=is_whole).encode())
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(made)}
     whole = replace(found, files={**sizes, REPORT: None, SECONDS: None, TEXT: None})
     report, seconds = without_seconds({key: value for key, value in whole.to_json().items() if key != "folder"})

@@ -146,7 +146,9 @@ def _costly(placed: Placed) -> list[str]:
     ]
 
 
-def too_little(placed: Placed, model: ir.Model, chip: Target, path: str | os.PathLike[str]) -> list[str]:
+def too_little(
+    placed: Placed, model: ir.Model, chip: Target, path: str | os.PathLike[str], target: str | os.PathLike[str]
+) -> list[str]:
     """Return what is said where little of the ``model`` in the file ``path`` is on the NPU: how much, the worst reason, and a
     suggestion that was tried on a copy."""
     if placed.share >= ENOUGH or not placed.refusals:
@@ -155,5 +157,5 @@ def too_little(placed: Placed, model: ir.Model, chip: Target, path: str | os.Pat
 
     advisor = Advisor(model, chip, os.fspath(path), is_fresh=True)
     first = replace(placed.refusals[0], suggestion=advisor.advice(placed.refusals[0]))
-    analyze = shlex.join(["qdqtool", "analyze", os.fspath(path), "--target", chip.name])
+    analyze = shlex.join(["qdqtool", "analyze", os.fspath(path), "--target", os.fspath(target)])
     return [f"only {placed.text} on {placed.target}: {first.text} (all: `{analyze}`)"]

@@ -199,7 +199,7 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
     if placed is not None and chip is not None:
         from qdqtool.verbs.work.fitting import too_little
 
-        pass_on(too_little(placed, work, chip, asked.output or "MODEL"), asked.warn)
+        pass_on(too_little(placed, work, chip, asked.output or "MODEL", asked.target or chip.name), asked.warn)
     few: Sequence[Mapping[str, Any]] = ()
     if reference is not None:
         few = _first(feeds, passing, work) if held is None else _first(held, Passing(held), work)

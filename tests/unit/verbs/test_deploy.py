@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ TARGET = ["--target", "vitis_xint8"]
 FEW = ["--samples", "4"]
 FILES = [
     "commands.sh",
+    "device.py",
     "float.onnx",
     "model.onnx",
     "pipeline.txt",
@@ -225,3 +228,30 @@ def test_a_symbolic_batch_is_bound_where_the_target_wants_it(tmp_path: Path) -> 
     )
     assert done.cleaning.startswith('fix-shapes{shapes=["input=1x1x8x8"]},')
     assert done.analysis.share == 1.0
+
+
+def test_the_folder_runs_on_the_device(folder: Path, tmp_path: Path) -> None:
+    """A target whose device is onnxruntime's own CPU: what device.py writes is what the model computes, to the last bit."""
+    assert "VitisAIExecutionProvider" in (folder / "device.py").read_text()
+    assert "VitisAIExecutionProvider" in (folder / "report.txt").read_text()
+    target = tmp_path / "mine.toml"
+    device = '[device]\nmachines = "a board"\nprovider = "CPUExecutionProvider"\n'
+    session = 'session = {"session.intra_op.allow_spinning" = "0"}\nlog = "nothing"\n'
+    target.write_text(f'description = "a board"\nversion = "1"\nextends = "vitis_xint8"\n{device}{session}')
+    qdqtool.deploy(DIGITS, tmp_path / "out", target=target, data=CALIB, samples=8, require_npu="90%")
+    assert "allow_spinning" in (tmp_path / "out" / "device.py").read_text()
+    with np.load(CALIB) as data:
+        np.savez(tmp_path / "few.npz", input=data["input"][:3])
+    subprocess.run([sys.executable, tmp_path / "out" / "device.py", tmp_path / "few.npz"], cwd=tmp_path, check=True)
+    found = cli(
+        "compare", tmp_path / "out" / "float.onnx", tmp_path / "out" / "model.onnx", "--dumps", tmp_path / "board", "--data",
+        tmp_path / "few.npz", "--json",
+    ).json  # fmt: skip
+    assert found["samples"] == 3
+    assert "exact" in str(found)
+
+
+def test_a_device_that_is_not_described_has_no_file(tmp_path: Path) -> None:
+    made = qdqtool.deploy(DIGITS, tmp_path / "out", target="generic_int8", data=CALIB, samples=8, require_npu=0)
+    assert "device.py" not in made.files
+    assert made.to_json()["device"] is None
