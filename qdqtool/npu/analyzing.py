@@ -15,6 +15,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from typing import Any
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
@@ -272,15 +273,19 @@ def stored(path: str | os.PathLike[str]) -> Stored:
         UsageError: the file is no report of an analysis.
     """
     try:
-        data = json_of(read_text(path))
-        return Stored(
-            errors=frozenset((f["rule"], f["where"]) for f in data["findings"] if f["level"] in ("error", "fatal")),
-            verdicts={node["name"]: str(node["verdict"]) for node in data["nodes"]},
-            npu_percent=float(data["npu_percent"]),
-            broken=frozenset((rule["rule"], node) for rule in data.get("rules", ()) for node in rule["nodes"]),
-        )
+        return stored_in(json_of(read_text(path)))
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError("is no report of `qdqtool analyze --json`", where=os.fspath(path)) from error
+
+
+def stored_in(data: Mapping[str, Any]) -> Stored:
+    """What the JSON of an analysis says; ValueError, KeyError or TypeError where it is none."""
+    return Stored(
+        errors=frozenset((f["rule"], f["where"]) for f in data["findings"] if f["level"] in ("error", "fatal")),
+        verdicts={node["name"]: str(node["verdict"]) for node in data["nodes"]},
+        npu_percent=float(data["npu_percent"]),
+        broken=frozenset((rule["rule"], node) for rule in data.get("rules", ()) for node in rule["nodes"]),
+    )
 
 
 def judged(found: Analysis, before: Stored | None, require_npu: float | None) -> Analysis:

@@ -13,7 +13,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.shown import Shown
 from qdqtool.options import option
-from qdqtool.verbs.groups import DATA, MODEL, Path
+from qdqtool.verbs.groups import DATA, MODEL, JUnit, Path
 from qdqtool.verbs.lint import Lint, Linted, has_grids
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -69,7 +69,7 @@ class Checked(Shown, Warned):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Linted, Verb[Checked]):
+class Check(Linted, JUnit, Verb[Checked]):
     """Check MODEL with our verifier, with onnx.checker and in the installed onnxruntime; exit 1 with findings.
 
     MODEL may be a folder that `split` wrote: its files are compared with the hashes of the manifest, then checked graph by
@@ -94,6 +94,7 @@ class Check(Linted, Verb[Checked]):
     def run(self) -> Checked:
         """The findings."""
         from qdqtool.io.models.load import load
+        from qdqtool.verbs.ci.cases import cases_of_check
 
         chip = None
         if self.target is not None:
@@ -110,7 +111,9 @@ class Check(Linted, Verb[Checked]):
             findings = [*findings, *self._lints(graph)]
         known = _known(os.fspath(self.baseline)) if self.baseline is not None else set()
         old = sum(f["level"] in _ERRORS and (f["rule"], f["where"]) in known for f in findings)
-        return Checked(target=None if chip is None else chip.name, findings=findings, graph=graph, known_errors=old)
+        found = Checked(target=None if chip is None else chip.name, findings=findings, graph=graph, known_errors=old)
+        self.write_junit("qdqtool check", cases_of_check(found))
+        return found
 
     def _lints(self, graph: ir.Model | None) -> list[dict[str, Any]]:
         """Findings of the lints: of a model with pairs always (weights alone without data), of a float one with data or a preset.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +10,7 @@ from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.quantization.options import DecoderOptions
-from qdqtool.verbs.groups import DATA_NEEDED, LEAST_DB, MODEL, EvalData, Findings, HoldsOut, Path, Working
+from qdqtool.verbs.groups import DATA_NEEDED, LEAST_DB, MODEL, EvalData, Findings, HoldsOut, JUnit, Path, Working
 from qdqtool.verbs.npu.analyze import share_of
 from qdqtool.verbs.planned import Planned
 from qdqtool.verbs.verb import Verb, function_of
@@ -26,15 +26,33 @@ REQUIRED = 0.9
 SIMULATED = 2
 
 
+def output_bounds(texts: Sequence[str]) -> dict[str, float]:
+    """Name → decibels of texts like ``logits=30``; of names that hold a ``=`` the last one counts.
+
+    Raises:
+        ValueError: a text is no such bound.
+    """
+    found = {}
+    for text in texts:
+        name, _, figure = text.rpartition("=")
+        try:
+            found[name] = float(figure)
+        except ValueError:
+            name = ""
+        if not name:
+            raise ValueError(f"{text!r} is no NAME=DB; write logits=30")
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
-class Deploy(Planned, HoldsOut, EvalData, Findings, Working, Verb["Deployment"]):
+class Deploy(Planned, HoldsOut, EvalData, Findings, Working, JUnit, Verb["Deployment"]):
     """Make a folder for an NPU of the float MODEL: clean, quantize, check, analyze, compare, simulate; exit 1 below a bound.
 
     The folder holds the quantized model, the float model as cleaned, the ranges, the pipeline and the commands that make them
     again, and a report. It is written whole also where a bound is missed; the report says which.
     """
 
-    trails: ClassVar[tuple[type, ...]] = (DecoderOptions, Findings, Working)
+    trails: ClassVar[tuple[type, ...]] = (DecoderOptions, JUnit, Findings, Working)
     placed: ClassVar[Mapping[str, str]] = {
         **Planned.placed,
         "samples": "eval_data",
@@ -61,6 +79,17 @@ class Deploy(Planned, HoldsOut, EvalData, Findings, Working, Verb["Deployment"])
     min_sqnr: float = option(
         LEAST_DB, "Exit 1 when an output is below this SQNR to the float model.", value="DB", shown=True, recipe=False
     )
+    min_output: Mapping[str, float] | None = option(
+        None, "Exit 1 when the output NAME is below DB, in place of --min-sqnr (repeat).",
+        value="NAME=DB", read=output_bounds, many=True, recipe=False,
+    )  # fmt: skip
+    max_partitions: int | None = option(
+        None, "Exit 1 when there are more partitions on the NPU.", value="N", least=0, recipe=False
+    )
+    baseline: Path | None = option(
+        None, "report.json of an earlier deployment: exit 1 only when something is worse than there.",
+        value="FILE", use="read", recipe=False,
+    )  # fmt: skip
     float_metric: str | None = option(
         None,
         "Also judge the float and the quantized model: accuracy, or function F of module M (or file.py): "
@@ -80,9 +109,12 @@ class Deploy(Planned, HoldsOut, EvalData, Findings, Working, Verb["Deployment"])
         Raises:
             QdqError: bad model, data, target or options; see each class's exit code.
         """
+        from qdqtool.verbs.ci.cases import cases_of_deployment
         from qdqtool.verbs.work.deploying import deployed
 
-        return deployed(self)
+        found = deployed(self)
+        self.write_junit("qdqtool deploy", cases_of_deployment(found))
+        return found
 
 
 deploy = function_of(Deploy)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from qdqtool.io.feeds.feeds import FeedSpec
     from qdqtool.io.feeds.sources import Part
+    from qdqtool.io.files.junit import Case
     from qdqtool.io.files.progress import Progress, StageProgress
 
 Path = str | os.PathLike[str]
@@ -102,6 +103,22 @@ class Findings:
     section: ClassVar[str] = WRITTEN
 
     allow_findings: bool = option(False, "Save although the model has errors that it came with.", recipe=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JUnit:
+    """A report for continuous integration."""
+
+    junit: Path | None = option(
+        None, "Also write what was judged as test cases (JUnit XML).", value="FILE", use="file", recipe=False
+    )
+
+    def write_junit(self, suite: str, cases: Sequence[Case]) -> None:
+        """Write ``cases`` where ``junit`` says."""
+        from qdqtool.io.files.junit import write_junit
+
+        if self.junit is not None:
+            write_junit(self.junit, suite, cases, overwrite=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import option
-from qdqtool.verbs.groups import MODEL, OUTPUT, Path, Saving, Targeted, Warns
+from qdqtool.verbs.groups import MODEL, OUTPUT, JUnit, Path, Saving, Targeted, Warns
 from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def share_of(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
+class Analyze(Targeted, Saving, Warns, JUnit, Verb["Analysis"]):
     """Say of each node of MODEL whether an NPU computes it, why not, and what to change; exit 1 with errors or too little on it.
 
     Errors are what the target computes silently wrong; they change no verdict.
@@ -51,6 +51,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         value="SHARE",
         read=share_of,
     )
+    max_partitions: int | None = option(None, "Exit 1 when there are more partitions on the NPU.", value="N", least=0)
     baseline: Path | None = option(
         None, "JSON of an earlier analysis: exit 1 only when something is worse than there.", value="FILE", use="read"
     )
@@ -94,6 +95,7 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         from qdqtool.npu.memory import graph_memory, plan_of
         from qdqtool.targets.loading import load_target
         from qdqtool.verbs.advice.trying import advised
+        from qdqtool.verbs.ci.cases import cases_of_analysis
 
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
@@ -109,6 +111,10 @@ class Analyze(Targeted, Saving, Warns, Verb["Analysis"]):
         if self.trials and not self.simulated:
             found = advised(found, chip, path)
         found = judged(found, before, self.require_npu)
+        if self.max_partitions is not None and len(found.partitions) > self.max_partitions:
+            more = f"{len(found.partitions)} partitions, allowed are {self.max_partitions}"
+            found = dataclasses.replace(found, failures=(*found.failures, more))
+        self.write_junit("qdqtool analyze", cases_of_analysis(found))
         if self.memory:
             taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
             plan = plan_of(chip, [graph_memory(work, taken, name=os.path.basename(path))])

@@ -40,6 +40,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.advice.trying import advised
 from qdqtool.verbs.check import Check
+from qdqtool.verbs.ci.baseline import StoredDeployment
 from qdqtool.verbs.compare import Compare
 from qdqtool.verbs.edits.pipelines import Opt, Simplify
 from qdqtool.verbs.npu.analyze import Analyze
@@ -161,6 +162,8 @@ def _begun(asked: Deploy) -> Job:
         raise UsageError("--integer-io: a model with integer ends is not compared with its float model", hint=hint)
     if asked.min_metric is not None and asked.float_metric is None:
         raise UsageError("--min-metric without a metric", hint="give --float-metric module:function")
+    if asked.baseline is not None:
+        StoredDeployment.read(asked.baseline)  # refused before any work
     folder = os.path.abspath(asked.output)
     old = files_left(folder, deployment.REPORT, _listed, overwrite=asked.overwrite)
     foreign = sorted(set(os.listdir(folder)) - old) if old else []
@@ -242,7 +245,11 @@ def _filled(job: Job) -> Deployment:
         folder=job.folder, source=deployment.SOURCE if isinstance(asked.model, ir.Model) else job.source,
         target=job.chip.name, device=job.chip.device, quantized=done, checked=checked, analysis=analysis,
         comparison=comparison, judged=judged, simulation=simulation, seconds=job.seconds,
-        bounds=Bounds(npu_share=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric),
+        bounds=Bounds(
+            npu_share=asked.require_npu, sqnr_db=asked.min_sqnr, metric=asked.min_metric, outputs=asked.min_output or {},
+            partitions=asked.max_partitions,
+        ),
+        before=None if asked.baseline is None else StoredDeployment.read(asked.baseline),
         commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text, warnings=job.warnings,
         judged_on="held out of --data" if held else "of --eval-data" if asked.eval_data is not None else "calibrated on",
     )  # fmt: skip

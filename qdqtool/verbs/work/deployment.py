@@ -23,6 +23,7 @@ from qdqtool.npu.simulated import Simulation
 from qdqtool.record.record import Record, merged
 from qdqtool.targets.device import Device
 from qdqtool.verbs.check import Checked
+from qdqtool.verbs.ci.baseline import StoredDeployment
 from qdqtool.verbs.groups import LEAST_DB
 from qdqtool.verbs.work.bounds.outputs import missed
 from qdqtool.verbs.work.quantizing import Quantized
@@ -60,11 +61,15 @@ class Bounds:
         npu_share: least share of the multiply-accumulates on the NPU, 0 to 1; 0 for none.
         sqnr_db: least SQNR of every output to the float model.
         metric: least figure of the quantized model.
+        outputs: least SQNR of single outputs, by name, in place of ``sqnr_db``.
+        partitions: most partitions.
     """
 
     npu_share: float = 0.0
     sqnr_db: float = LEAST_DB
     metric: float | None = None
+    outputs: Mapping[str, float] = field(default_factory=dict)
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +117,7 @@ class Deployment(Shown, Warned):
         seconds: of each step.
         judged_on: what samples the comparison is of: those it was calibrated on, some held out of these, or others.
         files: name → bytes of the files in the folder.
+        before: an earlier deployment that it is held against.
     """
 
     figures: ClassVar[Mapping[str, str]] = {
@@ -139,11 +145,12 @@ class Deployment(Shown, Warned):
     seconds: Mapping[str, float]
     judged_on: str = ""
     files: Mapping[str, int | None] = field(default_factory=dict)
+    before: StoredDeployment | None = None
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """The bounds that do not hold, and what is wrong whatever was asked for."""
-        return tuple(self._missed())
+        """The bounds that do not hold, and what is wrong whatever was asked for; with a baseline what is worse than there."""
+        return tuple(self._missed() if self.before is None else self.before.regressions(self))
 
     def _missed(self) -> Iterator[str]:
         bounds, simulation = self.bounds, self.simulation
@@ -153,7 +160,9 @@ class Deployment(Shown, Warned):
         yield from (f"analyze: {failure}" for failure in self.analysis.failures)
         if short := too_little(self.analysis, bounds.npu_share):
             yield short
-        yield from missed(self.comparison, bounds.sqnr_db)
+        if bounds.partitions is not None and len(self.analysis.partitions) > bounds.partitions:
+            yield f"{plural(len(self.analysis.partitions), 'partition')}, allowed are {bounds.partitions}"
+        yield from missed(self.comparison, bounds.sqnr_db, bounds.outputs)
         judged = self.judged
         if (
             judged is not None
@@ -190,7 +199,8 @@ class Deployment(Shown, Warned):
             "missed": list(self.missed),
             "warnings": list(self.warnings),
             "bounds": {
-                "require_npu": self.bounds.npu_share, "min_sqnr": self.bounds.sqnr_db, "min_metric": self.bounds.metric
+                "require_npu": self.bounds.npu_share, "min_sqnr": self.bounds.sqnr_db, "min_metric": self.bounds.metric,
+                "min_output": dict(self.bounds.outputs), "max_partitions": self.bounds.partitions,
             },
             "npu_share": self.analysis.share,
             "sqnr_db": self.comparison.min_sqnr,
@@ -297,11 +307,11 @@ class Deployment(Shown, Warned):
     def _end(self) -> Iterator[Section]:
         """How it runs on the device, the files, and what is missed."""
         if self.device is not None:
-            rows = (
+            run: tuple[tuple[object, ...], ...] = (
                 ("run it on", self.device.machines), ("with", f"python {DEVICE} SAMPLES.npz  ({self.device.provider})"),
                 ("the log says", self.device.log), ("as here", f"{self.analysis.npu_compute_nodes} of {self._operators}"),
             )  # fmt: skip
-            yield Section(title="", columns=("", ""), rows=rows)
+            yield Section(title="", columns=("", ""), rows=run)
         rows = tuple(
             (name, "" if size is None else megabytes(size), _WHAT.get(name, "weights"))
             for name, size in sorted(self.files.items())

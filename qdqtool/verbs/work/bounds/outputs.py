@@ -21,11 +21,16 @@ GOOD_DB = 20.0
 PRICED = 2
 
 
-def missed(found: Comparison, least_db: float) -> Iterator[str]:
-    """The outputs below ``least_db``, and those that could not be compared: nothing vouches for them."""
+def missed(found: Comparison, least_db: float, of_outputs: Mapping[str, float] | None = None) -> Iterator[str]:
+    """The outputs below ``least_db``, or below what ``of_outputs`` says of them, and those that could not be compared: nothing
+    vouches for them."""
+    single = of_outputs or {}
     for output in sorted(found.outputs, key=lambda output: worst_first(output.agreement.sqnr_db)):
-        if worst_first(output.agreement.sqnr_db) < least_db:
-            yield f"output {output.text}: SQNR {output.agreement.sqnr_db:.1f} dB, required are {least_db:g} dB"
+        least = single.get(output.name, least_db)
+        if worst_first(output.agreement.sqnr_db) < least:
+            yield f"output {output.text}: SQNR {output.agreement.sqnr_db:.1f} dB, required are {least:g} dB"
+    for name in sorted(single.keys() - {output.name for output in found.outputs}):
+        yield f"output {name}: is none that was compared, required are {single[name]:g} dB"
     yield from (f"compare: {reason}" for _, reason in found.uncompared)
 
 

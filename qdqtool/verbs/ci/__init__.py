@@ -1,0 +1,1 @@
+"""What continuous integration needs of results: baselines and test cases."""
