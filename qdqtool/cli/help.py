@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from qdqtool.options import Use
 MANY = 30
 #: Heading of options that say none: of a command's own, and of those that every command has.
 OWN, COMMON = "Options", "Every command"
+#: Where the docs are: beside the package in a clone, or on the site.
+CLONE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SITE = "https://qdqtool.github.io/qdqtool/"
 #: The page of the tool itself.
 START = "index.md"
 #: Command → page in ``docs`` that tells more; of ``qdq``, ``encodings`` and ``llm`` that of the group.
@@ -84,4 +88,10 @@ def write_page(ctx: click.Context, formatter: click.HelpFormatter) -> None:
     page = PAGES.get(words[1]) if len(words) > 1 else START
     if page is not None:
         formatter.write_paragraph()
-        formatter.write(f"More: docs/{page}\n")
+        formatter.write(f"More: {_place(page)}\n")
+
+
+def _place(page: str) -> str:
+    """Where ``page`` is: a file of the clone that we run in, else on the site."""
+    is_here = os.path.isfile(os.path.join(CLONE, "docs", page))
+    return f"docs/{page}" if is_here else f"{SITE}{page.removesuffix('.md').removesuffix('index')}"

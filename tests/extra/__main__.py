@@ -30,6 +30,7 @@ from tests.extra import (
 )  # fmt: skip
 from tests.extra.changed import changed_files, is_touched
 from tests.extra.part import Missing
+from tests.journeys import __main__ as journeys
 
 #: What the library of the simulated NPU is built from, and what its tests are.
 LIBRARY = ("qdqtool/npu/ep/", "tests/npu/", "tests/extra/", "pyproject.toml")
@@ -57,6 +58,9 @@ PARTS = {
     "onnxruntime 1.23.2": Part(run=old_onnxruntime.run, seconds=430),
     "simulated NPU": Part(run=npu.run, seconds=240, sources=LIBRARY),
     "wheel": Part(run=lambda _: wheel.run(), seconds=110),
+    "journeys": Part(
+        run=lambda _: journeys.run([]), seconds=400, sources=("docs/", "README.md", "tests/journeys/", "pyproject.toml")
+    ),
     "onnxruntime-genai": Part(run=lambda _: genai.run(), seconds=60),
     "browser": Part(run=lambda _: browser.run(), seconds=150),
     "chips": Part(

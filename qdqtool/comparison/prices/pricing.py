@@ -16,13 +16,13 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import alike, difference
 from qdq_passes.numerics.arrays import Array
-from qdq_passes.numerics.encoding import Encoding
 from qdq_passes.numerics.reencode import real_range
 
 from qdqtool.comparison.cumulative import activation_pairs, matched, read_for
 from qdqtool.comparison.masked import may_hide, seen
 from qdqtool.comparison.prices.boundary import boundary_tensors
 from qdqtool.comparison.prices.output_noise import OutputNoise
+from qdqtool.comparison.prices.taken import taken
 from qdqtool.comparison.region_model import Cause as Side
 from qdqtool.comparison.region_model import RegionModel, is_cut
 from qdqtool.comparison.regions import Region
@@ -33,8 +33,8 @@ from qdqtool.record.record import Cause
 from qdqtool.runtime.session import Session, open_session
 from qdqtool.runtime.taps import Taps
 
-#: Values of a tensor that are kept of one sample, and of all.
-TAKEN, KEPT = 2048, 16384
+#: Values of a tensor that are kept of all samples.
+KEPT = 16384
 #: (cause, or "input" of what came in; the tensor of an activation, else "").
 Part = tuple[str, str]
 
@@ -273,31 +273,6 @@ class _Tensors:
             for at, more in enumerate((noise.energy * (1 - came), noise.energy, noise.signal)):
                 own[at] += more
         return {node: (here / signal, whole / signal) for node, (here, whole, signal) in sums.items() if signal > 0}
-
-
-def taken(array: Array, encoding: Encoding) -> Array:
-    """Some of the values, evenly, the smallest and the largest among them; what is not finite is left out.
-
-    With scales along an axis they are taken of each channel, and lie along that axis: [1…, C, n], or [n, C, 1…] of one that is
-    counted from the end."""
-    if encoding.axis is not None:
-        return _taken_along(array, encoding.axis)
-    flat = np.ravel(array).astype(np.float64)
-    flat = flat[np.isfinite(flat)]
-    if flat.size <= TAKEN:
-        return flat
-    ends = [flat.min(), flat.max()]
-    return np.concatenate([flat[:: -(-flat.size // TAKEN)], ends])
-
-
-def _taken_along(array: Array, axis: int) -> Array:
-    rows = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1).astype(np.float64)
-    rows = rows[:, np.isfinite(rows).all(axis=0)]
-    most = max(1, TAKEN // len(rows))
-    if rows.shape[1] > most:
-        ends = np.stack([rows.min(axis=1), rows.max(axis=1)], axis=1)
-        rows = np.concatenate([rows[:, :: -(-rows.shape[1] // most)], ends], axis=1)
-    return rows.reshape((1,) * axis + rows.shape) if axis >= 0 else rows.T.reshape((-1, len(rows), *(1,) * (-axis - 1)))
 
 
 def turns(regions: Sequence[Region]) -> list[frozenset[str]]:

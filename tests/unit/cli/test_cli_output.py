@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
+from qdqtool.cli import help as help_pages
 from qdqtool.cli.render import megabytes, plural, table
 from tests.cases.cli_helpers import CALIB, DIGITS, OURS, SAMPLES, cli, strict_json
 from tests.cases.integer_models import packed
@@ -325,3 +326,10 @@ def test_tables_align_numbers_and_names(capsys: pytest.CaptureFixture[str]) -> N
 def test_words() -> None:
     assert [plural(1, "pair"), plural(1200, "pair")] == ["1 pair", "1,200 pairs"]
     assert [megabytes(n) for n in (10, 2048, 3 << 20, 5 << 29)] == ["10 B", "2.0 KiB", "3.0 MiB", "2.5 GiB"]
+
+
+def test_an_installation_without_pages_names_those_of_the_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "More: docs/quantizing.md" in cli("quantize", "--help").out
+    monkeypatch.setattr(help_pages, "CLONE", str(tmp_path))
+    assert "More: https://qdqtool.github.io/qdqtool/quantizing\n" in cli("quantize", "--help").out
+    assert "More: https://qdqtool.github.io/qdqtool/\n" in cli("--help").out

@@ -1,0 +1,1 @@
+"""Paths of users through the tool, on an installation of their own."""

@@ -1,0 +1,40 @@
+"""What commands print fits the schema that comes with the installation, and every command that prints a document has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from qdqtool import schemas
+from tests.cases import documents
+from tests.cases.cli_helpers import every_command
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return dict(documents.documents(tmp_path_factory.mktemp("documents")))
+
+
+def test_documents_fit_their_schemas(found: dict[str, list[Any]]) -> None:
+    assert {name.replace(" ", "-") for name in found} == set(schemas.names())
+    for name, values in found.items():
+        validator = jsonschema.Draft202012Validator(schemas.schema(name))
+        for value in values:
+            errors = [f"{name} {error.json_path}: {error.message[:200]}" for error in validator.iter_errors(value)]
+            assert not errors
+
+
+@pytest.mark.parametrize("key", ["npu_percent", "nodes", "findings"])
+def test_a_document_without_a_required_key_is_refused(found: dict[str, list[Any]], key: str) -> None:
+    value = {name: item for name, item in found["analyze"][0].items() if name != key}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(value, schemas.schema("analyze"))
+
+
+def test_every_command_has_a_schema_or_a_reason() -> None:
+    names = {name for name, _ in every_command()}
+    assert names - set(documents.runs(Path())) - documents.WITHOUT == set()
+    assert set(documents.runs(Path())) <= names
