@@ -25,6 +25,7 @@ def described(values: list[Any], key: str = "") -> dict[str, Any]:
     """The schema that all of ``values`` fit."""
     kinds = {_NAMES[type(value)] for value in values if type(value) in _NAMES}
     kinds -= {"integer"} if "number" in kinds else set()
+    kinds |= {"null"} if "number" in kinds else set()  # what is infinite, as the SQNR of equal outputs
     found: dict[str, Any] = {}
     objects = [value for value in values if isinstance(value, dict)]
     if objects:

@@ -1,4 +1,4 @@
-"""Values of tensors that are kept for the figures of their grids: some, evenly, of each channel where it has a scale of its own."""
+"""Values of tensors that are kept for the figures of their grids: some of all, or of each channel where it has its own scale."""
 
 from __future__ import annotations
 
