@@ -19,13 +19,13 @@ WITHOUT = {
 
 def runs(folder: Path) -> dict[str, list[tuple[str | Path, ...]]]:
     """Command → arguments, of runs that make different parts of its document; files of earlier ones are in ``folder``."""
-    q, r, d = folder / "q.onnx", folder / "r.json", folder / "deployed"
+    q, r, static, d = folder / "q.onnx", folder / "r.json", folder / "f.onnx", folder / "deployed"
     edits = {
         name: [("qdq", name, q, "--all", "-o", folder / f"{name}.onnx")] for name in ("remove", "share", "dedicate")
     }
     tensor = ("--select", "tensor:logits")
     return {
-        "quantize": [("quantize", DIGITS, *TARGET, *FEW, "-o", q, "--save-ranges", folder / "s.json"), ("quantize", DIGITS, *FEW)],
+        "quantize": [("quantize", DIGITS, *TARGET, *FEW, "-o", q, "--save-ranges", folder / "s.json"), ("quantize", DIGITS, *FEW, "-o", folder / "u.onnx")],
         "calibrate": [("calibrate", DIGITS, *FEW, "-o", r)],
         "inspect": [("inspect", q), ("inspect", DIGITS)],
         "check": [("check", q, *TARGET), ("check", DIGITS, *TARGET), ("check", SAMPLES / "detector.onnx")],
@@ -34,23 +34,23 @@ def runs(folder: Path) -> dict[str, list[tuple[str | Path, ...]]]:
         "opt": [("opt", DIGITS, "-p", "fold-batch-norm,sort", "-o", folder / "o.onnx")],
         "simplify": [("simplify", DIGITS, "-o", folder / "t.onnx")],
         "extract": [("extract", DIGITS, "--outputs", "logits", "-o", folder / "e.onnx")],
-        "rename": [("rename", DIGITS, "--map", "logits=scores", "-o", folder / "n.onnx")],
-        "fix-shapes": [("fix-shapes", DIGITS, "--dim", "N=1", "-o", folder / "f.onnx")],
+        "rename": [("rename", DIGITS, "--value", "logits=scores", "-o", folder / "n.onnx")],
+        "fix-shapes": [("fix-shapes", q, "--dim", "N=1", "-o", static)],
         "convert-opset": [("convert-opset", DIGITS, "--opset", "21", "-o", folder / "v.onnx")],
         "externalize": [("externalize", DIGITS, "-o", folder / "x.onnx")],
         "sensitivity": [("sensitivity", DIGITS, *FEW)],
         "mixed-precision": [("mixed-precision", DIGITS, *FEW, "--min-sqnr", "20", "-o", folder / "m.onnx")],
         "compare": [("compare", DIGITS, q, *FEW), ("compare", DIGITS, q, *FEW, "--mode", "local")],
         "analyze": [("analyze", q, *TARGET, "--memory"), ("analyze", DIGITS, *TARGET)],
-        "simulate": [("simulate", q, *TARGET, "--data", CALIB, "--samples", "1", "--float", DIGITS)],
-        "lower": [("lower", q, *TARGET, "-o", folder / "l.onnx")],
-        "compile": [("compile", q, *TARGET, "-o", folder / "c.onnx")],
+        "simulate": [("simulate", static, *TARGET, "--data", CALIB, "--samples", "1", "--float", DIGITS)],
+        "lower": [("lower", static, *TARGET, "-o", folder / "l.onnx")],
+        "compile": [("compile", static, *TARGET, "-o", folder / "c.onnx")],
         "explain": [("explain", q, "--float", DIGITS, *FEW, "--worst", "1")],
         "report": [("report", q, "--float", DIGITS, *FEW, "-o", folder / "p.html")],
         "deploy": [("deploy", DIGITS, *TARGET, *FEW, "-o", d)],
         "encodings export": [("encodings", "export", q, "--format", "qnn", "-o", folder / "e.json")],
-        "encodings import": [("encodings", "import", DIGITS, folder / "e.json", "-o", folder / "i.onnx")],
-        "encodings convert": [("encodings", "convert", folder / "e.json", "--to", "ort", "-o", folder / "k.json", "--model", DIGITS)],
+        "encodings import": [("encodings", "import", DIGITS, "--encodings", folder / "e.json", "-o", folder / "i.onnx")],
+        "encodings convert": [("encodings", "convert", folder / "e.json", "--format", "ort", "-o", folder / "k.json", "--model", DIGITS)],
         "qdq list": [("qdq", "list", q)],
         "qdq convert": [("qdq", "convert", q, "--dtype", "uint8", "--kinds", "activation", "-o", folder / "w.onnx")],
         "qdq set": [("qdq", "set", q, *tensor, "--scale", "0.5", "-o", folder / "g.onnx")],
@@ -64,4 +64,6 @@ def runs(folder: Path) -> dict[str, list[tuple[str | Path, ...]]]:
 def documents(folder: Path) -> Iterator[tuple[str, list[Any]]]:
     """Command and its documents, in an order in which each finds the files that it reads."""
     for name, lines in runs(folder).items():
-        yield name, [cli(*line, "--json", code=None).json for line in lines]
+        done = [cli(*line, "--json", code=None) for line in lines]
+        assert all(each.code in (0, 1) for each in done), f"{name}: {[each.err for each in done]}"
+        yield name, [each.json for each in done]

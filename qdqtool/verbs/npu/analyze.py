@@ -95,7 +95,6 @@ class Analyze(Targeted, Saving, Warns, JUnit, Verb["Analysis"]):
         from qdqtool.npu.memory import graph_memory, plan_of
         from qdqtool.targets.loading import load_target
         from qdqtool.verbs.advice.trying import advised
-        from qdqtool.verbs.ci.cases import cases_of_analysis
 
         chip = load_target(self.target)
         before = stored(self.baseline) if self.baseline is not None else None
@@ -111,10 +110,7 @@ class Analyze(Targeted, Saving, Warns, JUnit, Verb["Analysis"]):
         if self.trials and not self.simulated:
             found = advised(found, chip, path)
         found = judged(found, before, self.require_npu)
-        if self.max_partitions is not None and len(found.partitions) > self.max_partitions:
-            more = f"{len(found.partitions)} partitions, allowed are {self.max_partitions}"
-            found = dataclasses.replace(found, failures=(*found.failures, more))
-        self.write_junit("qdqtool analyze", cases_of_analysis(found))
+        found = self._bounded(found)
         if self.memory:
             taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
             plan = plan_of(chip, [graph_memory(work, taken, name=os.path.basename(path))])
@@ -134,6 +130,16 @@ class Analyze(Targeted, Saving, Warns, JUnit, Verb["Analysis"]):
                 annotations=True,
                 copy_data=self.copy_data,
             )
+        return found
+
+    def _bounded(self, found: Analysis) -> Analysis:
+        """``found`` with the bound on partitions, written as test cases where asked for."""
+        from qdqtool.verbs.ci.cases import cases_of_analysis
+
+        if self.max_partitions is not None and len(found.partitions) > self.max_partitions:
+            more = f"{len(found.partitions)} partitions, allowed are {self.max_partitions}"
+            found = dataclasses.replace(found, failures=(*found.failures, more))
+        self.write_junit("qdqtool analyze", cases_of_analysis(found))
         return found
 
 
