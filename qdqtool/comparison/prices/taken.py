@@ -1,4 +1,4 @@
-"""Values of tensors that are kept for the figures of their grids: some of all, or of each channel where it has its own scale."""
+"""Values of tensors kept for the figures of their grids: some, evenly, of each channel where it has a scale of its own."""
 
 from __future__ import annotations
 
