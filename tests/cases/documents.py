@@ -55,7 +55,7 @@ def runs(folder: Path) -> dict[str, list[tuple[str | Path, ...]]]:
         "qdq convert": [("qdq", "convert", q, "--dtype", "uint8", "--kinds", "activation", "-o", folder / "w.onnx")],
         "qdq set": [("qdq", "set", q, *tensor, "--scale", "0.5", "-o", folder / "g.onnx")],
         "qdq insert": [("qdq", "insert", DIGITS, *tensor, "--scale", "0.5", "-o", folder / "y.onnx")],
-        "qdq move": [("qdq", "move", q, "--select", "tensor:/stem/relu_output_0", "--steps", "1", "-o", folder / "z.onnx")],
+        "qdq move": [("qdq", "move", q, "--select", "tensor:/stem/relu_output_0", "--down", "-o", folder / "z.onnx")],
         "qdq fold": [("qdq", "fold", q, "-o", folder / "h.onnx")],
         **{f"qdq {name}": lines for name, lines in edits.items()},
     }  # fmt: skip
