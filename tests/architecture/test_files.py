@@ -21,8 +21,8 @@ from qdqtool.calibrate.observer import METHODS, Observer
 from qdqtool.cli.main import COMMANDS
 from tests.architecture.places import ROOT, functions_of, python_files, short
 
-#: Folders that are lists, whose entries a second folder would only hide: a preset a file, with what reads them.
-LISTS = ("qdqtool/presets",)
+#: Folders that are lists, whose entries a second folder would only hide: a preset a file, a schema a command.
+LISTS = ("qdqtool/presets", "qdqtool/schemas")
 #: Lines of a file at most and at least, files of a folder, lines of code of a function.
 LIMIT, LEAST, FOLDER, FUNCTION = 400, 30, 25, 60
 #: Files that are a package's door as an `__init__` is.
