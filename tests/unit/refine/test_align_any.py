@@ -65,14 +65,14 @@ def test_a_tensor_that_only_reads_an_equal_constant_stays() -> None:
 
 
 def test_a_bias_in_the_accumulator_follows() -> None:
-    """The input of the Conv takes the scale of the Concat behind it, 1.5: s_x·s_w becomes 1.5·0.5."""
-    text = """g (float[1,1,1,1] x) => (float[1,2,1,1] y, float[1,1,1,1] v) <float s1 = {0.75}, float s2 = {1.5}, int8 z = {0},
+    """The input of the Conv takes the scale of the Concat beside it, 1.125: s_x·s_w becomes 1.125·0.5."""
+    text = """g (float[1,1,1,1] x) => (float[1,2,1,1] y, float[1,1,1,1] v) <float s1 = {0.75}, float s2 = {1.125}, int8 z = {0},
       float sw = {0.5}, int8[1,1,1,1] w = {4}, float sb = {0.375}, int32[1] b = {100}>
     { [qx] xi = QuantizeLinear(x, s1, z) [dx] xd = DequantizeLinear(xi, s1, z) [cat] t = Concat<axis: int = 1>(xd, xd)
       [qy] yi = QuantizeLinear(t, s2, z) [dy] y = DequantizeLinear(yi, s2, z) [dw] wd = DequantizeLinear(w, sw)
       [db] bd = DequantizeLinear(b, sb) [conv] v = Conv(xd, wd, bd) }"""
     found, report = encodings(text, "align-concat{scales=any}")
-    assert found == {"x": (1.5, 0), "t": (1.5, 0), "w": (0.5, 0), "b": (0.75, 0)}
+    assert found == {"x": (1.125, 0), "t": (1.125, 0), "w": (0.5, 0), "b": (0.5625, 0)}
     assert report[-1].startswith("edit b: follows s_x·s_w of conv")
 
 
