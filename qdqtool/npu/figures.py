@@ -54,10 +54,9 @@ def _repeats(nodes: Iterable[ir.Node]) -> dict[ir.Node, int | None]:
     the data."""
     found: dict[ir.Node, int | None] = {}
     for holder in nodes:  # outer ones first
-        bodies = bodies_of(holder)
-        if bodies:
+        if holder.op_type in ("If", "Loop", "Scan", "SequenceMap"):
             times = _times(found.get(holder, 1), 1 if holder.op_type == "If" else _trips(holder))
-            found |= dict.fromkeys((node for body in bodies for node in body), times)
+            found |= dict.fromkeys((node for body in bodies_of(holder) for node in body), times)
     return found
 
 

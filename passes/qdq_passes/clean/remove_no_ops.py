@@ -56,8 +56,8 @@ class RemoveNoOps(Pass):
         wanted = (*NEUTRAL, *(("Identity", "Dropout") if self.identities else ()))
         for node in all_nodes(model):
             source = unmoved(node) if self.movement else None
-            if source is None and self.movement and self.names == "producer" and is_broadcast_anyway(node):
-                source = node.inputs[0]
+            if source is None and node.op_type == "Expand" and self.movement and self.names == "producer":
+                source = node.inputs[0] if is_broadcast_anyway(node) else None
             if source is None and not is_standard(node, *wanted):
                 continue
             reason = ""
