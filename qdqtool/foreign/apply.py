@@ -58,6 +58,8 @@ def lay_over(preset: Preset, said: Said, asked: Mapping[str, object]) -> Preset:
         "overrides": format_overrides(said.get("overrides", {})) or policy.overrides,
         "domain": insert.domain,
     }
+    if f"{_POLICY}.min-range" in said:
+        special["widening"] = 0.0  # onnxruntime widens any range to it
     laid = dataclasses.replace(policy, **{**_options(said, _POLICY), **special})
     refuse(_facts(preset, said, laid, before) | {"result.method": asked.get("--method") or method} | _given(asked))
     after = passes_after(preset, said, power_of_two=power_of_two)

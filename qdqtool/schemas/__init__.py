@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-import json
 from importlib.resources import files
 from typing import Any
+
+from qdq_passes.numerics.documents import json_of
 
 
 def names() -> list[str]:
@@ -17,5 +18,5 @@ def names() -> list[str]:
 def schema(command: str) -> dict[str, Any]:
     """Return the schema of the document that ``command`` prints, as ``"qdq list"``."""
     text = (files(__name__) / f"{command.replace(' ', '-')}.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = json_of(text)
     return found

@@ -26,15 +26,16 @@ def test_quantized_compared_and_replayed(text: str, tmp_path: Path) -> None:
     model, ranges, steps = write(tmp_path / "m.onnx", text), tmp_path / "r.json", tmp_path / "p.txt"
     made, again = tmp_path / "q.onnx", tmp_path / "q2.onnx"
     done = cli("quantize", model, "--data", "random:4", "--save-ranges", ranges, "-o", made, "--json").json
+    is_empty = "[0," in text  # then there is nothing to compare
     assert done["quantized_nodes"] >= 1
-    assert done["sqnr_samples"] == 4
+    assert done.get("sqnr_samples") == (None if is_empty else 4)
     steps.write_text(cli("quantize", model, "--print-pipeline").out)
     cli("opt", model, "-p", f"@{steps}", "--ranges", ranges, "-o", again)
     assert made.read_bytes() == again.read_bytes()
     accepted(made)
     cli("opt", model, "-p", "give-names", "-o", tmp_path / "named.onnx")
     for other in ("named.onnx", "q.onnx"):
-        cli("compare", tmp_path / "named.onnx", tmp_path / other, "--data", "random:4")
+        cli("compare", tmp_path / "named.onnx", tmp_path / other, "--data", "random:4", code=2 if is_empty else 0)
     own = tmp_path / "own.json"  # what the preset prepares may lack a tensor of the model as it is
     cli("calibrate", tmp_path / "named.onnx", "--data", "random:4", "-o", own)
     cli("qdq", "insert", tmp_path / "named.onnx", "--ranges", own, "-o", tmp_path / "i.onnx")

@@ -23,6 +23,9 @@ UNARY = {
     "Flatten": "<axis = 2>",
 }  # fmt: skip
 OTHERS = {
+    "AveragePool": (17, "", "", "y = AveragePool<kernel_shape = [2, 3], strides = [2, 1]>(x)"),
+    "AveragePool:Large": (17, "", "", "y = AveragePool<kernel_shape = [4, 4], pads = [1, 1, 1, 1], count_include_pad = 1>(x)"),
+    "ScatterElements": (18, "float[2,3] a, float[2,1] u", "int64[2,1] i = {1, 1}", "y = ScatterElements<axis = 1>(a, i, u)"),
     "BatchNormalization": (17, "", "float[4] g = {1, 2, 3, 4}, float[4] b = {0, 1, 0, -1}, float[4] m = {0, 1, 2, 3}, float[4] v = {1, 4, 0.5, 2}",
                            "y = BatchNormalization(x, g, b, m, v)"),
     "Clip": (17, "", "float lo = {-0.5}, float hi = {1.5}", "y = Clip(x, lo, hi)"),

@@ -237,7 +237,7 @@ def test_the_smallest_scale_goes_with_the_width() -> None:
     """2^-12 in 8 bit is 2^-20 in 16, the two eps of ExecuTorch's configurations."""
     graph = model("g (float[2] x) => (float[2] y) { [a] t = Relu(x) [r] y = Relu(t) }")
     ranges = {name: Range(0.0, 0.001) for name in ("x", "t", "y")}
-    text = "set-precision{select=a dtype=uint16},annotate-encodings{encodings=@ranges activations=uint8 scales=any min-scale=0.000244140625 symmetric=false},insert-qdq"
+    text = "set-precision{select=a dtype=uint16},annotate-encodings{encodings=@ranges activations=uint8 scales=any min-scale=0.000244140625 widening=0 symmetric=false},insert-qdq"
     done = run_pipeline(graph, text, inputs={"ranges": ranges}).model
     scales = {p.tensor: p.encoding.scale[0] for p in qdq_pairs(done) if p.encoding is not None}
     assert scales["x"] == 2.0**-12

@@ -284,10 +284,16 @@ def test_from_opset_23_on_a_dequantize_stays_where_it_is() -> None:
     ],
 )
 def test_a_sample_that_is_quantized_for_it_stays_on_integers(sample: str, preset: str, tmp_path: Path) -> None:
-    """A Resize has integers only at one scale: quantizing gives it the encoding of its input, with any preset."""
+    """A Resize has integers only at one scale: quantizing gives it the encoding of its input, with any preset. Boxes and scores of a
+    detector have no scale in common, so its last Concat stays float."""
     made = tmp_path / "q.onnx"
     qdqtool.quantize(str(SAMPLES / f"{sample}.onnx"), preset=preset, data="random:1", target="qnn_htp", output=made)
-    assert qdqtool.analyze(made, target="qnn_htp").verdict == "npu-int"
+    floats = [
+        n.op
+        for n in qdqtool.analyze(made, target="qnn_htp").nodes
+        if n.is_compute and n.placement.verdict == "npu-float"
+    ]
+    assert set(floats) <= ({"Concat"} if sample == "detector" else set())
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def apart(end: str) -> ir.Model:
 def test_a_move_that_costs_a_tensor_two_bits_is_a_warning(data: str) -> None:
     """A scale that a Concat makes that of a branch ten times as large."""
     told: list[str] = []
-    done = qdqtool.quantize(apart("Neg(s)"), data=data, target="qnn_htp", warn=told.append)
+    done = qdqtool.quantize(apart("Neg(a)"), data=data, target="qnn_htp", warn=told.append)
     (text,) = (text for text in told if " lost by a scale that " in text)
     assert re.fullmatch(
         r"s \([\d.]+ dB\): lost by a scale that align-concat moved; it from uint8, scale 2\^-8, .* to uint8, .*", text
