@@ -48,7 +48,7 @@ def _unpickled(cls: type[QdqError], arguments: tuple[object, ...], state: dict[s
 
 
 class QdqWarning(UserWarning):
-    """What is likely a mistake, or worth a look; see Python's ``warnings`` for how to make it an error, or silent."""
+    """A warning: a likely mistake, or a result to check. Filters of Python's ``warnings`` apply."""
 
 
 class ModelError(QdqError):

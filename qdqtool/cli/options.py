@@ -66,7 +66,7 @@ def command(
             *(() if has_own else (shared,)),
             click.option("-v", "--verbose", is_flag=True, help="Show what was skipped and why; tracebacks on errors."),
             click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors and warnings."),
-            click.option("--fail-on-warning", is_flag=True, help="Exit 1 where there is a warning."),
+            click.option("--fail-on-warning", is_flag=True, help="Exit 1 if there are warnings."),
             click.option(
                 "--path", multiple=True, metavar="DIR", is_eager=True, expose_value=False, callback=_add_paths,
                 help="Also search DIR for own passes, presets, targets, methods, commands.",

@@ -157,6 +157,16 @@ def _output(track: _Track, found: Mapping[str, Compared]) -> Compared:
     return Compared(name=track.name, agreement=at.agreement, slices=at.slices, compared_at=at.name, node=at.node)
 
 
+def has_same_types(a: ir.Model, b: ir.Model) -> bool:
+    """Return whether inputs and outputs of the two have the same types, in order: models with integer ends cannot be compared."""
+    return all(x.dtype == y.dtype for x, y in zip(_ends(a), _ends(b), strict=True))
+
+
+def _ends(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs, without weights, and the outputs."""
+    return [*(v for v in model.graph.inputs if v.name not in model.graph.initializers), *model.graph.outputs]
+
+
 def _run(
     taps_a: Taps,
     taps_b: Taps,

@@ -75,7 +75,7 @@ class PlanOptions(Recovery, DecoderOptions, MethodOptions):
     fuse_layers: bool = option(True, "Fold BatchNormalization, keep fused groups free of pairs.")
     keep_sigmoid: bool | None = option(
         None,
-        "Leave Sigmoid as it is, or put the DPU's HardSigmoid; by default what has the higher SQNR on a target that takes both.",
+        "Keep Sigmoid instead of the DPU's HardSigmoid. Default: the one with the higher SQNR.",
     )
     bind_batch: bool = option(True, "A symbolic batch is made 1 where the target takes static shapes alone.")
     keep_functions: bool = option(False, "Do not inline local functions; such a node counts as one operator.")

@@ -110,7 +110,7 @@ class JUnit:
     """A report for continuous integration."""
 
     junit: Path | None = option(
-        None, "Also write what was judged as test cases (JUnit XML).", value="FILE", use="file", recipe=False
+        None, "Write the results as JUnit XML test cases.", value="FILE", use="file", recipe=False
     )
 
     def write_junit(self, suite: str, cases: Sequence[Case]) -> None:
@@ -185,25 +185,24 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class HoldsOut:
-    """What is kept to judge on."""
+    """Samples held out for evaluation."""
 
     section: ClassVar[str] = SAMPLED
 
     hold_out: int | None = option(
-        None, "Of each N samples of --data keep the last to judge on, and learn from the others; 0 for none. By default of 4 "
-        "(of fewer than 64 more, at most half) where weights are learned or a goal is sought, and no --eval-data are given.",
+        None, "Hold out every Nth sample of --data for evaluation; 0 for none. Default: 4 with learned weights or --goal.",
         value="N", least=0,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakesHeldOut:
-    """Which samples are judged on."""
+    """Selection of the held-out samples."""
 
     section: ClassVar[str] = SAMPLED
 
     held_out: int | None = option(
-        None, "Only the samples that `quantize --hold-out N` kept.", value="N", least=2
+        None, "Compare only on the samples that `quantize --hold-out N` held out.", value="N", least=2
     )  # fmt: skip
 
     @property
@@ -330,7 +329,7 @@ class EvalData:
     section: ClassVar[str] = SAMPLED
 
     eval_data: FeedSpec | None = option(
-        None, "Samples to judge on, in any form of --data; by default of --data, see --hold-out.", value="D", use="read"
+        None, "Evaluation samples, in any form of --data. Default: --data.", value="D", use="read"
     )
     eval_samples: int | None = option(
         None,

@@ -56,7 +56,7 @@ class Quantize(Planned, HoldsOut, Saving, Findings, Working, Verb["Quantized"]):
         value="FILE", use="file", recipe=False, before="cache", section=WRITTEN,
     )  # fmt: skip
     min_sqnr: float | None = option(
-        None, "Exit 1 when an output is below this SQNR to the float model; with --target 10 unless said.",
+        None, "Exit 1 if an output is below this SQNR. Default: 10 dB with --target.",
         value="DB", recipe=False, section=SAMPLED, before="data",
     )  # fmt: skip
     save_statistics: Path | None = option(
@@ -88,6 +88,10 @@ class Quantize(Planned, HoldsOut, Saving, Findings, Working, Verb["Quantized"]):
             return quantized(self)
         if self.hold_out:
             raise UsageError("--hold-out is of one model, not of a folder", hint="give fewer --samples")
+        if self.min_sqnr is not None:
+            raise UsageError(
+                "--min-sqnr applies to one model, not to a folder", hint="compare its graphs with `qdqtool compare`"
+            )
         from qdqtool.verbs.work.quantizing_decoders import quantized_folder
 
         return quantized_folder(self)

@@ -12,6 +12,7 @@ from qdq_passes.numerics.documents import json_of
 
 from qdqtool.io.files.read import read_text
 from qdqtool.npu.analyzing import Stored, judged, stored_in
+from qdqtool.verbs.work.bounds.outputs import missed
 
 if TYPE_CHECKING:
     from qdqtool.verbs.work.deployment import Deployment
@@ -81,6 +82,14 @@ class StoredDeployment:
             figure, was = output.agreement.sqnr_db, self.outputs.get(output.name)
             if figure is not None and output.name in self.outputs and (was is None or figure < was - TOLERATED_DB):
                 yield f"output {output.name}: SQNR {figure:.1f} dB, was {'exact' if was is None else f'{was:.1f} dB'}"
+        for name, reason in found.comparison.uncompared:
+            if name in self.outputs:
+                yield f"output {name}: cannot be compared any more: {reason}"
+        for text in missed(found.comparison, found.bounds.sqnr_db, found.bounds.outputs):
+            if any(
+                text.startswith(f"output {output.text}:") for output in found.outputs if output.name not in self.outputs
+            ):
+                yield text
         figure = None if found.judged is None else found.judged.quantized
         if figure is not None and self.metric is not None and figure < self.metric:
             yield f"{figure:.4g} by the metric, was {self.metric:.4g}"

@@ -19,7 +19,7 @@ from qdq_passes.numerics.price import in_db
 from qdq_passes.pipeline.pipeline import Hook, run_pipeline
 from qdq_passes.verification.rules import Finding
 
-from qdqtool.comparison.cumulative import compare_models
+from qdqtool.comparison.cumulative import compare_models, has_same_types
 from qdqtool.io.files.progress import Warn
 from qdqtool.npu.analyzing import placed_on
 from qdqtool.npu.shares import AROUND, Placed
@@ -131,6 +131,8 @@ def _closer(
     if placed_on(kept.model, chip).share < placed_on(done.model, chip).share:
         return done
     reference = run_pipeline(untouched, "give-names", copy=True).model
+    if not has_same_types(reference, done.model):
+        return done
     hard, soft = (
         compare_models(reference, made.model, feeds, tensors=[], outputs_matter=False).min_sqnr for made in (done, kept)
     )

@@ -21,7 +21,7 @@ from qdq_passes.verification.rules import verify
 from qdqtool.calibrate.fingerprint import model_sha256
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
-from qdqtool.comparison.cumulative import compare_models
+from qdqtool.comparison.cumulative import compare_models, has_same_types
 from qdqtool.comparison.report import Comparison
 from qdqtool.io.feeds.feeds import Feeds, open_feeds
 from qdqtool.io.feeds.sources import Part
@@ -150,7 +150,7 @@ def write(asked: Quantize, result: Quantized) -> None:
 
 @naming_the_pass()
 def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Quantized:
-    """What ``asked`` makes of one model, before it is written; ``advises`` also tries what it suggests."""
+    """Quantize one model and return it unwritten; ``advises`` also tries the suggestions."""
     job, given = begun(asked)
     recovering = recovering_for(asked)
     work, source = opened(asked.model)
@@ -272,7 +272,7 @@ def _compared(
     """Quantized against float on ``few`` samples; None where that cannot be, with the reason told."""
     if reference is None:
         return None
-    if not all(a.dtype == b.dtype for a, b in zip(_ends(reference), _ends(model), strict=True)):
+    if not has_same_types(reference, model):
         pass_on(
             ["the SQNR of the result is not measured: inputs and outputs are of other types than before"], asked.warn
         )
@@ -298,8 +298,11 @@ def _judged(
 ) -> tuple[str, ...]:
     """What of ``found`` is below what is required, of models for a target at least `LEAST_DB`; what is little above is told."""
     least = least_of(asked)
-    if least is None or found is None or reference is None:
+    if least is None:
         return ()
+    if found is None or reference is None:
+        text = f"the outputs were not compared, so --min-sqnr {least:g} is not checked; give float inputs and outputs, and --data"
+        return () if asked.min_sqnr is None else (text,)
     if asked.hold_out == 0 and learns(asked):
         pass_on(["the outputs are not judged: weights were learned on all samples (--hold-out 0)"], asked.warn)
         return ()
@@ -313,11 +316,6 @@ def least_of(asked: Quantize) -> float | None:
     """What SQNR is required of an output; None where nothing is judged."""
     least = LEAST_DB if asked.min_sqnr is None and asked.target is not None else asked.min_sqnr
     return None if least == -math.inf else least
-
-
-def _ends(model: ir.Model) -> list[ir.Value]:
-    """What comes in, without weights, and what goes out."""
-    return [*(v for v in model.graph.inputs if v.name not in model.graph.initializers), *model.graph.outputs]
 
 
 def planned_for(model: ModelOrPath, job: Plan, *, allow_empty: bool = False, warn: Warn | None = None) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -100,9 +101,10 @@ def test_a_move_that_costs_a_tensor_two_bits_is_a_warning(data: str) -> None:
     """A scale that a Concat makes that of a branch ten times as large."""
     told: list[str] = []
     done = qdqtool.quantize(apart("Neg(a)"), data=data, target="qnn_htp", warn=told.append)
-    (text,) = (text for text in told if " lost by a scale that " in text)
+    (text,) = (text for text in told if " changed the scale of " in text)
     assert re.fullmatch(
-        r"s \([\d.]+ dB\): lost by a scale that align-concat moved; it from uint8, scale 2\^-8, .* to uint8, .*", text
+        r"align-concat changed the scale of s \([\d.]+ dB\), which lowers .*; that of s from uint8, scale 2\^-8, .* to uint8, .*",
+        text,
     )
     assert any(one.name == "s" and one.moved[-1].by == "align-concat" for one in done.record.tensors)
 
@@ -110,4 +112,28 @@ def test_a_move_that_costs_a_tensor_two_bits_is_a_warning(data: str) -> None:
 def test_a_move_that_costs_less_is_none(data: str) -> None:
     told: list[str] = []
     qdqtool.quantize(difference(0.5), data=data, target="qnn_htp", warn=told.append)
-    assert not [text for text in told if " lost by a scale that " in text]
+    assert not [text for text in told if " changed the scale of " in text]
+
+
+def test_models_with_integer_ends_are_not_compared_and_a_bound_says_so(data: str, tmp_path: Path) -> None:
+    """Also where a target has two forms of a Sigmoid to choose from."""
+    gate = model("g (float[4,8] x) => (float[4,8] y) { a = Sigmoid(x) y = Mul(a, x) }")
+    done = qdqtool.quantize(gate, data=data, target="vitis_xint8", integer_io=True, min_sqnr=20, warn=lambda text: None)
+    assert (done.comparison, len(done.missed)) == (None, 1)
+    assert "--min-sqnr 20 is not checked" in done.missed[0]
+
+
+def test_a_baseline_judges_outputs_that_it_does_not_know(data: str, tmp_path: Path) -> None:
+    first = qdqtool.deploy(
+        difference(0.5), tmp_path / "a", target="qnn_htp", data=data, simulate_samples=0, require_npu=0
+    )
+    report = json.loads((tmp_path / "a" / "report.json").read_text())
+    for figures in (report["comparison"]["outputs"], report["analysis"].get("outputs", {})):
+        figures.pop("y", None)
+    (tmp_path / "old.json").write_text(json.dumps(report))
+    again = qdqtool.deploy(
+        difference(0.5), tmp_path / "b", target="qnn_htp", data=data, simulate_samples=0, require_npu=0, min_sqnr=90,
+        baseline=tmp_path / "old.json",
+    )  # fmt: skip
+    assert not first.missed
+    assert any(text.startswith("output y: SQNR") for text in again.missed)

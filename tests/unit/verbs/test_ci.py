@@ -81,7 +81,7 @@ def test_junit_of_a_deployment(tmp_path: Path) -> None:
     assert [each.attrib["name"] for each in found] == ["output logits", "bound 1"]
     failure = found[1].find("failure")
     assert failure is not None
-    assert "required are 60 dB" in failure.attrib["message"]
+    assert "below the required 60 dB" in failure.attrib["message"]
 
 
 def test_junit_of_an_analysis_skips_what_the_cpu_runs(folder: Path, tmp_path: Path) -> None:

@@ -28,10 +28,13 @@ def held_out(said: int | None, feeds: Feeds) -> int:
     """
     count = feeds.count
     every = said if said is not None else HELD_OUT if count is None else min(HELD_OUT, max(2, count // ENOUGH))
-    if every < 2 or (count is not None and count < every):
-        found = "" if count is None else f" of {count}"
+    if said == 0:
+        raise UsageError("--hold-out 0 leaves no samples to judge on", hint="leave it out, or give --eval-data")
+    if every < 2:
+        raise UsageError(f"--hold-out {every}: expected 0 or a number from 2")
+    if count is not None and count < every:
         raise UsageError(
-            f"no sample{found} can be held out to judge on",
+            f"to hold out one sample of {every} takes {every} samples, --data has {count}",
             hint="give more as --data; `deploy` and --goal also take --eval-data",
         )
     return every

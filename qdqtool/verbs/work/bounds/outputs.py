@@ -28,7 +28,8 @@ def missed(found: Comparison, least_db: float, of_outputs: Mapping[str, float] |
     for output in sorted(found.outputs, key=lambda output: worst_first(output.agreement.sqnr_db)):
         least = single.get(output.name, least_db)
         if worst_first(output.agreement.sqnr_db) < least:
-            yield f"output {output.text}: SQNR {output.agreement.sqnr_db:.1f} dB, required are {least:g} dB"
+            figure = f"SQNR {output.agreement.sqnr_db:.1f} dB, below the required {least:g} dB"
+            yield f"output {output.text}: {figure}; `qdqtool explain` names what costs most"
     for name in sorted(single.keys() - {output.name for output in found.outputs}):
         yield f"output {name}: is none that was compared, required are {single[name]:g} dB"
     yield from (f"compare: {reason}" for _, reason in found.uncompared)

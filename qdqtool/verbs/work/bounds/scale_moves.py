@@ -55,8 +55,7 @@ def _told(by: str, lost: list[tuple[float, str, str]]) -> str:
     """Of the pass ``by``, whose moves cost the most first."""
     names = ", ".join(f"{name} ({-db:.1f} dB)" for db, name, _ in lost[:SHOWN])
     more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
-    which = f"that of {lost[0][1]}" if len(lost) > 1 else "it"
-    return f"{names}{more}: lost by a scale that {by} moved; {which} from {lost[0][2]}"
+    return f"{by} changed the scale of {names}{more}, which lowers their SQNR; that of {lost[0][1]} from {lost[0][2]}"
 
 
 def _of_constant(report: TensorReport, data: Array | None, first: Encoding, last: Encoding) -> tuple[Level, Level]:
