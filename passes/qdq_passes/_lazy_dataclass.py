@@ -9,6 +9,7 @@ thread finds either a descriptor, which waits, or the method."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import threading
@@ -54,27 +55,37 @@ def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
         if (params := parent.__dict__.get(_PARAMS)) is not None and params.frozen != frozen:
             kinds = ("non-frozen", "a frozen") if params.frozen else ("frozen", "a non-frozen")
             raise TypeError(f"cannot inherit {kinds[0]} dataclass from {kinds[1]} one")
-    setattr(cls, _PARAMS, getattr(_empty(tuple(options.items())), _PARAMS))
-    read = {name: own[name] for name in (*_READ, *own.get("__annotations__", ())) if name in own}
-    _show_defaults(cls, read)
+    empty = _empty(tuple(options.items()))
+    setattr(cls, _PARAMS, getattr(empty, _PARAMS))
+    read = {name: own[name] for name in _READ if name in own}
+    read |= {name: getattr(cls, name) for name in own.get("__annotations__", ()) if hasattr(cls, name)}  # inherited too
+    _show_defaults(cls, own)
+    has_hash = "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own)
     wanted = {
         _FIELDS: True, "__match_args__": True, "__init__": options.get("init", True), "__repr__": options.get("repr", True),
-        "__eq__": eq, "__hash__": eq and frozen and own.get("__hash__") is None,
+        "__eq__": eq, "__hash__": eq and frozen and not has_hash,
     }  # fmt: skip
-    if eq and not frozen and own.get("__hash__") is None:
+    if eq and not frozen and not has_hash:
         cls.__hash__ = None  # type: ignore[assignment]
+    if "__replace__" in vars(empty) and "__replace__" not in own:  # since Python 3.13
+        cls.__replace__ = vars(empty)["__replace__"]  # type: ignore[attr-defined]
     if frozen:
+        if clash := {"__setattr__", "__delattr__"} & own.keys():
+            raise TypeError(f"cannot overwrite attribute {min(clash)} in class {cls.__name__}")
         cls.__setattr__, cls.__delattr__ = _frozen(cls, "__setattr__"), _frozen(cls, "__delattr__")  # type: ignore[method-assign]
     for names, least in _GROUPS:
         chosen = [name for name in names if wanted[name] and (name == "__hash__" or name not in own)]
         _defer(cls, chosen, read, {**options, **least, "frozen": frozen and "__init__" in names})
-    return cls
+    return abc.update_abstractmethods(cls)
 
 
-def _show_defaults(cls: type, read: dict[str, Any]) -> None:
+def _show_defaults(cls: type, own: dict[str, Any]) -> None:
     """Leave of each field its default in ``cls``, if it has one."""
-    for name, value in read.items():
+    annotated = own.get("__annotations__", ())
+    for name, value in own.items():
         if isinstance(value, dataclasses.Field):
+            if name not in annotated:
+                raise TypeError(f"{name!r} is a field but has no type annotation")
             if value.default is dataclasses.MISSING:
                 delattr(cls, name)
             else:
@@ -85,7 +96,8 @@ def _defer(cls: type, names: list[str], read: dict[str, Any], options: dict[str,
     def generate() -> None:
         made = _stand_in(cls, read, options).__dict__
         for name in names:
-            setattr(cls, name, made[name])
+            if isinstance(cls.__dict__.get(name), _Deferred):  # else somebody has set it meanwhile
+                setattr(cls, name, made[name])
 
     for name in names:
         setattr(cls, name, _Deferred(cls, name, generate))
@@ -115,7 +127,7 @@ def _frozen(cls: type, method: str) -> Callable[..., None]:
     verb = "assign to" if method == "__setattr__" else "delete"
 
     def refuse(self: object, name: str, *value: object) -> None:
-        if type(self) is cls or name in getattr(cls, _FIELDS):
+        if type(self) is cls or name in {field.name for field in dataclasses.fields(cls)}:
             raise dataclasses.FrozenInstanceError(f"cannot {verb} field {name!r}")
         getattr(super(cls, self), method)(name, *value)
 

@@ -22,7 +22,7 @@ from qdqtool.cli.render import tell
 #: When Python looks for cycles among objects: a graph in memory has many, and hardly any go before the command ends.
 COLLECT = (400_000, 5, 10)
 #: Each thread of numpy's BLAS spins for 30 ms at import. Large products run on one thread anyway (`one_thread`).
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,9 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what the terminal has no letter for is written as an escape
             stream.reconfigure(errors="backslashreplace")
-    usual, threads = gc.get_threshold(), os.environ.get(BLAS_THREADS)
-    os.environ.setdefault(BLAS_THREADS, "1")
+    usual, is_ours = gc.get_threshold(), not any(name in os.environ for name in BLAS_THREADS)
+    if is_ours:
+        os.environ[BLAS_THREADS[0]] = "1"
     gc.set_threshold(*COLLECT)
     try:
         try:
@@ -203,8 +204,8 @@ def main(arguments: list[str] | None = None) -> None:
         interrupts.end(code)
     finally:  # behind the end: a process of one command is gone by now, without a last collection
         gc.set_threshold(*usual)
-        if threads is None:
-            os.environ.pop(BLAS_THREADS, None)
+        if is_ours:
+            os.environ.pop(BLAS_THREADS[0], None)
 
 
 def run(arguments: list[str]) -> int:

@@ -55,7 +55,15 @@ def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], 
         plain: makes options without, for external data in a folder.
         names: outputs of the model.
     """
-    with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder:
+    try:
+        return _made(make, options, plain, names)
+    except Exception:  # noqa: BLE001  (no folder, no room: without blocks then; what else is wrong is wrong there too)
+        options.optimized_model_filepath = ""
+        return make()
+
+
+def _made(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], names: set[str]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="qdqtool-", ignore_cleanup_errors=True) as folder:
         options.optimized_model_filepath = path = os.path.join(folder, "optimized.onnx")
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.data")
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALL))
@@ -77,7 +85,7 @@ def _without_reordering(graph: ir.Graph, names: set[str]) -> int:
         if node is None or (node.domain, node.op_type) != _REORDER or name not in names or output.uses():
             continue
         blocks = node.inputs[0]
-        if blocks is None or blocks.is_graph_output() or integer_of(node, "channels", 0) % BLOCK:
+        if blocks is None or blocks.is_graph_output() or integer_of(node, "channels", 1) % BLOCK:
             continue
         graph.outputs[index] = blocks
         graph.remove(node, safe=True)

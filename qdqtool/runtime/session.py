@@ -79,8 +79,17 @@ class Session:
         output_dtypes: numpy type of each, as for inputs.
     """
 
-    def __init__(self, make: Callable[[], Any], weights: Sequence[Any] = (), *, size: int, tensors: int = 1) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        weights: Sequence[Any] = (),
+        *,
+        size: int,
+        tensors: int = 1,
+        is_large: bool = False,
+    ) -> None:
         self._make, self._size, self._tensors = make, size, tensors
+        self._is_large = is_large
         self._weights = weights  # the session reads the arrays where they are
         with limited(_onnxruntime(), self._size, self._tensors) as self._most:
             handle = self._handle = make()
@@ -146,7 +155,7 @@ class Session:
         """Let go of onnxruntime's session, and of the memory that a large one leaves, which the allocator would keep for later:
         more than the model's weights. The session cannot run any more."""
         self._handle, self._weights, self._make = None, (), _closed
-        if os.name == "posix" and self._size >= LARGE:
+        if os.name == "posix" and self._is_large:
             trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
             if trim is not None:
                 trim(0)
@@ -223,7 +232,8 @@ def open_session(
             plain = functools.partial(_options, optimize=False, threads=threads)
             inside = set(extra_outputs) - {value.name for value in model.graph.outputs}
             make = functools.partial(blocked, make, options, plain, inside)
-        return Session(make, weights, size=source.size, tensors=1 + len(extra_outputs))
+        is_large = source.size >= LARGE or source.folder is not None  # weights in files count for nothing in the size
+        return Session(make, weights, size=source.size, tensors=1 + len(extra_outputs), is_large=is_large)
     except Exception as error:
         raise refusal(str(error), version=version()) from error
 

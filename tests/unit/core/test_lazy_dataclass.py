@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+import copy
 import dataclasses
 import inspect
 import pickle
@@ -9,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from qdq_passes import _lazy_dataclass
@@ -68,16 +70,39 @@ def family(dataclass: Any) -> dict[str, type]:
 
         last: int = 1
 
+    @dataclass(frozen=True)
+    class Again(Point):
+        """Names a field of its base again, whose default it keeps, and has no hash."""
+
+        y: int
+        count: ClassVar[int] = 0
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Shape(abc.ABC):
+        """An interface."""
+
+        @abc.abstractmethod
+        def __eq__(self, other: object) -> bool: ...
+
+        __hash__ = None  # type: ignore[assignment]
+
+    @dataclass(frozen=True)
+    class Square(Shape):
+        """Generates what is abstract."""
+
+        side: int
+
     class Plain(Third):
         """No dataclass itself."""
 
-    return {cls.__name__: cls for cls in (Point, Named, ByIdentity, Open, Custom, Third, Plain)}
+    return {cls.__name__: cls for cls in (Point, Named, ByIdentity, Open, Custom, Third, Again, Square, Plain)}
 
 
 OURS, THEIRS = family(ours), family(dataclasses.dataclass)
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Point": ((1,), {}), "Named": ((1, 5), {"tags": ("a",)}), "ByIdentity": ((), {"value": 3}),
-    "Open": ((4,), {}), "Third": ((1, 2, "t"), {}), "Custom": ((1, 2), {}), "Plain": ((1,), {"name": "q"}),
+    "Again": ((1,), {}), "Square": ((2,), {}), "Open": ((4,), {}), "Third": ((1, 2, "t"), {}), "Custom": ((1, 2), {}), "Plain": ((1,), {"name": "q"}),
 }  # fmt: skip
 
 
@@ -103,6 +128,7 @@ def test_a_class_is_that_of_the_standard_library(name: str) -> None:
                 "hashable": isinstance(one, Hashable),
                 "values": dataclasses.asdict(one),
                 "replaced": repr(dataclasses.replace(one, **{dataclasses.fields(cls)[0].name: 9})).split(" at ")[0],
+                "copied": outcome(lambda one=one: copy.replace(one)) if hasattr(copy, "replace") else None,  # type: ignore[attr-defined]
                 "signature": str(inspect.signature(cls)),
                 "fields": [(f.name, f.type, f.kw_only, dict(f.metadata)) for f in dataclasses.fields(cls)],
                 "match": cls.__match_args__,  # type: ignore[attr-defined]
@@ -142,6 +168,19 @@ def test_frozen_classes_inherit_from_frozen_ones_alone() -> None:
         ]
         assert errors[0] == errors[1]
         assert errors[0][0] is TypeError
+
+
+def test_mistakes_are_refused_where_the_class_is_defined() -> None:
+    for body in ({"x": dataclasses.field(default=3)}, {"__setattr__": object.__setattr__}):
+        with pytest.raises(TypeError):
+            ours(frozen=True)(type("Wrong", (), {"__doc__": "x", "__annotations__": {}, **body}))
+
+
+def test_what_is_set_meanwhile_stays() -> None:
+    cls: Any = family(ours)["Point"]
+    cls.__hash__ = lambda self: 7
+    assert cls(1) == cls(1)
+    assert hash(cls(1)) == 7
 
 
 def test_the_standard_library_inherits_from_a_class_that_nobody_has_used() -> None:

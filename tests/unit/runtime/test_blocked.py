@@ -115,3 +115,15 @@ def test_outputs_are_in_blocks_where_onnxruntime_convolves_so(pays: list[int], t
     reordered -= {name for node in nodes for name in node.input}
     Taps(network(), ["r1", "s2", "r4"], optimize=True, any_order=True)
     assert pays == [len(reordered & {"r1", "r4"})]
+
+
+def test_without_a_folder_to_write_to_the_layout_is_the_models_own(
+    pays: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise FileNotFoundError("no usable temporary directory")
+
+    usual = collect(network(), [FEED], "pow2-minmse").to_json()
+    monkeypatch.setattr(blocked.tempfile, "TemporaryDirectory", refuse)
+    assert collect(network(), [FEED], "pow2-minmse").to_json() == usual
+    assert len(pays) == 1
