@@ -60,7 +60,8 @@ def _called(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def _process(words: list[str]) -> tuple[int, str, str]:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    program = sys.executable if words[0] == "python" else words[0]  # of this environment, activated or not
+    done = subprocess.run([program, *words[1:]], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
