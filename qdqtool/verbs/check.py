@@ -41,6 +41,7 @@ class Checked(Shown, Warned):
         findings: level, rule, place, message and hint of each.
         graph: the model; None for a folder.
         known_errors: errors that the baseline has.
+        known: rule and place of each error of the baseline.
     """
 
     figures: ClassVar[Mapping[str, str]] = {"target": "target", "errors": "errors", "findings": "findings"}
@@ -49,6 +50,7 @@ class Checked(Shown, Warned):
     findings: list[dict[str, Any]]
     graph: ir.Model | None
     known_errors: int
+    known: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def errors(self) -> int:
@@ -111,7 +113,9 @@ class Check(Linted, JUnit, Verb[Checked]):
             findings = [*findings, *self._lints(graph)]
         known = _known(os.fspath(self.baseline)) if self.baseline is not None else set()
         old = sum(f["level"] in _ERRORS and (f["rule"], f["where"]) in known for f in findings)
-        found = Checked(target=None if chip is None else chip.name, findings=findings, graph=graph, known_errors=old)
+        found = Checked(
+            target=None if chip is None else chip.name, findings=findings, graph=graph, known_errors=old, known=frozenset(known)
+        )  # fmt: skip
         self.write_junit("qdqtool check", cases_of_check(found))
         return found
 

@@ -17,12 +17,10 @@ _ERRORS = ("error", "fatal")
 
 def cases_of_check(found: Checked) -> list[Case]:
     """Return a case for each finding; new errors fail."""
-    left = found.errors
     cases = []
     for finding in found.findings:
         text = f"{finding['where']}: {finding['message']}{'; ' if finding['hint'] else ''}{finding['hint']}"
-        is_new = finding["level"] in _ERRORS and left > 0
-        left -= is_new
+        is_new = finding["level"] in _ERRORS and (finding["rule"], finding["where"]) not in found.known
         failure = text if is_new else ""
         cases.append(
             Case(name=f"{finding['rule']} {finding['where']}", group=finding["level"], failure=failure, note=text)
@@ -44,12 +42,20 @@ def cases_of_analysis(found: Analysis) -> list[Case]:
 
 
 def cases_of_deployment(found: Deployment) -> list[Case]:
-    """Return a case for each output, and one that fails for each bound that is missed."""
-    outputs = [
-        Case(name=f"output {output.name}", group=found.target, note=f"SQNR {output.agreement.sqnr_db} dB")
+    """Return a case for each output, which fails where it misses its bound, and one that fails for each other bound."""
+    texts = {
+        output.name: [text for text in found.missed if text.startswith(f"output {output.text}:")]
         for output in found.outputs
-    ]
-    return [*outputs, *_bounds(found.target, found.missed)]
+    }
+    outputs = [
+        Case(
+            name=f"output {output.name}", group=found.target, failure="; ".join(texts[output.name]),
+            note="exact" if output.agreement.sqnr_db is None else f"SQNR {output.agreement.sqnr_db:.1f} dB",
+        )
+        for output in found.outputs
+    ]  # fmt: skip
+    told = {text for each in texts.values() for text in each}
+    return [*outputs, *_bounds(found.target, [text for text in found.missed if text not in told])]
 
 
 def _bounds(target: str, missed: Sequence[str]) -> list[Case]:

@@ -78,8 +78,8 @@ def test_a_baseline_fails_only_what_is_worse(folder: Path, tmp_path: Path) -> No
 def test_junit_of_a_deployment(tmp_path: Path) -> None:
     cli("deploy", DIGITS, *OPTIONS, "--min-sqnr", "60", "--junit", tmp_path / "j.xml", "-o", tmp_path / "out", code=1)
     found = cases(tmp_path / "j.xml")
-    assert [each.attrib["name"] for each in found] == ["output logits", "bound 1"]
-    failure = found[1].find("failure")
+    assert [each.attrib["name"] for each in found] == ["output logits"]
+    failure = found[0].find("failure")
     assert failure is not None
     assert "below the required 60 dB" in failure.attrib["message"]
 
@@ -106,7 +106,12 @@ def test_junit_of_a_check(tmp_path: Path) -> None:
     write(made, text)
     done = cli("check", made, "--junit", file, "--json", code=1)
     errors = [f for f in done.json["findings"] if f["level"] == "error"]
-    assert len([each for each in cases(file) if len(each.findall("failure"))]) == len(errors) > 0
+    assert len([each for each in cases(file) if len(each.findall("failure"))]) == len(errors) > 1
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps({"findings": errors[:1]}))
+    cli("check", made, "--baseline", old, "--junit", file, "--overwrite", code=1)
+    failing = [each.attrib["name"] for each in cases(file) if len(each.findall("failure"))]
+    assert failing == [f"{f['rule']} {f['where']}" for f in errors[1:]]
 
 
 def test_names_that_xml_cannot_hold(tmp_path: Path) -> None:
