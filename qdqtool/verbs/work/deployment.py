@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
@@ -199,7 +200,8 @@ class Deployment(Shown, Warned):
             "missed": list(self.missed),
             "warnings": list(self.warnings),
             "bounds": {
-                "require_npu": self.bounds.npu_share, "min_sqnr": self.bounds.sqnr_db, "min_metric": self.bounds.metric,
+                "require_npu": self.bounds.npu_share, "min_metric": self.bounds.metric,
+                "min_sqnr": self.bounds.sqnr_db if math.isfinite(self.bounds.sqnr_db) else None,
                 "min_output": dict(self.bounds.outputs), "max_partitions": self.bounds.partitions,
             },
             "npu_share": self.analysis.share,

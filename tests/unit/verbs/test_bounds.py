@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -137,3 +138,18 @@ def test_a_baseline_judges_outputs_that_it_does_not_know(data: str, tmp_path: Pa
     )  # fmt: skip
     assert not first.missed
     assert any(text.startswith("output y: SQNR") for text in again.missed)
+
+
+def test_no_bound_is_written_as_none(data: str, tmp_path: Path) -> None:
+    """``--min-sqnr -inf`` requires nothing, and JSON has no infinity."""
+    done = qdqtool.deploy(
+        difference(0.01),
+        tmp_path / "out",
+        target="qnn_htp",
+        data=data,
+        simulate_samples=0,
+        require_npu=0,
+        min_sqnr=-math.inf,
+    )
+    assert not done.missed
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["bounds"]["min_sqnr"] is None
