@@ -43,9 +43,9 @@ def cases_of_analysis(found: Analysis) -> list[Case]:
 
 def cases_of_deployment(found: Deployment) -> list[Case]:
     """Return a case for each output, which fails where it misses its bound, and one that fails for each other bound."""
+    missed = found.missed
     texts = {
-        output.name: [text for text in found.missed if text.startswith(f"output {output.text}:")]
-        for output in found.outputs
+        output.name: [text for text in missed if text.startswith(f"output {output.text}:")] for output in found.outputs
     }
     outputs = [
         Case(
@@ -55,7 +55,7 @@ def cases_of_deployment(found: Deployment) -> list[Case]:
         for output in found.outputs
     ]  # fmt: skip
     told = {text for each in texts.values() for text in each}
-    return [*outputs, *_bounds(found.target, [text for text in found.missed if text not in told])]
+    return [*outputs, *_bounds(found.target, [text for text in missed if text not in told])]
 
 
 def _bounds(target: str, missed: Sequence[str]) -> list[Case]:
