@@ -1,14 +1,9 @@
-"""Plugins of all tests, and what hypothesis asks of a machine: nothing that a busy one could not keep."""
+"""Plugins of all tests, and what the process that runs them sets."""
 
 import gc
 import os
 
-from hypothesis import HealthCheck, settings
-
 pytest_plugins = ("tests.recent_failures", "tests.dial", "tests.skip_reasons")  # the dial imports the other
-
-settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("no clock")
 
 # An error that a pass makes while a model is quantized names the pass.
 os.environ.setdefault("QDQTOOL_VERIFY_EACH", "1")

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, TypeVar
 
 import hypothesis.core
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.recent_failures import SAMPLED, pin_name, recently_failed, today
 
@@ -34,6 +35,10 @@ T = TypeVar("T")
 PINNED = Path(__file__).with_name("pinned.txt")
 #: In the part hypothesis makes one in so many examples, and not less than FEWEST.
 THINNED, FEWEST = 4, 10
+
+# A busy machine takes its time, and one with CI in its environment draws by the seed too (by default it draws the same every day).
+settings.register_profile("seeded", deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("seeded")
 
 _COUNTS = pytest.StashKey[tuple[int, int]]()
 

@@ -96,7 +96,7 @@ def test_the_summary_prints_lines_for_the_pinned_file() -> None:
 
 
 def run(folder: Path, *options: str, broken: int, day: int = DAY) -> str:
-    """Print of a run of the part of `PRODUCT` on a day, with the dial as it is in this repository."""
+    """Print of a run of the part of `PRODUCT` on a day, with the dial as it is in this repository, on a machine for CI."""
     (folder / "day").write_text(str(day))
     command = [
         sys.executable,
@@ -109,7 +109,7 @@ def run(folder: Path, *options: str, broken: int, day: int = DAY) -> str:
         str(folder / "pytest.ini"),
         *options,
     ]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "BROKEN": str(broken)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "BROKEN": str(broken), "CI": "1"}
     done = subprocess.run(
         [*command, "--rootdir", str(folder), str(folder)], cwd=folder, env=env, capture_output=True, text=True
     )
