@@ -1,7 +1,7 @@
 """How CPU time grows between 5,000 and 25,000 of what a file can hold many of: pairs, readers of one value, members of an archive.
 
-The exponent is log(ratio of the seconds) / log(ratio of the sizes), of commands run in this process, the smaller size after a run of
-its own to warm up. What is paid once, whatever the size, makes it smaller, never larger."""
+The exponent is log(ratio of the seconds) / log(ratio of the sizes), of commands run in this process after one that warms up, the sizes
+in turns. What is paid once, whatever the size, makes it smaller, never larger."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.bench.measure import Result, progress
 from tests.cases.small_models import parsed
 
 SIZES = (5_000, 25_000)
-#: Runs of each size, of which the shortest counts: noise weighs less in a long one.
-TIMES = (3, 1)
+#: Runs of each size, of which the shortest counts: as many of both, for the shortest of more runs is shorter.
+TIMES = 3
 BOUND = 1.1
 
 
@@ -48,10 +48,11 @@ def _exponent(name: str, folder: Path, make: Callable[[Path, int], Path], run: C
     progress(f"{name}: files of {SIZES[0]:,} and {SIZES[1]:,}")
     files = [make(folder, size) for size in SIZES]
     run(files[0])
-    seconds = []
-    for size, file, times in zip(SIZES, files, TIMES, strict=True):
-        progress(f"{name}: {size:,}, {times} run{'s' * (times > 1)}")
-        seconds.append(min(_seconds(run, file) for _ in range(times)))
+    rounds = []
+    for turn in range(TIMES):
+        progress(f"{name}: run {turn + 1} of {TIMES}")
+        rounds.append([_seconds(run, file) for file in files])
+    seconds = [min(times) for times in zip(*rounds, strict=True)]
     exponent = math.log(seconds[1] / seconds[0]) / math.log(SIZES[1] / SIZES[0])
     detail = f"{seconds[0]:.2f} s of {SIZES[0]:,}, {seconds[1]:.2f} s of {SIZES[1]:,}"
     return Result(f"growth: {name}", exponent, "", BOUND, detail)
