@@ -2,7 +2,7 @@
 
 Generating them at import takes 0.4 ms a class, a third of what a command spends on imports, and a command never uses half of the
 classes that it imports. A class is the same as `dataclasses.dataclass` makes it, only later: until then its methods and its table
-of fields are descriptors.
+of fields are descriptors. A class that it may refuse, or that has an option or a default of a rare kind, is made at once.
 
 The standard library generates them on a stand-in, a class with the same fields, from which they are taken one by one. So another
 thread finds either a descriptor, which waits, or the method."""
@@ -49,12 +49,8 @@ def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
     if cls is None:
         return lambda found: _dataclass(found, **options)
     own, frozen, eq = dict(cls.__dict__), options.get("frozen", False), options.get("eq", True)
-    if own.get("__doc__") is None or not options.keys() <= _KNOWN:
+    if not options.keys() <= _KNOWN or not _is_usual(cls, own, options):
         return dataclasses.dataclass(**options)(cls)
-    for parent in cls.__mro__[1:]:
-        if (params := parent.__dict__.get(_PARAMS)) is not None and params.frozen != frozen:
-            kinds = ("non-frozen", "a frozen") if params.frozen else ("frozen", "a non-frozen")
-            raise TypeError(f"cannot inherit {kinds[0]} dataclass from {kinds[1]} one")
     empty = _empty(tuple(options.items()))
     setattr(cls, _PARAMS, getattr(empty, _PARAMS))
     read = {name: own[name] for name in _READ if name in own}
@@ -70,13 +66,39 @@ def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
     if "__replace__" in vars(empty) and "__replace__" not in own:  # since Python 3.13
         cls.__replace__ = vars(empty)["__replace__"]  # type: ignore[attr-defined]
     if frozen:
-        if clash := {"__setattr__", "__delattr__"} & own.keys():
-            raise TypeError(f"cannot overwrite attribute {min(clash)} in class {cls.__name__}")
         cls.__setattr__, cls.__delattr__ = _frozen(cls, "__setattr__"), _frozen(cls, "__delattr__")  # type: ignore[method-assign]
     for names, least in _GROUPS:
         chosen = [name for name in names if wanted[name] and (name == "__hash__" or name not in own)]
         _defer(cls, chosen, read, {**options, **least, "frozen": frozen and "__init__" in names})
     return abc.update_abstractmethods(cls)
+
+
+def _is_usual(cls: type, own: dict[str, Any], options: dict[str, bool]) -> bool:
+    """Return whether the standard library refuses nothing in ``cls``, and no default cares for the class that it stands in."""
+    annotations: dict[str, Any] = own.get("__annotations__", {})
+    if own.get("__doc__") is None or _FIELDS in own:
+        return False
+    frozen, has_default = options.get("frozen", False), False
+    if frozen and ("__setattr__" in own or "__delattr__" in own):
+        return False
+    for parent in cls.__mro__[1:]:
+        if (params := parent.__dict__.get(_PARAMS)) is not None:
+            if params.frozen != frozen:
+                return False
+            has_default = not options.get("kw_only", False)  # for all that is known without the fields of the parent
+    for name, kind in annotations.items():
+        if name not in own and hasattr(cls, name):
+            return False
+        value, text = own.get(name, dataclasses.MISSING), kind if isinstance(kind, str) else repr(kind)
+        is_field, is_constant = isinstance(value, dataclasses.Field), "ClassVar" in text
+        default = value.default if is_field else value
+        is_given = default is not dataclasses.MISSING or (is_field and value.default_factory is not dataclasses.MISSING)
+        if "InitVar" in text or "KW_ONLY" in text or (is_constant and is_field) or (has_default and not is_given):
+            return False
+        if not is_constant and (type(default).__hash__ is None or hasattr(type(default), "__get__")):
+            return False
+        has_default = has_default or (is_given and not is_constant and not options.get("kw_only", False))
+    return True
 
 
 def _show_defaults(cls: type, own: dict[str, Any]) -> None:
