@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
-from qdq_passes.errors import SetupError, UsageError
+from qdq_passes.errors import QdqWarning, SetupError, UsageError
 from qdq_passes.numerics.arrays import Array
 
 from qdqtool.calibrate.cache import RangesCache, cache_key, data_sha256, method_sha256
@@ -116,12 +117,13 @@ def _here(
 ) -> Iterator[int]:
     """Let ``observers`` see the feeds that they have not seen, in this process; the number of samples after each."""
     outputs = _outputs(model) if watch is not None else []
+    say = feeds.warnings if isinstance(feeds, Feeds) else functools.partial(warnings.warn, category=QdqWarning)
     taps = Taps(
         model,
         (*observers.names, *outputs),
         threads=threads,
         optimize=observers.may_optimize(model),
-        any_order=observers.count,
+        any_order=say if observers.count else None,
     )
     done = observers.samples
     for number, feed in enumerate(feeds):
@@ -138,10 +140,10 @@ def _here(
 
 def _elsewhere(observers: Observers, model: ir.Model, feeds: Iterable[Feed], workers: Workers) -> Iterator[int]:
     """As `_here`, by ``workers``; the number of samples after each shard."""
-    for part, warnings in observed_parts(observers, model, feeds, workers):
+    for part, told in observed_parts(observers, model, feeds, workers):
         observers.take_in(part)
         if isinstance(feeds, Feeds):
-            for text in warnings:
+            for text in told:
                 feeds.warnings(text)
         yield observers.samples
 

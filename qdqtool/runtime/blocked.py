@@ -8,18 +8,23 @@ onnxruntime pads channels to a multiple of 8 or 16, so an output whose channels 
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+from qdq_passes.errors import VerifyError
 from qdq_passes.graph.uses import integer_of, is_standard
 
+from qdqtool.io.files.progress import Warn
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.save import to_bytes
+from qdqtool.runtime.refusals import one_line
 
 #: Multiple of the channels in a block of any processor.
 BLOCK = 16
@@ -46,7 +51,7 @@ def pays(graph: ir.Graph, names: Iterable[str]) -> bool:
     )
 
 
-def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], names: set[str]) -> Any:
+def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], names: set[str], say: Warn) -> Any:
     """Return a session whose outputs ``names`` may hold their elements in any order.
 
     Args:
@@ -54,27 +59,53 @@ def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], 
         options: options with optimization.
         plain: makes options without, for external data in a folder.
         names: outputs of the model.
+        say: told why they are in order, where onnxruntime cannot write the optimized model, or refuses what it wrote.
+
+    Raises:
+        VerifyError: the rewriting fails, or onnxruntime refuses its result alone.
     """
     try:
-        return _made(make, options, plain, names)
-    except Exception:  # noqa: BLE001  (no folder, no room: without blocks then; what else is wrong is wrong there too)
+        with tempfile.TemporaryDirectory(prefix="qdqtool-", ignore_cleanup_errors=True) as folder:
+            return _made(make, options, plain, names, folder)
+    except (OSError, _Refused) as error:
         options.optimized_model_filepath = ""
-        return make()
+        made = make()  # another fault of the model is refused here too
+        reason = re.sub(r"\bqdqtool-\w+", "qdqtool", one_line(str(error)))  # the same in every run
+        say(f"onnxruntime gives values in the model's own layout, which takes longer: {reason}")
+        return made
 
 
-def _made(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], names: set[str]) -> Any:
-    with tempfile.TemporaryDirectory(prefix="qdqtool-", ignore_cleanup_errors=True) as folder:
-        options.optimized_model_filepath = path = os.path.join(folder, "optimized.onnx")
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.data")
-        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALL))
-        first = make()
-        model = ir.serde.deserialize_model(onnx.load_model_from_string(read_bytes(path)))
+class _Refused(Exception):
+    """A refusal of onnxruntime."""
+
+
+def _made(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], names: set[str], folder: str) -> Any:
+    options.optimized_model_filepath = path = os.path.join(folder, "optimized.onnx")
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.data")
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALL))
+    first = _accepted(make)
+    written = read_bytes(path)
+    try:
+        model = ir.serde.deserialize_model(onnx.load_model_from_string(written))
         if not _without_reordering(model.graph, names):
             return first
-        session = type(first)
-        del first
         data = to_bytes(ir.serde.serialize_model(model))
-        return session(data, plain(folder), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise VerifyError(f"cannot remove the reordering of values: {error}") from error
+    session = functools.partial(type(first), providers=["CPUExecutionProvider"])
+    del first
+    try:
+        return _accepted(lambda: session(data, plain(folder)))
+    except _Refused as error:
+        _accepted(lambda: session(written, plain(folder)))  # refused as well: not for the rewriting
+        raise VerifyError(f"onnxruntime refuses a model without reordering: {error}") from error
+
+
+def _accepted(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Exception as error:
+        raise _Refused(str(error)) from error
 
 
 def _without_reordering(graph: ir.Graph, names: set[str]) -> int:

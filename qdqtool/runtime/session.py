@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from qdq_passes.core import budget
-from qdq_passes.errors import QdqError, SetupError, UsageError
+from qdq_passes.errors import QdqError, SetupError, UsageError, VerifyError
 from qdq_passes.graph.operators.qdq_ops import is_quantization
 from qdq_passes.graph.uses import all_nodes, is_constant
 from qdq_passes.numerics.arrays import Array
@@ -24,6 +24,7 @@ from qdq_passes.pipeline.pipeline import Hook, Pipeline, Report
 from qdq_passes.pipeline.pipeline import run_pipeline as run_passes
 
 from qdqtool.io.feeds.spec import Dims, InputSpec, format_shape
+from qdqtool.io.files.progress import Warn
 from qdqtool.runtime.blocked import blocked, pays
 from qdqtool.runtime.memory import ENTRY, MemoryRefusal, least, limited, refuse_endless
 from qdqtool.runtime.model_bytes import ModelBytes, model_bytes
@@ -200,7 +201,7 @@ def open_session(
     optimize: bool = False,
     threads: int = 1,
     extra_outputs: Iterable[str] = (),
-    any_order: bool = False,
+    any_order: Warn | None = None,
     operators: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A session on the CPU for ``model``, which is not changed.
@@ -210,7 +211,8 @@ def open_session(
         optimize: let onnxruntime optimize the graph: for timing and for ranges, never for numbers that are compared.
         threads: threads inside an operator; 0 leaves the choice to onnxruntime.
         extra_outputs: names of values of the main graph to be had besides the outputs.
-        any_order: the elements of extra outputs may come in any order; an optimized session of convolutions is faster then.
+        any_order: the elements of extra outputs may come in any order, as makes an optimized session of convolutions faster; told
+            where onnxruntime does not do it.
         operators: library of custom operators.
 
     Raises:
@@ -228,12 +230,14 @@ def open_session(
         make = functools.partial(
             ort.InferenceSession, source.data, options, providers=["CPUExecutionProvider"], disabled_optimizers=kept
         )
-        if any_order and optimize and pays(model.graph, extra_outputs):
+        if any_order is not None and optimize and pays(model.graph, extra_outputs):
             plain = functools.partial(_options, optimize=False, threads=threads)
             inside = set(extra_outputs) - {value.name for value in model.graph.outputs}
-            make = functools.partial(blocked, make, options, plain, inside)
+            make = functools.partial(blocked, make, options, plain, inside, any_order)
         is_large = source.size >= LARGE or source.folder is not None  # weights in files count for nothing in the size
         return Session(make, weights, size=source.size, tensors=1 + len(extra_outputs), is_large=is_large)
+    except VerifyError:
+        raise
     except Exception as error:
         raise refusal(str(error), version=version()) from error
 

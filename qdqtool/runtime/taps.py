@@ -9,6 +9,7 @@ import onnx_ir as ir
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.arrays import Array
 
+from qdqtool.io.files.progress import Warn
 from qdqtool.runtime.session import FLOATS, Session, open_session
 
 _FLOAT_TYPES = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
@@ -22,7 +23,7 @@ class Taps:
         tensors: names of graph inputs, graph outputs and node outputs of the main graph.
         threads: threads inside an operator.
         optimize: let onnxruntime optimize the graph around the tensors: sums associate differently, in the last bits.
-        any_order: the elements of the tensors that are no graph outputs may come in any order.
+        any_order: the elements of the tensors that are no graph outputs may come in any order; told where they do not.
 
     Raises:
         UsageError: a tensor is none of these.
@@ -35,7 +36,7 @@ class Taps:
         *,
         threads: int = 1,
         optimize: bool = False,
-        any_order: bool = False,
+        any_order: Warn | None = None,
     ) -> None:
         self.names: tuple[str, ...] = tuple(dict.fromkeys(tensors))
         inputs = {value.name for value in model.graph.inputs}

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from qdq_passes.errors import QdqWarning, VerifyError
 
 from qdqtool.calibrate.collect import collect
 from qdqtool.io.models.load import load
@@ -54,6 +55,11 @@ def network() -> ir.Model:
     )
 
 
+def refused(text: str) -> None:
+    """Called where onnxruntime does not give values in blocks."""
+    pytest.fail(text)
+
+
 @pytest.fixture
 def pays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Any size pays; the list has how many outputs each session gives in blocks."""
@@ -78,7 +84,7 @@ def test_the_values_are_those_of_the_own_layout(in_file: bool, pays: list[int], 
     names = [name for name in float_tensors(net) if name != "x"]
     ordered = Taps(net, names, optimize=True).run(FEED)
     assert not pays
-    found = Taps(net, names, optimize=True, any_order=True).lend(FEED)
+    found = Taps(net, names, optimize=True, any_order=refused).lend(FEED)
     assert {n: v.size for n, v in found.items()} == {n: v.size for n, v in ordered.items()}
     for name in names:
         assert np.array_equal(np.sort(found[name], axis=None), np.sort(ordered[name], axis=None)), name
@@ -113,17 +119,45 @@ def test_outputs_are_in_blocks_where_onnxruntime_convolves_so(pays: list[int], t
     nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
     reordered = {name for node in nodes if node.op_type == "ReorderOutput" for name in node.output}
     reordered -= {name for node in nodes for name in node.input}
-    Taps(network(), ["r1", "s2", "r4"], optimize=True, any_order=True)
+    Taps(network(), ["r1", "s2", "r4"], optimize=True, any_order=refused)
     assert pays == [len(reordered & {"r1", "r4"})]
 
 
-def test_without_a_folder_to_write_to_the_layout_is_the_models_own(
-    pays: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refused", ["folder", "optimized model", "both models"])
+def test_what_onnxruntime_or_the_system_refuses_is_told_and_the_layout_is_the_models_own(
+    refused: str, pays: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*args: object, **options: object) -> None:
+    class Refusing(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def __init__(self, data: bytes, options: Any, **others: Any) -> None:
+            is_first = bool(options.optimized_model_filepath)
+            if (refused == "optimized model" and is_first) or (refused == "both models" and b"nchwc" in data):
+                raise onnxruntime.capi.onnxruntime_pybind11_state.Fail(f"no room in {options.optimized_model_filepath}")
+            super().__init__(data, options, **others)
+
+    def no_folder(*args: object, **options: object) -> None:
         raise FileNotFoundError("no usable temporary directory")
 
     usual = collect(network(), [FEED], "pow2-minmse").to_json()
-    monkeypatch.setattr(blocked.tempfile, "TemporaryDirectory", refuse)
-    assert collect(network(), [FEED], "pow2-minmse").to_json() == usual
-    assert len(pays) == 1
+    if refused == "folder":
+        monkeypatch.setattr(blocked.tempfile, "TemporaryDirectory", no_folder)
+    else:
+        monkeypatch.setattr(onnxruntime, "InferenceSession", Refusing)
+    if pays == [0] and refused == "both models":
+        pytest.skip("this processor convolves without blocks")
+    with pytest.warns(QdqWarning, match="own layout, which takes longer: no ") as told:
+        assert collect(network(), [FEED], "pow2-minmse").to_json() == usual
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("fault", ["name", "exception"])
+def test_a_fault_of_the_rewriting_is_an_error(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damage(graph: ir.Graph, names: set[str]) -> int:
+        if fault == "exception":
+            raise KeyError("planted")
+        graph.node(0).replace_input_with(0, ir.Value(name="nowhere"))
+        return 1
+
+    monkeypatch.setattr(blocked, "LEAST_VALUES", 0)
+    monkeypatch.setattr(blocked, "_without_reordering", damage)
+    with pytest.raises(VerifyError, match="planted" if fault == "exception" else "nowhere"):
+        collect(network(), [FEED], "pow2-minmse")
