@@ -92,7 +92,8 @@ def _made(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], na
         data = to_bytes(ir.serde.serialize_model(model))
     except Exception as error:
         raise VerifyError(f"cannot remove the reordering of values: {error}") from error
-    session = functools.partial(type(first), providers=["CPUExecutionProvider"])
+    kind: Any = type(first)
+    session = functools.partial(kind, providers=["CPUExecutionProvider"])
     del first
     try:
         return _accepted(lambda: session(data, plain(folder)))

@@ -26,9 +26,30 @@ READS = re.compile(
     r"|datetime\.(?:datetime\.(?:now|utcnow|today)|date\.today)|os\.times|resource\.getrusage"
 )
 #: Names of measured times, which no comparison of order may hold.
-TIMES = re.compile(r"(?:seconds|elapsed|duration|took|wall|cpu|latency)(?:_s|_ms|_us|_ns|_seconds|_time)?")
+TIMES = re.compile(
+    r"(?:.*_)?(?:seconds|elapsed|duration|took|wall|latency)(?:_s|_ms|_us|_ns|_time|_of)?|cpu(?:_s|_ms|_us|_ns|_seconds|_time)?"
+)
 #: Names of times that the cost model may have predicted as well: these may be compared with one another, not with a number but 0.
 PREDICTED = re.compile(r"(?:.*_)?(?:ms|us|ns|millis|milliseconds|microseconds)")
+#: What leaves of times a time.
+SAME_UNIT = {
+    "abs",
+    "float",
+    "fmean",
+    "int",
+    "list",
+    "max",
+    "mean",
+    "median",
+    "min",
+    "next",
+    "round",
+    "sorted",
+    "sum",
+    "tuple",
+}
+#: Calls that compare their first two arguments.
+COMPARING = {"assertAlmostEqual", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual", "isclose"}
 #: What waits, and takes the seconds as its first argument.
 WAITS = {"wait", "join", "result", "communicate", "set_default_timeout", "Prober"}
 #: Files and folders that may read a clock, and the reason. None of them is a test.
@@ -55,16 +76,18 @@ def clocks_in(text: str) -> Iterator[str]:
             named.add(number)
             yield f"{number}: {found}"
     tree = ast.parse(text)
-    imported, numbers = imported_as(tree), constants_in(tree)
+    imported, numbers, times = imported_as(tree), constants_in(tree), times_in(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name) and node.lineno not in named:
             if READS.fullmatch(name := dotted(node, imported)):
                 yield f"{node.lineno}: {name}"
         elif isinstance(node, ast.Compare):
-            yield from (f"{node.lineno}: compares {name}" for name in sorted(set(compared(node, numbers))))
+            yield from (f"{node.lineno}: compares {name}" for name in compared(node, numbers, times))
         elif isinstance(node, ast.Call):
             if is_clock_of_an_object(node, imported) and node.lineno not in named:
                 yield f"{node.lineno}: {ast.unparse(node)}"
+            if last_name(node.func) in COMPARING:
+                yield from (f"{node.lineno}: compares {name}" for name in compared(node, numbers, times))
             yield from (
                 f"{node.lineno}: waits {ast.unparse(each)} s" for each in waits(node) if is_number(each, numbers)
             )
@@ -96,15 +119,29 @@ def is_clock_of_an_object(node: ast.Call, imported: Mapping[str, str]) -> bool:
     return is_time and not node.args and not node.keywords and not dotted(node.func, imported)
 
 
+def assigned_in(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yield variables with what is assigned to them, and functions with what they return."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((target.id, node.value) for target in targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.FunctionDef):
+            returns = (each.value for each in ast.walk(node) if isinstance(each, ast.Return))
+            yield from ((node.name, value) for value in returns if value is not None)
+
+
 def constants_in(tree: ast.AST) -> set[str]:
     """Return the variables that a plain number is assigned to."""
-    return {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and is_number(node.value, ())
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    return {name for name, value in assigned_in(tree) if is_number(value, ())}
+
+
+def times_in(tree: ast.AST) -> set[str]:
+    """Return the variables that a time is assigned to, and the functions that return one, whatever their names."""
+    found: set[str] = set()
+    assigned = list(assigned_in(tree))
+    while new := {name for name, value in assigned if name not in found and times_of(value, found)}:
+        found |= new
+    return found
 
 
 def is_number(node: ast.AST, constants: Collection[str]) -> bool:
@@ -113,17 +150,49 @@ def is_number(node: ast.AST, constants: Collection[str]) -> bool:
         return isinstance(node.value, int | float) and not isinstance(node.value, bool) and node.value != 0
     if isinstance(node, ast.BinOp):
         return is_number(node.left, constants) and is_number(node.right, constants)
+    if isinstance(node, ast.UnaryOp):
+        return is_number(node.operand, constants)
     return isinstance(node, ast.Name) and node.id in constants
 
 
-def compared(node: ast.Compare, constants: Collection[str]) -> Iterator[str]:
-    """Yield measured times in a comparison of order, and times that stand beside a number in it."""
-    if not any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops):
-        return
-    yield from (name for name in names_in(node) if TIMES.fullmatch(name))
-    sides = (node.left, *node.comparators)
-    if any(is_number(side, constants) for side in sides):
-        yield from (name for side in sides if PREDICTED.fullmatch(name := last_name(side)))
+def compared(node: ast.Compare | ast.Call, constants: Collection[str], times: Collection[str]) -> list[str]:
+    """Return measured times in a comparison of order, and times that are beside a number in it, or within a tolerance of one."""
+    if isinstance(node, ast.Call):
+        sides, is_order = node.args[:2], True
+    else:
+        sides = [node.left, *node.comparators]
+        is_order = any(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops)
+    calls = [side for side in sides if isinstance(side, ast.Call) and last_name(side.func) == "approx"]
+    about = [
+        call.args[0] for call in calls if len(call.args) + len(call.keywords) > 1
+    ]  # without a tolerance it is equality
+    found = {name for name in names_in(node) if is_order and TIMES.fullmatch(name)}
+    if any(is_number(side, constants) for side in (*about, *(sides if is_order else ()))):
+        found |= {name for side in sides for name in times_of(side, times)}
+    return sorted(found)
+
+
+def times_of(node: ast.AST, known: Collection[str]) -> set[str]:
+    """Return the names of the times that ``node`` is made of, if it is a time: by their names, or among ``known``."""
+    if isinstance(node, ast.Call) and last_name(node.func) in SAME_UNIT:
+        return {name for arg in node.args for name in times_of(arg, known)}
+    if isinstance(node, ast.Call):
+        return times_of(node.func, known)
+    if isinstance(node, ast.GeneratorExp | ast.ListComp | ast.SetComp):
+        return times_of(node.elt, known)
+    if isinstance(node, ast.List | ast.Tuple):
+        return {name for each in node.elts for name in times_of(each, known)}
+    if isinstance(node, ast.UnaryOp):
+        return times_of(node.operand, known)
+    if isinstance(node, ast.BinOp):
+        is_ratio = isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod)
+        is_count = isinstance(node.right, ast.Call | ast.Constant)
+        sides = (node.left, node.right) if not is_ratio else (node.left,) if is_count else ()
+        return {name for side in sides for name in times_of(side, known)}
+    if isinstance(node, ast.Subscript) and not last_name(node):
+        return times_of(node.value, known)
+    name = last_name(node)
+    return {name} if name in known or TIMES.fullmatch(name) or PREDICTED.fullmatch(name) else set()
 
 
 def last_name(node: ast.AST) -> str:
@@ -200,6 +269,17 @@ def test_what_may_read_a_clock_is_there() -> None:
     ("assert ms < 3000", ["1: compares ms"]),
     ("MOST = 3 * 1000\nassert MOST >= done.json['load_ms']", ["2: compares load_ms"]),
     ("assert low.ms < high.ms and us > 0 and abs(ms / published - 1) < 0.1 and macs_per_cpu < 3", []),
+    ("assert max(ms) < 3000 and sorted(ms)[0] < 3 and min(us, ns) > 5",
+     ["1: compares ms", "1: compares ms", "1: compares ns", "1: compares us"]),
+    ("LIMIT: float = 3.0\nassert load_ms < LIMIT\nassert -ms > -3", ["2: compares load_ms", "3: compares ms"]),
+    ("assert result.seconds < 5 and took(run) < most", ["1: compares seconds", "1: compares took"]),
+    ("def of(run):\n    return run.seconds\nassert of(run) < 5", ["3: compares of"]),
+    ("t = after.ms - before.ms\nassert sum(t for t in ts) / len(ts) < 5", ["2: compares t"]),
+    ("assert elapsed_of(run) < most_seconds", ["1: compares elapsed_of", "1: compares most_seconds"]),
+    ("assert ms == approx(3, abs=2)\nassert result.seconds == pytest.approx(3, 0.5)", ["1: compares ms", "2: compares seconds"]),
+    ("self.assertLess(ms, 3)\nassert math.isclose(us, 3, rel_tol=1)", ["1: compares ms", "2: compares us"]),
+    ("assert max(each.ms for each in runs) < 3 and round(float(done['ms']), 1) < 3", ["1: compares ms", "1: compares ms"]),
+    ("assert found.us == approx(240) and low.ms < max(high.ms, 0) and ms / published < 1.1", []),
     ("run(command, timeout=60)", ["1: waits 60 s"]),
     ("GUARD = 5.5\npage.click(timeout_ms=GUARD)", ["2: waits GUARD s"]),
     ("thread.join(5)\npage.set_default_timeout(2 * 60)", ["1: waits 5 s", "2: waits 2 * 60 s"]),
