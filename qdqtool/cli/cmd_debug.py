@@ -40,7 +40,7 @@ def reduce(out: Out, asked: Reduce) -> int:
             say(f"{found.stopped}: a smaller part may be there")
         say(f"wrote {' and '.join(found.files)}")
 
-    out.result(found.to_json(), render)
+    out.result(found.to_json, render)
     return INTERRUPTED if found.stopped == "interrupted" else 0
 
 

@@ -26,14 +26,14 @@ def perplexity(out: Out, asked: PerplexityOf) -> None:
         what = f"{plural(found.tokens, 'token')} in {plural(found.windows, 'window')} of {found.window}"
         say(f"perplexity {found.perplexity:.6g} over {what}, {found.seconds:.3g} s")
 
-    out.result(found.to_json(), render)
+    out.result(found.to_json, render)
 
 
 @command_of(Verify, group=llm)
 def verify(out: Out, asked: Verify) -> int:
     """Compare the static graphs in DIR with the dynamic MODEL they come from: teacher-forced logits; exit 1 where they differ."""
     found = ran(out, asked, "verifying")
-    out.result(found.to_json(), lambda: show_verification(found))
+    out.result(found.to_json, lambda: show_verification(found))
     return 0 if found.passed else 1
 
 

@@ -53,8 +53,10 @@ class Out:
         return self.as_json or self.json_out is not None
 
     def result(self, payload: Any, render: Callable[[], None]) -> None:
-        """The result: ``payload`` as JSON where asked for, with the warnings that were given; else ``render()`` prints tables."""
+        """The result: ``payload``, or what it returns, as JSON where asked for, with the warnings that were given; else
+        ``render()`` prints tables."""
         if self.writes_json:
+            payload = payload() if callable(payload) else payload
             payload = {**payload, "warnings": list(dict.fromkeys((*payload.get("warnings", ()), *self.warned)))}
             text = _json(payload)
             if self.json_out is not None:

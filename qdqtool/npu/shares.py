@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, Literal
 
 from qdq_passes._lazy_dataclass import dataclass
@@ -115,56 +116,56 @@ class Shares:
 
     nodes: tuple[NodeReport, ...]
 
-    @property
+    @cached_property
     def npu_nodes(self) -> int:
         """Nodes on the NPU, Q and DQ included."""
         return sum(node.is_npu for node in self.nodes)
 
-    @property
+    @cached_property
     def compute_nodes(self) -> int:
         """Operators that compute or move data."""
         return sum(node.is_compute for node in self.nodes)
 
-    @property
+    @cached_property
     def npu_compute_nodes(self) -> int:
         """Those of them on the NPU."""
         return sum(node.is_compute and node.is_npu for node in self.nodes)
 
-    @property
+    @cached_property
     def on_cpu(self) -> list[str]:
         """Names of the operators that are not."""
         return [node.name for node in self.nodes if node.is_compute and not node.is_npu]
 
-    @property
+    @cached_property
     def npu_percent(self) -> float:
         """Share of operators on the NPU in percent; 100 where there are none."""
         return 100.0 * self.npu_compute_nodes / self.compute_nodes if self.compute_nodes else 100.0
 
-    @property
+    @cached_property
     def macs(self) -> int:
         """Multiply-accumulates in one inference, as far as they are known."""
         return sum(node.macs or 0 for node in self.nodes)
 
-    @property
+    @cached_property
     def npu_macs(self) -> int:
         """Those of them on the NPU."""
         return sum(node.macs or 0 for node in self.nodes if node.is_npu)
 
-    @property
+    @cached_property
     def uncounted(self) -> tuple[NodeReport, ...]:
         """Operators of which nobody knows how much they multiply, where the share on the NPU hangs on it."""
         unknown = tuple(node for node in self.nodes if node.macs is None and node.is_compute)
         sides = {node.is_npu for node in self.nodes if node.macs or node in unknown}
         return unknown if len(sides) > 1 else ()
 
-    @property
+    @cached_property
     def npu_macs_share(self) -> float | None:
         """Share of multiply-accumulates on the NPU, 0 to 1; None where there are none, or some are `uncounted`."""
         if self.uncounted or not any(node.macs is None or node.macs for node in self.nodes if node.is_compute):
             return None
         return self.npu_macs / self.macs if self.macs else float(all(n.is_npu for n in self.nodes if n.macs is None))
 
-    @property
+    @cached_property
     def share(self) -> float:
         """Share of the multiply-accumulates on the NPU, 0 to 1, as far as they are known; of the operators where there are none
         of those."""
@@ -173,7 +174,7 @@ class Shares:
         macs = self.npu_macs_share
         return self.npu_percent / 100.0 if macs is None else macs
 
-    @property
+    @cached_property
     def macs_text(self) -> str:
         """``99.1 % of the MACs``; that it is not known, and why; empty where there are none."""
         if self.uncounted:

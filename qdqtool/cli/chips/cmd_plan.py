@@ -19,7 +19,7 @@ SHOWN = 5
 def plan(out: Out, asked: Plan) -> int:
     """Say what a decoder takes on a chip, and the commands that make the best of it; exit 1 where nothing keeps the limits."""
     found = ran(out, asked, "planning")
-    out.result(found.to_json(), lambda: _render(out, asked, found))
+    out.result(found.to_json, lambda: _render(out, asked, found))
     return 0 if found.best is not None else 1
 
 

@@ -58,7 +58,10 @@ def analyze(out: Out, asked: AnalyzeCommand) -> int:
         raise UsageError("nothing to write", where=output, hint="give --annotate or --outline")
     found = ran(out, asked, "analyzing")
     told = chip_time(found.model, asked, on_cpu=found.on_cpu, crossings=len(found.partitions))
-    payload = {"model": model, **found.to_json(), "output": output, **({} if told is None else {"chip_time": told})}
+
+    def payload() -> dict[str, Any]:
+        times = {} if told is None else {"chip_time": told}
+        return {"model": model, **found.to_json(), "output": output, **times}
 
     def render() -> None:
         _render(found, out, model, output)

@@ -17,7 +17,7 @@ def deploy(out: Out, asked: Deploy) -> int:
     found = ran(out, asked, "deploying")
     for step, seconds in found.seconds.items():
         out.detail(f"{step}: {seconds:.1f} s")
-    out.result(found.to_json(), lambda: _render(found))
+    out.result(found.to_json, lambda: _render(found))
     return 1 if found.missed else 0
 
 

@@ -36,7 +36,7 @@ def _run(out: Out, asked: Compile | Lower, stage: str) -> None:
     done = ran(out, replace(asked, hooks=(Reproducer(f"{output}.reproducer"),)), stage)
     if not done.npu_nodes:
         out.warn(f"nothing of the model runs on {done.target}; `qdqtool analyze` says of each node why")
-    out.result({**done.to_json(), "output": output}, lambda: _render(out, done, source))
+    out.result(lambda: {**done.to_json(), "output": output}, lambda: _render(out, done, source))
 
 
 def _first(reason: Reason) -> str:

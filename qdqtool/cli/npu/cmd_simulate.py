@@ -44,7 +44,7 @@ def simulate(out: Out, asked: SimulateCommand) -> int:
     for note in found.notes:
         out.note(f"note: {note}")
     below = asked.min_sqnr is not None and _is_below(found, asked.min_sqnr)
-    out.result(found.to_json(), lambda: _render(found, out.verbose, trace, output))
+    out.result(found.to_json, lambda: _render(found, out.verbose, trace, output))
     wrong = found.base_is_reference and not asked.optimize and not found.is_exact
     return 1 if below or wrong else 0
 

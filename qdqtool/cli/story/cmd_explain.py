@@ -27,7 +27,7 @@ WIDTH = 48
 def explain(out: Out, asked: Explain) -> int:
     """Tell what quantized tensors cost at the outputs, why, and which edit mends that."""
     found = ran(out, asked, "pricing")
-    out.result(found.to_json(), lambda: _render(found, everything=out.verbose))
+    out.result(found.to_json, lambda: _render(found, everything=out.verbose))
     return 0
 
 

@@ -12,7 +12,7 @@ from qdqtool.verbs.work.reporting import Reported
 def report(out: Out, asked: Report) -> int:
     """Write one HTML page: what costs at the outputs and why, where nodes run, what to try next."""
     found = ran(out, asked, "pricing")
-    out.result(found.to_json(), lambda: _render(found))
+    out.result(found.to_json, lambda: _render(found))
     return 0
 
 

@@ -18,7 +18,9 @@ from qdq_passes.errors import QdqError
 from qdq_passes.graph.annotate import TARGET
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.npu.units.verdict import VERDICT_KINDS
+from qdq_passes.pipeline.pipeline import run_pipeline
 
+from qdqtool.npu.analyzing import FOLD, PREPARE
 from qdqtool.npu.report import Analysis, BrokenRule, Repair
 from qdqtool.npu.shares import NodeReport, Placed, Refusal
 from qdqtool.npu.trying import NO_WAY, with_trials
@@ -53,22 +55,27 @@ class Advisor:
         target: the target.
         path: the file of the model, for commands.
         is_fresh: whether the model was quantized for this target just now: to do so is no advice.
+        known: its analysis, where there is one.
     """
 
     model: ir.Model
     target: Target
     path: str
     is_fresh: bool = False
+    known: Analysis | None = None
     _fates: dict[tuple[str, str, str], list[_Fate | None]] = field(default_factory=dict)
     _carried_out: dict[Way, Outcome | tuple[Judgement, Placed]] = field(default_factory=dict)
 
     @cached_property
     def judge(self) -> Judge:
         """What the target makes of the model as it is."""
-        return Judge(self.model, self.target)
+        return Judge(self.model, self.target, self.known)
 
     def node_advice(self, node: NodeReport) -> str:
-        """Return the suggestion for ``node``, without what fails, and with whole commands."""
+        """Return the suggestion for ``node``, without what fails, and with whole commands; of a pair, for which nothing can
+        fail, as it stands."""
+        if node.kind == "pair":
+            return node.placement.suggestion
         return self._advice(node.name, (node.core, node.placement.rule), node.placement.suggestion)
 
     def advice(self, refusal: Advised) -> str:
@@ -116,7 +123,11 @@ class Advisor:
             return "unknown"
         copy = copy_model(self.model)
         try:
-            return self.judge.weighed(copy) if run_way(way, copy) else "unknown"
+            if not run_way(way, copy):
+                return "unknown"
+            if not all(command.startswith("qdqtool qdq ") for command in way.commands):
+                run_pipeline(copy, f"{PREPARE},{FOLD}")  # as `analyze` does with the file
+            return self.judge.weighed(copy)
         except QdqError:  # a command that refuses the model is no way out
             return "fails"
 
@@ -151,7 +162,7 @@ def _outcome(name: str, before: Placed, judged: Judgement, after: Placed) -> tup
 def advised(found: Analysis, target: Target, path: str, *, is_fresh: bool = False) -> Analysis:
     """Return ``found`` with suggestions that were tried on copies of its model; for what has none left, passes of the tool are
     tried as `with_trials` does."""
-    advisor = Advisor(found.model, target, path, is_fresh=is_fresh)
+    advisor = Advisor(found.model, target, path, is_fresh=is_fresh, known=found)
     groups = {(node.core, node.placement.rule): node for node in reversed(found.nodes) if not _is_done(node)}
     for node in groups.values():  # the first of each is the one that is shown
         advisor.node_advice(node)

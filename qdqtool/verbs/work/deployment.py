@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
@@ -148,7 +149,7 @@ class Deployment(Shown, Warned):
     files: Mapping[str, int | None] = field(default_factory=dict)
     before: StoredDeployment | None = None
 
-    @property
+    @cached_property
     def missed(self) -> tuple[str, ...]:
         """The bounds that do not hold, and what is wrong whatever was asked for; with a baseline what is worse than there."""
         return tuple(self._missed() if self.before is None else self.before.regressions(self))

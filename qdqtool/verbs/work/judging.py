@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
-from qdq_passes.core.findings import is_at_least
+from qdq_passes.core.findings import Finding, is_at_least
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.npu.units.units import units_of
 from qdq_passes.npu.units.verdict import VERDICT_KINDS
@@ -16,6 +16,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 from qdqtool.npu.analyzing import FOLD_STATIC, INLINE, PREPARE, placed_on, silent_findings
 from qdqtool.npu.compiled import refuse_compiled
 from qdqtool.npu.figures import broken_rules
+from qdqtool.npu.report import Analysis, BrokenRule
 from qdqtool.npu.shares import NodeReport, Placed
 from qdqtool.targets.target import Target
 
@@ -74,10 +75,11 @@ class Judge:
         UsageError: the model is compiled already.
     """
 
-    def __init__(self, model: ir.Model, target: Target) -> None:
+    def __init__(self, model: ir.Model, target: Target, known: Analysis | None = None) -> None:
+        """Look at ``model``, unless its analysis is ``known``."""
         refuse_compiled(model, target)
-        self.target, self._folds = target, True
-        self._before = self._look(copy_model(model))
+        self.target, self._folds = target, known is None
+        self._before = self._look(copy_model(model)) if known is None else _known(known)
 
     @property
     def placed(self) -> Placed:
@@ -148,15 +150,20 @@ class Judge:
         )  # no edit of a pair makes anything static
         if self._folds:
             run_pipeline(model, "infer-shapes")
-        broken = {
-            (finding.rule, finding.where): finding.message
-            for finding in silent_findings(model, self.target)
-            if is_at_least(finding, "warning")
-        }
-        if self.target.policy == "whole-model":
-            rules = broken_rules(units_of(model), self.target)
-            broken |= {(rule.rule, node): rule.reason for rule in rules for node in rule.nodes}
+        rules = broken_rules(units_of(model), self.target) if self.target.policy == "whole-model" else ()
+        broken = _broken(silent_findings(model, self.target), rules)
         return _Look(placed=placed_on(model, self.target), broken=broken)
+
+
+def _known(found: Analysis) -> _Look:
+    """What ``found`` says already."""
+    placed = Placed(target=found.target, nodes=found.nodes, partitions=len(found.partitions), refusals=found.refusals)
+    return _Look(placed=placed, broken=_broken(found.findings, found.rules))
+
+
+def _broken(findings: Iterable[Finding], rules: Iterable[BrokenRule]) -> dict[tuple[str, str], str]:
+    broken = {(f.rule, f.where): f.message for f in findings if is_at_least(f, "warning")}
+    return broken | {(rule.rule, node): rule.reason for rule in rules for node in rule.nodes}
 
 
 def _lacks_shapes(model: ir.Model) -> bool:

@@ -136,3 +136,17 @@ def test_a_model_that_was_quantized_just_now_is_not_to_be_quantized(tmp_path: Pa
     assert any(texts)
     assert not [text for text in texts if "qdqtool quantize" in text]
     assert str(tmp_path / "out" / "model.onnx") in made.text
+
+
+def test_nothing_is_tried_nor_written_down_where_everything_is_on_integers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qdqtool.save(model(conv("int8", 0), weights()), tmp_path / "m.onnx")
+
+    def refused(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("qdqtool.verbs.advice.trying.run_way", refused)
+    monkeypatch.setattr("qdqtool.npu.report.Analysis.to_json", refused)
+    told = cli("analyze", tmp_path / "m.onnx", "--target", "generic_int8")
+    assert "2 of 2 operators on the NPU" in told.out
