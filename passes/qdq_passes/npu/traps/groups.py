@@ -11,7 +11,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level, place
 from qdq_passes.graph.operators.activations import ACTIVATIONS, AVERAGE_POOLS, PRODUCERS, clip_bounds, is_relu6_or_relu1
 from qdq_passes.graph.uses import is_standard
-from qdq_passes.npu.traps.rule import PairView, Reading, Trap, TrapRule, trap
+from qdq_passes.npu.traps.rule import PairView, Reading, Trap, TrapRule, in_words, selected, trap
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PairInsideFusedLayer(TrapRule):
                 follows = is_relu6_or_relu1(reading.node)
             if follows or (is_standard(node, "Pad") and is_standard(reading.node, *AVERAGE_POOLS)):
                 message = f"a pair stands between it and {place(node)}, which would be one layer"
-                yield trap(reading.node, message, "remove the pair: qdqtool qdq remove, or quantize with --fuse-layers")
+                yield trap(reading.node, message, f"remove the pair: `qdqtool qdq remove {selected(node.outputs[0])}`")
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class ActivationWithoutPair(TrapRule):
             reading = _only_reading(view, node)
             if reading is None or reading.dq is not None or not is_standard(reading.node, *self.activations):
                 continue
-            if any(grid.is_middle for grid in view.written(reading.node.outputs[0])):
+            behind = next((grid for grid in view.written(reading.node.outputs[0]) if grid.is_middle), None)
+            if behind is not None:
                 message = f"no pair stands between it and {place(node)}: both are computed in float"
-                yield trap(
-                    reading.node, message, "insert a pair between, with the scale of the one behind: qdqtool qdq insert"
-                )
+                insert = f"`qdqtool qdq insert {selected(node.outputs[0])} {in_words(behind)}`"
+                yield trap(reading.node, message, f"insert a pair between, with the scale of the one behind: {insert}")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ClipAfterPair(TrapRule):
                         yield trap(
                             reading.node,
                             message,
-                            "write it as Relu, take a zero point at the end of the range, or no pair between",
+                            f"take the pair between away: `qdqtool qdq remove {selected(node.outputs[0])}`",
                         )
 
 
@@ -111,9 +111,13 @@ class SiluInt16(TrapRule):
                         message = (
                             f"x·sigmoid(x) of {place(node)} in 16 bits: some outputs are off by thousands of steps"
                         )
-                        yield trap(
-                            product, message, "keep it in 8 bits, or compare its outputs with the model's (SQNR)"
-                        )
+                        wide = [
+                            value
+                            for value in (node.outputs[0], gate.outputs[0], product.outputs[0])
+                            if any(grid.bits == 16 for grid in view.written(value))
+                        ]
+                        narrow = f"`qdqtool qdq convert {selected(*wide)} --dtype uint8`"
+                        yield trap(product, message, f"keep it in 8 bits: {narrow}")
 
 
 def _only_reading(view: PairView, node: ir.Node) -> Reading | None:

@@ -12,8 +12,11 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level
 from qdq_passes.decoder.look.rotary_angles import Angles, rotary_angles
 from qdq_passes.graph.uses import FLOAT_TYPES, dtype_of, input_at, integers_of, is_standard, text_of
-from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, trap
+from qdq_passes.npu.traps.rule import ANEW, PairView, Trap, TrapRule, one_encoding, selected, trap
 from qdq_passes.qdq.look.grids import Grid
+
+WITHOUT = "no pass is known that replaces it: write it with other operators, or leave it to the CPU"
+_UNIT = "`qdqtool qdq set %s --scale 0.00390625 --zero-point 0 --dtype uint8`"
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class SoftmaxSymmetricOutput(TrapRule):
             grids = view.written(node.outputs[0]) if is_standard(node, "Softmax") else []
             if any(grid.dtype == ir.DataType.INT8 and grid.is_middle for grid in grids):
                 message = "writes int8 with zero point 0: every value comes out 128 steps too low"
-                yield trap(node, message, "its range is 0 to 1: uint8, or int8 with zero point -128, at scale 1/256")
+                yield trap(node, message, f"its range is 0 to 1: {_UNIT % selected(node.outputs[0])}")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,9 @@ class ScatterRequantize(TrapRule):
         for node in view.nodes:
             if is_standard(node, "ScatterElements", "Scatter") and (pair := _unlike(view, node)) is not None:
                 message = f"reads {pair[0]} and writes {pair[1]}: elements it does not replace keep their integers"
-                yield trap(node, message, "give input and output one encoding: qdqtool qdq set")
+                yield trap(
+                    node, message, f"give input and output one encoding: {one_encoding(node.outputs[0], pair[0])}"
+                )
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class AveragePoolRequantize(TrapRule):
             if math.prod(kernel) > 9 and (pair := _unlike(view, node)) is not None:
                 shown = "×".join(map(str, kernel))
                 message = f"averages {shown} elements from {pair[0]} to {pair[1]}: its sums saturate"
-                hint = "give input and output one encoding (qdqtool qdq set); or quantize the float model for this target anew, "
-                yield trap(node, message, f"{hint}which pools by a Conv: qdqtool quantize --target")
+                hint = f"give input and output one encoding: {one_encoding(node.outputs[0], pair[0])}"
+                yield trap(node, message, f"{hint}; or {ANEW}, which pools by a Conv")
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,7 @@ class AveragePoolPadsFloat(TrapRule):
             source = input_at(node, 0)
             is_padded = any(integers_of(node, "pads")) or text_of(node, "auto_pad", "NOTSET").startswith("SAME")
             if is_padded and source is not None and (dtype_of(source) or ir.DataType.FLOAT) in FLOAT_TYPES:
-                yield trap(
-                    node, "pads, and reads floats: its outputs are all 0", "quantize it, or write the Pad before it"
-                )
+                yield trap(node, "pads, and reads floats: its outputs are all 0", ANEW)
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,9 @@ class ResizeRequantize(TrapRule):
                 pair = _unlike(view, node)
                 if pair is not None:
                     message = f"reads {pair[0]} and writes {pair[1]}: it is computed in float"
-                    yield trap(node, message, "give input and output one encoding: qdqtool qdq set")
+                    yield trap(
+                        node, message, f"give input and output one encoding: {one_encoding(node.outputs[0], pair[0])}"
+                    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,11 @@ class LayerNormParameters(TrapRule):
                 what = f"its bias is {bias.dtype.name.lower() if bias is not None else 'float'}"
             else:
                 continue
-            yield trap(node, f"{what}: it is computed in float", "store the gain in 8 bits and the bias as int32")
+            yield trap(
+                node,
+                f"{what}: it is computed in float",
+                f"{ANEW}, which stores the gain in 8 bits and the bias as int32",
+            )
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,12 @@ class SignedMatmulFloat(TrapRule):
         for node, grids in _products(view):
             if all(grid.dtype == ir.DataType.INT8 for grid in grids):
                 message = "multiplies two int8 activations: a slow kernel that rounds half to even"
-                yield trap(node, message, "convert them: qdqtool qdq convert --dtype uint8")
+                pairs = selected(view.dequantizer(node, 0), view.dequantizer(node, 1))
+                yield trap(
+                    node,
+                    message,
+                    f"convert them: `qdqtool qdq convert {pairs} --dtype uint8`",
+                )
 
 
 @dataclass(frozen=True)
@@ -153,7 +167,11 @@ class UnreliableOperator(TrapRule):
         """By what it reads first, and writes first."""
         for node, element in _of_types(view, self.types, self.elements):
             message = f"{node.op_type} on {element} computes something else on this target"
-            yield trap(node, message, "write it with other operators, or leave it to the CPU")
+            yield trap(
+                node,
+                message,
+                WITHOUT,
+            )
 
 
 @dataclass(frozen=True)
@@ -173,7 +191,11 @@ class FloatOperator(TrapRule):
         """By what it reads first, and writes first; what is float already is not meant."""
         for node, element in _of_types(view, self.types, self.elements):
             if view.read(node, 0) is not None:
-                yield trap(node, f"{node.op_type} on {element} is computed in float", "write it with other operators")
+                yield trap(
+                    node,
+                    f"{node.op_type} on {element} is computed in float",
+                    WITHOUT,
+                )
 
 
 def _unlike(view: PairView, node: ir.Node) -> tuple[Grid, Grid] | None:

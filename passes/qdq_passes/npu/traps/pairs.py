@@ -11,7 +11,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level, place
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantization, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import DATA_MOVEMENT, all_values, input_at, is_constant, is_standard
-from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, trap
+from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, one_encoding, selected, trap
 
 #: Operators that compute with their operands element by element, or join them; and which operands that are.
 MEETING = {
@@ -63,10 +63,14 @@ class RequantizedAlone(TrapRule):
             if before is None or after is None or before.dtype != after.dtype or not view.is_activation(node, 0):
                 continue
             if before.matches(after):
-                yield trap(node, "quantizes again to the grid its input is on already", "remove it: qdqtool qdq fold")
+                yield trap(node, "quantizes again to the grid its input is on already", "remove it: `qdqtool qdq fold`")
             else:
                 message = f"rounds a second time: its input is {before}; it makes {after}"
-                yield trap(node, message, "give the tensor one encoding: qdqtool qdq set, then qdq fold")
+                yield trap(
+                    node,
+                    message,
+                    f"give the tensor one encoding: {one_encoding(node.inputs[0], before)}, then `qdqtool qdq fold`",
+                )
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class SeveralEncodings(TrapRule):
             ]
             if different:
                 message = f"is quantized to {grids[0]} for some readers, to {different[0]} for others"
-                yield trap(value, message, "give them one encoding: qdqtool qdq set, then qdq share")
+                share = f"`qdqtool qdq share {selected(value)}`"
+                yield trap(value, message, f"give them one encoding: {one_encoding(value, grids[0])}, then {share}")
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class ReadBesideItsPair(TrapRule):
             straight = [node for node in straight if not is_quantization(node)]
             if straight and paired:
                 message = f"is read quantized by {place(paired[0])} and as float by {place(straight[0])}"
-                yield trap(value, message, "quantize for both readers, or for neither: qdqtool qdq remove")
+                yield trap(value, message, f"let both read the float value: `qdqtool qdq remove {selected(value)}`")
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class SplitPair(TrapRule):
             source = value.producer() if value is not None else None
             if moved and source is not None and is_quantize(source):
                 message = f"{place(moved[0])} stands between it and its QuantizeLinear {place(source)}"
-                yield trap(node, message, "bring them together: qdqtool qdq convert --qoperators")
+                yield trap(node, message, "bring them together: `qdqtool qdq convert --qoperators`")
 
 
 @dataclass(frozen=True)
@@ -143,5 +148,5 @@ class MovementRequantizes(TrapRule):
                 after = next((g for g in view.written(value) if g.dtype == before.dtype and g.is_per_tensor), None)
                 if after is not None and not after.matches(before):
                     message = f"moves elements, yet its input is {before} and its output {after}"
-                    yield trap(node, message, "give both one encoding: qdqtool qdq set")
+                    yield trap(node, message, f"give both one encoding: {one_encoding(value, before)}")
                     break

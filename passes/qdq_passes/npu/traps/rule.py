@@ -5,6 +5,7 @@ operand; a value is written on a grid where a Q reads it. Between two operators 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Generic, TypeVar
 
@@ -16,8 +17,11 @@ from qdq_passes.core.names import kebab_case
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.uses import all_nodes, input_at, is_constant
 from qdq_passes.qdq.look.grids import Grid, grid_of
-from qdq_passes.qdq.look.pairs import dequantizers
+from qdq_passes.qdq.look.pairs import dequantizers, pair_of
+from qdq_passes.select.globs import literal_tensor
 
+#: What gives everything encodings that the target takes, which is named in its place.
+ANEW = "quantize the float model for this target: `qdqtool quantize --target {target}`"
 #: What a rule looks at.
 Subject = TypeVar("Subject")
 
@@ -164,6 +168,37 @@ class TrapRule(Rule[PairView]):
 def trap(where: ir.Node | ir.Value, message: str, hint: str) -> Trap:
     """A trap at a node or value."""
     return Trap(place(where) if isinstance(where, ir.Node) else where.name or "<unnamed>", message, hint)
+
+
+def selected(*values: ir.Value | ir.Node | None) -> str:
+    """Return the options that select the pairs on ``values``, or of nodes that dequantize: ``--select tensor:x``."""
+    names = [
+        pair_name(value) if isinstance(value, ir.Node) else value.name or "" for value in values if value is not None
+    ]
+    return " ".join(f"--select {shlex.quote(literal_tensor(name))}" for name in dict.fromkeys(names))
+
+
+def pair_name(dequantize: ir.Node) -> str:
+    """Return the name of the value that the pair of ``dequantize`` stands on."""
+    pair = pair_of(dequantize)
+    return pair.tensor if pair is not None else dequantize.outputs[0].name or ""
+
+
+def in_words(grid: Grid) -> str:
+    """Return the options of a command that give a pair ``grid``: ``--scale 0.5 --zero-point 3 --dtype uint8``."""
+    scales = "".join(f"--scale {scale!s} " for scale in grid.scale.ravel())
+    zeros = "".join(f"--zero-point {int(zero)} " for zero in grid.zero_point.ravel())
+    axis = (
+        ""
+        if grid.axis is None
+        else f"--axis {grid.axis} " + (f"--block-size {grid.block_size} " if grid.block_size else "")
+    )
+    return f"{scales}{zeros}{axis}--dtype {grid.dtype.name.lower()}"
+
+
+def one_encoding(value: ir.Value, grid: Grid) -> str:
+    """Return the command that gives the pairs on ``value`` the encoding ``grid``."""
+    return f"`qdqtool qdq set {selected(value)} {in_words(grid)}`"
 
 
 def find_traps(model: ir.Model, rules: Iterable[TrapRule]) -> list[Finding]:

@@ -13,7 +13,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.findings import Level
 from qdq_passes.graph.sizes import known_rank
 from qdq_passes.graph.uses import constant_array, dtype_of, input_at, integer_of, is_constant, is_standard
-from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, trap
+from qdq_passes.npu.traps.rule import PairView, Trap, TrapRule, selected, trap
 from qdq_passes.qdq.look.biases import product_at
 from qdq_passes.qdq.look.grids import Numbers
 
@@ -37,7 +37,7 @@ class ScaleNoPowerOfTwo(TrapRule):
             return
         for node, grid in odd:
             message = f"has the {_scale_words(grid.scale)}, no power of two; {len(linears) - len(odd)} others are powers of two"
-            yield trap(node, message, "round it: the pass round-scales-pow2")
+            yield trap(node, message, "round it: `qdqtool opt -p round-scales-pow2`")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class SubnormalScale(TrapRule):
             if count:
                 which = "its scale is" if grid.is_per_tensor else f"{count} of {grid.scale.size} scales are"
                 message = f"{which} below {tiny:.3g}, the smallest normal {dtype.name.lower()}"
-                yield trap(node, message, "where it is flushed to 0 the tensor is 0; give dead channels the scale 1")
+                yield trap(
+                    node, message, "no pass is known that raises it without saturating: give dead channels the scale 1"
+                )
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,9 @@ class ScaleAlongSummedAxis(TrapRule):
                     f"its {what} has {grid.scale.size} scales along axis {grid.axis}, over which {node.op_type} sums"
                 )
                 kept = sorted(set(range(rank)) - _summed(node, index, rank))
-                way = f"along axis {' or '.join(map(str, kept))}, or " if kept and what == "weight" else ""
-                yield trap(node, message, f"quantize it {way}per tensor")
+                pair, along = selected(view.dequantizer(node, index)), f"--per-axis --axis {kept[-1]}" if kept else ""
+                way = along if what == "weight" and along else "--per-tensor"
+                yield trap(node, message, f"quantize it otherwise: `qdqtool qdq convert {pair} {way}`")
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class BlockedUint4ZeroPoint(TrapRule):
         for node, grid in view.linears():
             if grid.dtype == ir.DataType.UINT4 and grid.block_size and np.any(grid.zero_point):
                 message = f"its zero points, up to {grid.zero_point.max():g}, are not subtracted: the weights come out too large"
-                yield trap(node, message, "store it as int4: qdqtool qdq convert --dtype int4")
+                yield trap(node, message, f"store it as int4: `qdqtool qdq convert {selected(node)} --dtype int4`")
 
 
 def _summed(node: ir.Node, index: int, rank: int) -> set[int]:
@@ -149,7 +152,7 @@ class BiasScale(TrapRule):
             if not wanted or scale is None or any(_is_near(grid.scale, w, dtype_of(scale)) for w in wanted):
                 continue
             message = f"adds an int32 bias of scale {_least(grid.scale)} to sums of scale s_x·s_w = {_least(wanted[0])}"
-            yield trap(node, message, "requantize it at s_x·s_w: qdqtool qdq convert --bias int32")
+            yield trap(node, message, "requantize it at s_x·s_w: `qdqtool qdq convert --bias int32`")
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,11 @@ class BiasSaturated(TrapRule):
             count = int(np.count_nonzero((stored == limits.min) | (stored == limits.max)))
             if count:
                 message = f"{count} of {stored.size} integers of its bias are at the limit of int32: they were clipped"
-                yield trap(node, message, "give the weight a larger scale, or leave the bias float")
+                yield trap(
+                    node,
+                    message,
+                    "no pass is known that brings back what was clipped: quantize with a larger scale of the weight",
+                )
 
 
 @dataclass(frozen=True)
@@ -184,7 +191,7 @@ class Int8BiasFloat(TrapRule):
             grid = view.read(node, 2) if is_standard(node, *SUMMING) else None
             if grid is not None and grid.bits == 8:
                 message = f"its bias is {grid.dtype.name.lower()}: dequantized, computed in float, quantized again"
-                yield trap(node, message, "store it as int32 at s_x·s_w: qdqtool qdq convert --bias int32")
+                yield trap(node, message, "store it as int32 at s_x·s_w: `qdqtool qdq convert --bias int32`")
 
 
 def _factor(node: ir.Node, name: str) -> float:
