@@ -128,6 +128,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "fold-constants": (Row("fold-constants{what=all}"),),
     "fold-weight-qdq": (Row(f"{_ANNOTATE},insert-qdq,fold-weight-qdq", runs=True),),
     "isolate-concats": (Row(f"isolate-concats{{ranges=@ranges}},{_ANNOTATE},insert-qdq", runs=True),),
+    "isolate-divisors": (Row(f"isolate-divisors{{ranges=@ranges}},{_ANNOTATE},insert-qdq", runs=True),),
     "isolate-operators": (
         Row(f"isolate-operators{{taken=[{','.join(QUANTIZED_OPS)}]}},{_ANNOTATE},insert-qdq", runs=True),
     ),

@@ -13,9 +13,10 @@ import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Named, Pass, skip
 from qdq_passes.encode.edit.encoding_policy import Ranges, range_of
-from qdq_passes.graph.annotate import LEFT_FLOAT, OBSERVED, PRECISION, Precision
+from qdq_passes.encode.isolate_operators import leave_float
+from qdq_passes.graph.annotate import OBSERVED, PRECISION
 from qdq_passes.graph.operators.macs import MULTIPLYING
-from qdq_passes.graph.uses import is_standard, label, main_nodes, may_be_float, reach
+from qdq_passes.graph.uses import is_standard, label, main_nodes, reach
 from qdq_passes.numerics.encoding import encoding_of_range, parse_dtype
 from qdq_passes.select.selectors import ALL, NONE, Selector, select_nodes
 
@@ -66,7 +67,7 @@ class IsolateConcats(Pass):
             if any(is_standard(after, *MULTIPLYING) for after in behind):
                 yield skip(node, f"{starved}; layers behind it read one scale too")
                 continue
-            yield from _leave(
+            yield from leave_float(
                 [n for n in nodes if n is node or n in behind], f"{starved} in the one scale of {label(node)}"
             )
 
@@ -94,11 +95,3 @@ class IsolateConcats(Pass):
         assert not isinstance(self.ranges, Named)
         adjusted = OBSERVED.get(value)
         return (adjusted.low, adjusted.high) if adjusted is not None else range_of(self.ranges, value.name or "")
-
-
-def _leave(nodes: list[ir.Node], because: str) -> Iterator[Change]:
-    for node in nodes:
-        if PRECISION.get(node) is None and any(may_be_float(value) for value in node.outputs):
-            PRECISION.set(node, Precision("float"))
-            node.metadata_props[LEFT_FLOAT] = because
-            yield Change("annotate", label(node), f"stays float: {because}")

@@ -57,7 +57,7 @@ class IsolateOperators(Pass):
                 continue
             why = f"{label(node)} ({node.op_type}), which the target does not take{' as it stands' if is_declined else ''}"
             if not _is_tied(node, taken):
-                yield from _leave([node] if is_declined else [], f"at {why}")
+                yield from leave_float([node] if is_declined else [], f"at {why}")
                 continue
             sides = _sides(node, edges)
             for where, whole in ((where, whole) for where, whole, _ in sides):
@@ -65,10 +65,10 @@ class IsolateOperators(Pass):
                 cost = macs_in(those)
                 if total and cost <= left:
                     left -= cost
-                    yield from _leave([node, *those], f"{where} {why}")
+                    yield from leave_float([node, *those], f"{where} {why}")
                     break
             else:
-                yield from _leave([node, *min((beside for *_, beside in sides), key=macs_in)], f"beside {why}")
+                yield from leave_float([node, *min((beside for *_, beside in sides), key=macs_in)], f"beside {why}")
 
 
 def _sides(node: ir.Node, edges: Reach) -> list[tuple[str, set[ir.Node], list[ir.Node]]]:
@@ -97,7 +97,8 @@ def _is_wanted(value: ir.Value, taken: Collection[ir.Node]) -> bool:
     return may_be_float(value) and any(n in taken and PRECISION.get(n) is None for n in touching)
 
 
-def _leave(nodes: Iterable[ir.Node], because: str) -> Iterator[Change]:
+def leave_float(nodes: Iterable[ir.Node], because: str) -> Iterator[Change]:
+    """Give those of ``nodes`` that write floats and have no precision the precision ``float``, with a note of why."""
     for node in nodes:
         if PRECISION.get(node) is None and any(may_be_float(value) for value in node.outputs):
             PRECISION.set(node, Precision("float"))

@@ -163,7 +163,7 @@ UNSORTED = "g (float[2] x) => (float[2] y) { [b] y = Neg(t) [a] t = Relu(x) }"
 def test_nodes_out_of_order(name: str) -> None:
     """`load` accepts nodes in any order: a pass works on them, or says in one line that sort comes first."""
     options = {
-        "observe": "{data=@data runtime=@runtime}", "adjust-ranges": "{ranges=@ranges}", "annotate-kv-cache": "{ranges=@ranges}", "bound-attention-mask": "{ranges=@ranges}", "isolate-concats": "{ranges=@ranges}",
+        "observe": "{data=@data runtime=@runtime}", "adjust-ranges": "{ranges=@ranges}", "annotate-kv-cache": "{ranges=@ranges}", "bound-attention-mask": "{ranges=@ranges}", "isolate-concats": "{ranges=@ranges}", "isolate-divisors": "{ranges=@ranges}",
         "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
         "assign-targets": "{target=@target}", "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",
     }  # fmt: skip

@@ -84,7 +84,7 @@ CHAINS = (
 )
 NEEDS = {
     "observe": "{data=@data runtime=@runtime}", "adjust-ranges": "{ranges=@ranges}", "annotate-encodings": "{encodings=@ranges}", "apply-encodings": "{encodings=@encodings}",
-    "annotate-kv-cache": "{ranges=@ranges}", "bound-attention-mask": "{ranges=@ranges}", "isolate-concats": "{ranges=@ranges}",
+    "annotate-kv-cache": "{ranges=@ranges}", "bound-attention-mask": "{ranges=@ranges}", "isolate-concats": "{ranges=@ranges}", "isolate-divisors": "{ranges=@ranges}",
     "requantize-constants": "{floats=@float}",
     **dict.fromkeys(("correct-bias", "learn-rounding", "round-weights", "search-scales", "smooth-activations", "tune-weights"), "{statistics=@statistics}"),
     "convert-encodings": "{dtype=uint8}", "convert-opset": "{version=22}", "set-qdq": "{scale=0.25}",

@@ -104,7 +104,13 @@ def test_a_target_leaves_out_and_adds_passes(tmp_path: Path) -> None:
     names = [p.name() for p in plain.prepare.passes][:-2]
     assert [p.name() for p in legal.prepare.passes] == [*names, "clip-to-relu", *last]
     names = [p.name() for p in plain.materialise.passes if p.name() != "scale-average-pool"]
-    assert [p.name() for p in legal.materialise.passes] == [names[0], "isolate-concats", *names[1:], "convert-bias"]
+    assert [p.name() for p in legal.materialise.passes] == [
+        names[0],
+        "isolate-concats",
+        "isolate-divisors",
+        *names[1:],
+        "convert-bias",
+    ]
 
 
 @pytest.mark.parametrize(
