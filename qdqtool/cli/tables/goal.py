@@ -18,17 +18,20 @@ def render_goal(sought: dict[str, Any]) -> None:
         ("", "tried", sought["metric"], "weights" if sized else "MACs in 8 bit", "refused", *time, "why it lost"), rows
     )
     say()
-    best = sought["trials"][sought["chosen"]]
+    best, figure = sought["trials"][sought["chosen"]], sought["figure"]
     floating = "" if sought["float"] is None else f", float {sought['float']:.6g}"
-    reached = (
-        f"{'met' if sought['met'] else 'not met'}, {EXACT if best['figure'] is None else format(best['figure'], '.6g')}"
-    )
+    reached = f"{'met' if sought['met'] else 'not met'}, {EXACT if figure is None else format(figure, '.6g')}"
     work = f"{plural(len(sought['trials']), 'trial')}, {sought['units']:.1f} quantizations' work"
     judged = plural(sought["samples"], "sample")
-    judged = f"by {best['samples']} of {judged}" if 0 < best["samples"] < sought["samples"] else judged
+    judged = f"{best['samples']} of {judged}" if 0 < best["samples"] < sought["samples"] else judged
+    judged = f"chosen by {judged}" + (
+        f", judged on {sought['figure_samples']} others" if sought["figure_samples"] else ""
+    )
     judged += " held out of --data" if sought["hold_out"] else ""
     if sought["interval"] is not None:
         reached += ", 95 % interval {:.6g} to {:.6g}".format(*sought["interval"])
+    elif figure is not None:
+        reached += ", 95 % interval unknown"
     say(f"{sought['goal']}: {reached} (bound {sought['bound']:.6g}{floating}); {work}, {judged}")
     if not sought["met"]:
         _render_failure(sought, best)

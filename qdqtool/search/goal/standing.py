@@ -64,4 +64,23 @@ class Standing:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """How a model stands to a goal on samples by which it was not chosen.
+
+    Args:
+        figure: of the quantized model; None where it is exact.
+        floating: of the float model; None where the goal does not ask for it.
+        margin: above the bound, in the unit of the metric.
+        samples: number of them.
+        interval: of the figure on as many other samples; None where it is not known.
+    """
+
+    figure: float | None
+    floating: float | None
+    margin: float
+    samples: int
+    interval: tuple[float, float] | None
+
+
 _ENDS = ("margin", "low", "high")

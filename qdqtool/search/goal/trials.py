@@ -8,6 +8,7 @@ from typing import Any
 
 from qdq_passes._lazy_dataclass import dataclass
 
+from qdqtool.search.goal.standing import Fresh, Verdict
 from qdqtool.search.measuring import figure_json
 from qdqtool.search.recipe import spelled
 from qdqtool.search.variants import Measured, Point
@@ -52,18 +53,26 @@ class Trial:
         measured: what it is worth.
         units: what it took, in full quantizations.
         most_ms: what a run may take on the chip; infinite where nothing is said.
+        fresh: how it stands on samples that no trial was chosen by; None where it was not judged there.
     """
 
     candidate: Candidate
     measured: Measured
     units: float
     most_ms: float = math.inf
+    fresh: Fresh | None = None
 
     @property
     def is_met(self) -> bool:
         """Whether the goal is met, and not by chance."""
-        standing = self.measured.standing
-        return standing is not None and standing.verdict == "met" and self.is_fast
+        return self.verdict == "met" and self.is_fast
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How it stands to the goal; None where it could not be made."""
+        standing, fresh = self.measured.standing, self.fresh
+        is_lucky = standing is not None and standing.verdict == "met" and fresh is not None and fresh.margin < 0
+        return None if standing is None else "close" if is_lucky else standing.verdict
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -135,7 +144,7 @@ class Trial:
         return {
             "options": self.candidate.options, "nodes": {p: list(n) for p, n in self.candidate.point.raised},
             "text": self.candidate.text, "why": self.candidate.why, "figure": measured.figure, "margin": margin, "low": low,
-            "verdict": "failed" if standing is None else standing.verdict, "samples": self.samples,
+            "verdict": self.verdict or "failed", "samples": self.samples,
             "cost": None if measured.reason else measured.cost.to_json(),
             "refused": len(self.refused), "weight_bytes": self.weight_bytes, "ms": self.ms, "units": self.units,
             "reason": measured.reason,
@@ -168,6 +177,8 @@ def why_lost(trial: Trial, chosen: Trial, plain: Trial) -> str:
         return f"{figure} by the hardest samples: at best {-standing.high:.4g} short of the bound"
     if standing.verdict == "missed":
         return f"{figure}: {-standing.margin:.4g} short of the bound"
+    if trial.verdict == "close" and standing.verdict == "met" and trial.fresh is not None:
+        return f"{figure}: meets it by chance ({figure_json(trial.fresh.figure)} on others)"
     if standing.verdict == "close":
         told = "one sample says nothing of others"
         told = f"{-standing.low:.4g} short on 5 % of draws" if math.isfinite(standing.low) else told

@@ -11,7 +11,7 @@ import pytest
 from qdq_passes.errors import UsageError
 from qdq_passes.numerics.agreement import Accumulator
 
-from qdqtool.search.goal.chance import early_of, standing
+from qdqtool.search.goal.chance import _interval, early_of, standing
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.standing import Standing
 from qdqtool.search.goal.trials import Candidate, Trial, best_of, why_lost
@@ -205,3 +205,19 @@ def test_sums_of_samples_give_the_figure_of_them_together(name: str) -> None:
         found = [total.result() for total in totals.values()]
         wanted = min(each.sqnr_db or 0 for each in found) if name == "sqnr" else min(each.cosine for each in found)
         assert figures(at) == metric.measure(chosen[0], feeds, chosen[1]) == wanted
+
+
+def test_the_interval_holds_the_figure_of_other_samples() -> None:
+    """Of 500 pairs of 8 normal samples 95 % hold the mean of the second eight: 475 ± 3·√(500·0.95·0.05) = 15, and what the series of
+    t lacks."""
+    drawn = np.random.default_rng(1).normal(0, 1, (500, 2, 8))
+    held = 0
+    for first, second in drawn:
+        ends = _interval(lambda at, of=first: float(of[list(at)].mean()), float(first.mean()), 8)
+        assert ends is not None
+        held += ends[0] <= second.mean() <= ends[1]
+    assert abs(held - 475) <= 15
+
+
+def test_the_interval_of_samples_that_all_say_the_same_is_unknown() -> None:
+    assert _interval(lambda at: 1.0, 1.0, 8) is None

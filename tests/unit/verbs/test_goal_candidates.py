@@ -234,7 +234,7 @@ def test_of_many_samples_the_hardest_refute_what_misses_the_goal() -> None:
     ).sought
     assert done is not None
     assert {trial.samples for trial in done.trials} == {64, 160}
-    assert min(trial.units for trial in done.trials) == 64 / 168
+    assert min(trial.units for trial in done.trials) == 72 / 168
     for trial in done.trials:
         standing = trial.measured.standing
         assert standing is not None

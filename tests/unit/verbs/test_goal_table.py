@@ -9,12 +9,12 @@ import onnx
 import pytest
 
 from qdqtool.search.goal.goal import Goal
-from qdqtool.search.goal.standing import Standing
+from qdqtool.search.goal.standing import Fresh, Standing
 from qdqtool.search.goal.subject import Raise
 from qdqtool.search.goal.trials import Candidate
 from qdqtool.search.precision_cost import Cost
 from qdqtool.search.variants import Measured, Point
-from qdqtool.verbs.work.goals import graphs
+from qdqtool.verbs.work.goals import graphs, seeking
 from tests.cases.cli_helpers import Result, cli, write
 
 NET = """g (float[1,4] x) => (float[1,4] y)
@@ -55,9 +55,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
     return found
 
 
-def sought(folder: Path, *more: str | Path, name: str = "a", code: int = 0, budget: str = "15") -> Result:
+def sought(
+    folder: Path, *more: str | Path, name: str = "a", code: int = 0, budget: str = "15", samples: int = 4
+) -> Result:
     net = write(folder / "net.onnx", NET)
-    return cli("quantize", net, "--preset", "a8w8", "--data", "random:4", "--eval-data", "random:4:3", "--goal", "sqnr >= 25",
+    return cli("quantize", net, "--preset", "a8w8", "--data", "random:4", "--eval-data", f"random:{samples}:3", "--goal", "sqnr >= 25",
                "--budget", budget, "-o", folder / f"{name}.onnx", *more, code=code)  # fmt: skip
 
 
@@ -114,3 +116,30 @@ def test_what_is_met_at_once_is_tried_no_further(tmp_path: Path, asked: list[Poi
     assert asked == [Point()]
     onnx.checker.check_model(onnx.load(tmp_path / "a.onnx"))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.onnx", "net.onnx"]
+
+
+def test_what_meets_it_on_the_samples_it_was_chosen_by_alone_is_not_taken(
+    tmp_path: Path, asked: list[Point], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one that meets it is, and the figure that is told is of the others."""
+    figures = [21.0, 22.25]
+
+    def on_others(goal: Goal, *_: object) -> Fresh:
+        figure = figures.pop(0)
+        return Fresh(figure=figure, floating=None, margin=figure - goal.bound(None), samples=4, interval=(20.0, 30.0))
+
+    monkeypatch.setattr(seeking, "on_others", on_others)
+    found = sought(tmp_path, "--goal", "sqnr >= 21.5", "--json", samples=8).json["sought"]
+    assert not figures
+    trials = {trial["text"]: trial for trial in found["trials"]}
+    assert (found["met"], found["figure"], found["figure_samples"]) == (True, 22.25, 4)
+    assert found["trials"][found["chosen"]] == trials["--round-weights"]
+    lucky = trials["--correct-bias"]
+    assert (lucky["verdict"], lucky["lost"]) == ("close", "23.0: meets it by chance (21.0 on others)")
+
+
+def test_the_interval_of_too_few_samples_is_unknown(tmp_path: Path, asked: list[Point]) -> None:
+    told = sought(tmp_path, "--goal", "sqnr >= 19").out
+    assert "met, 20, 95 % interval unknown (bound 19)" in told
+    assert "chosen by 4 samples" in told
+    assert "judged on" not in told

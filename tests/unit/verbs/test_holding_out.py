@@ -14,6 +14,7 @@ import qdqtool
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.sources import Part
 from qdqtool.io.feeds.spec import input_specs
+from qdqtool.verbs.work.bounds.holding_out import apart
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.golden_messages.refusal import refusal
 
@@ -61,13 +62,31 @@ def test_a_goal_is_judged_on_what_is_held_out(tmp_path: Path) -> None:
         tmp_path / "r.toml",
         "--json",
     ).json
-    assert (done["samples"], done["sought"]["samples"], done["sought"]["hold_out"]) == (16, 16, 2)
-    low, high = done["sought"]["interval"]
-    assert low <= done["sought"]["trials"][0]["figure"] <= high
+    found = done["sought"]
+    assert (done["samples"], found["samples"], found["figure_samples"], found["hold_out"]) == (16, 8, 8, 2)
+    low, high = found["interval"]
+    assert low < found["figure"] < high
+    assert found["figure"] == cli(*compared(tmp_path / "a.onnx"), "--json").json["min_sqnr"]
     cli("quantize", DIGITS, "--recipe", tmp_path / "r.toml", "--data", CALIB, "-o", tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     told = cli(*asked, "--goal", "sqnr >= 20", "--budget", "1", "-o", tmp_path / "c.onnx").out
-    assert "16 samples held out of --data" in told
+    assert "chosen by 8 samples, judged on 8 others held out of --data" in told
+
+
+def compared(model: Path) -> list[Any]:
+    """Compare ``model`` on every fourth of the first 32 samples: of those held out, which are every second, the second half."""
+    return ["compare", DIGITS, model, "--data", CALIB, "--samples", "32", "--held-out", "4"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "count", "kept"),
+    [(16, 4, [1, 3, 5, 7]), (9, 16, [1, 3, 5, 7]), (7, 16, []), (13, None, [2, 5, 8, 11]), (11, None, [])],
+)
+def test_the_figure_is_of_samples_that_nothing_is_chosen_by(samples: int, count: int | None, kept: list[int]) -> None:
+    chosen_by, others = apart(range(samples), count)
+    assert others == kept
+    assert not {*chosen_by} & {*others}
+    assert len(chosen_by) == min(samples - len(kept), count or samples)
 
 
 def test_a_goal_needs_samples_that_it_did_not_learn_from(tmp_path: Path) -> None:

@@ -35,16 +35,18 @@ from qdqtool.quantization.eight_bit_weights import has_narrow_weights
 from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.recovery import learning_runs
 from qdqtool.record.record import Record
-from qdqtool.search.goal.chance import standing
+from qdqtool.search.goal.chance import on_others, standing
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.proposals import dearest_sets, proposals
+from qdqtool.search.goal.standing import Fresh
 from qdqtool.search.goal.subject import Raise
-from qdqtool.search.goal.trials import Candidate
+from qdqtool.search.goal.trials import Candidate, Trial
 from qdqtool.search.metrics import PERPLEXITY, SURPRISES, Arrays, Metric
 from qdqtool.search.precision_cost import Cost, Prices, cost_of
 from qdqtool.search.variants import FAILED, NARROW, Measured, Placing, Point
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.quantize import Quantize
+from qdqtool.verbs.work.bounds.holding_out import apart
 from qdqtool.verbs.work.folder_calibration import needs_statistics
 from qdqtool.verbs.work.goals.folder_causes import PRICED, groups_of_folder, record_of_folder, widest
 from qdqtool.verbs.work.goals.presets import other_presets
@@ -71,6 +73,7 @@ class FolderSubject:
         metric: what judges.
         feeds: windows of tokens.
         references: −ln p of their tokens under the float graphs.
+        test_feeds: windows that the figure of the chosen one is of.
         journal: keeps what was measured.
     """
 
@@ -79,10 +82,12 @@ class FolderSubject:
     metric: Metric
     feeds: Sequence[Arrays]
     references: Sequence[Arrays]
+    test_feeds: Sequence[Arrays] = ()
     journal: Journal | None = None
     _plans: dict[Point, Plan] = field(default_factory=dict)
     _record: Record | None = None
     _ops: set[str] = field(default_factory=set)
+    _fresh: dict[Point, Fresh] = field(default_factory=dict)  # of those that meet the goal
     _held: QuantizedFolder | None = None  # the plain quantization, until its causes are known
 
     def close(self) -> None:
@@ -201,6 +206,13 @@ class FolderSubject:
             self._plans[point] = self.quantizing(point).begun().plan()
         return self._plans[point]
 
+    def again(self, trial: Trial) -> Trial:
+        """What a candidate that meets the goal is worth on the other windows too."""
+        point = trial.candidate.point
+        if self.test_feeds and trial.is_met and point not in self._fresh:  # another run had judged it
+            self._measured(point)
+        return replace(trial, fresh=self._fresh.get(point))
+
     def finished(self, point: Point, *, is_met: bool) -> QuantizedFolder:
         """A candidate made once more, and written where it meets the goal."""
         written = {
@@ -252,6 +264,13 @@ class FolderSubject:
                 write_with_all_logits(self.folder, folder, done.manifest, models, quantization=about)
                 outputs = surprises_of(folder, self.feeds)
                 found = standing(self.goal, self.metric, outputs, self.feeds, self.references)
+                if found.verdict == "met" and self.test_feeds:
+                    sides = [
+                        surprises_of(folder, self.test_feeds),
+                        self.test_feeds,
+                        surprises_of_float(self.folder, self.test_feeds),
+                    ]
+                    self._fresh[point] = on_others(self.goal, self.metric, *sides)
             except QdqError as error:
                 if point == Point():
                     raise
@@ -267,8 +286,10 @@ class FolderSubject:
         return Measured(figure=found.figure, cost=_sum(costs), standing=found, placing=placing)
 
 
-def windows_of(asked: QuantizeToGoal, metric: Metric) -> list[Arrays]:
-    """The windows of a text that every candidate is judged on, each of ids [1, tokens] up to the largest context.
+def windows_of(asked: QuantizeToGoal, metric: Metric) -> tuple[list[Arrays], list[Arrays]]:
+    """The windows of a text that every candidate is judged on, and those that the figure is of.
+
+    Each is of ids [1, tokens] up to the largest context.
 
     Raises:
         UsageError: another metric than perplexity, or no text of two tokens.
@@ -290,7 +311,7 @@ def windows_of(asked: QuantizeToGoal, metric: Metric) -> list[Arrays]:
     found: list[Arrays] = [{"input_ids": np.array([piece], np.int64)} for piece in pieces if len(piece) > 1]
     if not found:
         raise UsageError(f"has {len(ids)} tokens", where=os.fspath(data), hint="give a longer text")
-    return found[: asked.eval_samples]
+    return apart(found, asked.eval_samples)
 
 
 def surprises_of_float(folder: str | os.PathLike[str], feeds: Sequence[Arrays]) -> list[Arrays]:

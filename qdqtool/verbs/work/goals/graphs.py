@@ -89,6 +89,7 @@ class GraphSubject:
         model: the float model.
         feeds: samples to judge on.
         references: outputs of the float model for them.
+        test_feeds: samples that the figure of the chosen one is of.
         calibrated: number of samples that are calibrated on.
         calibration: opens them.
         workers: who works.
@@ -101,6 +102,7 @@ class GraphSubject:
     model: ir.Model
     feeds: Sequence[Arrays]
     references: Sequence[Arrays]
+    test_feeds: Sequence[Arrays]
     calibrated: int
     calibration: Feeds
     workers: Workers
@@ -153,14 +155,8 @@ class GraphSubject:
 
     def _final(self, point: Point) -> Quantize:
         asked = self.asked
-        return replace(
-            self.quantizing(point),
-            output=asked.output,
-            report=asked.report,
-            warn=asked.warn,
-            progress=asked.progress,
-            min_sqnr=-math.inf,
-        )
+        made = replace(self.quantizing(point), output=asked.output, report=asked.report, min_sqnr=-math.inf)
+        return replace(made, warn=asked.warn, progress=asked.progress)
 
     def measure(self, points: Sequence[Point]) -> list[Measured]:
         """See `Subject.measure`: what cannot be planned or calibrated loses; of the plain quantization that is an error."""
@@ -207,10 +203,10 @@ class GraphSubject:
         return (due + self._learning(point) + judged) / self._plain
 
     def writing(self, point: Point) -> float:
-        """See `Subject.writing`: with the comparison that the summary shows."""
+        """See `Subject.writing`: with the comparison that the summary shows, and the figure on the other samples."""
         if self._plan(point) is None:
             return 0.0
-        compared = 2 * min(sqnr_samples(self.model), self.calibrated)
+        compared = 2 * min(sqnr_samples(self.model), self.calibrated) + len(self.test_feeds)
         return (sum(self._parts(point).values()) + self._learning(point) + compared) / self._plain
 
     def pay_for_causes(self, point: Point) -> float:

@@ -29,16 +29,19 @@ from qdqtool.io.files.read import sha256_of_file
 from qdqtool.io.models.working import opened
 from qdqtool.options import changed, part_of
 from qdqtool.quantization.calibrating import sqnr_samples
+from qdqtool.search.goal.chance import on_others
 from qdqtool.search.goal.goal import Goal
 from qdqtool.search.goal.goal_page import goal_page
 from qdqtool.search.goal.seeking import Seeking
+from qdqtool.search.goal.standing import Fresh
 from qdqtool.search.goal.trials import Trial, why_lost
 from qdqtool.search.measuring import references_of
 from qdqtool.search.metrics import Arrays, Metric, open_metric
 from qdqtool.search.recipe import Recipe, replayed_kinds
+from qdqtool.search.variants import Measured, outputs_of
 from qdqtool.targets.loading import load_target
 from qdqtool.verbs.groups import OnChip
-from qdqtool.verbs.work.bounds.holding_out import again_and_again, held_out
+from qdqtool.verbs.work.bounds.holding_out import ENOUGH, again_and_again, apart, held_out
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.goals.folders import FolderSubject, hash_of, surprises_of_float, windows_of
 from qdqtool.verbs.work.goals.graphs import GraphSubject
@@ -60,11 +63,11 @@ class Sought:
 
     Args:
         goal: the goal.
-        floating: figure of the float model; None where the goal does not ask for it.
+        floating: figure of the float model on what was judged on; None where the goal does not ask for it.
         trials: all that was tried, in order; the plain quantization first.
         chosen: the best.
         units: what all took, in full quantizations.
-        samples: that were judged on.
+        samples: number of those that trials were judged on.
         max_ms: what a run may take; None where nothing is said.
         reachable: the float model reaches it.
         capped: the data may hold more samples than were judged on, as nothing was said of their number.
@@ -83,7 +86,7 @@ class Sought:
     reachable: bool
     capped: bool
     resume: str
-    recipe: Recipe
+    recipe: Recipe | None = None
     hold_out: int = 0
 
     @property
@@ -93,32 +96,23 @@ class Sought:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the figure on other samples of the same kind; None where it is exact, or of one sample.
+        """95 % interval of the figure on as many other samples of the same kind; None where it is not known."""
+        return None if self.chosen.fresh is None else self.chosen.fresh.interval
 
-        Its ends are those that 5 % of the draws pass, further out by t₀.₉₇₅(n − 1)/z₀.₉₅ and by √(n/(n − 1)), as draws from n
-        samples vary less than n samples do."""
-        standing = self.chosen.measured.standing
-        if (
-            standing is None
-            or standing.figure is None
-            or standing.samples < 2
-            or not all(map(math.isfinite, (standing.low, standing.high)))
-        ):
-            return None
-        rest = standing.samples - 1
-        wider = (
-            (1.96 + 2.37 / rest) / 1.645 * math.sqrt(standing.samples / rest)
-        )  # t by its first term beside the normal one
-        sign = -wider if self.goal.is_lower else wider
-        ends = sorted(standing.figure + sign * (end - standing.margin) for end in (standing.low, standing.high))
-        return ends[0], ends[1]
+    @property
+    def measured(self) -> Measured:
+        """What the chosen one is worth: by the samples that it was not chosen by, where there are such."""
+        measured, fresh = self.chosen.measured, self.chosen.fresh
+        return measured if fresh is None else replace(measured, figure=fresh.figure)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        plain = self.trials[0]
+        plain, fresh = self.trials[0], self.chosen.fresh
+        floating = self.floating if fresh is None else fresh.floating
         return {
-            "goal": self.goal.text, "metric": self.goal.metric, "met": self.is_met, "float": self.floating,
-            "bound": self.goal.bound(self.floating), "samples": self.samples, "units": self.units,
+            "goal": self.goal.text, "metric": self.goal.metric, "met": self.is_met, "float": floating,
+            "bound": self.goal.bound(floating), "samples": self.samples, "units": self.units,
+            "figure": self.measured.figure, "figure_samples": 0 if fresh is None else fresh.samples,
             "chosen": self.trials.index(self.chosen), "max_ms": self.max_ms, "reachable": self.reachable,
             "capped": self.capped, "resume": self.resume, "hold_out": self.hold_out, "interval": self.interval,
             "trials": [
@@ -159,19 +153,20 @@ def sought(asked: QuantizeToGoal) -> Quantized:
         _run(seeking, subject.journal, asked.warn)
         done = _finished(subject, seeking)
     chosen, journal = seeking.best, subject.journal
-    recipe = recipe_of(
-        subject.asked, chosen.candidate.point, chosen.measured, metric=goal.metric, bound=goal.bound(figure),
-        model_sha256=subject.fingerprint,
-    )  # fmt: skip
-    recipe = replace(recipe, ranges_sha256=done.quantization.ranges.sha256)
-    if asked.save_recipe is not None and chosen.is_met:
-        recipe.write(asked.save_recipe, overwrite=asked.overwrite)
     found = Sought(
         goal=goal, floating=figure, trials=tuple(seeking.trials), chosen=chosen, units=seeking.units,
-        samples=samples, max_ms=asked.max_ms, recipe=recipe, hold_out=subject.asked.hold_out or 0,
+        samples=samples, max_ms=asked.max_ms, hold_out=subject.asked.hold_out or 0,
         reachable=reachable, capped=asked.eval_samples is None and not metric.needs_labels and not is_folder(asked.model),
         resume="" if journal is None or chosen.is_met else journal.path,
     )  # fmt: skip
+    recipe = recipe_of(
+        subject.asked, chosen.candidate.point, found.measured, metric=goal.metric, bound=goal.bound(figure),
+        model_sha256=subject.fingerprint,
+    )  # fmt: skip
+    recipe = replace(recipe, ranges_sha256=done.quantization.ranges.sha256)
+    found = replace(found, recipe=recipe)
+    if asked.save_recipe is not None and chosen.is_met:
+        recipe.write(asked.save_recipe, overwrite=asked.overwrite)
     if asked.page is not None:
         name = "model" if isinstance(asked.model, ir.Model) else os.path.basename(os.path.normpath(asked.model))
         command = command_line("quantize", replace(subject.quantizing(chosen.candidate.point), output=asked.output))
@@ -198,19 +193,34 @@ def _run(seeking: Seeking, journal: Journal | None, warn: Warn | None) -> None:
 def _finished(subject: GraphSubject | FolderSubject, seeking: Seeking) -> Quantized:
     """The best trial made once more, and written where it meets the goal.
 
-    It is what was judged: where it is not, bit for bit, it is judged again, and the next best made where it falls short."""
+    It is what was judged: where it is not, bit for bit, it is judged again. The next best is made where it falls short then, or
+    on the samples that it was not chosen by."""
     while True:
         best = seeking.best
-        point = best.candidate.point
+        point, done = best.candidate.point, None
         seeking.units += subject.writing(point)
         if isinstance(subject, FolderSubject):
-            return subject.finished(point, is_met=best.is_met)
-        done, measured = subject.again(point, best.measured, is_met=best.is_met)
-        seeking.trials[seeking.trials.index(best)] = replace(best, measured=measured)
+            again = subject.again(best)
+        else:
+            done, measured = subject.again(point, best.measured, is_met=best.is_met)
+            again = replace(best, measured=measured, fresh=_fresh(subject, done.model))
+        seeking.trials[seeking.trials.index(best)] = again
         if seeking.best.candidate == best.candidate:
-            if seeking.best.is_met:
+            if isinstance(subject, FolderSubject):
+                return subject.finished(point, is_met=again.is_met)
+            assert done is not None
+            if again.is_met:
                 subject.write(point, done)
             return done
+
+
+def _fresh(subject: GraphSubject, model: ir.Model) -> Fresh | None:
+    """How ``model`` stands on the samples that it was not chosen by; None where there are none."""
+    others = subject.test_feeds
+    if not others:
+        return None
+    references = references_of(subject.model, others)
+    return on_others(subject.goal, subject.metric, outputs_of(model, others), others, references)
 
 
 def _graph(asked: QuantizeToGoal, goal: Goal, metric: Metric, workers: Workers) -> GraphSubject:
@@ -220,9 +230,9 @@ def _graph(asked: QuantizeToGoal, goal: Goal, metric: Metric, workers: Workers) 
     assert asked.data is not None
     data = asked.data
     feeds = _feeds(asked, data, work, asked.samples)
-    every = held_out(asked.hold_out, feeds) if asked.eval_data is None else asked.hold_out or 0
+    every = held_out(asked.hold_out, feeds, 2 * ENOUGH) if asked.eval_data is None else asked.hold_out or 0
     asked = replace(asked, hold_out=every)
-    judged = _judged(asked, work, metric)
+    judged, others = _judged(asked, work, metric)
     if every:
         feeds = _feeds(asked, data, work, asked.samples, part=Part(every, is_held_out=False))
     calibration, count = EMPTY, 0
@@ -230,14 +240,14 @@ def _graph(asked: QuantizeToGoal, goal: Goal, metric: Metric, workers: Workers) 
         calibration, count = add_feed(calibration, feed), count + 1
     return GraphSubject(
         asked=asked, goal=goal, metric=metric, model=work, feeds=judged, references=references_of(work, judged),
-        calibrated=count, calibration=feeds, workers=workers,
+        test_feeds=others, calibrated=count, calibration=feeds, workers=workers,
         journal=_journal(asked, model_sha256(work), calibration, judged, goal),
     )  # fmt: skip
 
 
 def _folder(asked: QuantizeToGoal, goal: Goal, metric: Metric) -> FolderSubject:
     """The folder that is quantized, with the windows of its text."""
-    judged = windows_of(asked, metric)
+    judged, others = windows_of(asked, metric)
     data = asked.data
     assert data is not None
     assert isinstance(asked.model, str | os.PathLike)
@@ -249,6 +259,7 @@ def _folder(asked: QuantizeToGoal, goal: Goal, metric: Metric) -> FolderSubject:
         calibration = str(data)  # random:N, which says it all
     return FolderSubject(
         asked=asked, goal=goal, metric=metric, feeds=judged, references=surprises_of_float(asked.model, judged),
+        test_feeds=others,
         journal=_journal(asked, fingerprint_of(asked.model), calibration, judged, goal),
     )  # fmt: skip
 
@@ -297,21 +308,22 @@ def _feeds(
     )
 
 
-def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> list[Arrays]:
-    """The samples that every trial is judged on."""
+def _judged(asked: QuantizeToGoal, model: ir.Model, metric: Metric) -> tuple[list[Arrays], list[Arrays]]:
+    """The samples that every trial is judged on, and those that the figure of the chosen one is of."""
     data, count = asked.eval_data, asked.eval_samples
     if count is None and not metric.needs_labels:
         count = sqnr_samples(model)
+    most = None if count is None else 2 * count
     if data is not None:
-        feeds = _feeds(asked, data, model, count, extras=metric.needs_labels)
+        feeds = _feeds(asked, data, model, most, extras=metric.needs_labels)
     else:
         assert asked.data is not None
         assert asked.hold_out is not None
         part = Part(asked.hold_out, is_held_out=True)
         feeds = _feeds(asked, asked.data, model, asked.samples, extras=metric.needs_labels, part=part)
-    found: list[Arrays] = list(itertools.islice(feeds, count))
+    found: list[Arrays] = list(itertools.islice(feeds, most))
     pass_on(feeds.warnings, asked.warn)
-    return found
+    return apart(found, count)
 
 
 def _journal(
