@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -10,7 +11,8 @@ import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.edit.wrap import changes_of
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.names import split_assignment, substitute_dim
+from qdq_passes.core.dimensions import substitute_dim
+from qdq_passes.core.names import split_assignment
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.uses import all_values
@@ -95,6 +97,6 @@ def _bind_input(model: ir.Model, text: str, sizes: dict[str, int]) -> Iterator[C
 
 
 def _size(text: str, whole: str) -> int:
-    if not text.strip().isdigit():  # 0 is one: an empty cache
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text):  # 0 is one: an empty cache
         raise UsageError(f"{text!r} in {whole!r} is no size", hint="write N=1 or x=1x3x224x224")
     return int(text)

@@ -36,8 +36,9 @@ from qdq_passes.graph.uses import (
 _SEQUENCES = ("ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence")
 #: First opset for which it writes Split and Squeeze.
 OPSET_OF_SEQUENCES = 13
-#: Operators that onnxscript's folder gets wrong: it drops CastLike's ``saturate`` and opens a Dropout that trains.
-_SHIELDED = ("CastLike", "Dropout")
+#: Operators that onnxscript's folder gets wrong: it writes the sum of two names that Add computes out, which doubles with every
+#: Add, drops CastLike's ``saturate`` and opens a Dropout that trains.
+_SHIELDED = ("Add", "CastLike", "Dropout")
 _SHIELD = "ai.qdqtool.shield"
 #: First opset whose Constant has more than floats.
 OPSET_OF_ANY_CONSTANT = 9

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass
-from qdq_passes.core.names import split_assignment, substitute_dim
+from qdq_passes.core.dimensions import substitute_dim
+from qdq_passes.core.names import split_assignment
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.uses import GraphLike, all_nodes, all_values, graph_likes
 

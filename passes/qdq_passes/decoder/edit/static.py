@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
-from qdq_passes.core.names import substitute_dim
+from qdq_passes.core.dimensions import substitute_dim
 from qdq_passes.decoder.look.io import CachePair, DecoderIo
 from qdq_passes.decoder.look.updates import SCATTERS
 from qdq_passes.errors import UnsupportedError

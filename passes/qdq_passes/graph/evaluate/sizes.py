@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
+from qdq_passes.core.dimensions import combined
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.uses import integer_of, is_standard
 from qdq_passes.numerics.arrays import Array
@@ -110,62 +111,28 @@ def _equal(a: Size, b: Size) -> bool | None:
 
 def multiplied(a: Size, b: Size) -> Size:
     """a·b."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    factor, term = (a, _term(b)) if isinstance(a, int) else (b, _term(a))
-    if isinstance(factor, int) and factor >= 0 and term is not None:
-        return _of_term(factor * term[0], term[1])
-    return None if a is None or b is None else simplified(f"({a})*({b})")
-
-
-def _term(size: Size) -> tuple[int, str] | None:
-    """(k, name) of the size ``k*name``; None of any other. Most symbolic sizes are such and need no sympy."""
-    if not isinstance(size, str) or not size.isascii():
-        return None
-    factor, times, name = size.rpartition("*")
-    if not name.isidentifier() or (times and not (factor.isdigit() and factor == str(int(factor)))):
-        return None
-    return int(factor or 1), name
-
-
-def _of_term(factor: int, name: str) -> Size:
-    return f"{factor}*{name}" if factor > 1 else name if factor else 0
+    return _combined(a, "*", b)
 
 
 def added(a: Size, b: Size) -> Size:
     """a + b."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return None if a is None or b is None else simplified(f"({a})+({b})")
+    return _combined(a, "+", b)
 
 
 def divided(a: Size, b: Size) -> Size:
     """⌊a/b⌋ of sizes: none is below 0."""
-    if b == 0 or a is None or b is None:
-        return None
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if a >= 0 and b > 0 else None
-    term = _term(a)
-    if isinstance(b, int) and b > 0 and term is not None and term[0] % b == 0:
-        return _of_term(term[0] // b, term[1])
-    return simplified(f"({a})//({b})")
+    is_below = (isinstance(a, int) and a < 0) or (isinstance(b, int) and b <= 0)
+    return None if is_below else _combined(a, "//", b)
+
+
+@lru_cache(maxsize=4096)
+def _combined(a: Size, operator: str, b: Size) -> Size:
+    return None if a is None or b is None else combined(a, operator, b)
 
 
 def is_made_up(name: str) -> bool:
     """Whether ``name`` is one that onnx's inference gives to a size that it knows nothing of."""
     return name.startswith("unk__")
-
-
-@lru_cache(maxsize=4096)
-def simplified(text: str) -> Size:
-    """The expression ``text`` in its shortest form: a number where the symbols cancel."""
-    if text.isidentifier():
-        return text
-    try:
-        found = ir.SymbolicDim(text).simplify().value
-    except (ValueError, TypeError, SyntaxError):
-        return text
-    return int(found) if found is not None and found.isdigit() else found
 
 
 def reshaped(sizes: Sequence[Size] | None, target: Sequence[Size], *, allow_zero: bool) -> list[Size]:

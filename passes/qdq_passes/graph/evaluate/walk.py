@@ -16,6 +16,7 @@ from onnx import defs
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core import budget
+from qdq_passes.core.dimensions import sum_of
 from qdq_passes.graph.evaluate.exact import exact
 from qdq_passes.graph.evaluate.rare import LARGEST_INPUT, RANDOM, Compute, RareEvaluator
 from qdq_passes.graph.evaluate.sizes import (
@@ -26,7 +27,6 @@ from qdq_passes.graph.evaluate.sizes import (
     is_made_up,
     partly_known,
     reshaped,
-    simplified,
 )
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
@@ -378,7 +378,7 @@ def _size(dim: object) -> Size:
     if isinstance(dim, int):
         return int(dim)
     name = dim if isinstance(dim, str) else getattr(dim, "value", None)
-    return simplified(name) if isinstance(name, str) and name and not is_made_up(name) else None
+    return sum_of(name) if isinstance(name, str) and name and not is_made_up(name) else None
 
 
 def _declared(value: ir.Value) -> onnx.TypeProto | None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx import TypeProto, numpy_helper
 
 from qdq_passes._lazy_dataclass import dataclass
+from qdq_passes.core.dimensions import combined
 from qdq_passes.graph.uses import integer_of, integers_of
 
 if TYPE_CHECKING:
@@ -198,12 +199,10 @@ def proto_of(spec: Spec) -> TypeProto:
 
 
 def product(*dims: Dim) -> Dim:
-    """The product, None unless all are numbers."""
-    found = 1
+    """The product, None unless all are numbers and it is a size."""
+    found: Dim = 1
     for dim in dims:
-        if not isinstance(dim, int):
-            return None
-        found *= dim
+        found = combined(found, "*", dim) if isinstance(found, int) and isinstance(dim, int) else None
     return found
 
 
@@ -218,7 +217,7 @@ def total(a: Dim, b: Dim) -> Dim:
     """The sum; where one is 0 the other, even a name; None where it is not known."""
     if a == 0 or b == 0:
         return b if a == 0 else a
-    return a + b if isinstance(a, int) and isinstance(b, int) else None
+    return combined(a, "+", b) if isinstance(a, int) and isinstance(b, int) else None
 
 
 def broadcast(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
