@@ -23,13 +23,14 @@ from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import (
     FLOAT_TYPES,
     GraphLike,
-    all_graph_likes,
     all_nodes,
+    graph_likes,
     input_at,
     integer_of,
     is_constant,
     is_standard,
     label,
+    with_bodies,
 )
 
 #: Operators of sequences, whose length onnxscript's folder finds.
@@ -94,10 +95,11 @@ class FoldConstants(Pass):
         is_newer = model.opset_imports.get("", 0) >= OPSET_OF_SEQUENCES
         if is_newer and any(is_standard(node, *_SEQUENCES) for node in all_nodes(model)):
             yield from changes_of(model, _fold_sequences, "the sequence is known")
-        done: set[GraphLike] = set()
-        while graph := next((graph for graph in all_graph_likes(model) if graph not in done), None):
-            done.add(graph)
-            yield from self._fold(model, graph)
+        for root in graph_likes(model):
+            done: set[GraphLike] = set()
+            while graph := next((graph for graph in with_bodies(root) if graph not in done), None):
+                done.add(graph)
+                yield from self._fold(model, graph)
 
     def _fold(self, model: ir.Model, graph: GraphLike) -> Iterator[Change]:
         """Walk ``graph`` until no branch opens and nothing grows too much, then store."""
@@ -107,7 +109,9 @@ class FoldConstants(Pass):
         while opened := list(open_branches(model, walked)):
             yield from opened
             walked = walk(model, {}, graph=graph, scope=scope)
-        limit = max(self.max_growth, _bytes_of_constants(model) // _SHARE)
+        limit = self.max_growth
+        if any(array.nbytes > limit for array in walked.arrays.values()):
+            limit = max(limit, _bytes_of_constants(model) // _SHARE)
         while growing := _growing(walked, limit):
             for node, (size, source) in growing.items():
                 yield skip(node, f"its {size:,} bytes would take the place of {source:,}: more than max-growth allows")
@@ -122,7 +126,8 @@ class FoldConstants(Pass):
                 yield skip(node, self._why_not(node, walked))
         shapes = list(_shapes_with_one_gap(walked))
         yield from fold_walked(model, walked, graph)
-        yield from _told(model, shapes)
+        if shapes:
+            yield from _told(model, shapes)
 
     def _why_not(self, node: ir.Node, walked: StaticWalk) -> str:
         count = max((np.prod(walked.shape(value) or [1], dtype=np.float64) for value in node.outputs), default=0)

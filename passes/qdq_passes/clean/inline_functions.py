@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ from qdq_passes.clean.edit.wrap import changes_of, remove_unused_functions
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass
 from qdq_passes.errors import ModelError, UnsupportedError
 from qdq_passes.graph.nesting import NAME_SCOPES, NAMESPACE, SCOPE, scope_of
-from qdq_passes.graph.uses import all_nodes, is_standard, label
+from qdq_passes.graph.uses import all_nodes, bodies_of, is_standard, label, with_bodies
 
 #: Set on calls while they are inlined: onnx_ir copies a call's metadata to the nodes of its body.
 _CALL = "qdqtool.call"
@@ -34,7 +35,7 @@ class InlineFunctions(Pass):
     keeps: ClassVar[Keeps] = EXACT
 
     def run(self, model: ir.Model) -> Iterator[Change]:
-        """Inline from the innermost functions outwards, so that scopes nest as the calls do."""
+        """Inline from the outermost calls inwards; scopes nest as the calls do."""
         if model.functions:
             yield from changes_of(model, _inline_all, "inlined")
 
@@ -52,36 +53,41 @@ def _refuse_other_opsets(model: ir.Model) -> None:
 
 def _inline_all(model: ir.Model) -> None:
     _refuse_other_opsets(model)
-    while innermost := [f for f in model.functions.values() if not _calls(model, f)]:
-        names = {f.identifier() for f in innermost}
-        if not any(node.op_identifier() in names for node in all_nodes(model)):
-            break
-        _inline(model, innermost)
-    if model.functions:
-        common.InlinePass()(model)  # only functions that nobody calls are left, or a cycle, which it refuses
-    remove_unused_functions(model)
-    common.RemoveUnusedOpsetsPass()(model)
-
-
-def _calls(model: ir.Model, function: ir.Function) -> bool:
-    return any(node.op_identifier() in model.functions for node in function.all_nodes())
-
-
-def _inline(model: ir.Model, functions: list[ir.Function]) -> None:
-    """Inline the calls of ``functions``; their nodes get the scope of the call before their own."""
-    identifiers = {f.identifier() for f in functions}
+    remove_unused_functions(model)  # the library would write out those, too
     for node in all_nodes(model):
-        if node.op_identifier() in identifiers:
+        if node.op_identifier() in model.functions:
             name = [part for part in (node.name or "").split("/") if part]
             node.metadata_props[_CALL] = _join(scope_of(node), *name[-1:])
             node.metadata_props.pop(SCOPE, None)
-    common.InlinePass(criteria=lambda f: f.identifier() in identifiers)(model)
-    for node in all_nodes(model):
-        call = node.metadata_props.pop(_CALL, None)
-        if call is not None:
-            _refuse_left_out(node, model.opset_imports.get("", 0))
-        if call is not None and (SCOPE in node.metadata_props or not _has_exported_scope(node)):
-            node.metadata_props[SCOPE] = _join(call, node.metadata_props.get(SCOPE, ""))
+    _Inliner()(model)  # refuses a cycle
+    common.RemoveUnusedOpsetsPass()(model)
+
+
+class _Inliner(common.InlinePass):
+    """onnx_ir's pass in linear time, which gives the nodes of a body the scope of the call before their own."""
+
+    def _reset(self, model: ir.Model) -> None:
+        """Make the short names of functions that calls without a name get; onnx_ir compares each with all."""
+        super()._reset(ir.Model(model.graph, ir_version=model.ir_version or 0))
+        self._functions = model.functions
+        count = Counter(identifier[1:] for identifier in model.functions)
+        self._function_id_abbreviations = {
+            identifier: "_".join(part for part in identifier[count[identifier[1:]] == 1 :] if part)
+            for identifier in model.functions
+        }
+
+    def _instantiate_call(self, node: ir.Node, call_site_id: str) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:
+        call = node.metadata_props.pop(_CALL)
+        nodes, values = super()._instantiate_call(node, call_site_id)
+        opset = self._opset_imports.get("", 0)
+        bodies = [graph for each in nodes for body in bodies_of(each) for graph in with_bodies(body)]
+        for each in [*nodes, *(inner for graph in bodies for inner in graph)]:
+            _refuse_left_out(each, opset)
+            if _CALL in each.metadata_props:
+                each.metadata_props[_CALL] = _join(call, each.metadata_props[_CALL])
+            elif SCOPE in each.metadata_props or not _has_exported_scope(each):
+                each.metadata_props[SCOPE] = _join(call, each.metadata_props.get(SCOPE, ""))
+        return nodes, values
 
 
 def _refuse_left_out(node: ir.Node, opset: int) -> None:

@@ -96,9 +96,17 @@ def acyclic_functions(walk: Walk) -> Iterator[Problem]:
         key = (node.domain, node.op_type, node.overload)
         if scope.function is not None and key in calls:
             calls[scope.function.identifier()].add(key)
-    while done := [key for key, called in calls.items() if not called & calls.keys()]:
-        for key in done:
-            del calls[key]
+    callers: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {key: [] for key in calls}
+    for key, called in calls.items():
+        for one in called:
+            callers[one].append(key)
+    done = [key for key, called in calls.items() if not called]
+    for key in done:  # grows
+        del calls[key]
+        for caller in callers[key]:
+            calls[caller].discard(key)
+            if not calls[caller]:
+                done.append(caller)
     for domain, name, _ in calls:
         yield "fatal", f"{domain}::{name}", "calls itself, maybe through others", "functions may not be recursive"
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change
-from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, label
+from qdq_passes.graph.uses import all_graphs, all_nodes, all_values, label, with_bodies
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,18 @@ def changes_of(model: ir.Model, edit: Callable[[ir.Model], object], because: str
 
 def remove_unused_functions(model: ir.Model) -> list[ir.OperatorIdentifier]:
     """Drop the local functions that the main graph does not call, directly or through functions; returns which."""
-    before = list(model.functions)
-    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
-    return [identifier for identifier in before if identifier not in model.functions]
+    called: set[ir.OperatorIdentifier] = set()
+    graphs = with_bodies(model.graph)
+    while graphs:
+        for node in graphs.pop():
+            identifier = node.op_identifier()
+            if identifier in model.functions and identifier not in called:
+                called.add(identifier)
+                graphs += with_bodies(model.functions[identifier])
+    unused = [identifier for identifier in model.functions if identifier not in called]
+    for identifier in unused:
+        del model.functions[identifier]
+    return unused
 
 
 @contextmanager

@@ -19,6 +19,8 @@ def fold_walked(model: ir.Model, walked: StaticWalk, graph: GraphLike | None = N
 
     They are initializers; Constant nodes for outputs of the graph, and where it takes no initializers.
     """
+    if not walked.computed:
+        return
     holder = model.graph if graph is None else graph
     namer = Namer(model)
     as_nodes = not isinstance(holder, ir.Graph) or namer.takes_no_initializers(holder)

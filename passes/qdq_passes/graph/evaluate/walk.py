@@ -141,7 +141,8 @@ class _Walker:
     def __init__(self, model: ir.Model, graph: GraphLike, scope: Scope) -> None:
         self.graph, self.scope = graph, scope
         self.found = StaticWalk(nodes=in_order(graph))
-        imports = imports_at(model, self.found.nodes[0]) if self.found.nodes else model.opset_imports
+        is_body = isinstance(graph, ir.Graph) and graph is not model.graph and bool(self.found.nodes)
+        imports = imports_at(model, self.found.nodes[0]) if is_body else graph.opset_imports
         self._versions = {**model.opset_imports, **imports}
         self._imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self._versions.items()]
         self._opset = self._versions.get("", self._versions.get("ai.onnx", 1))

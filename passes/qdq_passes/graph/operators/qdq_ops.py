@@ -103,10 +103,12 @@ OPSET_OF_BFLOAT16 = 22
 def imports_at(model: ir.Model, node: ir.Node) -> MutableMapping[str, int]:
     """The imported operator sets that hold where ``node`` stands: those of the model, or of the local function around it."""
     functions = list(model.functions.values()) if node.graph is not model.graph else []
-    for function in functions:
-        if node.graph is function.graph or any(inner is node for inner in function.all_nodes()):
-            return function.opset_imports
-    return model.opset_imports
+    around = next((function for function in functions if node.graph is function.graph), None)
+    if around is None:  # a body
+        around = next(
+            (function for function in functions if any(inner is node for inner in function.all_nodes())), None
+        )
+    return model.opset_imports if around is None else around.opset_imports
 
 
 def opset_at(model: ir.Model, node: ir.Node) -> int:

@@ -6,7 +6,7 @@ tensors and moves initializers to the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -20,6 +20,9 @@ from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
 from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
 from qdq_passes.graph.uses import GraphLike, all_graph_likes, all_nodes, constant_array, dtype_of, with_bodies
 from qdq_passes.numerics.missing import is_missing
+
+#: Calls inside one another up to which onnx infers.
+DEEPEST_CALL = 100
 
 
 def infer_shapes(model: ir.Model, *, data_propagation: bool = True) -> None:
@@ -169,39 +172,55 @@ def _numbers(shape: ir.Shape | None, axes: list[int] | slice) -> list[int] | Non
 
 def _infer_functions(model: ir.Model) -> None:
     """Type the values of local functions by what they are called with, where all calls agree."""
-    protos = [ir.to_proto(function) for function in model.functions.values()]
-    for _ in protos:  # a function that another one calls knows its types once that one's are known
-        for function in model.functions.values():
-            calls = [
-                node
-                for scope in all_graph_likes(model)
-                for node in scope
-                if node.op_identifier() == function.identifier()
-            ]
-            for index, parameter in enumerate(function.inputs):
-                given = {
-                    v.dtype if v is not None else None
-                    for v in (n.inputs[index] for n in calls if index < len(n.inputs))
-                }
-                dtype = given.pop() if len(given) == 1 else None
-                parameter.type = ir.TensorType(dtype) if dtype is not None else None
-            _infer_function(function, protos)
+    calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {identifier: [] for identifier in model.functions}
+    for node in all_nodes(model):
+        if node.op_identifier() in calls:
+            calls[node.op_identifier()].append(node)
+    protos = {identifier: ir.to_proto(function) for identifier, function in model.functions.items()}
+    known: dict[ir.OperatorIdentifier, list[ir.DataType | None]] = {}
+    pending = list(model.functions.values())
+    for function in pending:  # grows: a function that another one calls knows its types once that one's are known
+        dtypes: list[ir.DataType | None] = []
+        for index in range(len(function.inputs)):
+            values = [node.inputs[index] for node in calls[function.identifier()] if index < len(node.inputs)]
+            given = {value.dtype if value is not None else None for value in values}
+            dtypes.append(given.pop() if len(given) == 1 else None)
+        if known.get(function.identifier()) == dtypes:
+            continue
+        known[function.identifier()] = dtypes
+        for parameter, dtype in zip(function.inputs, dtypes, strict=True):
+            parameter.type = ir.TensorType(dtype) if dtype is not None else None
+        pending += _infer_function(function, protos, model.functions)
 
 
-def _infer_function(function: ir.Function, protos: list[onnx.FunctionProto]) -> None:
-    proto = onnx.ModelProto(ir_version=10, graph=ir.to_proto(function.graph), functions=protos)
+def _infer_function(
+    function: ir.Function,
+    protos: Mapping[ir.OperatorIdentifier, onnx.FunctionProto],
+    functions: Mapping[ir.OperatorIdentifier, ir.Function],
+) -> list[ir.Function]:
+    """Type the values of ``function``; return the functions that it calls."""
+    levels = [[function]]
+    found: dict[ir.OperatorIdentifier, ir.Function] = {}
+    while levels[-1] and len(levels) <= DEEPEST_CALL:
+        called = {
+            node.op_identifier() for one in levels[-1] for node in one.all_nodes()
+        } & functions.keys() - found.keys()
+        levels.append([functions[identifier] for identifier in sorted(called)])
+        found |= {one.identifier(): one for one in levels[-1]}
+    proto = onnx.ModelProto(ir_version=10, graph=ir.to_proto(function.graph), functions=[protos[key] for key in found])
     proto.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in function.opset_imports.items())
     operators = [(node.domain, node.op_type) for node in function.all_nodes()]
     try:
         with known_to_onnx(operators):
             inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False))
     except FAILURES:
-        return
+        return levels[1]
     for mine, theirs in zip(with_bodies(function), inferred.graphs(), strict=True):
         known = _by_name(theirs)
         for name, value in _by_name(mine).items():
             if value.type is None and name in known:
                 value.type = known[name].type
+    return levels[1]
 
 
 def _inferred(model: ir.Model, *, data_propagation: bool) -> ir.Model:
