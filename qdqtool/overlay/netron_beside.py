@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -17,6 +18,11 @@ from qdqtool.io.models.load import load
 
 #: Names by which a browser here asks.
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
+#: Content security policy of Netron's pages: they run and ask nothing but what is served with them.
+POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; frame-src 'none'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
 
 
 class Netron:
@@ -40,8 +46,9 @@ class Netron:
             warn: is told which weights it does not show.
         """
         logging.getLogger("netron").setLevel(logging.WARNING)
-        answer_this_machine_alone()
-        self.shown = os.path.join(folder, os.path.splitext(os.path.basename(model))[0] + ".onnx")
+        answer_safely()
+        name = re.sub(r"[^\w .()+-]", "_", os.path.splitext(os.path.basename(model))[0])  # Netron escapes it nowhere
+        self.shown = os.path.join(folder, f"{name}.onnx")
         self._warn = warn
         self._start(model, port, browse)
 
@@ -82,11 +89,13 @@ def listening(port: int) -> Iterator[None]:
         raise UsageError(problem, hint="give another --port, or none for a free one") from error
 
 
-def answer_this_machine_alone() -> None:
-    """Have servers of this process refuse requests that name another host, as a stranger's page does whose name leads here."""
+def answer_safely() -> None:
+    """Have servers of this process send a policy with each answer, the ``policy`` of their handler or `POLICY`.
+
+    They refuse requests that name another host, as a stranger's page does whose name leads here."""
     from http.server import BaseHTTPRequestHandler
 
-    parse = BaseHTTPRequestHandler.parse_request
+    parse, end = BaseHTTPRequestHandler.parse_request, BaseHTTPRequestHandler.end_headers
     if getattr(parse, "is_for_this_machine", False):
         return
 
@@ -102,5 +111,10 @@ def answer_this_machine_alone() -> None:
         self.end_headers()
         return False
 
+    def end_headers(self: BaseHTTPRequestHandler) -> None:
+        self.send_header("Content-Security-Policy", getattr(self, "policy", POLICY))
+        end(self)
+
     setattr(parse_request, "is_for_this_machine", True)  # noqa: B010
-    setattr(BaseHTTPRequestHandler, "parse_request", parse_request)  # noqa: B010  (a method is replaced)
+    setattr(BaseHTTPRequestHandler, "parse_request", parse_request)  # noqa: B010  (methods are replaced)
+    setattr(BaseHTTPRequestHandler, "end_headers", end_headers)  # noqa: B010

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -17,8 +18,8 @@ from qdq_passes.numerics.documents import json_of
 from qdqtool.io.files.progress import Warn
 from qdqtool.overlay.editing import Chosen
 from qdqtool.overlay.models import Overlay
-from qdqtool.overlay.netron_beside import Netron, answer_this_machine_alone, listening
-from qdqtool.page.report_page import filled, page_file, script_of
+from qdqtool.overlay.netron_beside import Netron, answer_safely, listening
+from qdqtool.page.report_page import filled, page_file, policy_of, script_of
 
 PACKAGE = "qdqtool.overlay"
 #: The page's scripts, each knowing those before it.
@@ -41,7 +42,7 @@ class Server:
             port: on loopback; 0 for a free one.
             warn: is told which weights Netron does not show.
         """
-        answer_this_machine_alone()
+        answer_safely()
         self._overlay, self._folder, self._warn = overlay, folder, warn
         self._key, self._lock = secrets.token_urlsafe(), threading.Lock()
         self._netron: Netron | None = None
@@ -50,6 +51,9 @@ class Server:
             "/edit": self._edit, "/pick": self._pick, "/mend": self._mend, "/undo": self._undo, "/measure": self._measure,
             "/select": self._select,
         }  # fmt: skip
+        self._style = page_file("qdqtool.page", "report.css") + "\n" + page_file(PACKAGE, "overlay.css")
+        self._script = "\n".join([page_file(PACKAGE, "dagre.min.js"), script_of(*SCRIPTS, package=PACKAGE)])
+        self.policy = policy_of(self._style, self._script, "'self'")
         with listening(port):
             self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._http.daemon_threads = True
@@ -77,15 +81,28 @@ class Server:
             data = self._overlay.state() | {"key": self._key}
         return filled(
             page_file(PACKAGE, "overlay.html"),
+            self.policy,
             title=", ".join(model["label"] for model in data["models"]),
-            style=page_file("qdqtool.page", "report.css") + "\n" + page_file(PACKAGE, "overlay.css"),
+            style=self._style,
             data=data,
-            script="\n".join([page_file(PACKAGE, "dagre.min.js"), script_of(*SCRIPTS, package=PACKAGE)]),
-            connect="'self'",
+            script=self._script,
         )
 
-    def answer(self, path: str, key: str, body: bytes) -> tuple[HTTPStatus, dict[str, Any]]:
-        """What a request of the page is told: what it asked for, or ``error`` and ``hint``."""
+    def answer(
+        self, path: str, key: str, length: str, read: Callable[[int], bytes]
+    ) -> tuple[HTTPStatus, dict[str, Any]]:
+        """Return what a request of the page is told: what it asked for, or ``error`` and ``hint``.
+
+        Args:
+            path: of the request.
+            key: that the page was given; nothing is read of a request with another.
+            length: bytes of its body, as its header says.
+            read: reads so many.
+        """
+        if not re.fullmatch("[0-9]{1,19}", length):
+            return HTTPStatus.BAD_REQUEST, {"error": "Content-Length is no number of bytes"}
+        if int(length) > LARGEST:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": f"a request has {LARGEST} bytes at most"}
         action = self._actions.get(path)
         if action is None:
             return HTTPStatus.NOT_FOUND, {"error": f"there is no {path}"}
@@ -93,7 +110,7 @@ class Server:
             return HTTPStatus.FORBIDDEN, {"error": "the page is of another run of `view`", "hint": "load it again"}
         try:
             try:
-                asked = json_of(body or b"{}")
+                asked = json_of(read(int(length)) or b"{}")
             except ValueError as error:
                 raise UsageError(f"is no JSON: {error}") from error
             if not isinstance(asked, dict):
@@ -160,8 +177,11 @@ def _texts(asked: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        policy = "default-src 'none'; frame-ancestors 'none'"
+
         def do_GET(self) -> None:
             if self.path == "/":
+                self.policy = f"{server.policy}; frame-ancestors 'none'"
                 self._say(HTTPStatus.OK, "text/html; charset=utf-8", server.page().encode())
             elif self.path == "/netron":
                 self.send_response(HTTPStatus.SEE_OTHER)
@@ -172,11 +192,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 self._say(HTTPStatus.NOT_FOUND, "text/plain", b"")
 
         def do_POST(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
-            if size > LARGEST:
-                self._say(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text/plain", b"")
-                return
-            status, found = server.answer(self.path, self.headers.get("X-Key", ""), self.rfile.read(size))
+            key, length = self.headers.get("X-Key", ""), self.headers.get("Content-Length", "")
+            status, found = server.answer(self.path, key, length, self.rfile.read)
             self._say(status, "application/json", json.dumps(found).encode())
 
         def _say(self, status: HTTPStatus, kind: str, body: bytes) -> None:

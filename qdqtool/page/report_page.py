@@ -25,24 +25,34 @@ def report_page(models: Sequence[PageModel]) -> str:
     title = ", ".join(model.label for model in models)
     style, script = page_file("qdqtool.page", "report.css"), script_of("tables.js", "strip.js", "report.js")
     page = page_file("qdqtool.page", "report.html")
-    return filled(page, title=title, style=style, data=page_data(models), script=script)
+    return filled(page, policy_of(style, script), title=title, style=style, data=page_data(models), script=script)
 
 
-def filled(page: str, *, title: str, style: str, data: Any, script: str, connect: str = "") -> str:
+def policy_of(style: str, script: str, connect: str = "") -> str:
+    """The content security policy of a page: it runs and loads nothing but ``style`` and ``script``.
+
+    Args:
+        style: CSS.
+        script: the script.
+        connect: whom the script may ask, as a source of the policy; "" for nobody.
+    """
+    return (
+        f"default-src 'none'; style-src 'sha256-{_digest(style)}'; script-src 'sha256-{_digest(script)}'; "
+        f"{connect and f'connect-src {connect}; '}base-uri 'none'; form-action 'none'"
+    )
+
+
+def filled(page: str, policy: str, *, title: str, style: str, data: Any, script: str) -> str:
     """``page`` with all that it needs in it.
 
     Args:
         page: HTML with each of `HOLES` once, in this order.
+        policy: `policy_of` its style and script.
         title: of the window.
         style: CSS.
         data: JSON-ready, for the script.
         script: the script.
-        connect: whom the script may ask, as a source of a content security policy; "" for nobody.
     """
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{_digest(style)}'; script-src 'sha256-{_digest(script)}'; "
-        f"{connect and f'connect-src {connect}; '}base-uri 'none'; form-action 'none'"
-    )
     texts = (policy, escape(title), style, embedded(data), script)
     pieces = [page]
     for hole in HOLES:  # each once, so that no name in a text is taken for one

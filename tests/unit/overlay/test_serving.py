@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 from qdq_passes.errors import UsageError
@@ -19,6 +23,7 @@ from qdq_passes.errors import UsageError
 from qdqtool.overlay.asked import NEEDED, View
 from qdqtool.overlay.editing import Chosen
 from qdqtool.overlay.models import Overlay
+from qdqtool.overlay.netron_beside import Netron
 from qdqtool.overlay.serving import LARGEST, Server
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.overlays import deep
@@ -109,6 +114,53 @@ def test_no_json_and_too_much(server: Server) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("length", ["-1", "abc", "", "1.5", "٣", "9" * 5000])
+def test_a_length_that_is_none(server: Server, length: str) -> None:
+    answer = server.answer("/edit", key_of(server), length, lambda size: pytest.fail(f"{size} bytes were read"))
+    assert answer[0] == 400
+
+
+def test_no_length_and_the_key_before_the_body(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=PATIENCE) as connection:
+        host = server.url.removeprefix("http://")
+        connection.sendall(f"POST /edit HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        assert connection.recv(1 << 16).split()[1] == b"400"
+    no_body = lambda size: pytest.fail(f"{size} bytes were read without the key")  # noqa: E731
+    assert server.answer("/edit", "k", "5", no_body)[0] == 403
+
+
+def test_each_answer_has_a_policy(server: Server) -> None:
+    for address, path in [
+        (server.url, "/"),
+        (server.url, "/x"),
+        (server.netron(), "/"),
+        (server.netron(), "/index.js"),
+    ]:
+        connection = HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE)
+        connection.request("GET", path)
+        policy = connection.getresponse().headers["Content-Security-Policy"]
+        assert policy.startswith("default-src")
+        assert "frame-ancestors 'none'" in policy
+        assert "'unsafe-inline'" not in policy.replace("style-src 'self' 'unsafe-inline'", "")
+        connection.close()
+
+
+@pytest.mark.parametrize("name", ['m"><img src=x>', "a#b?c%41&d", "ü (2)"])
+def test_netron_finds_a_file_of_any_name(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    shutil.copy(DIGITS, tmp_path / f"{name}.onnx")
+    shown = Netron(str(tmp_path / f"{name}.onnx"), str(tmp_path_factory.mktemp("shown")))
+    try:
+        with urlopen(shown.url) as answer:
+            page = answer.read().decode()
+        assert "<img" not in page
+        file = re.search('<meta name="file" content="(.*)">', page)
+        assert file is not None
+        with urlopen(shown.url + quote(file[1], safe="/%?#")) as answer:
+            assert answer.read() == Path(shown.shown).read_bytes()
+    finally:
+        shown.stop()
+
+
 def test_what_is_refused_names_where(server: Server, overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
     def undo() -> None:
         raise UsageError("has the scale inf", where="/stem/q", hint="calibrate again")
@@ -141,13 +193,13 @@ def test_the_end_waits_for_the_edit_that_runs(
         ended.set()
 
     monkeypatch.setattr(overlay, "undo", undo)
-    edit = Thread(target=lambda: server.answer("/undo", key, b"{}"))
+    edit = Thread(target=lambda: server.answer("/undo", key, "2", io.BytesIO(b"{}").read))
     edit.start()
     assert begun.wait(PATIENCE)
     server.stop()
     assert ended.is_set()
     edit.join()
-    assert server.answer("/undo", key, b"{}")[1]["error"] == "`qdqtool view` was stopped"
+    assert server.answer("/undo", key, "2", io.BytesIO(b"{}").read)[1]["error"] == "`qdqtool view` was stopped"
 
 
 def test_a_port_that_another_has(int8: str) -> None:
