@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 from qdq_passes.errors import VerifyError
 from qdq_passes.graph.uses import integer_of, is_standard
+from qdq_passes.pipeline.hooks import VERIFY_EACH
 
 from qdqtool.io.files.progress import Warn
 from qdqtool.io.files.read import read_bytes
@@ -59,15 +60,17 @@ def blocked(make: Callable[[], Any], options: Any, plain: Callable[[str], Any], 
         options: options with optimization.
         plain: makes options without, for external data in a folder.
         names: outputs of the model.
-        say: told why they are in order, where onnxruntime cannot write the optimized model, or refuses what it wrote.
+        say: told why they are in order: onnxruntime cannot write the optimized model or refuses what it wrote, or we have a bug.
 
     Raises:
-        VerifyError: the rewriting fails, or onnxruntime refuses its result alone.
+        VerifyError: the rewriting fails, or onnxruntime refuses its result alone, where `VERIFY_EACH` asks for such errors.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="qdqtool-", ignore_cleanup_errors=True) as folder:
             return _made(make, options, plain, names, folder)
-    except (OSError, _Refused) as error:
+    except (OSError, _Refused, VerifyError) as error:
+        if isinstance(error, VerifyError) and os.environ.get(VERIFY_EACH):
+            raise
         options.optimized_model_filepath = ""
         made = make()  # another fault of the model is refused here too
         reason = re.sub(r"\bqdqtool-\w+", "qdqtool", one_line(str(error)))  # the same in every run

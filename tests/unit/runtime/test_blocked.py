@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from qdq_passes.errors import QdqWarning, VerifyError
+from qdq_passes.pipeline.hooks import VERIFY_EACH
 
 from qdqtool.calibrate.collect import collect
 from qdqtool.io.models.load import load
@@ -161,3 +162,15 @@ def test_a_fault_of_the_rewriting_is_an_error(fault: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(blocked, "_without_reordering", damage)
     with pytest.raises(VerifyError, match="planted" if fault == "exception" else "nowhere"):
         collect(network(), [FEED], "pow2-minmse")
+
+
+def test_without_checks_a_fault_of_the_rewriting_only_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damage(graph: ir.Graph, names: set[str]) -> int:
+        raise KeyError("planted")
+
+    usual = collect(network(), [FEED], "pow2-minmse").to_json()
+    monkeypatch.setattr(blocked, "LEAST_VALUES", 0)
+    monkeypatch.setattr(blocked, "_without_reordering", damage)
+    monkeypatch.delenv(VERIFY_EACH)
+    with pytest.warns(QdqWarning, match="own layout, which takes longer: .*planted"):
+        assert collect(network(), [FEED], "pow2-minmse").to_json() == usual
