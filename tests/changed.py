@@ -5,9 +5,11 @@ Changed files are those that differ from where the branch left ``--base``, and t
 - a test file: itself;
 - a module: the test files that import it, directly or through other modules, so those of its layer and of the layers above;
 - a pass, command or method, which is loaded by its name: also the test files that contain the name, and for a pass the golden cases;
+- a module that no test imports, but such a pass, command or method: the test files of its name;
 - a preset, target, chip or other TOML file of the product: the test files that contain its name, or the name of one that extends it;
 - a ``conftest.py``: all test files of its folder;
 - data, C++, pages and scripts of the docs: the tests of the folder with the same name, ``tests/NAME`` and ``tests/unit/NAME``;
+- other data, and sample models: the test files that read it, directly or through modules, by the name of the file or of its folder;
 - a page in the root: the tests of the docs;
 - what builds and runs everything (`EVERYTHING`): all test files.
 
@@ -40,6 +42,10 @@ PAGES = "tests/unit/docs"
 EVERYTHING = ("pyproject.toml", "Makefile", "conftest.py", ".ci/")
 #: Folders of Python files, and the folder that their module names start from.
 ROOTS = {"passes": "passes", "qdqtool": "", "tests": "", "sample_models": ""}
+#: Folders whose modules a module imports by the names of the files.
+FOLDERS = {"passes/qdq_passes/npu/program": "passes/qdq_passes/npu/program/operators.py"}
+#: Folders that are named where any of their files is read.
+COMMON = {"", "tests", "qdqtool", "passes", "data", "docs"}
 
 
 class Tree:
@@ -63,6 +69,8 @@ class Tree:
             for name in imported_names(ast.parse(text, file)):
                 for imported in self._files_of(name):
                     self._importers[imported].add(file)
+            if reader := FOLDERS.get(Path(file).parent.as_posix()):
+                self._importers[file].add(reader)
 
     def _files_of(self, name: str) -> Iterator[str]:
         """Yield the file of the module ``name``, or of the longest known beginning, and those of its packages."""
@@ -89,27 +97,48 @@ class Tree:
         changed = sorted(set(changed))
         if any(file.startswith(EVERYTHING) for file in changed):
             return set(self.tests())
-        modules = [file for file in changed if file in self.files]
-        found = {file for file in self.importers(modules) if is_test(file)}
-        for file in changed:
-            path = Path(file)
-            if path.name == "conftest.py":
-                found |= self._tests_in(path.parent.as_posix())
-            elif path.suffix != ".py" or path.parts[0] not in ROOTS:
-                for part in path.parts[:-1]:
-                    found |= self._tests_in(f"tests/{part}") | self._tests_in(f"tests/unit/{part}")
-                if file.startswith("tests/"):
-                    found |= self._tests_in("/".join(path.parts[:2]))
-            if path.parent == Path() and path.suffix in (".md", ".yml"):
-                found |= self._tests_in(PAGES)
-            if loaded_as := names.get(file):
-                word = re.compile(
-                    rf"(?<![\w-])(?:{'|'.join(map(spellings, sorted(loaded_as)))})(?![\w-])", re.IGNORECASE
-                )
-                found |= {test for test in self.tests() if word.search(self.files[test])}
-                if file.startswith("passes/") and GOLDEN in self.files:
-                    found.add(GOLDEN)
+        return {test for file in changed for test in self._reached(file, names)}
+
+    def _reached(self, file: str, names: Mapping[str, Collection[str]]) -> set[str]:
+        path = Path(file)
+        importers = self.importers([file] if file in self.files else [])
+        found = {each for each in importers if is_test(each)}
+        if path.name == "conftest.py":
+            found |= self._tests_in(path.parent.as_posix())
+        elif path.suffix != ".py" or path.parts[0] not in ROOTS:
+            for part in path.parts[:-1]:
+                found |= self._tests_in(f"tests/{part}") | self._tests_in(f"tests/unit/{part}")
+            if file.startswith("tests/"):
+                found |= self._tests_in("/".join(path.parts[:2]))
+        if path.parent == Path() and path.suffix in (".md", ".yml"):
+            found |= self._tests_in(PAGES)
+        if file in names:
+            found |= self._tests_of([file], names)
+        if not found:
+            found = self._tests_of(importers & names.keys(), names)
+        if not found and (path.suffix != ".py" or path.parts[0] == "sample_models"):
+            readers = (self.importers(files) for files in self._readers(path))
+            found = next(filter(None, ({each for each in files if is_test(each)} for files in readers)), set())
         return found
+
+    def _tests_of(self, files: Iterable[str], names: Mapping[str, Collection[str]]) -> set[str]:
+        """Return the test files that contain a name of ``files``, which are loaded by their names."""
+        if not (loaded_as := {name for file in files for name in names[file]}):
+            return set()
+        word = re.compile(rf"(?<![\w-])(?:{'|'.join(map(spellings, sorted(loaded_as)))})(?![\w-])", re.IGNORECASE)
+        found = {test for test in self.tests() if word.search(self.files[test])}
+        return found | {GOLDEN for file in files if file.startswith("passes/") and GOLDEN in self.files}
+
+    def _readers(self, path: Path) -> Iterator[list[str]]:
+        """Yield the modules that name a folder of ``path`` and the file, then the folder alone, from the nearest folder on, then the
+        file alone: in a string or as a part of a path."""
+        named = [file for file, text in self.files.items() if re.search(rf"[\"'/]{re.escape(path.name)}\b", text)]
+        for folder in (each.name for each in path.parents if each.name not in COMMON):
+            found = [file for file, text in self.files.items() if re.search(rf"[\"'/]{folder}[\"'/]", text)]
+            yield [file for file in found if file in named and file != path.as_posix()]
+            yield [file for file in found if file != path.as_posix()]
+        if path.suffix != ".py":
+            yield named
 
     def _tests_in(self, folder: str) -> set[str]:
         return {test for test in self.tests() if test.startswith(f"{folder}/")}

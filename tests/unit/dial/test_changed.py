@@ -18,11 +18,20 @@ FILES = {
     "qdqtool/api.py": "def run():\n    from qdq_passes.clean import sort_nodes",
     "qdqtool/typed.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from qdq_passes.graph import uses\nelse:\n    import qdqtool.api",
     "tests/cases/models.py": "import qdqtool.api as api",
+    "tests/cases/samples.py": "ROOT / 'sample_models' / 'digits.onnx'",
+    "passes/qdq_passes/clean/look/order.py": "",
+    "passes/qdq_passes/legalize/limit_rank.py": "import qdq_passes.clean.look.order",
+    "passes/qdq_passes/npu/program/operators.py": "from qdq_passes.npu import program",
+    "passes/qdq_passes/npu/program/tables.py": "",
+    "sample_models/build.py": "",
     "tests/conftest.py": "",
     "tests/golden/test_golden.py": "",
     "tests/npu/test_kernels.py": "",
     "tests/unit/conftest.py": "",
     "tests/unit/api/test_api.py": "from tests.cases import models",
+    "tests/unit/io/test_read.py": "import tests.cases.samples",
+    "tests/unit/refine/test_rank.py": "cli('opt', '-p', 'limit-rank')\nimport qdq_passes.npu.program.operators",
+    "tests/unit/roles/test_documents.py": "Path('qdqtool/schemas')\nread(f'xint8_parity/{name}.onnx')",
     "tests/unit/npu/test_units.py": "import qdqtool.typed",
     "tests/unit/graph/test_uses.py": "from qdq_passes.graph.uses import f",
     "tests/unit/cli/test_opt.py": "cli('opt', '-p', 'remove-unused,sort-nodes', '--preset', 'int8-wide')",
@@ -31,9 +40,13 @@ FILES = {
 }
 EVERY = [
     "api/test_api", "cli/test_opt", "cli/test_resort", "docs/test_docs", "golden", "graph/test_uses", "npu/test_kernels",
-    "npu/test_units",
+    "io/test_read", "npu/test_units", "refine/test_rank", "roles/test_documents",
 ]  # fmt: skip
-NAMES = {"passes/qdq_passes/clean/sort_nodes.py": {"sort-nodes"}, "qdqtool/presets/int8.toml": {"int8", "Int8 wide"}}
+NAMES = {
+    "passes/qdq_passes/clean/sort_nodes.py": {"sort-nodes"},
+    "passes/qdq_passes/legalize/limit_rank.py": {"limit-rank"},
+    "qdqtool/presets/int8.toml": {"int8", "Int8 wide"},
+}
 
 
 @pytest.fixture
@@ -67,6 +80,13 @@ def tree(tmp_path: Path) -> Tree:
     ("conftest.py", EVERY),
     ("qdqtool/presets/int8.toml", ["cli/test_opt", "cli/test_resort"]),
     ("qdqtool/gone.py", []),
+    ("passes/qdq_passes/clean/look/order.py", ["golden", "refine/test_rank"]),
+    ("passes/qdq_passes/npu/program/tables.py", ["refine/test_rank"]),
+    ("sample_models/digits.onnx", ["io/test_read"]),
+    ("sample_models/trained/vit.npz", ["io/test_read"]),
+    ("sample_models/build.py", ["io/test_read"]),
+    ("qdqtool/schemas/quantize.json", ["roles/test_documents"]),
+    ("tests/data/xint8_parity/a.onnx", ["roles/test_documents"]),
 ])  # fmt: skip
 def test_a_planted_change(tree: Tree, changed: str, reached: list[str]) -> None:
     found = {
@@ -89,6 +109,13 @@ def test_this_tree() -> None:
     assert "tests/golden/test_golden.py" in reached
     assert "tests/unit/workers/test_local_workers.py" not in reached
     assert "tests/unit/dial/test_dial.py" in tree.reached(["tests/dial.py"], names)
+    for data in (
+        "sample_models/detector.onnx",
+        "qdqtool/schemas/deploy.json",
+        "tests/data/xint8_parity/a.onnx",
+        "tests/data/rivals.json",
+    ):
+        assert 0 < len(tree.reached([data], names)) < 10, data
     bottom = tree.reached(["passes/qdq_passes/errors.py"], names)
     assert len(bottom) > len(tree.tests()) / 2
     assert set(tree.tests()) == tree.reached(["tests/conftest.py"], names)
