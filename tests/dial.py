@@ -7,10 +7,9 @@ A test that is a product (every pass × every odd model, operators × arithmetic
 In the part there stays of it, per function, an item for every value of each parameter that ``cover`` names (a tuple of names: for
 every combination of their values), ``extra`` further ones, those with the mark ``always``, those of ``pinned.txt``, which failed
 once, and those that failed on this machine in the last seven days (`tests.recent_failures`). The seed draws the rest, and seeds
-hypothesis. With ``product(days=3)`` the tests of a file
-take turns: each is in the part one day in three. Loops and samples inside of a test are drawn by `some`, its sizes are said by `sized`,
-and hypothesis is asked for `examples`. For seven days, a test that failed takes all its samples and whole sizes; hypothesis draws for it
-with the seed that it failed with.
+hypothesis. With ``product(days=3)`` the tests of a file take turns: each is in the part one day in three. Loops and samples inside of a
+test are drawn by `some`, its sizes are said by `sized`, and hypothesis is asked for `examples`. For seven days, a test that failed
+takes all its samples and whole sizes; hypothesis draws for it with the seed that it failed with, unless ``--hypothesis-seed`` gives one.
 An item that the command line names, as ``file.py::test[case]``, is never left out."""
 
 from __future__ import annotations

@@ -103,13 +103,17 @@ def recently_failed(config: pytest.Config) -> Failures:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the failures once, in the controller; a worker gets them from it."""
+    """Read the failures once, in the controller; a worker gets them from it. A seed on the command line is that of all of them."""
     worker = getattr(config, "workerinput", None)
-    config.stash[_PINNED] = (
+    failures = (
         read_failures(today())
         if worker is None
         else {name: Failure(*failed) for name, failed in worker["recent_failures"].items()}
     )
+    if worker is None and (given := getattr(config.option, "hypothesis_seed", None)) is not None:
+        seed = int(given) if given.lstrip("-").isdigit() else given
+        failures = {name: failed._replace(seed=seed) for name, failed in failures.items()}
+    config.stash[_PINNED] = failures
     if worker is None:
         config.pluginmanager.register(_Recorder(recently_failed(config)), "recent_failures_recorder")
 

@@ -159,6 +159,20 @@ def test_hypothesis_draws_for_a_week_what_failed(project: Path) -> None:
     assert drawn(DAY + 3 * DAYS) != first
 
 
+def test_a_seed_on_the_command_line_draws_and_is_what_a_failure_records(project: Path) -> None:
+    """In a worker too, and in the place of the seed that the test failed with before."""
+
+    def drawn(*options: str, seed: int) -> str:
+        (project / "drawn").unlink(missing_ok=True)
+        assert "1 failed" in run(project, "-k", "property", *options, broken=200)
+        assert read_failures(DAY, project / "failures.json") == {"test_products::test_property": Failure(DAY, seed)}
+        return (project / "drawn").read_text()
+
+    first, other = drawn(seed=DAY), drawn("--hypothesis-seed", "5", "-n", "1", seed=5)
+    assert other != first
+    assert drawn(seed=5) == other
+
+
 def test_the_seed_is_the_day_in_utc() -> None:
     now = datetime.datetime.now(datetime.UTC).date().toordinal()
     assert recent_failures.today() in (now, now - 1)
