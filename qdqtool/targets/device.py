@@ -18,6 +18,7 @@ class Device:
     Args:
         machines: what has it, in words.
         provider: name of the execution provider.
+        plugin: module with the library of the provider, where onnxruntime itself has none.
         options: of the provider.
         session: entries of the session's configuration, where all operators are on the NPU.
         log: what the log says with the severity 0, by which operators are counted.
@@ -26,6 +27,7 @@ class Device:
 
     machines: str
     provider: str
+    plugin: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     session: Mapping[str, str] = field(default_factory=dict)
     log: str = ""
@@ -34,12 +36,21 @@ class Device:
     def script(self, model: str, *, is_whole: bool) -> str:
         """Return a program in Python that runs ``model`` on the device; ``is_whole``: no operator of it is left to the CPU."""
         entries = [f"options.add_session_config_entry({key!r}, {value!r})" for key, value in self.session.items()]
+        names = {"provider": self.provider, "options": dict(self.options), "plugin": self.plugin}
         return _SCRIPT.format(
-            model=model, machines=self.machines, provider=self.provider, log=self.log, source=self.source,
-            options=dict(self.options), entries="\n".join(entries if is_whole else []),
+            model=model, machines=self.machines, log=self.log, source=self.source, **names,
+            entries="\n".join(entries if is_whole else []), register=_PLUGIN.format(**names) if self.plugin else "",
         )  # fmt: skip
 
 
+_PLUGIN = """if "{provider}" not in ort.get_available_providers():  # a plugin
+    import {plugin}
+
+    ort.register_execution_provider_library("{provider}", {plugin}.get_library_path())
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == "{provider}"]
+    options.add_provider_for_devices(devices, {options!r})
+    how = {{}}
+"""
 _SCRIPT = '''"""Run {model} on {machines}: python device.py SAMPLES.npz
 
 The log must say: {log}
@@ -56,9 +67,9 @@ here = os.path.dirname(os.path.abspath(__file__))
 options = ort.SessionOptions()
 options.log_severity_level = 0
 {entries}
-session = ort.InferenceSession(
-    os.path.join(here, {model!r}), options, providers=["{provider}"], provider_options=[{options!r}]
-)
+how = {{"providers": ["{provider}"], "provider_options": [{options!r}]}}
+{register}
+session = ort.InferenceSession(os.path.join(here, {model!r}), options, **how)
 assert "{provider}" in session.get_providers(), f"onnxruntime has no {provider}: {{ort.get_available_providers()}}"
 
 with np.load(sys.argv[1]) as file:
@@ -77,10 +88,11 @@ def device_of(root: TomlTable, base: Device | None) -> Device | None:
     """Return the table ``device``, or that of what the target extends."""
     if "device" not in root.data:
         return base
-    table = root.table("device", "machines", "provider", "options", "session", "log", "source")
+    table = root.table("device", "machines", "provider", "plugin", "options", "session", "log", "source")
     return Device(
-        machines=table.text("machines"), provider=table.text("provider"), options=_texts(table, "options"),
-        session=_texts(table, "session"), log=optional_text(table, "log"), source=optional_text(table, "source"),
+        machines=table.text("machines"), provider=table.text("provider"), plugin=optional_text(table, "plugin"),
+        options=_texts(table, "options"), session=_texts(table, "session"), log=optional_text(table, "log"),
+        source=optional_text(table, "source"),
     )  # fmt: skip
 
 

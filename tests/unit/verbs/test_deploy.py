@@ -18,6 +18,7 @@ from qdq_passes.errors import UsageError
 import qdqtool
 from qdqtool.cli.main import run
 from qdqtool.record.record import Record
+from qdqtool.targets.loading import load_target
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal, told
@@ -249,6 +250,28 @@ def test_the_folder_runs_on_the_device(folder: Path, tmp_path: Path) -> None:
     ).json  # fmt: skip
     assert found["samples"] == 3
     assert "exact" in str(found)
+
+
+def test_the_provider_of_a_plugin_is_registered_first(tmp_path: Path) -> None:
+    """As onnxruntime-qnn has it since 2.0, with a stand-in for onnxruntime."""
+    device = load_target("qnn_htp").device
+    assert device is not None
+    (tmp_path / "onnxruntime_qnn.py").write_text("def get_library_path():\n    return 'library'\n")
+    (tmp_path / "onnxruntime.py").write_text(
+        "known, told = [], []\n"
+        "class Device:\n    ep_name = 'QNNExecutionProvider'\n"
+        "class SessionOptions:\n"
+        "    def add_session_config_entry(self, *entry): told.append(entry)\n"
+        "    def add_provider_for_devices(self, devices, options): told.append((len(devices), options['backend_type']))\n"
+        "def get_available_providers(): return ['CPUExecutionProvider']\n"
+        "def register_execution_provider_library(name, path): known.append((name, path))\n"
+        "def get_ep_devices(): return [Device()] * len(known)\n"
+        "def InferenceSession(path, options, **how): raise SystemExit(f'{known} {told} {how}')\n"
+    )
+    (tmp_path / "device.py").write_text(device.script("model.onnx", is_whole=True))
+    done = subprocess.run([sys.executable, tmp_path / "device.py"], capture_output=True, text=True, check=False)
+    told = [("session.disable_cpu_ep_fallback", "1"), (1, "htp")]
+    assert done.stderr.strip() == f"{[('QNNExecutionProvider', 'library')]} {told} {{}}"
 
 
 def test_a_device_that_is_not_described_has_no_file(tmp_path: Path) -> None:
