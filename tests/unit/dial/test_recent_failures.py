@@ -105,6 +105,7 @@ def run(folder: Path, *options: str, broken: int, day: int = DAY) -> str:
         "-q",
         "-p",
         "no:cacheprovider",
+        "--color=no",
         "-c",
         str(folder / "pytest.ini"),
         *options,
