@@ -142,7 +142,9 @@ def silent_findings(model: ir.Model, target: Target | None = None) -> list[Findi
     for it; warnings and notes."""
     found = find_traps(model, (*ALWAYS, *(target.traps if target is not None else ())))
     if target is not None:
-        found = found + unbound_batch(model, target)
+        name = shlex.quote(target.name)
+        found = [dataclasses.replace(f, hint=f.hint.replace("{target}", name)) for f in found]
+        found += unbound_batch(model, target)
     if target is None or target.shifts is None:
         return found
     return found + [

@@ -99,7 +99,7 @@ class Placement:
             "nodes": [
                 {
                     "name": node.name, "op": node.op, "device": node.device, "partition": node.partition,
-                    "reason": node.reason, "suggestion": node.suggestion,
+                    "reason": node.reason, "suggestion": node.suggestion + (" (not tried)" if "`" in node.suggestion else ""),
                 }
                 for node in self.nodes
             ],

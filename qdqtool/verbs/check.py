@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qdq_passes._lazy_dataclass import dataclass
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from qdqtool.io.feeds.feeds import FeedSpec
     from qdqtool.io.files.progress import StageProgress
+    from qdqtool.npu.report import Analysis
     from qdqtool.targets.target import Target
+    from qdqtool.verbs.advice.trying import Advisor
 
 #: Place of a finding that names no node; the same wherever the file lies, so that a baseline fits.
 PLACE = "model"
@@ -56,6 +58,13 @@ class Checked(Shown, Warned):
     def errors(self) -> int:
         """New errors."""
         return sum(f["level"] in _ERRORS for f in self.findings) - self.known_errors
+
+    def with_hints(self, analysis: Analysis) -> Checked:
+        """Return these findings with the hints of ``analysis``, which were tried, where it has the same."""
+        hints = {(f.rule, f.where): f.hint for f in analysis.findings}
+        hints |= {(PLACEMENT, refusal.nodes[0]): refusal.suggestion for refusal in analysis.refusals}
+        found = [{**f, "hint": hints.get((f["rule"], f["where"]), f["hint"])} for f in self.findings]
+        return replace(self, findings=found)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; the keys of the command's contract."""
@@ -92,6 +101,7 @@ class Check(Linted, JUnit, Verb[Checked]):
         None, "JSON of an earlier check: exit 1 only on errors that it does not have.", value="FILE", use="read"
     )
     data: FeedSpec | None = field(default=None, metadata=DATA)
+    trials: bool = option(True, "Do not try suggestions on a copy; of a folder none are tried.", flags=("--no-trials",))
 
     def run(self) -> Checked:
         """The findings."""
@@ -108,7 +118,7 @@ class Check(Linted, JUnit, Verb[Checked]):
             findings = _folder(path, chip, runtime=self.runtime, progress=self.progress)
         else:
             graph = load(path)
-            findings = _findings(path, graph, chip, runtime=self.runtime)
+            findings = _findings(path, graph, chip, runtime=self.runtime, trials=self.trials)
         if not any(f["level"] in _ERRORS for f in findings):  # what does not run has no values
             findings = [*findings, *self._lints(graph)]
         known = _known(os.fspath(self.baseline)) if self.baseline is not None else set()
@@ -140,15 +150,22 @@ class Check(Linted, JUnit, Verb[Checked]):
             tokenizer=self.tokenizer or os.path.dirname(self.model) or ".", jobs=self.jobs, progress=self.progress,
             warn=self.warn,
         ).run()  # fmt: skip
-        return [finding.to_json() for finding in found]
+        return [replace(finding, hint=f"{finding.hint} (not tried)").to_json() for finding in found]
 
 
-def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool) -> list[dict[str, Any]]:
+def _findings(path: str, graph: ir.Model, chip: Target | None, *, runtime: bool, trials: bool) -> list[dict[str, Any]]:
     """All findings of one model."""
-    silent = [finding.to_json() for finding in _silent(graph, chip)]
+    traps, advisor = _silent(graph, chip), None
+    if chip is not None or any("`" in trap.hint for trap in traps):
+        from qdqtool.verbs.advice.commands import untried
+        from qdqtool.verbs.advice.trying import Advisor
+
+        advisor = Advisor(graph, chip, path) if trials else None
+        traps = [replace(f, hint=untried(f.hint, path, chip) if advisor is None else advisor.hint(f)) for f in traps]
+    silent = [finding.to_json() for finding in traps]
     found = [*_verifier(graph), *_checker(path, graph), *silent, *_programs(graph, chip)]
     if chip is not None and not any(f["level"] in _ERRORS for f in found):
-        found += _placement(graph, chip)
+        found += _placement(path, graph, chip, advisor)
     return [*found, *_runtime(graph)] if runtime else found
 
 
@@ -164,16 +181,19 @@ def _silent(graph: ir.Model, chip: Target | None) -> list[Finding]:
     return silent_findings(graph, chip)
 
 
-def _placement(graph: ir.Model, chip: Target) -> list[dict[str, Any]]:
+def _placement(path: str, graph: ir.Model, chip: Target, advisor: Advisor | None) -> list[dict[str, Any]]:
     """What keeps operators of ``graph`` off ``chip``: a warning for each reason that costs multiply-accumulates or keeps others
     off with it, a note for the others; one warning for a float model, of which integer engines take nothing."""
     from qdqtool.npu.analyzing import placed_on
     from qdqtool.npu.compiled import needs_library
+    from qdqtool.quantization.quantized_files import PAIRS
+    from qdqtool.verbs.advice.commands import untried
 
     if needs_library(graph):
         return []
     if chip.has_integers and not has_grids(graph):
-        hint = f"quantize it: `qdqtool quantize --target {shlex.quote(chip.name)}`"
+        quantize = shlex.join(["qdqtool", "quantize", path, "--target", chip.name, "--data", "DATA", "-o", PAIRS])
+        hint = f"quantize it: `{quantize}`"
         return [
             _finding("warning", PLACEMENT, PLACE, f"has no Q and DQ nodes, and {chip.name} computes on integers", hint)
         ]
@@ -181,7 +201,8 @@ def _placement(graph: ir.Model, chip: Target) -> list[dict[str, Any]]:
     return [
         _finding(
             "warning" if refusal.macs or refusal.pulled else "note", PLACEMENT, refusal.nodes[0],
-            f"{refusal.what} on the CPU: {refusal.reason}; {placed.target} takes {placed.text}", refusal.suggestion,
+            f"{refusal.what} on the CPU: {refusal.reason}; {placed.target} takes {placed.text}",
+            untried(refusal.suggestion, path, chip) if advisor is None else advisor.advice(refusal),
         )
         for refusal in placed.refusals
     ]  # fmt: skip
@@ -200,7 +221,7 @@ def _folder(folder: str, chip: Target | None, *, runtime: bool, progress: StageP
     for model in read_manifest(folder).models:
         for part in model.parts:
             path = os.path.join(folder, part.file)
-            for finding in _findings(path, load(path), chip, runtime=runtime):
+            for finding in _findings(path, load(path), chip, runtime=runtime, trials=False):
                 found.append({**finding, "where": f"{part.file}: {finding['where']}"})
     return found
 

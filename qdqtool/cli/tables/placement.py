@@ -55,7 +55,7 @@ def _reasons(placement: GraphPlacement) -> Iterator[str]:
         yield f"    CPU  {len(units)} × {op}  [{rule}]  {', '.join(unit.name for unit in units[:NAMES])}{more}"
         yield f"        {units[0].reason}"
         if units[0].suggestion:
-            yield f"        → {units[0].suggestion}"
+            yield f"        → {units[0].suggestion} (not tried)"
 
 
 def _show_timeline(timeline: dict[str, Any]) -> None:

@@ -20,17 +20,22 @@ from qdq_passes.pipeline.text import make_pass
 
 from qdqtool.options import Field, options_of
 from qdqtool.runtime.session import RUNTIME, compute
+from qdqtool.targets.target import Target
 from qdqtool.verbs.editing import Editing, PipelineEditing
 from qdqtool.verbs.edits.pipelines import Opt
 from qdqtool.verbs.pairs import PairEditing
 from qdqtool.verbs.qdq.remove import Remove
 from qdqtool.verbs.work.mends import NEXT, OUTPUT
 
+#: Behind what was not carried out.
+NOT_TRIED = " (not tried)"
 #: Models that a suggestion cannot name.
 FLOAT, DATA = "FLOAT.onnx", "DATA"
 #: What stands between commands that run one behind the other.
 _JOINED = re.compile(r"(, then |, then with [^`]* | and |, and )")
 _COMMAND = re.compile(r"`(qdqtool [^`]*)`")
+#: Sizes and names that only a user knows.
+_OPEN = re.compile(r"[ =]N\b|INPUT=")
 #: Words of a way whose commands start from the float model.
 OF_FLOATS = "on the float model"
 #: Commands that need more than the model, and what a shell must be told of it.
@@ -69,11 +74,14 @@ def ways_of(part: str) -> list[Way]:
 
 
 def _needs_more(command: str) -> bool:
-    return command.split()[1] in _NEEDS or "--ranges" in command
+    return command.split()[1] in _NEEDS or "--ranges" in command or _OPEN.search(command) is not None
 
 
-def completed(part: str, model: str) -> str:
-    """Return ``part`` with commands that a shell takes: with the model they read, and where they write."""
+def completed(part: str, model: str, target: Target | None = None) -> str:
+    """Return ``part`` with commands that a shell takes: with the model they read, where they write, and the target."""
+    if target is not None:
+        of_model = shlex.join(["qdqtool", "analyze", model, "--target", target.name])
+        part = part.replace("`qdqtool analyze --boundary", f"`{of_model} --boundary")
     step, end = 0, 0
     is_of_floats = OF_FLOATS in part
 
@@ -85,6 +93,12 @@ def completed(part: str, model: str) -> str:
         return f"`{_completed(match[1], start if step == 0 else _output(step - 1), _output(step))}`"
 
     return _COMMAND.sub(replaced, part)
+
+
+def untried(said: str, model: str, target: Target | None) -> str:
+    """Return a suggestion that nobody tried, as such, with commands that a shell takes."""
+    parts = (completed(part, model, target) for part in said.split("; or "))
+    return "; or ".join(f"{part}{NOT_TRIED}" if "`" in part else part for part in parts)
 
 
 def _output(step: int) -> str:

@@ -210,11 +210,12 @@ def _filled(job: Job) -> Deployment:
         done.quantization.ranges.write(job.file(deployment.RANGES))
     with job.step("checking") as tick:
         check = Check(job.file(deployment.MODEL), target=job.target)
-        checked = replace(check, progress=tick, warn=asked.warn).run()
+        checked = replace(check, progress=tick, warn=asked.warn, trials=False).run()
     with job.step("analyzing"):
         analyze = Analyze(job.file(deployment.MODEL), target=job.target)
         untried: Analysis = replace(analyze, model=done.model, trials=False, warn=asked.warn).run()
         analysis = advised(untried, job.chip, os.path.join(asked.output, deployment.MODEL), is_fresh=True)
+        checked = checked.with_hints(analysis)
     with job.step("comparing") as tick:
         feeds = _judged_on(job, floats)
         comparison, judged = _compared(job, floats, done.model, feeds, tick)

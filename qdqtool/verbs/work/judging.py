@@ -22,11 +22,13 @@ from qdqtool.targets.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Look:
-    """What a target makes of a model: who runs what, and (rule, where) → what is said of a rule that does not hold."""
+class Look:
+    """What a target makes of a model: who runs what, (rule, where) → what is said of a rule that does not hold, and (rule, where)
+    of all that is found, notes too."""
 
     placed: Placed
     broken: Mapping[tuple[str, str], str]
+    found: frozenset[tuple[str, str]]
 
     @cached_property
     def nodes(self) -> dict[str, NodeReport]:
@@ -101,12 +103,12 @@ class Judge:
         """What it says of the ``edited`` model, a copy that nobody needs any more."""
         return self.weighed(edited)[0]
 
-    def weighed(self, edited: ir.Model) -> tuple[Judgement, Placed]:
-        """As `judged`, and who runs what of the ``edited`` model."""
+    def weighed(self, edited: ir.Model) -> tuple[Judgement, Look]:
+        """As `judged`, and what the target makes of the ``edited`` model."""
         after = self._look(edited)
-        return self._compared(after), after.placed
+        return self._compared(after), after
 
-    def _compared(self, after: _Look) -> Judgement:
+    def _compared(self, after: Look) -> Judgement:
         before = self._before
         more = len(before.on_cpu) - len(after.on_cpu)
         if more > 0:
@@ -140,7 +142,7 @@ class Judge:
     def _lost(self, what: str, why: str) -> Judgement:
         return Judgement(loses=f"{self.target.name}: {what}: {why}")
 
-    def _look(self, model: ir.Model) -> _Look:
+    def _look(self, model: ir.Model) -> Look:
         """Of ``model``, which is prepared as `analyze` does it."""
         if model.functions:
             run_pipeline(model, INLINE)
@@ -151,14 +153,19 @@ class Judge:
         if self._folds:
             run_pipeline(model, "infer-shapes")
         rules = broken_rules(units_of(model), self.target) if self.target.policy == "whole-model" else ()
-        broken = _broken(silent_findings(model, self.target), rules)
-        return _Look(placed=placed_on(model, self.target), broken=broken)
+        findings = silent_findings(model, self.target)
+        return Look(placed=placed_on(model, self.target), broken=_broken(findings, rules), found=places(findings))
 
 
-def _known(found: Analysis) -> _Look:
+def _known(found: Analysis) -> Look:
     """What ``found`` says already."""
     placed = Placed(target=found.target, nodes=found.nodes, partitions=len(found.partitions), refusals=found.refusals)
-    return _Look(placed=placed, broken=_broken(found.findings, found.rules))
+    return Look(placed=placed, broken=_broken(found.findings, found.rules), found=places(found.findings))
+
+
+def places(findings: Iterable[Finding]) -> frozenset[tuple[str, str]]:
+    """Return (rule, where) of each of ``findings``."""
+    return frozenset((finding.rule, finding.where) for finding in findings)
 
 
 def _broken(findings: Iterable[Finding], rules: Iterable[BrokenRule]) -> dict[tuple[str, str], str]:

@@ -18,6 +18,7 @@ from qdqtool.page.report_data import Advice, Edit, PageModel
 from qdqtool.page.report_page import report_page
 from qdqtool.record.record import Record, TensorRecord, merged
 from qdqtool.targets.loading import load_target
+from qdqtool.verbs.advice.trying import Advisor, placed_with_advice
 from qdqtool.verbs.groups import Path
 from qdqtool.verbs.story.explain import Explain
 from qdqtool.verbs.work.chip_times import estimated_on_chip
@@ -124,7 +125,8 @@ def _placed(path: str, asked: Report) -> tuple[list[Record], Judge | None]:
     if asked.target is not None:
         pass_on(missing_warnings(missing_weights(model)), asked.warn)
         judge = Judge(model, load_target(asked.target))
-        records.append(judge.placed.record)
+        advisor = Advisor(model, judge.target, path, judge=judge)
+        records.append(placed_with_advice(judge.placed, advisor).record)
         on_cpu, crossings = judge.placed.on_cpu, judge.placed.partitions
     time = estimated_on_chip(model, asked, on_cpu=on_cpu, crossings=crossings)
     return records if time is None else [*records, time.record], judge

@@ -12,6 +12,7 @@ from qdq_passes.pipeline.pipeline import run_pipeline
 
 import qdqtool
 from qdqtool.verbs.advice.commands import completed, ways_of
+from qdqtool.verbs.check import Check
 from tests.cases.cli_helpers import cli, write
 from tests.cases.quantized_files import quantized_static
 from tests.cases.small_models import model
@@ -126,6 +127,61 @@ def test_wider_grids_of_a_concat_are_advised_where_the_target_takes_them(
         )
         assert "concat-range-mismatch" not in made.err
         assert qdqtool.analyze(tmp_path / "w.onnx", target=target).npu_percent == 100
+
+
+GATHERED = """g (float[1,8,4,4] x) => (float[1,128] y) <float s = {0.5}, float r = {0.3}, int8 z = {0}, int64[2] to = {1, 128}> {
+    [q] i = QuantizeLinear(x, s, z) [d] a = DequantizeLinear(i, s, z) [move] m = Reshape(a, to)
+    [q2] j = QuantizeLinear(m, r, z) [d2] y = DequantizeLinear(j, r, z) }"""
+
+
+@pytest.mark.parametrize("target", [None, "generic_int8"])
+def test_hints_of_findings_are_tried_too(target: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A requantizing Reshape: what its hint says takes the finding away; a command that does not is not said."""
+    qdqtool.save(model(GATHERED), tmp_path / "m.onnx")
+    qdqtool.save(model(GATHERED.replace("Reshape(a, to)", "Reshape(a, to) [r] n = Relu(m)")), tmp_path / "n.onnx")
+
+    def said() -> str:
+        found = Check(str(tmp_path / "m.onnx"), target=target).run().findings
+        return next(f["hint"] for f in found if f["rule"] == "movement-requantizes")
+
+    assert said() == (
+        f"give both one encoding: `qdqtool qdq set {tmp_path / 'm.onnx'} -o mended.onnx --select tensor:m --scale 0.5 "
+        "--zero-point 0 --dtype int8`"
+    )
+    words = shlex.split(commands(said())[0])[1:]
+    cli(*[str(tmp_path / word) if word == "mended.onnx" else word for word in words])
+    after = Check(str(tmp_path / "mended.onnx"), target=target).run().findings
+    assert "movement-requantizes" not in {f["rule"] for f in after}
+    monkeypatch.setattr("qdqtool.verbs.advice.trying.run_way", lambda *_: True)
+    assert said() == "no pass is known that mends it (known ones fail on a copy)"
+    assert (
+        Check(str(tmp_path / "m.onnx"), target=target, trials=False).run().findings[0]["hint"].endswith("(not tried)")
+    )
+
+
+def test_sizes_that_only_a_user_knows_are_not_tried() -> None:
+    text = "g (float[batch,length] x) => (float[batch,length] y) { [a] y = Relu(x) }"
+    found = qdqtool.analyze(model(text), target="qnn_htp")
+    said = {node.placement.suggestion for node in found.nodes}
+    assert any("--dim length=N` (not tried)" in text for text in said)
+
+
+def test_ends_of_integers_are_as_it_is_said(tmp_path: Path) -> None:
+    """Pairs at the ends of the graph: their commands are not tried at run time, as they work on every model."""
+    file = tmp_path / "m.onnx"
+    qdqtool.save(model(conv("int8", 0), weights()), file)
+    found = qdqtool.analyze(file, target="generic_int8")
+    ends = {
+        n.placement.rule: commands(n.placement.suggestion) for n in found.nodes if n.kind == "pair" and not n.is_npu
+    }
+    assert set(ends) == {"graph-input", "graph-output"}
+    for rule, (extract, inside) in ends.items():
+        words = shlex.split(extract)[1:]
+        words[words.index("-o") + 1] = str(tmp_path / f"{rule}.onnx")
+        cli(*words)
+        after = qdqtool.analyze(tmp_path / f"{rule}.onnx", target="generic_int8")
+        assert rule not in {n.placement.rule for n in after.nodes}
+        assert cli(*shlex.split(inside)[1:]).out
 
 
 def test_a_model_that_was_quantized_just_now_is_not_to_be_quantized(tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ KINDS = {
           [one] a = Conv(x, w) [scatter] b = ScatterElements<axis = 1>(a, places, u) [two] y = Conv(b, v) }}""",
         {"w": (3, 3, 1, 1), "v": (4, 3, 1, 1)}, {"x": (1, 3, 2, 2), "u": (1, 1, 2, 2)}, "ScatterElements", "",
     ),
+    "computed places": (
+        f"""{HEADER} g (float[1,4,8] x) => (float[1,4,8] y) <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}> {{
+          [one] a = MatMul(x, w) [shape] s = Shape(a) [size] n = Gather(s, two) [range] r = Range(zero, n, one)
+          [mod] i = Mod(r, two) [all] e = Expand(i, s) [elements] h = GatherElements<axis = 2>(a, e) [last] y = MatMul(h, v) }}""",
+        {"w": (8, 8), "v": (8, 8)}, {"x": (1, 4, 8)}, "GatherElements", "",
+    ),
 }  # fmt: skip
 
 
