@@ -149,6 +149,17 @@ def huge_ranges(model: ir.Model, plan: Plan, ranges: Ranges, names: Sequence[str
         )
 
 
+def zero_inputs(model: ir.Model, ranges: Mapping[str, Range]) -> Iterator[str]:
+    """A warning of graph inputs that were 0 throughout, as the samples of a cache or a state often are."""
+    seen = ((value.name or "", ranges.get(value.name or "")) for value in model.graph.inputs)
+    zeros = [name for name, found in seen if found is not None and found.magnitude == 0]
+    if zeros:
+        yield (
+            f"inputs that are 0 in all samples: {', '.join(zeros)}; their ranges, and those of what depends on "
+            "them, are guesses; give samples with a filled cache or state"
+        )
+
+
 def _without(model: ir.Model, names: Sequence[str]) -> str:
     """How to go on where ``names`` hold what has no range."""
     masks_too = "let masks hide by a finite number without --no-bound-masks, or " if has_infinite_masks(model) else ""

@@ -32,7 +32,7 @@ from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.files.progress import Warn, pass_on
 from qdqtool.quantization.annotating import opset_of_overrides
 from qdqtool.quantization.batches import bindings
-from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations
+from qdqtool.quantization.calibrating import Calibrator, huge_ranges, observed_names, quantized_activations, zero_inputs
 from qdqtool.quantization.decoder_passes import unbounded
 from qdqtool.quantization.eight_bit_weights import EightBitWeights
 from qdqtool.quantization.float_heads import float_heads
@@ -173,7 +173,7 @@ def quantize_model(
     inputs = {**given, DATA: feeds, RUNTIME: calibrator, TENSORS: tuple(names)}
     observed = plan.observe.run(model, inputs=inputs, hooks=hooks)
     ranges = calibrator.found
-    pass_on(huge_ranges(model, plan, ranges, names), warn)
+    pass_on([*huge_ranges(model, plan, ranges, names), *zero_inputs(model, ranges.tensors)], warn)
     masked = set(names) - set(unbounded(model, plan.materialise, ranges.bound, names))
     excluded = _excluded(model, plan, demands, prepared.passes)
     constants = constants_of(model)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from qdq_passes.numerics.agreement import agreement
 
 import qdqtool
+from qdqtool.runtime.session import compute
 from qdqtool.verbs.work.quantizing import Quantized
 from tests.cases.small_models import model
 
@@ -71,3 +73,42 @@ def test_rows_of_zeros_are_not_divided_by_zero(text: str, node: str, target: str
     assert any(f"levels, by which {node}" in line for line in told)
     reasons = {each["node"].split("_")[0]: each["reason"] for each in found.to_json()["excluded"]}
     assert reasons[node].startswith("stays float: ")
+
+
+#: A layer of what another gives and zeros before it: `ZEROS` says where they come from, `INPUT` whether from outside.
+PREFIXED = """<ir_version: 10, opset_import: ["" : 17]>
+g (float[1,4,8] x INPUT) => (float[1,6,8] y) <float[8,8] w ZEROS>
+{ [one] a = MatMul(x, w) NODE [join] k = Concat<axis = 1>(c, a) [two] y = MatMul(k, w) }"""
+KINDS = {
+    "constant": ("", f", float[1,2,8] c = {{{', '.join('0' * 16)}}}", ""),
+    "shape": ("", ", int64[3] n = {1, 2, 8}", "[shape] c = ConstantOfShape(n)"),
+    "difference": (
+        "",
+        ", int64[1] i = {0}, int64[1] j = {2}, int64[1] one = {1}",
+        "[part] b = Slice(a, i, j, one) [sub] c = Sub(b, b)",
+    ),
+    "cache": (", float[1,2,8] c", "", ""),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_zeros_have_the_scale_that_they_are_joined_with(kind: str, target: str, tmp_path: Path) -> None:
+    """A grid of their own, of step 1, would leave what stands beside them nothing; and a cache is filled later."""
+    text = weighted(PREFIXED)
+    for hole, said in zip(("INPUT", "ZEROS", "NODE"), KINDS[kind], strict=True):
+        text = text.replace(hole, said)
+    rng = np.random.default_rng(4)
+    x, filled = (rng.normal(0, 0.1, (8, rows, 8)).astype(np.float32) for rows in (4, 2))
+    is_cache = kind == "cache"
+    found, told = quantized(text, target, tmp_path, x=x, **({"c": np.zeros_like(filled)} if is_cache else {}))
+    assert least(found) > 25
+    warning = (
+        "inputs that are 0 in all samples: c; their ranges, and those of what depends on them, are guesses; "
+        "give samples with a filled cache or state"
+    )
+    assert [line for line in told if "all samples" in line] == ([warning] if is_cache else [])
+    if is_cache:
+        feeds = [{"x": each[None], "c": c[None]} for each, c in zip(x, filled, strict=True)]
+        pairs = zip(compute(model(text), feeds), compute(found.model, feeds), strict=True)
+        assert min(agreement(exact["y"], rounded["y"]).sqnr_db or 99 for exact, rounded in pairs) > 20
