@@ -376,7 +376,7 @@ class Goals(EvalData, OnChip):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging(EvalData):
+class Judging(EvalData, HoldsOut):
     """What variants of a quantization are judged by."""
 
     metric: str = option(

@@ -102,7 +102,7 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
         work, _ = opened(self.model)
         fingerprint = model_sha256(work)
         with open_workers(self.jobs, self.cluster, warn=self.warn) as workers, ExitStack() as ended:
-            setting, judge = begin(self, work, self.model, workers, precisions=precisions)
+            asked, setting, judge = begin(self, work, self.model, workers, precisions=precisions)
             ended.callback(setting.recovering.close)
             journal = open_journal(
                 "mixed-precision", setting.of, output=self.output, resume=self.resume, overwrite=self.overwrite
@@ -119,11 +119,11 @@ class MixedPrecision(Saving, Findings, Judging, Working, Planned, Verb[MixedQuan
                 progress=self.progress,
             ).run()
         chosen = found.chosen
-        made = recipe_of(self, chosen.point, chosen.measured, metric=judge.name, bound=bound, model_sha256=fingerprint)
+        made = recipe_of(asked, chosen.point, chosen.measured, metric=judge.name, bound=bound, model_sha256=fingerprint)
         if not found.met:
             return MixedQuantized(mixed=found, recipe=made, quantized=None)
         done = Quantize(
-            self.model, self.output, recipe=made, preset=self.preset, data=self.data, image=self.image,
+            self.model, self.output, recipe=made, preset=self.preset, data=asked.data, image=self.image,
             tokenizer=self.tokenizer, ranges=setting.baseline.ranges if self.ranges is not None else None,
             statistics=self.statistics, allow_empty=self.allow_empty, allow_findings=self.allow_findings,
             overwrite=self.overwrite, no_provenance=self.no_provenance, copy_data=self.copy_data,

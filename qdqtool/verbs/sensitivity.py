@@ -59,7 +59,7 @@ class Sensitivity(Selected, Judging, Working, Planned, Verb["Found"]):
 
         work, _ = opened(self.model)
         with open_workers(self.jobs, self.cluster, warn=self.warn) as workers, ExitStack() as ended:
-            setting, judge = begin(self, work, self.model, workers)
+            _, setting, judge = begin(self, work, self.model, workers)
             ended.callback(setting.recovering.close)
             journal = open_journal(
                 "sensitivity", setting.of, output=self.output, resume=self.resume, overwrite=self.overwrite

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeVar
 
 import onnx_ir as ir
 from qdq_passes.errors import UsageError
@@ -15,6 +15,7 @@ from qdq_passes.errors import UsageError
 from qdqtool.calibrate.ranges import Ranges
 from qdqtool.calibrate.statistics import Statistics
 from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
+from qdqtool.io.feeds.sources import Part
 from qdqtool.io.feeds.spec import input_specs
 from qdqtool.io.files.journal import Journal
 from qdqtool.io.files.progress import pass_on, stage
@@ -35,6 +36,7 @@ from qdqtool.targets.loading import load_target
 from qdqtool.targets.target import Target
 from qdqtool.verbs.groups import PARTIAL
 from qdqtool.verbs.planned import DEFAULT_PRESET, Planned
+from qdqtool.verbs.work.bounds.holding_out import again_and_again, held_out, learns
 from qdqtool.verbs.work.texts import is_text, with_texts
 from qdqtool.workers.cluster import Workers
 
@@ -42,13 +44,16 @@ if TYPE_CHECKING:
     from qdqtool.verbs.mixed_precision import MixedPrecision
     from qdqtool.verbs.sensitivity import Sensitivity
 
-    Search: TypeAlias = Sensitivity | MixedPrecision
+
+S = TypeVar("S", bound="Sensitivity | MixedPrecision")
 
 
 def begin(
-    asked: Search, model: ir.Model, source: ModelOrPath, workers: Workers, *, precisions: Sequence[str] = ()
-) -> tuple[Setting, Metric]:
-    """Prepare and calibrate ``model`` (edited in place), which came from ``source``; run it on what is judged on before."""
+    asked: S, model: ir.Model, source: ModelOrPath, workers: Workers, *, precisions: Sequence[str] = ()
+) -> tuple[S, Setting, Metric]:
+    """Prepare and calibrate ``model`` (edited in place), which came from ``source``; run it on what is judged on before.
+
+    ``asked`` is returned with what is held out: where weights are learned, nothing is judged on samples that they are of."""
     if asked.data is None and (asked.ranges is None or asked.eval_data is None):
         raise UsageError("no data", hint="give --data: samples to calibrate and to judge on")
     metric, chip, specs = open_metric(asked.metric), chip_of(asked), input_specs(model)
@@ -59,15 +64,27 @@ def begin(
     if count is None and not metric.needs_labels:
         count = sqnr_samples(model)
 
-    def feeds_of(data: FeedSpec, samples: int | None, *, extras: bool = False) -> Feeds:
-        given = with_texts(data, model, source, tokenizer=asked.tokenizer, samples=samples)
-        return open_feeds(given, specs, samples=samples, seed=asked.seed, image=asked.image, extras=extras)
+    tokenizer, seed, image = asked.tokenizer, asked.seed, asked.image
 
-    judged_on = asked.data if asked.eval_data is None else asked.eval_data
-    assert judged_on is not None
-    judged = feeds_of(judged_on, count, extras=metric.needs_labels)
-    ranges = Ranges.given(asked.ranges)
-    feeds = feeds_of(asked.data, asked.samples) if ranges is None and asked.data is not None else None
+    def feeds_of(data: FeedSpec, samples: int | None, *, extras: bool = False, part: Part | None = None) -> Feeds:
+        given = with_texts(data, model, source, tokenizer=tokenizer, samples=samples)
+        return open_feeds(given, specs, samples=samples, seed=seed, image=image, extras=extras, part=part)
+
+    eval_data = asked.eval_data
+    if asked.data is not None:
+        asked = replace(asked, data=again_and_again(asked.data, specs))
+    every, kept = asked.hold_out or 0, None
+    if eval_data is None:
+        assert asked.data is not None
+        if every or learns(asked):
+            every = held_out(asked.hold_out, feeds_of(asked.data, asked.samples))
+            kept = Part(every, is_held_out=True)
+        judged = feeds_of(asked.data, count if kept is None else asked.samples, extras=metric.needs_labels, part=kept)
+    else:
+        judged = feeds_of(eval_data, count, extras=metric.needs_labels)
+    asked = replace(asked, hold_out=every)
+    ranges, rest = Ranges.given(asked.ranges), Part(every, is_held_out=False) if every else None
+    feeds = feeds_of(asked.data, asked.samples, part=rest) if ranges is None and asked.data is not None else None
     setting = set_up(
         model,
         scheme_of(asked, model, asked.data),
@@ -85,7 +102,7 @@ def begin(
         warn=asked.warn,
     )
     pass_on([*judged.warnings, *(feeds.warnings if feeds is not None else ())], asked.warn)
-    return setting, metric
+    return asked, setting, metric
 
 
 def scheme_of(asked: Planned, model: ir.Model, data: FeedSpec | None) -> Scheme:
@@ -96,7 +113,7 @@ def scheme_of(asked: Planned, model: ir.Model, data: FeedSpec | None) -> Scheme:
     return replace(found, options=replace(found.options, exclude=(*found.options.exclude, *angles(model))))
 
 
-def chip_of(asked: Search) -> Target | None:
+def chip_of(asked: Sensitivity | MixedPrecision) -> Target | None:
     """The target."""
     return load_target(asked.target) if asked.target else None
 

@@ -14,6 +14,7 @@ import qdqtool
 from qdqtool.io.feeds.feeds import open_feeds
 from qdqtool.io.feeds.sources import Part
 from qdqtool.io.feeds.spec import input_specs
+from qdqtool.verbs.work import searching
 from qdqtool.verbs.work.bounds.holding_out import apart
 from tests.cases.cli_helpers import CALIB, DIGITS, cli
 from tests.golden_messages.refusal import refusal
@@ -148,3 +149,31 @@ def test_quantize_judges_learned_weights_on_what_is_held_out() -> None:
 def test_a_part_of_one_is_none() -> None:
     with refusal(UsageError):
         qdqtool.quantize(DIGITS, data=CALIB, hold_out=1)
+
+
+@pytest.mark.parametrize("said", [{}, {"round_weights": True}])
+def test_sensitivity_judges_learned_weights_on_what_is_held_out(
+    said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And plain ranges on the samples that they are of."""
+    seen: dict[str, list[Any]] = {}
+
+    def set_up(*_: object, judged: list[Any], feeds: Any, **__: object) -> None:
+        seen.update(judged=judged, calibrated=list(feeds))
+        raise UsageError("enough")
+
+    monkeypatch.setattr(searching, "set_up", set_up)
+    data = [{"input": np.full((1, 1, 8, 8), n, np.float32)} for n in range(8)]
+    with pytest.raises(UsageError, match="enough"):
+        qdqtool.sensitivity(DIGITS, iter(data), preset="a8w8", **said)
+    numbers = {name: {int(feed["input"].flat[0]) for feed in feeds} for name, feeds in seen.items()}
+    assert numbers["judged"] == ({1, 3, 5, 7} if said else set(range(8)))
+    assert numbers["calibrated"] == ({0, 2, 4, 6} if said else set(range(8)))
+
+
+def test_a_mixed_recipe_learns_of_the_samples_that_the_search_did(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"preset": "a8w8", "round_weights": True, "samples": 8, "min_sqnr": 5}
+    done = qdqtool.mixed_precision(DIGITS, CALIB, **said, recipe=tmp_path / "r.toml")
+    assert done.recipe.options["hold_out"] == 2
+    assert done.quantized is not None
+    assert done.quantized.quantization.ranges.samples == 4
