@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
@@ -14,6 +14,10 @@ from qdqtool.cli.render import EXACT, Out, plural, say, table
 from qdqtool.cli.tables.comparing import render_dumps, render_local
 from qdqtool.options import option
 from qdqtool.verbs.compare import Compare
+
+if TYPE_CHECKING:
+    from qdqtool.comparison.dumps import DumpComparison
+    from qdqtool.comparison.report import Comparison, LocalComparison
 
 #: Rows of the table of inner tensors without -v.
 SHOWN = 12
@@ -44,11 +48,31 @@ def compare(out: Out, asked: CompareCommand) -> int:
     payload = {**found.to_json(), "mode": "dumps" if asked.dumps is not None else asked.mode}
     if before is not None and asked.baseline is not None:
         payload["worse"] = _worse(_judged(payload), before, asked.baseline)
-    out.result(payload, lambda: _render_any(payload, out.verbose))
-    below = asked.min_sqnr is not None and (
-        payload.get("uncompared") or (found.min_sqnr is not None and found.min_sqnr < asked.min_sqnr)
-    )
+    below = _below(asked, found)
+
+    def render() -> None:
+        _render_any(payload, out.verbose)
+        for text in below:
+            say(f"failed: {text}")
+
+    out.result(payload, render)
     return 1 if below or payload.get("worse") else 0
+
+
+def _below(asked: Compare, found: Comparison | LocalComparison | DumpComparison) -> list[str]:
+    """What is below a bound."""
+    from qdqtool.comparison.report import Comparison
+    from qdqtool.verbs.work.bounds.outputs import missed
+
+    least = asked.min_sqnr
+    if isinstance(found, Comparison):
+        return (
+            []
+            if least is None and not asked.min_output
+            else [*missed(found, -math.inf if least is None else least, asked.min_output)]
+        )
+    is_below = least is not None and found.min_sqnr is not None and found.min_sqnr < least
+    return [f"SQNR {found.min_sqnr:.1f} dB, below the required {least:g} dB"] if is_below else []
 
 
 def _stored(path: str) -> dict[str, float | None]:

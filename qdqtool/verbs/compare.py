@@ -10,6 +10,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.errors import UsageError
 
 from qdqtool.options import metadata_of, option
+from qdqtool.verbs.ci.output_bounds import OutputBounds
 from qdqtool.verbs.groups import DATA, Path, Reports, Samples, TakesHeldOut, Threaded, Tokenized
 from qdqtool.verbs.verb import Verb, function_of
 
@@ -27,7 +28,13 @@ STATISTICS = "statistics"
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(
-    Samples, TakesHeldOut, Tokenized, Threaded, Reports, Verb["Comparison | LocalComparison | DumpComparison"]
+    Samples,
+    TakesHeldOut,
+    Tokenized,
+    Threaded,
+    Reports,
+    OutputBounds,
+    Verb["Comparison | LocalComparison | DumpComparison"],
 ):
     """Compare model B with the reference A on --data: SQNR, largest difference, cosine, share of equal elements; worst first.
 
@@ -101,6 +108,7 @@ class Compare(
             hint = "give --data; random:8 shows whether anything is broken at all"
             raise UsageError("no data to compare on", hint=hint)
         first = self.a if isinstance(self.a, ir.Model) else load(self.a)
+        self.refuse_unknown_outputs(first)
         second = self.b if self.b is None or isinstance(self.b, ir.Model) else load(self.b)
         data = with_texts(self.data, first, self.a, tokenizer=self.tokenizer, samples=self.samples)
         feeds = open_feeds(
@@ -141,6 +149,8 @@ class Compare(
             raise UsageError("--dumps compares whole runs", hint="drop --mode local")
         if self.per_slice is not None and not is_whole:
             raise UsageError("--per-slice is for whole models", hint="drop --dumps and --mode local")
+        if self.min_output and not is_whole:
+            raise UsageError("--min-output is for whole models", hint="drop --dumps and --mode local")
         if self.tensors and not is_whole:
             raise UsageError("--tensor is for whole models", hint="drop --dumps and --mode local")
         for option_, given in (("--ranges", self.ranges), ("--statistics", self.statistics)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +10,7 @@ from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.options import metadata_of, option
 from qdqtool.quantization.options import DecoderOptions
+from qdqtool.verbs.ci.output_bounds import OutputBounds
 from qdqtool.verbs.groups import DATA_NEEDED, LEAST_DB, MODEL, EvalData, Findings, HoldsOut, JUnit, Path, Working
 from qdqtool.verbs.npu.analyze import share_of
 from qdqtool.verbs.planned import Planned
@@ -26,26 +27,8 @@ REQUIRED = 0.9
 SIMULATED = 2
 
 
-def output_bounds(texts: Sequence[str]) -> dict[str, float]:
-    """Name → decibels of texts like ``logits=30``; of names that hold a ``=`` the last one counts.
-
-    Raises:
-        ValueError: a text is no such bound.
-    """
-    found = {}
-    for text in texts:
-        name, _, figure = text.rpartition("=")
-        try:
-            found[name] = float(figure)
-        except ValueError:
-            name = ""
-        if not name:
-            raise ValueError(f"{text!r} is no NAME=DB; write logits=30")
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
-class Deploy(Planned, HoldsOut, EvalData, Findings, Working, JUnit, Verb["Deployment"]):
+class Deploy(Planned, HoldsOut, EvalData, OutputBounds, Findings, Working, JUnit, Verb["Deployment"]):
     """Make a folder for an NPU of the float MODEL: clean, quantize, check, analyze, compare, simulate; exit 1 below a bound.
 
     The folder holds the quantized model, the float model as cleaned, the ranges, the pipeline and the commands that make them
@@ -58,6 +41,7 @@ class Deploy(Planned, HoldsOut, EvalData, Findings, Working, JUnit, Verb["Deploy
         "samples": "eval_data",
         "seed": "eval_data",
         "statistics": "weights",
+        "min_output": "max_partitions",
     }
 
     model: ModelOrPath = field(kw_only=False, metadata=MODEL)
@@ -79,10 +63,6 @@ class Deploy(Planned, HoldsOut, EvalData, Findings, Working, JUnit, Verb["Deploy
     min_sqnr: float = option(
         LEAST_DB, "Exit 1 when an output is below this SQNR to the float model.", value="DB", shown=True, recipe=False
     )
-    min_output: Mapping[str, float] | None = option(
-        None, "Exit 1 when the output NAME is below DB, in place of --min-sqnr (repeat).",
-        value="NAME=DB", read=output_bounds, many=True, recipe=False,
-    )  # fmt: skip
     max_partitions: int | None = option(
         None, "Exit 1 when there are more partitions on the NPU.", value="N", least=0, recipe=False
     )

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,6 +71,13 @@ def cli(*arguments: str | Path, code: int | None = 0) -> Result:
     result = Result(returned, out.getvalue(), err.getvalue())
     assert code is None or returned == code, f"exit {returned}: {result.err}{result.out}"
     return result
+
+
+def run_script(folder: Path, again: Path) -> dict[str, int]:
+    """Command → exit status of the script that `deploy` wrote into ``folder``, in process, into ``again``, where a shell would have it."""
+    lines = [line for line in (folder / "commands.sh").read_text().splitlines() if line.startswith("qdqtool ")]
+    words = [shlex.split(line.removesuffix(" || failed=1").replace('"$out"', str(again))) for line in lines]
+    return {name: cli(name, *rest, "-q", code=None).code for _, name, *rest in words}
 
 
 def process(*arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:

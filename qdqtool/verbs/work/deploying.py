@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -223,9 +224,8 @@ def _filled(job: Job) -> Deployment:
         pass_on(poor(comparison, asked.min_sqnr, floats, done.model, plain), asked.warn)
     held = job.hold_out if job.hold_out and asked.eval_data is None else None
     compare = Compare(
-        job.file(deployment.FLOAT), job.file(deployment.MODEL), samples=len(feeds) * (held or 1),
-        min_sqnr=asked.min_sqnr, held_out=held, data=job.judged_on, seed=asked.seed, image=asked.image,
-        tokenizer=job.tokenizer,
+        job.file(deployment.FLOAT), job.file(deployment.MODEL), samples=len(feeds) * (held or 1), held_out=held,
+        data=job.judged_on, seed=asked.seed, image=asked.image, tokenizer=job.tokenizer,
     )  # fmt: skip
     verbs: dict[str, Any] = {
         "opt": cleaning,
@@ -251,7 +251,7 @@ def _filled(job: Job) -> Deployment:
             partitions=asked.max_partitions,
         ),
         before=None if asked.baseline is None else StoredDeployment.read(asked.baseline),
-        commands=tuple(_commands(job, _named(verbs, done))), cleaning=cleaning.text, warnings=job.warnings,
+        commands=tuple(_commands(job, _named(verbs, done, asked))), cleaning=cleaning.text, warnings=job.warnings,
         judged_on="held out of --data" if held else "of --eval-data" if asked.eval_data is not None else "calibrated on",
     )  # fmt: skip
     return deployment.written(found, job.made)
@@ -260,6 +260,7 @@ def _filled(job: Job) -> Deployment:
 def _cleaned(job: Job, tick: StageProgress | None) -> Opt:
     """Write the float model as cleaned: what `simplify` does, with the data's shapes where the target takes static ones alone."""
     model = load(job.source)
+    job.asked.refuse_unknown_outputs(model)
     if found := existing_quantization(model):
         raise UsageError(f"has {found} already", where=job.source, hint=way_to_floats(job.source))
     passes = parse_pipeline(Simplify(job.source).pipeline())
@@ -283,7 +284,7 @@ def _bound(job: Job, model: ir.Model) -> FixShapes:
 
 
 def _quantizing(job: Job) -> Quantize:
-    """The quantization of the cleaned model, with every option of `quantize` that was given."""
+    """The quantization of the cleaned model, with every option of `quantize` that was given; `compare` judges it."""
     asked = job.asked
     shared = {each.name for each in options_of(type(asked))} & {each.name for each in options_of(Quantize)}
     given = {
@@ -292,7 +293,8 @@ def _quantizing(job: Job) -> Quantize:
     }
     return Quantize(
         job.file(deployment.FLOAT), job.file(deployment.MODEL), data=job.data, tokenizer=job.tokenizer,
-        save_statistics=job.file(deployment.STATISTICS), **{**given, "progress": None, "warn": None, "hold_out": job.hold_out},
+        save_statistics=job.file(deployment.STATISTICS), min_sqnr=-math.inf,
+        **{**given, "progress": None, "warn": None, "hold_out": job.hold_out},
     )  # fmt: skip
 
 
@@ -364,17 +366,18 @@ def _simulated(
     return replace(asked, model=done.model, data=data, float_model=floats, progress=tick).run()
 
 
-def _named(verbs: Mapping[str, Any], done: Quantized) -> dict[str, Any]:
-    """``verbs`` with the preset that was used in `quantize`, also where nobody said which."""
-    quantizing = verbs["quantize"]
+def _named(verbs: Mapping[str, Any], done: Quantized, asked: Deploy) -> dict[str, Any]:
+    """``verbs`` with the preset that was used, also where nobody said which, and with the bounds; a baseline has none."""
+    quantizing, analyze, compare = (verbs[name] for name in ("quantize", "analyze", "compare"))
     made = done.quantization
     keeps = quantizing.keep_sigmoid
     if made.choice:  # which the command then repeats without measuring
         keeps = made.plan == made.plan.keeping_sigmoid()
-    return {
-        **verbs,
-        "quantize": replace(quantizing, preset=quantizing.preset or made.plan.preset.name, keep_sigmoid=keeps),
-    }
+    if asked.baseline is None:
+        analyze = replace(analyze, require_npu=asked.require_npu or None, max_partitions=asked.max_partitions)
+        compare = replace(compare, min_sqnr=asked.min_sqnr, min_output=asked.min_output)
+    quantizing = replace(quantizing, preset=quantizing.preset or made.plan.preset.name, keep_sigmoid=keeps)
+    return {**verbs, "quantize": quantizing, "analyze": analyze, "compare": compare}
 
 
 def _commands(job: Job, verbs: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import qdqtool
-from tests.cases.cli_helpers import cli
+from tests.cases.cli_helpers import cli, run_script
 from tests.cases.small_models import model
 
 TARGET = ["--target", "qnn_htp"]
@@ -141,15 +141,12 @@ def test_a_baseline_judges_outputs_that_it_does_not_know(data: str, tmp_path: Pa
 
 
 def test_no_bound_is_written_as_none(data: str, tmp_path: Path) -> None:
-    """``--min-sqnr -inf`` requires nothing, and JSON has no infinity."""
+    """``--min-sqnr -inf`` requires nothing, nor does the script, and JSON has no infinity."""
+    qdqtool.save(difference(0.01), tmp_path / "m.onnx")
     done = qdqtool.deploy(
-        difference(0.01),
-        tmp_path / "out",
-        target="qnn_htp",
-        data=data,
-        simulate_samples=0,
-        require_npu=0,
+        str(tmp_path / "m.onnx"), tmp_path / "out", target="qnn_htp", data=data, simulate_samples=0, require_npu=0,
         min_sqnr=-math.inf,
-    )
+    )  # fmt: skip
     assert not done.missed
     assert json.loads((tmp_path / "out" / "report.json").read_text())["bounds"]["min_sqnr"] is None
+    assert set(run_script(tmp_path / "out", tmp_path / "again").values()) == {0}

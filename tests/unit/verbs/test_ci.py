@@ -11,7 +11,7 @@ import pytest
 from qdq_passes.errors import UsageError
 
 import qdqtool
-from tests.cases.cli_helpers import CALIB, DIGITS, cli, write
+from tests.cases.cli_helpers import CALIB, DIGITS, cli, run_script, write
 from tests.cases.small_models import model
 from tests.golden_messages.refusal import refusal, told
 
@@ -43,7 +43,9 @@ def test_bounds_of_an_output_and_on_partitions(tmp_path: Path) -> None:
     assert ["output logits" in text for text in missed] == [False, True]
     assert "partition" in missed[0]
     cli("deploy", DIGITS, *OPTIONS, "--min-sqnr", "60", "--min-output", "logits=10", "-o", tmp_path / "b")
-    cli("deploy", DIGITS, *OPTIONS, "--min-output", "lgits=10", "-o", tmp_path / "c", code=1)
+    ends = [run_script(tmp_path / name, tmp_path / f"{name}2") for name in ("a", "b")]
+    assert ends == [{name: int(name in missing) for name in ends[0]} for missing in (("analyze", "compare"), ())]
+    told(cli("deploy", DIGITS, *OPTIONS, "--min-output", "lgits=10", "-o", tmp_path / "c", code=2).error)
     told(cli("deploy", DIGITS, *OPTIONS, "--min-output", "logits", "-o", tmp_path / "d", code=2).error)
     cli("analyze", tmp_path / "a" / "model.onnx", "--target", "vitis_xint8", "--max-partitions", "1")
     cli("analyze", tmp_path / "a" / "model.onnx", "--target", "vitis_xint8", "--max-partitions", "0", code=1)
