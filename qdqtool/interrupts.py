@@ -3,7 +3,8 @@
 While modules are imported, and after the result is out, the process ends at once: nothing is half done then, and an exception in
 the midst of an extension module that is imported ends in `std::terminate`, or in an ImportError. Else a KeyboardInterrupt unwinds
 the command; that it became another error on the way is known by `State.heard`. A second interrupt ends the process at once: files
-are whole at every moment, and what is left under hidden names the next run takes away."""
+are whole at every moment, and what lies under hidden names is taken away. SIGTERM and SIGHUP, of a terminal that closes, are
+interrupts like SIGINT."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 MODULE = "qdqtool.cli.main"
 #: Exit code of an interrupted command is this and the number of the signal.
 BASE = 128
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 #: Files named where a command was interrupted.
 SHOWN = 3
 
@@ -47,7 +49,7 @@ def is_command() -> bool:
 def listen() -> None:
     """Hear interrupts, those that whoever started the process has it ignore excepted. For processes of commands."""
     State.is_command = True
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _interrupted)
     sys.unraisablehook = _unraisable
@@ -101,6 +103,7 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     if State.heard == 0:
         with suppress(OSError):  # nobody listens
             os.write(2, f"interrupted; {written()}\n".encode(errors="replace"))
+    getattr(sys.modules.get("qdqtool.io.files.stale"), "remove_hidden", bool)()  # the module may be half imported
     os._exit(BASE + number)
 
 
@@ -112,7 +115,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _deaf() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 

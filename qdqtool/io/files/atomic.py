@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from qdq_passes.errors import QdqError, SetupError, UsageError
 
-from qdqtool.io.files.stale import CAN_LOCK, hidden_name, locked, remove_stale
+from qdqtool.io.files.stale import CAN_LOCK, hidden_name, is_gone, locked, remove_stale
 
 #: Create, never follow or truncate what somebody else put there.
 CREATE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -170,6 +170,7 @@ class HiddenFile:
         """Put the file in its place, replacing what stands there: a link is replaced, never followed."""
         self.sync()
         os.replace(self.path, path)
+        is_gone(self.path)
         PUT.append(path)
         self.file.close()
         sync_folder(os.path.dirname(path))
@@ -180,6 +181,7 @@ class HiddenFile:
             self.file.close()
         with suppress(OSError):
             os.unlink(self.path)
+        is_gone(self.path)
 
 
 def sync_folder(folder: str) -> None:

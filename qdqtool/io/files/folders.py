@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from qdq_passes.errors import ModelError, UsageError
 
 from qdqtool.io.files.atomic import PUT, folder_for, refuse_existing, sync_folder, writing
-from qdqtool.io.files.stale import CAN_LOCK, OLD, hidden_name, locked, remove_stale
+from qdqtool.io.files.stale import CAN_LOCK, OLD, TMP, hidden_name, is_gone, locked, remove_stale
 
 
 def files_left(folder: str, listing: str, listed: Callable[[str], Iterable[str]], *, overwrite: bool) -> frozenset[str]:
@@ -124,6 +124,14 @@ def whole_folder(path: str) -> Iterator[str]:
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
+        is_gone(made)
+
+
+@contextmanager
+def one_writer(folder: str) -> Iterator[None]:
+    """Make ``folder``, and let no other run write into it while the block runs: it waits."""
+    with folder_for(os.path.join(folder, TMP)) as made, _locking(made):
+        yield
 
 
 @contextmanager
@@ -140,8 +148,9 @@ def _locking(folder: str) -> Iterator[None]:
 def _put(made: str, target: str) -> None:
     """Give ``made`` the name ``target``; what stood there goes once the new folder is in its place."""
     if not os.path.lexists(target):
-        os.rename(made, target)
-        return
+        with suppress(OSError):  # another run was quicker
+            os.rename(made, target)
+            return
     if _exchange(made, target):
         shutil.rmtree(made, ignore_errors=True)  # another run may take it for stale, and be quicker
         return

@@ -5,6 +5,7 @@ is taken away; nor, for a day, what another machine made: a network's folder may
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
@@ -28,14 +29,33 @@ TMP, OLD = ".tmp", ".old"
 FOREIGN = 86_400.0
 #: Bytes of a name that go into the hidden one.
 LONGEST = 200
+#: Hidden files and folders that this process makes, each from before it is there until it has its place, and the process.
+_HIDDEN: dict[str, int] = {}
 _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
 _NAME = re.compile(r"\.(?P<name>.+)\.qdqtool-(?P<host>[0-9a-f]{6})-[0-9a-f]{12}(?P<end>\.tmp|\.old)", re.DOTALL)
 
 
 def hidden_name(folder: str, name: str, end: str = TMP) -> str:
-    """A path in ``folder`` that nothing has yet, for what is to be called ``name``."""
+    """A path in ``folder`` that nothing has yet, for what is to be called ``name``; what ends in `TMP` goes with the process."""
     short = name.encode(errors="replace")[:LONGEST].decode(errors="ignore")
-    return os.path.join(folder, f".{short}.qdqtool-{_HOST}-{secrets.token_hex(6)}{end}")
+    path = os.path.join(folder, f".{short}.qdqtool-{_HOST}-{secrets.token_hex(6)}{end}")
+    if end == TMP:
+        _HIDDEN[path] = os.getpid()
+    return path
+
+
+def is_gone(path: str) -> None:
+    """Forget the hidden ``path``: it has its place, or was taken away."""
+    _HIDDEN.pop(path, None)
+
+
+@atexit.register
+def remove_hidden() -> None:
+    """Take away what this process made under hidden names and neither put in its place nor took away: it was interrupted."""
+    for path, process in [*_HIDDEN.items()]:
+        if process == os.getpid() and os.path.lexists(path):
+            with suppress(OSError):
+                (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
 
 
 def locked(path: str, handle: int) -> int | None:

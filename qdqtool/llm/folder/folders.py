@@ -12,7 +12,7 @@ from qdq_passes._lazy_dataclass import dataclass
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_hashed
-from qdqtool.io.files.folders import files_left, remove_inside
+from qdqtool.io.files.folders import files_left, one_writer, remove_inside
 from qdqtool.io.files.progress import Warned
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.provenance import PRODUCER, own_version
@@ -127,7 +127,9 @@ def folder_of(
     """
     made: list[str] = []
     try:
-        graphs, files, weights = _written(folder, old, profile, source, beside, cut, made)
+        with one_writer(folder):
+            old |= refuse_folder(folder, overwrite=bool(old))  # another run may have written meanwhile
+            graphs, files, weights = _written(folder, old, profile, source, beside, cut, made)
     except BaseException:
         if not old:
             clear_folder(folder, made)

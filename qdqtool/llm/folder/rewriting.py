@@ -12,7 +12,7 @@ from qdq_passes.errors import UsageError
 
 from qdqtool.io.files.artifacts import canonical_json
 from qdqtool.io.files.atomic import write_hashed
-from qdqtool.io.files.folders import path_inside, remove_inside
+from qdqtool.io.files.folders import one_writer, path_inside, remove_inside
 from qdqtool.io.files.read import read_bytes
 from qdqtool.io.models.external import extent_of
 from qdqtool.io.models.parse import read_model
@@ -71,23 +71,25 @@ def write_graphs(
     rest = [name for name in manifest.files if name not in graphs | weights | {SPECIALIZATIONS}]
     made = [*graphs, SPECIALIZATIONS, MANIFEST, *rest]
     try:
-        saved = save_shared(models, target, provenance=provenance or {})
-        known = {os.path.relpath(path, target): digest for path, digest in saved.items()}
-        data = [name for name in known if name.endswith(".data")]
-        made += data
-        for name in rest:
-            path = path_inside(target, name, where=os.path.join(target, MANIFEST))
-            known[name] = write_hashed(path, read_bytes(os.path.join(os.fspath(folder), name)))
-        text = canonical_json([listed(model) for model in static], indent=1) + "\n"
-        known[SPECIALIZATIONS] = write_hashed(os.path.join(target, SPECIALIZATIONS), text.encode())
-        new = replace(manifest, models=static, quantization=dict(quantization or {}))
-        more = [*data, SPECIALIZATIONS, *(name for name in rest if name not in manifest.tokenizer)]
-        written = write_manifest(target, new, more=more, known=known)
+        with one_writer(target):
+            old |= refuse_folder(target, overwrite=bool(old))  # another run may have written meanwhile
+            saved = save_shared(models, target, provenance=provenance or {})
+            known = {os.path.relpath(path, target): digest for path, digest in saved.items()}
+            data = [name for name in known if name.endswith(".data")]
+            made += data
+            for name in rest:
+                path = path_inside(target, name, where=os.path.join(target, MANIFEST))
+                known[name] = write_hashed(path, read_bytes(os.path.join(os.fspath(folder), name)))
+            text = canonical_json([listed(model) for model in static], indent=1) + "\n"
+            known[SPECIALIZATIONS] = write_hashed(os.path.join(target, SPECIALIZATIONS), text.encode())
+            new = replace(manifest, models=static, quantization=dict(quantization or {}))
+            more = [*data, SPECIALIZATIONS, *(name for name in rest if name not in manifest.tokenizer)]
+            written = write_manifest(target, new, more=more, known=known)
+            remove_inside(target, old - set(written.files) - {MANIFEST}, where=os.path.join(target, MANIFEST))
     except BaseException:
         if not old:
             clear_folder(target, made)
         raise
-    remove_inside(target, old - set(written.files) - {MANIFEST}, where=os.path.join(target, MANIFEST))
     return written
 
 

@@ -87,6 +87,23 @@ def test_an_interrupt_at_any_moment(body: str, tmp_path: Path) -> None:
     assert found.stderr.strip() in ("interrupted; nothing was written", "interrupted", "")
 
 
+@pytest.mark.parametrize("again", ["pass", "signal.raise_signal(signal.SIGHUP)"], ids=["once", "twice"])
+def test_a_terminal_that_closes(again: str, tmp_path: Path) -> None:
+    """Its signal interrupts as Ctrl-C does; what lies under a hidden name goes, even where the process ends at once."""
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands" / "cmd_hear.py").write_text(
+        '"""A command."""\nimport click, signal\nfrom qdqtool.io.files.atomic import HiddenFile\n@click.command()\ndef command():\n'
+        f"    HiddenFile({str(tmp_path)!r}, 'a')\n"
+        f"    try: signal.raise_signal(signal.SIGHUP)\n    finally: {again}\n"
+    )
+    found = subprocess.run(
+        command_line("--path", tmp_path, "hear"), env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )  # fmt: skip
+    assert found.returncode == 128 + signal.SIGHUP
+    assert [path.name for path in tmp_path.iterdir()] == ["commands"]
+
+
 @pytest.mark.parametrize(("left", "printed"), [
     ("", "done, at the end, "), ("threading.Timer(0.2, lambda: print('waited for', end=', ')).start()", "done, waited for, at the end, gone, "),
 ])  # fmt: skip
