@@ -13,9 +13,9 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from qdq_passes._lazy_dataclass import dataclass
+from qdq_passes.graph.foreign import Slot, put, slots
 
 from qdqtool.io.models import save
-from qdqtool.io.models.load import Slot, put, slots
 
 #: Bytes of weights in memory above which the large ones are handed over as arrays.
 INLINE_LIMIT = 1 << 20

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.foreign import tensor_proto, to_proto
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.npu.reference.run import captured_values
 from qdq_passes.numerics.arrays import Array
@@ -52,7 +53,7 @@ class NodeRuns:
 
     def _open(self, node: ir.Node, inputs: Sequence[Array | None]) -> tuple[Session, dict[str, int]]:
         """The session, and which of ``inputs`` each of its inputs is."""
-        graph = onnx.GraphProto(name="node", node=[ir.serde.serialize_node(node)])
+        graph = onnx.GraphProto(name="node", node=[to_proto(node)])
         places: dict[str, int] = {}
         stored: set[str] = set()
         for place, value in enumerate([*node.inputs, *captured_values(node)]):
@@ -60,7 +61,7 @@ class NodeRuns:
             if value is None or not value.name or array is None or value.name in places or value.name in stored:
                 continue
             if constant_array(value) is not None and value.const_value is not None:
-                graph.initializer.append(_stored(value))
+                graph.initializer.append(tensor_proto(value.const_value, value.name))
                 stored.add(value.name)
                 continue
             places[value.name] = place
@@ -68,15 +69,8 @@ class NodeRuns:
             graph.input.append(onnx.helper.make_tensor_value_info(value.name, kind.value, None))
         graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in node.outputs if value.name)
         opsets = [onnx.helper.make_opsetid(domain, number) for domain, number in self._model.opset_imports.items()]
-        functions = [ir.serde.serialize_function(function) for function in self._model.functions.values()]
+        functions = [to_proto(function) for function in self._model.functions.values()]
         proto = onnx.ModelProto(
             ir_version=self._model.ir_version, opset_import=opsets, graph=graph, functions=functions
         )
         return open_session(model_of(proto), threads=self._threads), places
-
-
-def _stored(value: ir.Value) -> onnx.TensorProto:
-    """The tensor of an initializer, in memory."""
-    assert value.const_value is not None
-    tensor = ir.tensor(value.const_value.numpy(), dtype=value.const_value.dtype, name=value.name)
-    return ir.serde.serialize_tensor(tensor)

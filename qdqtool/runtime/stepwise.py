@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 import onnx_ir as ir
 from qdq_passes.errors import UnsupportedError
+from qdq_passes.graph.foreign import tensor_proto, to_proto
 from qdq_passes.graph.uses import constant_array, values_read
 from qdq_passes.numerics.arrays import Array
 
@@ -77,7 +78,7 @@ class Stepwise:
         inputs, graph = dict[str, ir.Value](), onnx.GraphProto(name="piece")
         stored = set[str]()
         for node in piece:
-            graph.node.append(ir.serde.serialize_node(node))
+            graph.node.append(to_proto(node))
             for value in values_read(node):
                 name = value.name or ""
                 if not name or name in made or name in inputs or name in stored:
@@ -86,14 +87,14 @@ class Stepwise:
                     inputs[name] = value
                 elif value.const_value is not None and constant_array(value) is not None:
                     stored.add(name)
-                    graph.initializer.append(_stored(value))
+                    graph.initializer.append(tensor_proto(value.const_value, value.name))
         for name in inputs:
             array = self._values[name][0]
             kind = ir.DataType.STRING if array.dtype.kind in "OSU" else ir.DataType.from_numpy(array.dtype)
             graph.input.append(onnx.helper.make_tensor_value_info(name, kind.value, None))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in kept)
         opsets = [onnx.helper.make_opsetid(domain, number) for domain, number in self._model.opset_imports.items()]
-        functions = [ir.serde.serialize_function(function) for function in self._model.functions.values()]
+        functions = [to_proto(function) for function in self._model.functions.values()]
         proto = onnx.ModelProto(
             ir_version=self._model.ir_version, opset_import=opsets, graph=graph, functions=functions
         )
@@ -108,10 +109,3 @@ class Stepwise:
         self._ran.update(piece)
         alive = read | set(names) | self._pinned
         self._values = {name: arrays for name, arrays in (self._values | results).items() if name in alive}
-
-
-def _stored(value: ir.Value) -> onnx.TensorProto:
-    """The tensor of an initializer, in memory."""
-    assert value.const_value is not None
-    tensor = ir.tensor(value.const_value.numpy(), dtype=value.const_value.dtype, name=value.name)
-    return ir.serde.serialize_tensor(tensor)

@@ -13,6 +13,7 @@ from qdq_passes.clean.edit.wrap import quiet
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.errors import UnsupportedError
 from qdq_passes.graph.edit import Namer, copy_model, inherit
+from qdq_passes.graph.foreign import files_apart
 from qdq_passes.graph.uses import all_nodes, all_values, is_standard, label
 
 #: Oldest IR version that may import each default-domain opset, from onnx's release table (docs/Versioning.md).
@@ -50,7 +51,7 @@ class ConvertOpset(Pass):
 
         copy = copy_model(model)
         try:
-            with quiet("onnxscript"):  # what it could not do is checked below
+            with files_apart(copy), quiet("onnxscript"):  # what it could not do is checked below
                 ConvertVersionPass(self.version, fallback=True)(copy)
         except Exception as error:
             raise self._refusal(before, model, " ".join(str(error).split())[:160]) from error

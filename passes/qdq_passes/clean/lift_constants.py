@@ -9,11 +9,8 @@ import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import EXACT, Change, Keeps, Pass, skip
-from qdq_passes.graph.edit import move_annotations
+from qdq_passes.graph.edit import IR_OF_PLAIN_INITIALIZERS, move_annotations
 from qdq_passes.graph.uses import constant_array, is_standard, label
-
-#: First IR version in which an initializer need not be an input as well.
-IR_OF_PLAIN_INITIALIZERS = 4
 
 
 @dataclass(frozen=True)

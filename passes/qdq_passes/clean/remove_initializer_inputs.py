@@ -9,10 +9,8 @@ import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.base import Change, Keeps, Pass
+from qdq_passes.graph.edit import IR_OF_PLAIN_INITIALIZERS
 from qdq_passes.integers.look.integer_ops import defaults, quantized_defaults
-
-#: First IR version in which an initializer need not be an input as well.
-IR_OF_PLAIN_INITIALIZERS = 4
 
 
 @dataclass(frozen=True)

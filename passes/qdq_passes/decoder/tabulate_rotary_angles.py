@@ -22,6 +22,7 @@ from qdq_passes.errors import QdqError, UsageError
 from qdq_passes.graph.build import Builder, Site, drop_chains
 from qdq_passes.graph.edit import replace_value
 from qdq_passes.graph.evaluate.rare import Compute
+from qdq_passes.graph.foreign import to_proto
 from qdq_passes.graph.operators.qdq_ops import opset_at
 from qdq_passes.numerics.arrays import Array
 
@@ -141,7 +142,7 @@ def compute_in_numpy(model: ir.Model, feeds: Sequence[Mapping[str, Array]]) -> l
     """`Compute` by onnx's reference implementation: the last bit of a cosine is numpy's, not that of the runtime."""
     from onnx.reference import ReferenceEvaluator
 
-    evaluator = ReferenceEvaluator(ir.to_proto(model))
+    evaluator = ReferenceEvaluator(to_proto(model))
     names = [value.name or "" for value in model.graph.outputs]
     return [dict(zip(names, map(np.asarray, evaluator.run(None, dict(feed))), strict=True)) for feed in feeds]
 

@@ -28,6 +28,8 @@ from qdq_passes.graph.uses import (
     with_bodies,
 )
 
+#: First IR version in which an initializer need not be an input as well.
+IR_OF_PLAIN_INITIALIZERS = 4
 RUN_SORT = "run the pass sort first"
 
 
@@ -35,7 +37,7 @@ class Namer:
     """Gives names that no node and no value of the model has; one per run of a pass."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._is_old = (model.ir_version or 4) < 4
+        self._is_old = (model.ir_version or IR_OF_PLAIN_INITIALIZERS) < IR_OF_PLAIN_INITIALIZERS
         self._main_graphs = set(with_bodies(model.graph))
         self._function_bodies = [function.graph for function in model.functions.values()]
         self._used = {node.name for node in all_nodes(model)} | {value.name for value in all_values(model)}

@@ -26,7 +26,8 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 from onnx_graphsurgeon.util import misc
 
 from qdq_passes.errors import ModelError, UnsupportedError
-from qdq_passes.graph.edit import Namer
+from qdq_passes.graph.edit import IR_OF_PLAIN_INITIALIZERS, Namer
+from qdq_passes.graph.foreign import tensor_proto
 from qdq_passes.surgeon import putback
 from qdq_passes.surgeon.changes import same_array
 from qdq_passes.surgeon.edit import FoldsShapes
@@ -39,8 +40,6 @@ __all__ = ["SurgeonPass", "from_gs", "surgeon_pass", "to_gs"]
 _FACTS = "qdqtool_facts"
 _NOTHING = ScopeFacts()
 _NEW_IR_VERSION = 10
-#: Since this IR version an initializer need not be a graph input, and one that is may be overridden (onnx IR.md, "Version 4").
-_DEFAULTS_SINCE = 4
 #: A graph and what is known of it, from the main graph (or function) inwards.
 _Chain = tuple[tuple[Any, ScopeFacts], ...]
 
@@ -60,11 +59,7 @@ class Weights(LazyValues):  # type: ignore[misc]
     @property
     def tensor(self) -> onnx.TensorProto:
         """The protobuf with its data, for graphsurgeon's own exporter (which constant folding uses)."""
-        if self.source.dtype == ir.DataType.STRING:
-            return ir.to_proto(self.source)
-        return onnx.TensorProto(
-            name=self.name, data_type=self.source.dtype.value, dims=self.shape, raw_data=self.source.tobytes()
-        )
+        return tensor_proto(self.source, self.name)
 
     def load(self) -> npt.NDArray[np.generic]:
         """A copy of the data."""
@@ -109,7 +104,7 @@ class _Import:
 
     def __init__(self, ir_version: int) -> None:
         self.tensors: dict[ir.Value, gs.Tensor] = {}
-        self.has_defaults = ir_version >= _DEFAULTS_SINCE
+        self.has_defaults = ir_version >= IR_OF_PLAIN_INITIALIZERS
 
     def graph(self, graph: ir.Graph, opsets: dict[str, Any]) -> dict[str, Any]:
         """Arguments of ``gs.Graph``."""
@@ -289,7 +284,7 @@ class _Export:
         if isinstance(graph, gs.Function):  # a function has no initializers
             nodes = [self._constant_node(value, facts) for value in constants] + nodes
             initializers = []
-        elif graph is self.root and self.ir_version < _DEFAULTS_SINCE:
+        elif graph is self.root and self.ir_version < IR_OF_PLAIN_INITIALIZERS:
             names = putback.put_in(names, facts.inputs, initializers)
         else:  # a graph that graphsurgeon itself imported has them as constants, and not among its inputs
             lazy = {name for name, c in found.items() if isinstance(c._values, LazyValues)} & set(facts.inputs)

@@ -9,10 +9,10 @@ import os
 import shutil
 
 import onnx_ir as ir
+from qdq_passes.graph.foreign import slots
 from qdq_passes.pipeline.pipeline import run_pipeline
 
 from qdqtool.io.files.atomic import write_whole
-from qdqtool.io.models.load import slots
 from qdqtool.io.models.save import serialize, to_bytes
 
 #: Bytes up to which a data file is copied.

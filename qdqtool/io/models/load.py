@@ -1,8 +1,7 @@
 """Load a model: parse, refuse what cannot be represented, make the graph, give what has no name one.
 
-External data stays on disk and is mapped when a tensor is read. Two things that loading and saving share stand here: slots, the
-places of a model that hold tensors; and payloads of EPContext nodes, text attributes that need not be text: onnx_ir refuses to
-read them and warns where it writes them, so they go around it, both ways."""
+External data stays on disk and is mapped when a tensor is read. Payloads of EPContext nodes are text attributes that need not be
+text: onnx_ir refuses to read them and warns where it writes them, so they go around it, both ways, here and in saving."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.budget import uncollected
 from qdq_passes.core.names import CONTRADICTION, UNNAMED
 from qdq_passes.errors import ModelError, QdqError, UnsupportedError
 from qdq_passes.graph import annotate
-from qdq_passes.graph.uses import with_bodies
+from qdq_passes.graph.foreign import slots
 from qdq_passes.numerics.missing import MissingTensor
 
 from qdqtool.io.models.parse import check_model, read_model
@@ -51,70 +49,6 @@ SOURCE = "qdqtool.source"
 ANNOTATED = "qdqtool.annotated"
 #: In ``value.meta`` of an initializer: its file declares its type a second time, in value_info.
 DECLARED = "qdqtool.declared"
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A place that holds a tensor: an initializer, or an attribute of a node.
-
-    Args:
-        holder: the initializer's value, or the node.
-        attribute: name of the node's attribute, empty for an initializer.
-    """
-
-    holder: ir.Value | ir.Node
-    attribute: str = ""
-
-    @property
-    def tensor(self) -> ir.TensorProtocol:
-        """The tensor there."""
-        if not self.attribute:  # isinstance is slow for the nodes of onnx_ir
-            tensor = cast(ir.Value, self.holder).const_value
-            assert tensor is not None
-            return tensor
-        return cast(ir.Node, self.holder).attributes[self.attribute].as_tensor()
-
-    def put(self, tensor: ir.TensorProtocol) -> None:
-        """Put ``tensor`` there."""
-        if isinstance(self.holder, ir.Node):
-            old = self.holder.attributes[self.attribute]
-            self.holder.attributes[self.attribute] = ir.AttrTensor(old.name, tensor, old.doc_string)
-        else:
-            self.holder.const_value = tensor
-
-
-def holders(model: ir.Model) -> list[ir.Graph | ir.Function]:
-    """Everything that holds nodes: the main graph, the local functions, and every body inside of them."""
-    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    return [*parts, *(body for part in parts for body in with_bodies(part)[1:])]
-
-
-def slots(model: ir.Model) -> list[Slot]:
-    """Every slot of ``model`` that holds a tensor, initializers of a graph before the attributes of its nodes."""
-    found = []
-    for holder in holders(model):
-        if isinstance(holder, ir.Graph):
-            found += [Slot(v) for v in holder.initializers.values() if v.const_value is not None]
-        for node in holder:
-            for name, attribute in node.attributes.items():
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                    found.append(Slot(node, name))
-    return found
-
-
-@contextmanager
-def put(tensors: Mapping[Slot, ir.TensorProtocol]) -> Iterator[None]:
-    """Put ``tensors`` into their slots, and what was there back at the end."""
-    before = {slot: slot.tensor for slot in tensors}
-    names = {slot: tensor.name for slot, tensor in before.items()}
-    try:
-        for slot, tensor in tensors.items():
-            slot.put(tensor)
-        yield
-    finally:
-        for slot, tensor in before.items():
-            slot.put(tensor)
-            tensor.name = names[slot]
 
 
 @contextmanager

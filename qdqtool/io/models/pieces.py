@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from qdq_passes.graph.foreign import Slot
 
-from qdqtool.io.models.load import Slot
 from qdqtool.io.models.references import GRAPH, fields
 
 Piece = bytes | memoryview

@@ -17,6 +17,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.core.names import UNNAMED
 from qdq_passes.errors import ModelError, UnsupportedError, UsageError
 from qdq_passes.graph import annotate
+from qdq_passes.graph.foreign import Slot, files_of, put, slots, small_files
 from qdq_passes.qdq.edit.streamed import StreamedTensor
 
 from qdqtool.io.files.atomic import folder_for, refuse_existing, whole_file, writing
@@ -24,13 +25,10 @@ from qdqtool.io.models.data_file import DataFile, check_file, chunks_of, nbytes_
 from qdqtool.io.models.load import (
     ANNOTATED,
     DECLARED,
-    Slot,
     body_pairs,
     graph_pairs,
     payloads_out,
-    put,
     root_cause,
-    slots,
     write_into,
 )
 from qdqtool.io.models.parse import PROTOBUF_LIMIT
@@ -89,12 +87,14 @@ def model_bytes(model: ir.Model) -> SessionModel:
     Raises:
         UnsupportedError: what lies in memory is over 2 GiB, the limit of protobuf.
     """
-    files = {slot: slot.tensor for slot in slots(model) if isinstance(slot.tensor, ir.ExternalTensor)}
+    files = files_of(model)
+    moved = small_files(files)
+    files = {slot: tensor for slot, tensor in files.items() if slot not in moved}
     folders = sorted({os.path.abspath(os.fspath(tensor.base_dir) or ".") for tensor in files.values()})
-    if len(folders) <= 1:
-        return SessionModel(to_bytes(serialize(model)), folders[0] if folders else None)
-    folder = os.path.commonpath(folders)
-    with put({slot: _seen_from(folder, tensor) for slot, tensor in files.items()}):
+    folder = os.path.commonpath(folders) if folders else None
+    if folder is not None and len(folders) > 1:
+        moved |= {slot: _seen_from(folder, tensor) for slot, tensor in files.items()}
+    with put(moved):
         return SessionModel(to_bytes(serialize(model)), folder)
 
 
@@ -266,7 +266,7 @@ def refuse_own_data(model: ir.Model, path: str | os.PathLike[str]) -> None:
         UsageError: it is one.
     """
     where = os.path.abspath(os.fspath(path))
-    files = {slot.tensor.path for slot in slots(model) if isinstance(slot.tensor, ir.ExternalTensor)}
+    files = {tensor.path for tensor in files_of(model).values()}
     if any(os.path.realpath(file) == os.path.realpath(where) for file in files):
         raise UsageError("is the data file of the model", where=where, hint="give the model another name")
 

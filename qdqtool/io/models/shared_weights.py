@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 
 import onnx_ir as ir
+from qdq_passes.graph.foreign import Slot, put, slots
 
 from qdqtool.io.files.atomic import HiddenFile, folder_for, refuse_existing, writing
 from qdqtool.io.files.folders import path_inside
 from qdqtool.io.models.data_file import DataFile, nbytes_of
-from qdqtool.io.models.load import Slot, put, slots
 from qdqtool.io.models.provenance import Provenance
 from qdqtool.io.models.save import (
     THRESHOLD,

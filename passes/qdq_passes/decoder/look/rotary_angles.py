@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
+from qdq_passes.graph.foreign import tensor_proto, to_proto
 from qdq_passes.graph.sizes import static_sizes
 from qdq_passes.graph.uses import dtype_of, has_body, in_order, is_constant, is_standard, label, values_read
 
@@ -110,12 +111,10 @@ def graph_between(
 ) -> onnx.ModelProto:
     """A model of ``nodes`` alone, from ``start`` to ``values``, constants within."""
     constants = {v for node in nodes for v in values_read(node) if v.producer() is None and v is not start}
-    graph = onnx.GraphProto(name="angles", node=[ir.to_proto(node) for node in nodes])
+    graph = onnx.GraphProto(name="angles", node=[to_proto(node) for node in nodes])
     for value in sorted(constants, key=lambda v: v.name or ""):
         assert value.const_value is not None
-        tensor = ir.to_proto(value.const_value)
-        tensor.name = value.name or ""
-        graph.initializer.append(tensor)
+        graph.initializer.append(tensor_proto(value.const_value, value.name))
     for values_of, ends in ((graph.input, (start,)), (graph.output, values)):
         for value in ends:
             shape = [int(d) for d in value.shape if isinstance(d, int)] if value is start and value.shape else None

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from qdq_passes._lazy_dataclass import dataclass
+from qdq_passes.graph.foreign import to_proto
 from qdq_passes.graph.operators.kinds import kind_of
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.shapes.guards import guarded_schema
@@ -81,7 +82,7 @@ class NodeEvaluator:
 
     def _proto(self, node: ir.Node) -> onnx.NodeProto:
         if node not in self._protos:
-            self._protos[node] = ir.to_proto(node)
+            self._protos[node] = to_proto(node)
         return self._protos[node]
 
     def specs(

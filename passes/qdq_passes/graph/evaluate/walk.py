@@ -28,19 +28,12 @@ from qdq_passes.graph.evaluate.sizes import (
     partly_known,
     reshaped,
 )
+from qdq_passes.graph.foreign import to_proto
 from qdq_passes.graph.operators.qdq_ops import imports_at, is_quantization
 from qdq_passes.graph.shapes.contrib_shapes import contrib_types
 from qdq_passes.graph.shapes.guards import guarded_schema
 from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES
-from qdq_passes.graph.uses import (
-    GraphLike,
-    constant_array,
-    has_body,
-    in_order,
-    is_constant,
-    is_standard,
-    values_read,
-)
+from qdq_passes.graph.uses import GraphLike, constant_array, has_body, in_order, is_constant, is_standard, values_read
 from qdq_passes.numerics.arrays import Array
 from qdq_passes.numerics.missing import is_missing
 
@@ -318,7 +311,7 @@ class _Walker:
         types = {value.name or "": self.found.types[value] for value in inputs}
         try:
             found = onnx.shape_inference.infer_node_outputs(
-                schema, ir.serde.serialize_node(node), types, shown, opset_imports=self._imports
+                schema, to_proto(node, shown_only=True), types, shown, opset_imports=self._imports
             )
         except FAILURES:
             return

@@ -15,6 +15,7 @@ from qdq_passes.errors import ModelError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.graph.evaluate.sizes import is_made_up
 from qdq_passes.graph.evaluate.walk import Scope, walk
+from qdq_passes.graph.foreign import to_proto
 from qdq_passes.graph.operators.qdq_ops import is_dequantize, is_quantize, is_quantize_dequantize
 from qdq_passes.graph.shapes.contrib_shapes import known_to_onnx
 from qdq_passes.graph.shapes.propagation import FAILURES, SHOWN_BYTES, by_onnx
@@ -176,7 +177,7 @@ def _infer_functions(model: ir.Model) -> None:
     for node in all_nodes(model):
         if node.op_identifier() in calls:
             calls[node.op_identifier()].append(node)
-    protos = {identifier: ir.to_proto(function) for identifier, function in model.functions.items()}
+    protos = {identifier: to_proto(function, shown_only=True) for identifier, function in model.functions.items()}
     known: dict[ir.OperatorIdentifier, list[ir.DataType | None]] = {}
     pending = list(model.functions.values())
     for function in pending:  # grows: a function that another one calls knows its types once that one's are known
@@ -207,7 +208,9 @@ def _infer_function(
         } & functions.keys() - found.keys()
         levels.append([functions[identifier] for identifier in sorted(called)])
         found |= {one.identifier(): one for one in levels[-1]}
-    proto = onnx.ModelProto(ir_version=10, graph=ir.to_proto(function.graph), functions=[protos[key] for key in found])
+    proto = onnx.ModelProto(
+        ir_version=10, graph=to_proto(function.graph, shown_only=True), functions=[protos[key] for key in found]
+    )
     proto.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in function.opset_imports.items())
     operators = [(node.domain, node.op_type) for node in function.all_nodes()]
     try:
@@ -238,10 +241,7 @@ def _inferred_proto(model: ir.Model, *, data_propagation: bool) -> onnx.ModelPro
         tensor = value.const_value
         if tensor is None:
             continue
-        if tensor.nbytes <= SHOWN_BYTES and not is_missing(tensor):
-            if isinstance(tensor, ir.ExternalTensor):  # onnx reads no files
-                value.const_value = ir.tensor(tensor.numpy(), dtype=tensor.dtype, name=tensor.name)
-        else:
+        if tensor.nbytes > SHOWN_BYTES or is_missing(tensor):
             del copy.graph.initializers[value.name or ""]
             value.const_value = None
             if not value.is_graph_input():
@@ -249,7 +249,7 @@ def _inferred_proto(model: ir.Model, *, data_propagation: bool) -> onnx.ModelPro
     operators = [(node.domain, node.op_type) for node in all_nodes(copy)]
     try:
         with known_to_onnx(operators):
-            return by_onnx(ir.to_proto(copy).SerializeToString(), data_propagation=data_propagation)
+            return by_onnx(to_proto(copy, shown_only=True).SerializeToString(), data_propagation=data_propagation)
     except FAILURES as error:
         text = " ".join(str(error).split())[:200]
         raise ModelError(
