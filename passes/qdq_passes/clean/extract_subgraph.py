@@ -12,7 +12,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.edit.wrap import remove_unused_functions
 from qdq_passes.core.base import Change, Keeps, Pass
 from qdq_passes.errors import ModelError, UsageError
-from qdq_passes.graph.edit import RUN_SORT
+from qdq_passes.graph.edit import IR_OF_PLAIN_INITIALIZERS, RUN_SORT
 from qdq_passes.graph.shapes.inference import infer_shapes
 from qdq_passes.graph.uses import all_nodes, all_values, label
 
@@ -71,6 +71,8 @@ class ExtractSubgraph(Pass):
         weights = sorted(part.initializers.values(), key=lambda v: order[v.name or ""])
         part.initializers.clear()
         part.initializers.update({v.name or "": v for v in weights})
+        if model.ir_version < IR_OF_PLAIN_INITIALIZERS:
+            part.inputs.extend(value for value in weights if value not in part.inputs)
         part.opset_imports.update({k: v for k, v in graph.opset_imports.items() if k not in part.opset_imports})
         part.name, part.doc_string = graph.name, graph.doc_string
         part.metadata_props.update(graph.metadata_props)
