@@ -196,7 +196,7 @@ def in_words(grid: Grid) -> str:
     return f"{scales}{zeros}{axis}--dtype {grid.dtype.name.lower()}"
 
 
-def one_encoding(value: ir.Value, grid: Grid) -> str:
+def one_encoding(value: ir.Value | None, grid: Grid) -> str:
     """Return the command that gives the pairs on ``value`` the encoding ``grid``."""
     return f"`qdqtool qdq set {selected(value)} {in_words(grid)}`"
 
