@@ -1,8 +1,9 @@
 """README and the paths of four users, on a fresh installation: ``python -m tests.journeys [NAME …]``.
 
-The repository is cloned as it is committed, and installed from the clone into an environment of its own, as README says. Then the pages
-that a user reads are run to the letter, each in a folder of its own beside the clone's `sample_models`. Exit 1 where one shows something
-else, or where what the installation shows is not there: pages named by ``--help``, schemas, targets."""
+The repository is cloned as it is committed. The wheel that pip builds of the clone, as README says, is all that an environment of its own
+gets, with the extras. Then the pages that a user reads are run to the letter, each in a folder of its own beside the clone's
+`sample_models`. Exit 1 where one shows something else, or where what the wheel shows is not there: modules outside of the clone, pages
+named by ``--help``, extras named by messages, schemas, targets."""
 
 from __future__ import annotations
 
@@ -34,8 +35,24 @@ def installation(folder: Path) -> tuple[Path, Path]:
     call(["git", "clone", "--quiet", str(ROOT), str(clone)])
     call([sys.executable, "-m", "venv", str(folder / "venv")])
     python = folder / "venv" / "bin" / "python"
-    call([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{clone}{EXTRAS}"])
+    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    call([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder / "wheel"), str(clone)])
+    (wheel,) = (folder / "wheel").glob("qdqtool-*.whl")
+    call([*pip, "install", f"{wheel}{EXTRAS}"])
     return clone, python
+
+
+#: Refuses modules of a clone, and messages that name an extra which the wheel does not have.
+_OUTSIDE = """
+import importlib.metadata, pathlib, re, sys, qdq_passes, qdqtool
+known = set(importlib.metadata.metadata("qdqtool").get_all("Provides-Extra"))
+for package in (qdqtool, qdq_passes):
+    folder = pathlib.Path(package.__file__).parent
+    assert folder.is_relative_to(sys.prefix), folder
+    for file in folder.rglob("*.py"):
+        for names in re.findall(r"qdqtool\\[([a-z, ]+)\\]", file.read_text(encoding="utf-8")):
+            assert known >= set(names.replace(" ", "").split(",")), (file, names, known)
+"""
 
 
 def walk(user: str, clone: Path, python: Path, folder: Path) -> str:
@@ -74,6 +91,7 @@ def check_installation(clone: Path, python: Path) -> str:
     ]
     if missing:
         raise Failed(f"--help names pages that there are not: {', '.join(missing)}")
+    call([str(python), "-c", _OUTSIDE], cwd=python.parent)
     code = "import qdqtool.schemas as s; print(len([s.schema(name) for name in s.names()]))"
     schemas = call([str(python), "-c", code], cwd=python.parent).strip()
     return f"{len(pages)} pages named by --help, {schemas} schemas"
