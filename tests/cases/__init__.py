@@ -23,7 +23,7 @@ first choice for anything that a pass does. Where a test needs Python, one of th
 | a model whose Relu is left out, one of thousands of operators with pairs | `overlays.clamped`, `deep` |
 | what `--jobs N` sends to workers, without processes | `packed_workers.without_processes` |
 | encodings files, there and back | `encodings_helpers` |
-| a document of every command that prints one | `documents` |
+| a document of every command that prints one, and the schema of documents | `documents`, `json_schemas` |
 
 What a model is asked: `small_models.operators`, `names_of` (a role), `checked`, `run`. Programs and modules that other processes import:
 `cluster_of_two`, `page`, `search_metrics`, `worker_functions`; `waiting` waits for them; `suggested` follows what `analyze` suggests. Random graphs stand in

@@ -21,6 +21,7 @@ import onnx
 
 from qdqtool.cli.main import COMMANDS, run
 from qdqtool.runtime.session import open_session
+from tests.cases.json_schemas import check_document
 from tests.cases.small_models import parsed
 from tests.cases.waiting import PATIENCE
 
@@ -64,12 +65,14 @@ def strict_json(text: str) -> Any:
 
 
 def cli(*arguments: str | Path, code: int | None = 0) -> Result:
-    """Run ``qdqtool`` in this process; ``code`` is the exit code expected, None for any."""
+    """Run ``qdqtool`` in this process; ``code`` is the exit code expected, None for any. A document fits the schema of its command."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         returned = run([str(a) for a in arguments])
     result = Result(returned, out.getvalue(), err.getvalue())
     assert code is None or returned == code, f"exit {returned}: {result.err}{result.out}"
+    if "--json" in arguments and returned in (0, 1) and result.out.startswith("{"):
+        check_document([str(each) for each in arguments[:2]], result.json)
     return result
 
 

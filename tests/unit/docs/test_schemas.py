@@ -10,7 +10,8 @@ import pytest
 
 from qdqtool import schemas
 from tests.cases import documents
-from tests.cases.cli_helpers import every_command
+from tests.cases.cli_helpers import DIGITS, cli, every_command
+from tests.cases.json_schemas import check_document, described, united
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +39,33 @@ def test_every_command_has_a_schema_or_a_reason() -> None:
     names = {name for name, _ in every_command()}
     assert names - set(documents.runs(Path())) - documents.WITHOUT == set()
     assert set(documents.runs(Path())) <= names
+
+
+@pytest.mark.parametrize(("values", "schema"), [
+    ([1, 2], {"type": "integer"}),
+    ([1, 2.5], {"type": ["null", "number"]}),
+    ([None, "a"], {"type": ["null", "string"]}),
+    ([[], [1]], {"type": "array", "items": {"type": "integer"}}),
+    ([{"a": 1, "b": 1}, {"a": "x"}],
+     {"type": "object", "properties": {"a": {"type": ["integer", "string"]}, "b": {"type": "integer"}}, "required": ["a"]}),
+    ([{"ops": {"Conv": 1}}, {"ops": {}}],
+     {"type": "object", "properties": {"ops": {"type": "object", "additionalProperties": {"type": "integer"}}}, "required": ["ops"]}),
+    ([{"level": "error"}, {"level": None}],
+     {"type": "object", "properties": {"level": {"type": ["null", "string"], "enum": ["error", "fatal", "note", "warning", None]}},
+      "required": ["level"]}),
+    ([{"level": "error"}, {"level": "another"}], {"type": "object", "properties": {"level": {"type": "string"}}, "required": ["level"]}),
+])  # fmt: skip
+def test_a_schema_of_several_documents(values: list[Any], schema: dict[str, Any]) -> None:
+    found = united(map(described, values))
+    assert found == schema
+    assert united([found, *map(described, values)]) == found
+    for value in values:
+        jsonschema.validate(value, found)
+
+
+def test_what_a_test_prints_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = cli("analyze", DIGITS, "--target", "vitis_xint8", "--json").json
+    document["nodes"][0]["verdict"] = "npu"
+    monkeypatch.delenv("SCHEMAS", raising=False)
+    with pytest.raises(AssertionError, match="'npu' is not one of"):
+        check_document(["analyze", DIGITS], document)
