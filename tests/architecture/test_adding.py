@@ -51,9 +51,11 @@ class Checkout:
 
     def says(self, code: str) -> str:
         """What ``code`` prints there."""
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
         command = [sys.executable, "-c", HEAD + code]
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, encoding="utf-8", check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -86,7 +86,12 @@ def run_script(folder: Path, again: Path) -> dict[str, int]:
 def process(*arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run ``qdqtool`` as a process of its own; ``more`` are variables of its environment."""
     return subprocess.run(
-        command_line(*arguments), capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment(**more)
+        command_line(*arguments),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=PATIENCE,
+        env=environment(**more),
     )
 
 
@@ -95,9 +100,9 @@ def command_line(*arguments: str | Path) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This one, with the packages found as they are found here, and no proxies."""
-    kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-    return {**kept, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **more}
+    """This one, with the packages found as they are found here, in UTF-8, and no proxies, colors or widths."""
+    kept = {k: v for k, v in os.environ.items() if not k.lower().endswith(("_proxy", "_color", "columns"))}
+    return {**kept, "PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **more}
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:

@@ -87,7 +87,20 @@ def _types(schema: Schema) -> set[str]:
 def text(command: str, schema: Schema) -> str:
     """Return the file of ``command``."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"qdqtool {command} --json"}
-    return json.dumps({**schema, **head}, indent=1, sort_keys=True) + "\n"
+    return json.dumps({**_open(schema), **head}, indent=1, sort_keys=True) + "\n"
+
+
+def _open(schema: Schema) -> Schema:
+    """Return ``schema`` without the type of what was null in all documents, which is not always so."""
+    if schema.get("type") == "null":
+        return {}
+    found = dict(schema)
+    for part in ("items", "additionalProperties"):
+        if part in found:
+            found[part] = _open(found[part])
+    if "properties" in found:
+        found["properties"] = {name: _open(inner) for name, inner in found["properties"].items()}
+    return found
 
 
 def path_of(command: str) -> Path:

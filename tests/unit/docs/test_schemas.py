@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from qdqtool import schemas
 from tests.cases import documents
 from tests.cases.cli_helpers import DIGITS, cli, every_command
-from tests.cases.json_schemas import check_document, described, united
+from tests.cases.json_schemas import check_document, described, text, united
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +70,10 @@ def test_what_a_test_prints_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SCHEMAS", raising=False)
     with pytest.raises(AssertionError, match="'npu' is not one of"):
         check_document(["analyze", DIGITS], document)
+
+
+def test_what_was_null_in_all_documents_may_be_anything() -> None:
+    assert json.loads(text("x", described({"a": None, "b": [None]})))["properties"] == {
+        "a": {},
+        "b": {"items": {}, "type": "array"},
+    }
