@@ -12,6 +12,7 @@ from qdq_passes._lazy_dataclass import dataclass
 from qdq_passes.clean.inline_functions import InlineFunctions
 from qdq_passes.core.base import Named
 from qdq_passes.encode.annotate_encodings import AnnotateEncodings
+from qdq_passes.encode.isolate_concats import IsolateConcats
 from qdq_passes.encode.isolate_operators import IsolateOperators
 from qdq_passes.encode.look.read_ranges import cut
 from qdq_passes.encode.observe import Observe
@@ -151,6 +152,11 @@ class Plan:
             for p in self.precision.passes
         )
         return replace(self, precision=Pipeline(tuple(passes)))
+
+    def isolating_layers(self) -> Plan:
+        """This plan with the layers left float that read a Concat of unlike branches."""
+        passes = (replace(p, layers=True) if isinstance(p, IsolateConcats) else p for p in self.materialise.passes)
+        return replace(self, materialise=Pipeline(tuple(passes)))
 
     def overriding(self, said: Mapping[str, Mapping[str, object]]) -> Plan:
         """This plan with ``said`` of single tensors laid over what it says of them."""

@@ -20,6 +20,9 @@ from qdq_passes.graph.uses import is_standard, label, main_nodes, reach
 from qdq_passes.numerics.encoding import encoding_of_range, parse_dtype
 from qdq_passes.select.selectors import ALL, NONE, Selector, select_nodes
 
+#: Why a Concat does not stay float.
+BEHIND = "layers behind it read one scale too"
+
 
 @dataclass(frozen=True)
 class IsolateConcats(Pass):
@@ -32,8 +35,8 @@ class IsolateConcats(Pass):
     metadata, which `analyze` reads.
     Requires: nothing.
     Keeps: everything; numerics bit-exact.
-    Skips: a Concat behind which layers multiply and accumulate (their input has one scale too); one of which the output or all
-    branches but one have no range, or are 0 throughout; nodes that have a precision.
+    Skips: a Concat behind which layers multiply and accumulate (their input has one scale too), unless ``layers``; one of
+    which the output or all branches but one have no range, or are 0 throughout; nodes that have a precision.
 
     Args:
         ranges: tensor name → observed range; normally ``@ranges``.
@@ -41,6 +44,7 @@ class IsolateConcats(Pass):
         symmetric: whether their zero point is 0.
         scales: ``pow2`` where scales are powers of two.
         levels: fewest levels of a branch, on either side of 0.
+        layers: leave the next layers behind the Concat float with it, and nothing behind those.
         exclude: nodes that are not quantized anyhow.
         only: the only ones that are.
     """
@@ -51,6 +55,7 @@ class IsolateConcats(Pass):
     symmetric: bool = True
     scales: Literal["pow2", "any"] = "pow2"
     levels: float = 2.0
+    layers: bool = False
     exclude: Selector = NONE
     only: Selector = ALL
 
@@ -64,9 +69,11 @@ class IsolateConcats(Pass):
             if not starved:
                 continue
             behind = edges.after([node])
-            if any(is_standard(after, *MULTIPLYING) for after in behind):
-                yield skip(node, f"{starved}; layers behind it read one scale too")
+            layers = {after for after in behind if is_standard(after, *MULTIPLYING)}
+            if layers and not self.layers:
+                yield skip(node, f"{starved}; {BEHIND}")
                 continue
+            behind -= edges.after(layers)
             yield from leave_float(
                 [n for n in nodes if n is node or n in behind], f"{starved} in the one scale of {label(node)}"
             )

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import onnx_ir as ir
+from qdq_passes.encode.isolate_concats import BEHIND
 from qdq_passes.errors import UsageError
 from qdq_passes.graph.edit import copy_model
 from qdq_passes.legalize.edit.replacement_prices import marked
 from qdq_passes.legalize.sigmoid_to_hard_sigmoid import SigmoidToHardSigmoid
 from qdq_passes.numerics.agreement import worst_first
 from qdq_passes.numerics.arrays import Array
-from qdq_passes.numerics.price import in_db
+from qdq_passes.numerics.price import Level, in_db
 from qdq_passes.pipeline.pipeline import Hook, run_pipeline
 from qdq_passes.verification.rules import Finding
 
@@ -28,6 +29,7 @@ from qdqtool.quantization.plan import Plan
 from qdqtool.quantization.quantizing import Quantization, quantize_model
 from qdqtool.quantization.recovery import Recovering
 from qdqtool.targets.target import Target
+from qdqtool.verbs.groups import LEAST_DB
 
 #: Share of the multiply-accumulates on the NPU below which a warning is given.
 ENOUGH = 0.9
@@ -76,6 +78,7 @@ def fitted(
     chip: Target,
     *,
     feeds: Sequence[Mapping[str, Array]] = (),
+    chooses: bool = True,
     hooks: Iterable[Hook] = (),
     warn: Warn | None = None,
     known: Sequence[Finding] | None = None,
@@ -87,6 +90,7 @@ def fitted(
         untouched: the float model; it stays as it is.
         chip: the target.
         feeds: samples that tell which of two forms is closer to the float model; the plan decides where there are none.
+        chooses: whether the form of Sigmoid is to be chosen.
         hooks: pipeline hooks.
         warn: told which nodes stay float for it.
         known: as of `quantize_model`.
@@ -102,13 +106,16 @@ def fitted(
         told.append((made, texts))
         return made
 
-    done = _closer(done, untouched, chip, feeds, again) if feeds else done
-    found, placed = fit(done, chip, again)
+    done = _closer(done, untouched, chip, feeds, again) if feeds and chooses else done
+    chosen = _apart(done, untouched, feeds, again) if feeds else done
+    found, placed = fit(chosen, chip, again)
+    apart = tuple({why for _, why in chosen.excluded} - {why for _, why in done.excluded})
     found = replace(found, choice=done.choice)
     for made, texts in told if found.model is not done.model else []:
         if warn is not None:
-            for text in (text for text in texts if "as it stands" in text):
-                warn(text)
+            for text in texts:
+                if "as it stands" in text or text.endswith(apart):
+                    warn(text)
         if made.model is found.model:
             break
     return found, placed
@@ -133,12 +140,32 @@ def _closer(
     reference = run_pipeline(untouched, "give-names", copy=True).model
     if not has_same_types(reference, done.model):
         return done
-    hard, soft = (
-        compare_models(reference, made.model, feeds, tensors=[], outputs_matter=False).min_sqnr for made in (done, kept)
-    )
+    hard, soft = (_worst(reference, made, feeds) for made in (done, kept))
     best, word = (kept, "stays") if worst_first(soft) > worst_first(hard) else (done, "becomes HardSigmoid")
     figures = f"{in_db(soft)} at the worst output as it is, {in_db(hard)} as HardSigmoid"
     return replace(best, choice=f"{word}: {figures}")
+
+
+def _apart(
+    done: Quantization,
+    untouched: ir.Model,
+    feeds: Sequence[Mapping[str, Array]],
+    again: Callable[[Plan], Quantization],
+) -> Quantization:
+    """``done``; where an output is below `LEAST_DB` and a Concat before layers leaves an input no level, with that Concat and
+    the layers float, if that brings the output above."""
+    if done.plan.is_for_chips or not any(change.because.endswith(BEHIND) for change in done.changes):
+        return done
+    reference = run_pipeline(untouched, "give-names", copy=True).model
+    if not has_same_types(reference, done.model) or worst_first(_worst(reference, done, feeds)) >= LEAST_DB:
+        return done
+    tried = again(done.plan.isolating_layers())
+    return tried if worst_first(_worst(reference, tried, feeds)) >= LEAST_DB else done
+
+
+def _worst(reference: ir.Model, done: Quantization, feeds: Sequence[Mapping[str, Array]]) -> Level:
+    """SQNR of the worst output of ``done``."""
+    return compare_models(reference, done.model, feeds, tensors=[], outputs_matter=False).min_sqnr
 
 
 def _costly(placed: Placed) -> list[str]:

@@ -184,8 +184,10 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
     if chip is not None and untouched is not None:
         from qdqtool.verbs.work.fitting import fitted
 
-        tried = _first(feeds, passing, work) if asked.keep_sigmoid is None else ()
-        done, placed = fitted(done, untouched, chip, feeds=tried, hooks=asked.hooks, warn=asked.warn, known=known)
+        done, placed = fitted(
+            done, untouched, chip, feeds=_first(feeds, passing, work), chooses=asked.keep_sigmoid is None,
+            hooks=asked.hooks, warn=asked.warn, known=known,
+        )  # fmt: skip
         work = done.model
     advice = None
     if placed is not None and advises:

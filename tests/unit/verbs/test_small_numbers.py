@@ -112,3 +112,30 @@ def test_zeros_have_the_scale_that_they_are_joined_with(kind: str, target: str, 
         feeds = [{"x": each[None], "c": c[None]} for each, c in zip(x, filled, strict=True)]
         pairs = zip(compute(model(text), feeds), compute(found.model, feeds), strict=True)
         assert min(agreement(exact["y"], rounded["y"]).sqnr_db or 99 for exact, rounded in pairs) > 20
+
+
+#: Two branches, one times `GAIN`, that a layer reads together; its weights even the gain out.
+UNLIKE = """<ir_version: 10, opset_import: ["" : 17]>
+g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+<float[2,2,1,1] w = {1.0, 0.5, -0.5, 1.0}, float[2,2,1,1] v = {300.0, 150.0, -150.0, 200.0},
+float[2,4,1,1] u = {1.0, -1.0, 0.003, 0.003, 0.5, 1.0, -0.003, 0.003}>
+{ [small] a = Conv(x, w) [large] b = Conv(x, v) [join] k = Concat<axis = 1>(a, b) [relu] r = Relu(k) [layer] y = Conv(r, u) }"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_layer_behind_a_concat_of_unlike_ranges_stays_float(target: str, tmp_path: Path) -> None:
+    """In one scale for both the small branch has less than a level, and the output 1 to 4 dB."""
+    x = np.random.default_rng(4).normal(0, 1, (8, 2, 4, 4)).astype(np.float32)
+    found, told = quantized(UNLIKE, target, tmp_path, x=x)
+    assert least(found) > 30
+    [line] = [line for line in told if "in the one scale of join" in line]
+    assert line.startswith("join, relu, layer: stays float: a (up to ")
+    assert {"join", "relu", "layer"} <= {each["node"] for each in found.to_json()["excluded"]}
+
+
+def test_a_concat_of_unlike_ranges_stays_whole_where_the_output_is_good(tmp_path: Path) -> None:
+    """What the small branch adds to the output is below its noise: nothing is gained by a float layer."""
+    x = np.random.default_rng(4).normal(0, 1, (8, 2, 4, 4)).astype(np.float32)
+    found, told = quantized(UNLIKE.replace("0.003", "1.0"), "qnn_htp", tmp_path, x=x)
+    assert least(found) > 25
+    assert not [line for line in told if "stays float" in line]
