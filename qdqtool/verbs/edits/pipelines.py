@@ -112,6 +112,12 @@ class Opt(Editing, Samples, Findings, Edit):
         hooks: list[Any] = [DumpEach(os.fspath(self.print_each), self.overwrite)] if self.print_each else []
         hooks += [StopAfter(self.stop_after)] if self.stop_after is not None else []
         hooks += [check] if check is not None else []
+        ranges = inputs.get("ranges")
+        if ranges is not None:
+            from qdqtool.record.moves import EncodingWatch
+
+            watch = EncodingWatch()
+            hooks.append(watch)
         saved = run_and_save(
             self, pipeline, inputs=inputs, hooks=hooks, allow_findings=self.allow_findings,
             annotations=self.annotations or None, verify_each=self.verify_each, reproducer=self.reproducer,
@@ -119,6 +125,12 @@ class Opt(Editing, Samples, Findings, Edit):
         )  # fmt: skip
         unchecked = check.unchecked if check is not None else ()
         pass_on([f"{passed} is not checked on the data: {why}" for passed, why in unchecked], self.warn)
+        if ranges is not None:
+            from qdqtool.quantization.reports import tensor_reports
+            from qdqtool.verbs.work.bounds.scale_moves import moves_in
+
+            done = saved.report.model
+            pass_on(moves_in(done, watch, tensor_reports(done, ranges.value, {}), ranges.value), self.warn)
         return saved
 
     def _numeric_check(self) -> NumericCheck | None:

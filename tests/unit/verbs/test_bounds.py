@@ -12,6 +12,8 @@ import onnx_ir as ir
 import pytest
 
 import qdqtool
+from qdqtool.io.models.save import save
+from qdqtool.verbs.edits.pipelines import opt
 from tests.cases.cli_helpers import cli, run_script
 from tests.cases.small_models import model
 
@@ -98,22 +100,28 @@ def apart(end: str) -> ir.Model:
     return model(text % (", ".join(map(str, w.ravel())), end))
 
 
-def test_a_move_that_costs_a_tensor_two_bits_is_a_warning(data: str) -> None:
+def test_a_move_that_costs_a_tensor_two_bits_is_a_warning(data: str, tmp_path: Path) -> None:
     """A scale that a Concat makes that of a branch ten times as large."""
     told: list[str] = []
     done = qdqtool.quantize(apart("Neg(a)"), data=data, target="qnn_htp", warn=told.append)
-    (text,) = (text for text in told if " changed the scale of " in text)
+    (text,) = (text for text in told if " changed scales " in text)
     assert re.fullmatch(
-        r"align-concat changed the scale of s \([\d.]+ dB\), which lowers .*; that of s from uint8, scale 2\^-8, .* to uint8, .*",
+        r"align-concat changed scales at a cost in SQNR: s loses [\d.]+ dB; the scale of s went from uint8, scale 2\^-8, .* to uint8, .*",
         text,
     )
     assert any(one.name == "s" and one.moved[-1].by == "align-concat" for one in done.record.tensors)
+    assert text in done.warnings
+    ranges, pipeline = tmp_path / "ranges.json", str(done.quantization.plan.pipeline)
+    done.quantization.ranges.write(ranges)
+    save(apart("Neg(a)"), tmp_path / "float.onnx")
+    again = opt(tmp_path / "float.onnx", tmp_path / "again.onnx", text=pipeline, ranges=ranges)
+    assert text in again.warnings, "the same passes run by `opt`"
 
 
 def test_a_move_that_costs_less_is_none(data: str) -> None:
     told: list[str] = []
     qdqtool.quantize(difference(0.5), data=data, target="qnn_htp", warn=told.append)
-    assert not [text for text in told if " changed the scale of " in text]
+    assert not [text for text in told if " changed scales " in text]
 
 
 def test_models_with_integer_ends_are_not_compared_and_a_bound_says_so(data: str, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx_ir as ir
 from qdq_passes.encode.edit.encoding_policy import histogram_of
 from qdq_passes.graph.uses import constant_array
 from qdq_passes.numerics.agreement import worst_first
@@ -18,6 +20,7 @@ from qdq_passes.qdq.look.pairs import qdq_pairs
 from qdqtool.comparison.kept import Interval, kept_by_readers
 from qdqtool.quantization.quantizing import Quantization
 from qdqtool.quantization.reports import SHOWN, TensorReport
+from qdqtool.record.moves import EncodingWatch
 
 #: What a tensor may lose by moves of its scale without a word, dB: two bits.
 LOST_DB = 12.0
@@ -27,19 +30,33 @@ FINE_DB = 40.0
 
 def costly_moves(done: Quantization) -> list[str]:
     """One line for each pass that moved scales by which tensors lose more than `LOST_DB`."""
-    reports = {report.tensor: report for report in done.tensors}
-    moved = {name: moves for name, moves in done.watch.moves(reports).items() if len(moves) > 1}
+    return moves_in(done.model, done.watch, done.tensors, done.ranges.bound)
+
+
+def moves_in(
+    model: ir.Model, watch: EncodingWatch, tensors: Sequence[TensorReport], ranges: Mapping[str, object]
+) -> list[str]:
+    """As `costly_moves`, of what ``watch`` saw passes do with ``model``.
+
+    Args:
+        model: the quantized model.
+        watch: who moved encodings.
+        tensors: reports of its tensors.
+        ranges: observed ranges by tensor.
+    """
+    reports = {report.tensor: report for report in tensors}
+    moved = {name: moves for name, moves in watch.moves(reports).items() if len(moves) > 1}
     if not moved:
         return []
-    keeps = kept_by_readers(done.model)
-    constants = {pair.tensor: constant_array(pair.source) for pair in qdq_pairs(done.model) if pair.tensor in moved}
+    keeps = kept_by_readers(model)
+    constants = {pair.tensor: constant_array(pair.source) for pair in qdq_pairs(model) if pair.tensor in moved}
     found = dict[str, list[tuple[float, str, str]]]()
     for name, moves in moved.items():
         first, last = moves[0].after, moves[-1].after
         if first is None or last is None:
             continue
         encodings = [Encoding.from_json(dict(each)) for each in (first, last)]
-        report, histogram = reports[name], histogram_of(done.ranges.bound, name)
+        report, histogram = reports[name], histogram_of(ranges, name)
         if report.kind == "activation":
             before, after = (_level(report, each, histogram, keeps.get(name)) for each in encodings)
         else:
@@ -53,9 +70,9 @@ def costly_moves(done: Quantization) -> list[str]:
 
 def _told(by: str, lost: list[tuple[float, str, str]]) -> str:
     """Of the pass ``by``, whose moves cost the most first."""
-    names = ", ".join(f"{name} ({-db:.1f} dB)" for db, name, _ in lost[:SHOWN])
-    more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
-    return f"{by} changed the scale of {names}{more}, which lowers their SQNR; that of {lost[0][1]} from {lost[0][2]}"
+    names = ", ".join(f"{name} loses {-db:.1f} dB" for db, name, _ in lost[:SHOWN])
+    more = f" and {len(lost) - SHOWN} more lose more than {LOST_DB:g} dB" if len(lost) > SHOWN else ""
+    return f"{by} changed scales at a cost in SQNR: {names}{more}; the scale of {lost[0][1]} went from {lost[0][2]}"
 
 
 def _of_constant(report: TensorReport, data: Array | None, first: Encoding, last: Encoding) -> tuple[Level, Level]:
