@@ -48,7 +48,7 @@ from qdqtool.verbs.npu.analyze import Analyze
 from qdqtool.verbs.npu.simulate import Simulate
 from qdqtool.verbs.quantize import Quantize
 from qdqtool.verbs.work import deployment
-from qdqtool.verbs.work.bounds.holding_out import held_out, learns
+from qdqtool.verbs.work.bounds.holding_out import again_and_again, held_out, learns
 from qdqtool.verbs.work.bounds.outputs import PRICED, poor
 from qdqtool.verbs.work.command_lines import command_line
 from qdqtool.verbs.work.deployment import Bounds, Deployment, Judged
@@ -172,11 +172,11 @@ def _begun(asked: Deploy) -> Job:
         hint = "take them away, or give another folder: it is replaced whole"
         raise UsageError(f"holds files that `deploy` did not write: {', '.join(foreign[:3])}", where=folder, hint=hint)
     refuse_inside(folder, (asked.model, asked.data, asked.eval_data, asked.ranges, asked.statistics))
-    data = _again(asked.data)
+    data = again_and_again(asked.data)
     return Job(
         asked=asked,
         data=data,
-        judged_on=data if asked.eval_data is None else _again(asked.eval_data),
+        judged_on=data if asked.eval_data is None else again_and_again(asked.eval_data),
         target=asked.target,
         chip=load_target(asked.target),
         metric=None if asked.float_metric is None else open_metric(asked.float_metric),
@@ -191,11 +191,6 @@ def _listed(report: str) -> Iterable[str]:
         return typed(tuple[str, ...], found, "files")
     except ValueError as error:
         raise ModelError(str(error), where=report, hint="take the folder away, or give another") from error
-
-
-def _again(data: FeedSpec) -> FeedSpec:
-    """``data``, as a list where they can be read only once."""
-    return list(data) if isinstance(data, Iterator) else data
 
 
 def _filled(job: Job) -> Deployment:

@@ -245,7 +245,7 @@ def _with_data(asked: Quantize, job: Plan, model: ir.Model, *, judges: bool) -> 
     opened_as = partial(open_feeds, inputs=specs, samples=asked.samples, seed=asked.seed, image=asked.image)
     if said == 0 or (said is None and not (judges and least_of(asked) is not None and learns(asked))):
         return job, opened_as(data), None
-    data = again_and_again(data, specs)
+    data = again_and_again(data)
     every = held_out(said, opened_as(data))
     return (
         job,

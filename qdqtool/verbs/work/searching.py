@@ -72,7 +72,7 @@ def begin(
 
     eval_data = asked.eval_data
     if asked.data is not None:
-        asked = replace(asked, data=again_and_again(asked.data, specs))
+        asked = replace(asked, data=again_and_again(asked.data))
     every, kept = asked.hold_out or 0, None
     if eval_data is None:
         assert asked.data is not None

@@ -155,6 +155,25 @@ def test_options_of_quantize_reach_it(tmp_path: Path) -> None:
     assert {e["node"] for e in quantization["excluded"] if "--exclude" in e["reason"]} == {"/head/fc"}
 
 
+class Reader:
+    """Samples one after another, as onnxruntime's quantizer takes them; there is no second time."""
+
+    def __init__(self, feeds: list[dict[str, Any]]) -> None:
+        self.feeds = feeds
+
+    def get_next(self) -> dict[str, Any] | None:
+        return self.feeds.pop(0) if self.feeds else None
+
+
+def test_a_reader_serves_every_step(tmp_path: Path) -> None:
+    net = model("g (float[1,4] x) => (float[1,4] y) { y = Relu(x) }")
+    samples, others = ([{"x": np.full((1, 4), n, np.float32)} for n in range(count)] for count in (3, 2))
+    done = qdqtool.deploy(
+        net, tmp_path / "out", target="qnn_htp", data=Reader(samples), eval_data=Reader(others), simulate_samples=1
+    )
+    assert (done.quantized.quantization.ranges.samples, done.comparison.samples) == (3, 2)
+
+
 def test_a_model_in_memory_lies_in_the_folder_too(tmp_path: Path) -> None:
     with np.load(CALIB) as data:
         feeds = [{"input": data["input"][i : i + 1]} for i in range(3)]

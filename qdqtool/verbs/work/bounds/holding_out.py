@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from qdq_passes.errors import UsageError
 
-from qdqtool.io.feeds.feeds import Feeds, FeedSpec, open_feeds
-from qdqtool.io.feeds.spec import InputSpec
+from qdqtool.io.feeds.feeds import Feeds, FeedSpec
+from qdqtool.io.feeds.sources import DataReader, object_feeds
 from qdqtool.verbs.planned import Planned
 
 #: Of so many samples one is held out; of few samples more, down to every second, so that there are so many to judge on.
@@ -46,10 +46,10 @@ def held_out(said: int | None, feeds: Feeds, enough: int = ENOUGH) -> int:
     return every
 
 
-def again_and_again(data: FeedSpec, inputs: Sequence[InputSpec]) -> FeedSpec:
+def again_and_again(data: FeedSpec) -> FeedSpec:
     """``data``; held in memory where a reader or an iterator gives them only once."""
-    is_once = hasattr(data, "get_next") or hasattr(data, "__next__")
-    return list(open_feeds(data, inputs, extras=True)) if is_once else data
+    is_once = isinstance(data, DataReader | Iterator) and not isinstance(data, type)
+    return [feed for _, feed in object_feeds(data, where="--data").read()] if is_once else data
 
 
 def apart(samples: Sequence[T], count: int | None) -> tuple[list[T], list[T]]:

@@ -226,9 +226,10 @@ def _fresh(subject: GraphSubject, model: ir.Model) -> Fresh | None:
 def _graph(asked: QuantizeToGoal, goal: Goal, metric: Metric, workers: Workers) -> GraphSubject:
     """The model that is quantized, with its data and what the float model makes of them."""
     work, _ = opened(asked.model)
-    asked = _readable(asked, work)
     assert asked.data is not None
-    data = asked.data
+    data = again_and_again(asked.data)
+    eval_data = None if asked.eval_data is None else again_and_again(asked.eval_data)
+    asked = replace(asked, data=data, eval_data=eval_data)
     feeds = _feeds(asked, data, work, asked.samples)
     every = held_out(asked.hold_out, feeds, 2 * ENOUGH) if asked.eval_data is None else asked.hold_out or 0
     asked = replace(asked, hold_out=every)
@@ -284,13 +285,6 @@ def _is_same(data: FeedSpec, eval_data: FeedSpec) -> bool:
     if isinstance(data, str | os.PathLike) and isinstance(eval_data, str | os.PathLike):
         return os.path.abspath(data) == os.path.abspath(eval_data)
     return data is eval_data
-
-
-def _readable(asked: QuantizeToGoal, model: ir.Model) -> QuantizeToGoal:
-    """``asked``, whose data can be read again and again: what a reader or an iterator gives is held here."""
-    specs = input_specs(model)
-    data, eval_data = (None if each is None else again_and_again(each, specs) for each in (asked.data, asked.eval_data))
-    return replace(asked, data=data, eval_data=eval_data)
 
 
 def _feeds(
