@@ -134,7 +134,7 @@ def _render(payload: dict[str, Any], done: Quantized, source: str, output: str, 
         rows.append(
             (
                 "SQNR of the worst output",
-                f"{shown} on {plural(payload['sqnr_samples'], 'sample')} {done.compared_on}".rstrip(),
+                f"{shown} on {plural(payload['judged_on']['samples'], 'sample')} {done.judged_on}".rstrip(),
             )
         )
     if done.placed is not None:

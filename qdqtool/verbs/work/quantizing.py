@@ -69,7 +69,7 @@ class Quantized(Shown, Warned):
         placed: who runs what of it on the target; None without one, and of a folder.
         sought: how it was found, with a goal.
         missed: the outputs below what is required of them, and those that could not be compared.
-        compared_on: what samples those of the comparison are, where they are not those that ranges are of.
+        judged_on: what samples those of the comparison are, where they are not those that ranges are of.
     """
 
     figures: ClassVar[Mapping[str, str]] = {
@@ -88,7 +88,7 @@ class Quantized(Shown, Warned):
     placed: Placed | None = None
     sought: Sought | None = None
     missed: tuple[str, ...] = ()
-    compared_on: str = ""
+    judged_on: str = ""
 
     @property
     def provenance(self) -> Provenance:
@@ -118,7 +118,8 @@ class Quantized(Shown, Warned):
         data = self.quantization.to_json()
         if self.comparison is not None:
             data["sqnr_db"] = self.comparison.min_sqnr
-            data |= {"sqnr_samples": self.comparison.samples, "sqnr_on": self.compared_on or "calibrated on"}
+            which = self.judged_on or "calibrated on"
+            data["judged_on"] = {"samples": self.comparison.samples, "which": which}
         if self.target_refusals is not None:
             data["target_refusals"] = [{"node": node, "reason": reason} for node, reason in self.target_refusals]
         if self.placed is not None:
@@ -210,7 +211,7 @@ def made(asked: Quantize, *, compares: bool = True, advises: bool = True) -> Qua
     return Quantized(
         model=work, quantization=done, comparison=comparison if comparison is not None and comparison.outputs else None,
         source_sha256=source, target_refusals=unfit, placed=placed,
-        missed=_judged(asked, comparison, reference, work, few), compared_on=_compared_on(asked, held),
+        missed=_judged(asked, comparison, reference, work, few), judged_on=_judged_on(asked, held),
     )  # fmt: skip
 
 
@@ -254,7 +255,7 @@ def _with_data(asked: Quantize, job: Plan, model: ir.Model, *, judges: bool) -> 
     )
 
 
-def _compared_on(asked: Quantize, held: Feeds | None) -> str:
+def _judged_on(asked: Quantize, held: Feeds | None) -> str:
     """What samples the SQNR is of."""
     if held is not None:
         return "held out of --data"

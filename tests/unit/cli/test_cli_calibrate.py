@@ -227,7 +227,7 @@ def test_data_from_python(tmp_path: Path) -> None:
     file.write_text(READER)
     for name, samples in (("Reader", 3), ("feeds", 1)):
         done = cli("quantize", DIGITS, "--data", f"{file}:{name}", "-o", tmp_path / f"{name}.onnx", "--json").json
-        assert (done["samples"], done["sqnr_samples"]) == (samples, samples)
+        assert (done["samples"], done["judged_on"]["samples"]) == (samples, samples)
     done = cli("quantize", DIGITS, "--data", f"{file}:broken", "-o", tmp_path / "q.onnx", code=2)
     told(done.error)
     told(cli("quantize", DIGITS, "--data", f"{file}:nope", "-o", tmp_path / "q.onnx", code=2).error)

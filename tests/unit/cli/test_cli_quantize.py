@@ -129,7 +129,7 @@ def test_ranges_can_be_given_in_place_of_data(tmp_path: Path) -> None:
     )
     done = cli(*both, "-o", tmp_path / "p.onnx", "--json")
     assert done.err == "warning: --method pow2-nonoverflow is not used: the ranges given are of method minmax\n"
-    assert done.json["sqnr_samples"] == 16
+    assert done.json["judged_on"]["samples"] == 16
     assert (tmp_path / "p.onnx").read_bytes() == (tmp_path / "q.onnx").read_bytes()
 
 

@@ -28,7 +28,7 @@ def test_quantized_compared_and_replayed(text: str, tmp_path: Path) -> None:
     done = cli("quantize", model, "--data", "random:4", "--save-ranges", ranges, "-o", made, "--json").json
     is_empty = "[0," in text  # then there is nothing to compare
     assert done["quantized_nodes"] >= 1
-    assert done.get("sqnr_samples") == (None if is_empty else 4)
+    assert done.get("judged_on", {}).get("samples") == (None if is_empty else 4)
     steps.write_text(cli("quantize", model, "--print-pipeline").out)
     cli("opt", model, "-p", f"@{steps}", "--ranges", ranges, "-o", again)
     assert made.read_bytes() == again.read_bytes()

@@ -135,12 +135,12 @@ def test_quantize_judges_learned_weights_on_what_is_held_out() -> None:
     said: dict[str, Any] = {"data": CALIB, "samples": 16, "round_weights": True, "preset": "a8w8"}
     judged, plain = qdqtool.quantize(DIGITS, **said, target="qnn_htp"), qdqtool.quantize(DIGITS, **said)
     assert judged.comparison is not None
-    assert (judged.quantization.ranges.samples, judged.comparison.samples, judged.compared_on) == (
+    assert (judged.quantization.ranges.samples, judged.comparison.samples, judged.judged_on) == (
         8,
         8,
         "held out of --data",
     )
-    assert (plain.quantization.ranges.samples, plain.compared_on) == (16, "that weights were learned on")
+    assert (plain.quantization.ranges.samples, plain.judged_on) == (16, "that weights were learned on")
     everything = qdqtool.quantize(DIGITS, **said, target="qnn_htp", hold_out=0, min_sqnr=99)
     assert everything.missed == ()
     assert "the outputs are not judged: weights were learned on all samples (--hold-out 0)" in everything.warnings
