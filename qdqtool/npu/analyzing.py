@@ -260,12 +260,14 @@ class Stored:
         verdicts: verdict of each node by its name.
         npu_percent: share of operators on the NPU.
         broken: (rule, node) of the rules that are not kept.
+        partitions: number of partitions.
     """
 
     errors: frozenset[tuple[str, str]]
     verdicts: dict[str, str]
     npu_percent: float
     broken: frozenset[tuple[str, str]]
+    partitions: int
 
 
 def stored(path: str | os.PathLike[str]) -> Stored:
@@ -287,6 +289,7 @@ def stored_in(data: Mapping[str, Any]) -> Stored:
         verdicts={node["name"]: str(node["verdict"]) for node in data["nodes"]},
         npu_percent=float(data["npu_percent"]),
         broken=frozenset((rule["rule"], node) for rule in data.get("rules", ()) for node in rule["nodes"]),
+        partitions=len(data["partitions"]),
     )
 
 

@@ -29,7 +29,6 @@ class StoredDeployment:
         errors: (rule, where) of what `check` called errors.
         analysis: what the target made of it.
         npu_share: share of the multiply-accumulates on the NPU, 0 to 1.
-        partitions: number of partitions.
         outputs: SQNR of each output, dB; None of an exact one.
         metric: figure of the quantized model; None without one.
         is_exact: whether the simulated NPU was equal to the reference; None where nothing was simulated.
@@ -38,7 +37,6 @@ class StoredDeployment:
     errors: frozenset[tuple[str, str]]
     analysis: Stored
     npu_share: float
-    partitions: int
     outputs: Mapping[str, float | None]
     metric: float | None
     is_exact: bool | None
@@ -62,7 +60,7 @@ class StoredDeployment:
         exact = None if simulation is None else [each["exact"] for each in simulation["outputs"].values()]
         return cls(
             errors=frozenset((f["rule"], f["where"]) for f in data["check"]["findings"] if f["level"] in ("error", "fatal")),
-            analysis=stored_in(analysis), npu_share=float(data["npu_share"]), partitions=len(analysis["partitions"]),
+            analysis=stored_in(analysis), npu_share=float(data["npu_share"]),
             outputs={name: each["sqnr_db"] for name, each in data["comparison"]["outputs"].items()},
             metric=None if data["metric"] is None else data["metric"]["quantized"],
             is_exact=None if exact is None else all(each in (None, 1.0) for each in exact),
@@ -76,8 +74,8 @@ class StoredDeployment:
         yield from (f"analyze: {failure}" for failure in judged(found.analysis, self.analysis, None).failures)
         if found.analysis.share < self.npu_share - 1e-9:
             yield f"{found.analysis.share:.1%} of the multiply-accumulates are on the NPU, were {self.npu_share:.1%}"
-        if len(found.analysis.partitions) > self.partitions:
-            yield f"{len(found.analysis.partitions)} partitions, were {self.partitions}"
+        if len(found.analysis.partitions) > self.analysis.partitions:
+            yield f"{len(found.analysis.partitions)} partitions, were {self.analysis.partitions}"
         for output in found.outputs:
             figure, was = output.agreement.sqnr_db, self.outputs.get(output.name)
             if figure is not None and output.name in self.outputs and (was is None or figure < was - TOLERATED_DB):

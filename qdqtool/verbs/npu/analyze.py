@@ -15,6 +15,7 @@ from qdqtool.verbs.verb import Verb, function_of
 
 if TYPE_CHECKING:
     from qdqtool.io.models.working import ModelOrPath
+    from qdqtool.npu.analyzing import Stored
     from qdqtool.npu.report import Analysis
 
 
@@ -110,7 +111,7 @@ class Analyze(Targeted, Saving, Warns, JUnit, Verb["Analysis"]):
         if self.trials and not self.simulated:
             found = advised(found, chip, path)
         found = judged(found, before, self.require_npu)
-        found = self._bounded(found)
+        found = self._bounded(found, before)
         if self.memory:
             taken = linear_arrangement(work, chip) if chip.arrange == "linear" else chip
             plan = plan_of(chip, [graph_memory(work, taken, name=os.path.basename(path))])
@@ -132,12 +133,15 @@ class Analyze(Targeted, Saving, Warns, JUnit, Verb["Analysis"]):
             )
         return found
 
-    def _bounded(self, found: Analysis) -> Analysis:
-        """``found`` with the bound on partitions, written as test cases where asked for."""
+    def _bounded(self, found: Analysis, before: Stored | None) -> Analysis:
+        """``found`` with the bound on partitions, which a baseline replaces, written as test cases where asked for."""
+        from qdqtool.io.files.text_table import plural
         from qdqtool.verbs.ci.cases import cases_of_analysis
 
-        if self.max_partitions is not None and len(found.partitions) > self.max_partitions:
-            more = f"{len(found.partitions)} partitions, allowed are {self.max_partitions}"
+        most = self.max_partitions if before is None else before.partitions
+        if most is not None and len(found.partitions) > most:
+            limit = f"allowed are {most}" if before is None else f"were {most}"
+            more = f"{plural(len(found.partitions), 'partition')}, {limit}"
             found = dataclasses.replace(found, failures=(*found.failures, more))
         self.write_junit("qdqtool analyze", cases_of_analysis(found))
         return found

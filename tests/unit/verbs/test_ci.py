@@ -77,6 +77,27 @@ def test_a_baseline_fails_only_what_is_worse(folder: Path, tmp_path: Path) -> No
     assert not (tmp_path / "x").exists()
 
 
+def test_a_baseline_of_an_analysis_replaces_the_bounds(folder: Path, tmp_path: Path) -> None:
+    """Met or missed, they are not asked; more partitions than there were fail."""
+    asked = (
+        "analyze",
+        folder / "model.onnx",
+        "--target",
+        "vitis_xint8",
+        "--max-partitions",
+        "0",
+        "--require-npu",
+        "100%",
+    )
+    report = tmp_path / "a.json"
+    cli(*asked, "--json-out", report, code=1)
+    cli(*asked, "--baseline", report)
+    data = json.loads(report.read_text())
+    data["partitions"] = []
+    done = cli(*asked, "--baseline", worse(data, tmp_path), code=1)
+    assert "failed: 1 partition, were 0" in done.out
+
+
 def test_junit_of_a_deployment(tmp_path: Path) -> None:
     cli("deploy", DIGITS, *OPTIONS, "--min-sqnr", "60", "--junit", tmp_path / "j.xml", "-o", tmp_path / "out", code=1)
     found = cases(tmp_path / "j.xml")
